@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test test-quick check docs coverage fuzz bench test-mpi test-slurm test-oldest clean
+.PHONY: demo test test-quick check docs coverage fuzz sanitize bench test-mpi test-slurm test-oldest clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -54,6 +54,16 @@ coverage: $(VENV)/.test
 MINUTES ?= 60
 fuzz: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+# Compiled code with the bounds of every array checked, on the tests of what is compiled: an access outside is an
+# IndexError. It is compiled apart, into .venv/numba-checked.
+SANITIZED := kernels gradients distance_kernels panels pair near near_columns wide smo smo_problems smo_start_and_stop \
+	dissmo dissmo_pool asygcd_rows asygcd_columns asygcd_pieces asygcd_solution asygcd_solver io_text io_numerals \
+	io_bad_text io_stream partition partition_properties krr_band part_solvers segments shuffle samples
+
+sanitize: $(VENV)/.test
+	@PATH="$(CURDIR)/$(BIN):$$PATH" NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR="$(CURDIR)/$(VENV)/numba-checked" \
+		$(BIN)/python -m pytest -n 2 --dist loadfile $(SANITIZED:%=tests/test_%.py)
 
 bench: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.krr_speed

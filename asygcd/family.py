@@ -34,7 +34,7 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         """Refuse to run on more than one rank; there are no output files to check."""
         if comm.size > 1:
             raise InputError(
-                f"asygcd works on the shared memory of one process, and these are {comm.size} ranks: start it without "
+                f"asygcd runs in the shared memory of one process, but there are {comm.size} ranks: start it without "
                 "mpiexec, or use python -m casvm.casvm --solver asygcd"
             )
         return {}

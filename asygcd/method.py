@@ -1,4 +1,4 @@
-"""The record of the one method of this family."""
+"""The record of the only method of this family."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cacore.learn.method import Method
 
 @dataclass(frozen=True, kw_only=True)
 class AsyGCDMethod(Method):
-    """The one method of this family."""
+    """The only method of this family."""
 
     package: ClassVar[str] = "asygcd"
     options: ClassVar[type] = AsyGCDOptions
@@ -24,7 +24,7 @@ class AsyGCDMethod(Method):
 
     @property
     def without(self) -> Collection[str]:
-        """Options of every command that this one does not have: it is one process, and searches no grid."""
+        """Common options that this command lacks, since it runs in one process and searches no grid."""
         return "comm_matrix", "libsvm", "plot"
 
     @property

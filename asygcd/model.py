@@ -25,7 +25,7 @@ from cacore.svm.decision import counted, expansion, votes
 # Arrays of the model file, in its one part: s support vectors, m decisions.
 PART: Layout = {
     "X": Array("real", ("s", "d"), "support vectors, standardised", csr=True),
-    "rows": Array("int64", ("s",), "their numbers among the training rows"),
+    "rows": Array("int64", ("s",), "row numbers of the support vectors among the training rows"),
     "coef": Array("float64", ("s", "m"), "coefficients alpha y of each decision"),
 }
 
@@ -125,7 +125,7 @@ class AsyGCDModel:
         return np.asarray(first / first.sum(axis=1, keepdims=True))
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
-        """Labels of rows of these :meth:`scores`."""
+        """Labels of rows with these :meth:`scores`."""
         ties = scores.shape[1] > 1 and self.multi_class == "ovr"
         return np.asarray(self.classes[scores.argmax(axis=1) if ties else votes(scores)])
 

@@ -1,1 +1,1 @@
-"""Speed and memory against named peers, in one run; python -m benchmarks.NAME."""
+"""Benchmarks of speed and memory against named peers, measured in one run: python -m benchmarks.NAME."""

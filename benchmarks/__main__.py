@@ -21,26 +21,26 @@ from benchmarks.race import headline
 from benchmarks.results import SLOWER, Results, compared, recording, table
 from cacore.errors import InputError
 
-BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"  # the data sets, where they lie beside this project
+BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"  # the data sets, if they are beside this project
 
-# Name: module, whether it is given the data folder first, what it shows.
+# Name: module, True if its first argument is the data folder, description.
 SCRIPTS = {
     "svm-engine": ("svm_speed", True, "the exact SVM against LIBSVM and oneDAL"),
     "svr-engine": ("svr_speed", True, "the exact support vector regression against LIBSVM and oneDAL"),
     "svm-wide": ("svm_wide", False, "the exact SVM on sparse rows of very many features, beside LIBSVM and oneDAL"),
     "svm-predict": ("svm_predict", False, "prediction of the exact SVM, dense rows, beside LIBSVM and oneDAL"),
     "svm-methods": ("svm_methods", True, "all SVM methods on the real data sets (Tables 2.9 to 2.14)"),
-    "svm-search": ("svm_search", True, "C and gamma chosen in one call, beside GridSearchCV and liquidSVM"),
+    "svm-search": ("svm_search", True, "choosing C and gamma in one call, beside GridSearchCV and liquidSVM"),
     "svm-probability": ("svm_probability", True, "probabilities beside SVC's and CalibratedClassifierCV's"),
     "svm-memory": ("svm_memory", True, "peak memory of the exact SVM"),
     "krr-methods": ("krr_datasets", True, "all methods of ridge regression on the real data sets"),
     "krr-accuracy": ("krr_accuracy", True, "errors beside gradient boosted trees and xrfm"),
-    "krr-speed": ("krr_speed", False, "BKRR2's path against LAPACK, KMeans, a matrix product, h5py"),
-    "krr-grid": ("krr_grid", True, "one reduction a sigma against a factorisation a pair"),
+    "krr-speed": ("krr_speed", False, "the steps of BKRR2 against LAPACK, KMeans, a matrix product and h5py"),
+    "krr-grid": ("krr_grid", True, "one band reduction per sigma against one factorisation per pair"),
     "dkrr": ("dkrr_speed", False, "DKRR against LAPACK with threads"),
-    "krr-intervals": ("krr_intervals", True, "intervals of ridge regression: what they hold, how wide they are"),
+    "krr-intervals": ("krr_intervals", True, "intervals of ridge regression: coverage and width"),
     "krr-exact": ("krr_exact", True, "exact ridge regression by conjugate gradients: error against seconds"),
-    "krr-two-level": ("krr_two_level", True, "two levels: random centres beside pivots, and refined"),
+    "krr-two-level": ("krr_two_level", True, "two-level models: random centres beside pivots, and refinement"),
     "partitioners": ("covtype_partition", True, "every partitioner on covtype, beside scikit-learn's KMeans"),
     "balance": ("balance", True, "part sizes and ranks' busy time of KRR and SVM methods (Figs. 2.4, 2.6, 3.6)"),
     "krr-time": ("krr_time", True, "error against time for the KRR family (Figs. 3.5 and 3.8)"),
@@ -48,14 +48,15 @@ SCRIPTS = {
     "io-large": (
         "io_large",
         False,
-        "convert of files of gigabytes: rate, peak memory, decompression alone; HDF5 by chunk size",
+        "convert on files of several GB: rate, peak memory, decompression alone; HDF5 by chunk size",
     ),
-    "many-ranks": ("many_ranks", True, "64 ranks on this machine: start-up and memory of each"),
+    "many-ranks": ("many_ranks", True, "64 ranks on this machine: start-up time, and memory per rank"),
+    "soak": ("soak", False, "200 fits and predictions of every estimator: memory, threads, files and communicators"),
     "asygcd": ("asygcd_speed", True, "Asy-GCD against Algorithm 14, PSCD and others (Figs. 4.1 to 4.3)"),
 }
 SCALING = {
-    "weak-scaling": "as many rows a rank, on virtual ranks (Tables 3.3 and 2.17)",
-    "strong-scaling": "as many rows on any number of virtual ranks (Table 2.15)",
+    "weak-scaling": "the same number of rows per rank, on virtual ranks (Tables 3.3 and 2.17)",
+    "strong-scaling": "the same number of rows in all, on virtual ranks (Table 2.15)",
     "validate": "the virtual cluster against mpiexec on this machine, and against SimGrid",
     "network": "the virtual cluster against ranks in network namespaces behind a slow line (root)",
 }
@@ -63,7 +64,7 @@ SCALING = {
 
 @contextmanager
 def data_folder() -> Iterator[Path]:
-    """Where the data sets are; where there are none, a folder of generated ones."""
+    """Folder of the data sets; without them, a temporary folder of generated ones."""
     named = os.environ.get("CAKERNELS_DATA")
     if named and not Path(named).is_dir():
         raise InputError(f"CAKERNELS_DATA: there is no folder {named}")
@@ -77,7 +78,7 @@ def data_folder() -> Iterator[Path]:
 
 
 def run(name: str, argv: list[str]) -> None:
-    """One benchmark; its results go to NAME.json, or to what follows ``--results``."""
+    """Run one benchmark; its results go to NAME.json, or to the file given by ``--results``."""
     out = Path(f"{name}.json")
     if "--results" in argv:
         at = argv.index("--results")
@@ -107,7 +108,7 @@ def run(name: str, argv: list[str]) -> None:
                     if generated.is_generated(folder):
                         results.about["data"] = generated.MARK
                     script(module, name, [str(folder), *argv])
-        finally:  # a script whose bounds are not kept ends with status 1
+        finally:  # a script that misses a bound ends with status 1
             keep(results, out)
 
 
@@ -118,14 +119,14 @@ def script(module: str, name: str, argv: list[str]) -> None:
 
 
 def keep(results: Results, out: Path) -> None:
-    """Write the records, where there are some."""
+    """Write the records, if there are any."""
     if results.records:
         results.save(out)
         print(f"{out}: {len(results.records)} records")
 
 
 def compare(before: Path, after: Path) -> bool:
-    """Print every number of seconds in both files; whether none got slower."""
+    """Print every timing that is in both files; return True if none got slower."""
     found = compared(Results.load(before), Results.load(after))
     if not found:
         raise InputError(f"{before}, {after}: they have no measurement in common")
@@ -137,7 +138,7 @@ def compare(before: Path, after: Path) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """What the command line asks for; the exit status."""
+    """Run the command line; return the exit status."""
     try:
         match argv:
             case ["list"] | []:

@@ -1,4 +1,4 @@
-"""Figs. 4.1 to 4.3 of what :mod:`benchmarks.asygcd_speed` measured."""
+"""Plots of the measurements of :mod:`benchmarks.asygcd_speed`: Figs. 4.1 to 4.3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cacore.run import figures
 
 
 def draw(trials: list[Trial], folder: Path) -> None:
-    """Figs. 4.1 to 4.3, a column of panels for each data set."""
+    """Draw Figs. 4.1 to 4.3, with a column of panels per data set."""
     drawn = [Figure((5.2 * len(trials), height), layout="constrained") for height in (4.2, 4.2, 7.5)]
     panels: list[Any] = [figure.subplots(1 + k // 2, len(trials), squeeze=False) for k, figure in enumerate(drawn)]
     styles = (("training", "", False), ("with blocks and packing", "", True), ("columns cached", ", cached", False))
@@ -44,13 +44,13 @@ def draw(trials: list[Trial], folder: Path) -> None:
 
 
 def paths(axis: Any, trial: Trial, names: dict[str, str], accuracy: bool) -> None:
-    """Error of the objective, or accuracy, against seconds: of the first round of these runs."""
+    """Plot the error of the objective, or the accuracy, against seconds, for the first round of these runs."""
     for name, label in names.items():
         for curve in trial.curves.get(name, [])[:1]:
             values = 100 * curve.accuracy if accuracy else curve.error(trial.best)
             axis.plot(np.array(curve.seconds) + curve.took.blocks, values, ".-", markersize=4, label=label)
     axis.set(xscale="log", xlabel="seconds, with blocks and packing")
-    axis.tick_params(axis="x", which="minor", labelsize=6)  # where there is less than a decade, they meet
+    axis.tick_params(axis="x", which="minor", labelsize=6)  # they overlap if the axis spans less than a decade
     axis.set_ylabel("test accuracy, %" if accuracy else "(f - f*) / |f*|")
     if not accuracy:
         axis.set_yscale("log")

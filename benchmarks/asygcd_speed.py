@@ -2,10 +2,11 @@
 
 python -m benchmarks.asygcd_speed DATA_FOLDER [--only NAME ...] [--parts PART ...] [--threads T] [--plot FOLDER]
 
-All get the same rows in memory, the same tolerance, single-precision columns in caches of the same size and the same
-threads (LIBSVM has one); compile time apart, rounds alternating. A run that was stopped, or did not reach what it was
-to reach, counts as a bound: ">". Alphas are copied while threads work on, and judged by one function afterwards. Two
-caches are held at a time. "Cores" are seconds of computing in a second: threads may have to share one for a while.
+All solvers get the same rows in memory, the same tolerance, single-precision columns in caches of the same size, and
+the same number of threads (LIBSVM has one). Compile time is excluded, and rounds alternate. A run that was stopped, or
+missed its goal, counts as a bound, shown as ">". Alpha is copied while threads work, and evaluated by one function
+afterwards. At most two caches are in memory at a time. "Cores" are processor seconds per second, since threads may have
+to share a core for a while.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ NAMES = ("ijcnn1", "covtype50k", "a9a")
 PARTS = ("speedup", "atomic", "pscd", "rivals")
 RIVALS = {"SMOSVC": "ours", "LIBSVM": "libsvm", "oneDAL 64": "oneDAL 64", "oneDAL 32": "oneDAL 32"}  # in svm_speed
 GOAL = 1e-4  # relative error of the objective that Asy-GCD and PSCD race to
-_RIVAL_GIB, _TEST = 4, 20_000  # of cache, as svm_speed gives the others; test rows at most
-_GROWTH = 1.12  # of the seconds from one copy of alpha to the next: about 60 copies in two minutes
-_SLOW, _LONG = 0.8, 30.0  # a run in a slow moment is run again, but not one of so many seconds: they average out
+_RIVAL_GIB, _TEST = 4, 20_000  # GiB of cache for the others, as in svm_speed; maximum number of test rows
+_GROWTH = 1.12  # factor between the times of two copies of alpha: about 60 copies in two minutes
+_SLOW, _LONG = 0.8, 30.0  # a run at less than this share of the best rate is repeated, unless it is this long
 
 
 @dataclass
 class Took:
-    """Seconds of one run: of training, and of blocks and packing before it; whether it was `done` or stopped."""
+    """Seconds of one run: training, and blocks and packing before it; `done` is False if the run was stopped."""
 
     seconds: float
     blocks: float = 0.0
@@ -58,7 +59,7 @@ class Took:
 
 @dataclass
 class Curve:
-    """What one run had reached when; its alphas are judged when all runs are over."""
+    """Progress of one run over time; its alphas are evaluated after all runs."""
 
     seconds: list[float] = field(default_factory=list)
     alphas: list[NDArray[np.float64]] = field(default_factory=list)
@@ -68,7 +69,7 @@ class Curve:
     accuracy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     def look(self, progress: TeamProgress) -> None:
-        """Keep a copy of alpha now and then."""
+        """Store a copy of alpha from time to time."""
         self.looks.append(progress.seconds)
         if not self.seconds or progress.seconds >= _GROWTH * self.seconds[-1]:
             self.seconds.append(progress.seconds)
@@ -79,7 +80,7 @@ class Curve:
         return np.maximum((self.objective - best) / abs(best), 1e-12)
 
     def reached(self, best: float) -> Took:
-        """When the error fell below the goal: between two copies its logarithm is taken to be a straight line."""
+        """Time at which the error fell below the goal, with its logarithm interpolated linearly between two copies."""
         falls, goal = -np.log(np.minimum.accumulate(self.error(best))), -math.log(GOAL)
         done = bool(falls[-1] > goal)
         right = self.accuracy[np.argmax(falls > goal) if done else -1]
@@ -92,14 +93,14 @@ def _busy(until: float) -> None:
 
 
 def alternate(works: dict[str, Callable[[], Any]], rounds: dict[str, int], retries: int = 6) -> dict[str, list[Any]]:
-    """Run them in turn, as :func:`benchmarks.race.race` does, but keep what they measured themselves."""
+    """Run the works in turn, as :func:`benchmarks.race.race` does, but return their own measurements."""
     worst = best = max(machine_rate() for _ in range(3))
     found: dict[str, list[Any]] = {name: [] for name in works}
     for k in range(max(rounds.values())):
         for name, work in works.items():
             while k < rounds[name]:
                 before = machine_rate()
-                # Until the BLAS's threads sleep, which spin after a product; cores must not, they would wake slowly.
+                # Wait until the spinning BLAS threads sleep, but keep the cores awake, since they wake slowly.
                 for_blocks(_busy, [(time.perf_counter() + 0.2,)] * len(cores()))
                 begun, result = time.perf_counter(), work()
                 best, rate = max(best, before), min(before, machine_rate())
@@ -114,7 +115,7 @@ def alternate(works: dict[str, Callable[[], Any]], rounds: dict[str, int], retri
 
 @dataclass
 class Trial:
-    """One data set, and what was measured on it; "owned 2" ran on two threads."""
+    """One data set with its measurements; the run "owned 2" had two threads."""
 
     name: str
     problem: Problem
@@ -128,7 +129,7 @@ class Trial:
         self.counts = [t for t in (1, 2, 3, 4, 8, 16, 32, 64) if t < self.args.threads] + [self.args.threads]
 
     def solver(self, update: str, threads: int, gib: float | None = None) -> AsyGCD:
-        """With empty caches."""
+        """A solver with empty caches."""
         return AsyGCD(self.problem.X, self.kernel, threads, int((gib or self.args.cache_gib) * GIB), update=update)
 
     def solve(
@@ -141,22 +142,22 @@ class Trial:
         return Took(found.seconds, solver.seconds, found.converged, used, found)
 
     def watched(self, update: str, threads: int, tol: float | None = None) -> Curve:
-        """Train, and copy alpha meanwhile."""
+        """Train, and store copies of alpha during training."""
         curve = Curve()
         curve.took = self.solve(self.solver(update, threads), curve.look, tol)
-        # As of the last look but one: before the last, PSCD computes the gradient, which is no part of the method.
+        # Use the last look but one: before the last, PSCD computes the gradient, which is not part of the method.
         curve.seconds.append(max(curve.looks[-2:][0], curve.seconds[-1]))
         curve.alphas.append(curve.took.solution.alpha)
         return curve
 
     def reference(self) -> None:
-        """The objective to compare with."""
+        """Compute the reference objective."""
         curve = self.watched("owned", self.args.threads, 1e-6)
         self.runs["reference, tol 1e-6"] = [curve.took]
         self.curves["reference"] = [Curve(curve.seconds[-1:], curve.alphas[-1:], took=curve.took)]
 
     def speedup(self) -> None:
-        """Each number of threads with empty caches, and again with what the first run has left there."""
+        """Run each number of threads with empty caches, and again with the caches that the first run filled."""
 
         def work(threads: int) -> tuple[Took, Took]:
             solver = self.solver("owned", threads)
@@ -169,18 +170,18 @@ class Trial:
             self.curves = {f"owned {t}": [self.watched("owned", t)] for t in self.counts} | self.curves
 
     def atomic(self) -> None:
-        """Owned against atomic on all threads, with the columns in the caches that a first run has left there."""
+        """Compare owned and atomic on all threads, with the caches that a first run filled."""
         most = self.args.threads
         solvers = {f"{update} {most}": self.solver(update, most) for update in ("owned", "atomic")}
         self.runs |= {f"{name}, filling": [self.solve(solver)] for name, solver in solvers.items()}
         works = {f"{name}, full": partial(self.solve, solver) for name, solver in solvers.items()}
         self.runs |= alternate(works, dict.fromkeys(works, self.args.rounds))
-        del solvers, works  # the caches, before there are others
+        del solvers, works  # frees the caches before others are allocated
         if self.args.plot:
             self.curves[f"atomic {most}"] = [self.watched("atomic", most)]
 
     def pscd(self) -> None:
-        """Owned against PSCD on all threads, to a relative error of the objective, which :meth:`judge` finds."""
+        """Compare owned and PSCD on all threads, up to a relative error of the objective; see :meth:`judge`."""
         most = self.args.threads
         rounds = {f"owned {most}": self.args.rounds, f"stochastic {most}": self.args.slow_rounds}
         found = alternate({name: partial(self.watched, name.split()[0], most) for name in rounds}, rounds)
@@ -188,7 +189,7 @@ class Trial:
         self.runs |= {f"{name}, watched": [curve.took for curve in curves] for name, curves in found.items()}
 
     def rivals(self) -> None:
-        """Other solvers, which have a bias: seconds and accuracy alone can be compared."""
+        """Run other solvers, which have a bias term, so only seconds and accuracy can be compared."""
         models: dict[str, Any] = {}
 
         def other(name: str, make: Callable[[], Any], X: Any) -> Took:
@@ -208,7 +209,7 @@ class Trial:
         self.runs |= found
 
     def judge(self) -> None:
-        """Objective and test accuracy of all alphas together, in double precision: one pass over the kernel matrix."""
+        """Compute objectives and accuracies of all alphas in double precision, in one pass over the kernel matrix."""
         curves = [curve for several in self.curves.values() for curve in several]
         alphas = np.stack([alpha for curve in curves for alpha in curve.alphas], axis=1)
         some = np.flatnonzero(alphas.any(axis=1))
@@ -229,24 +230,24 @@ class Trial:
 
 
 def middle(runs: list[Took], blocks: bool = False) -> float:
-    """Median seconds."""
+    """Median seconds of the runs."""
     return statistics.median(took.seconds + blocks * took.blocks for took in runs)
 
 
 def sped(runs: list[Took]) -> float:
-    """Median updates a second."""
+    """Median number of updates per second."""
     return statistics.median(took.solution.iterations / took.solution.seconds for took in runs)
 
 
 def against(slow: list[Took], fast: list[Took], blocks: bool = False) -> tuple[float, str]:
-    """How many times as long the first takes; ">" or "<" if one of the two was stopped, "?" if both were."""
+    """Ratio of the seconds, slow / fast; with ">" or "<" if one of them was stopped, "?" if both were."""
     ended = all(took.done for took in slow), all(took.done for took in fast)
     sign = {(True, True): "", (False, True): ">", (True, False): "<", (False, False): "?"}[ended]
     return middle(slow, blocks) / middle(fast, blocks), sign
 
 
 def ratios(trial: Trial) -> Iterator[tuple[str, tuple[float, str], float | None]]:
-    """What is compared, how it came out, and what was to be reached."""
+    """Yield each comparison: its name, the ratio, and the target."""
     runs, most = trial.runs, trial.args.threads
     for t in trial.counts[1:] if "owned 1" in runs else ():
         one, several, target = runs["owned 1"], runs[f"owned {t}"], 1.8 if t == most else None
@@ -267,7 +268,7 @@ def ratios(trial: Trial) -> Iterator[tuple[str, tuple[float, str], float | None]
 
 
 def row(name: str, runs: list[Took]) -> str:
-    """What there is to tell of one run."""
+    """A line of the table for one run."""
     seconds, last = [took.seconds for took in runs], runs[-1]
     sign, spread = "" if all(took.done for took in runs) else ">", f"{min(seconds):.3f} to {max(seconds):.3f}"
     told = f"  {name:<24} {sign + format(middle(runs), '.3f'):>9} {spread:>20} {middle(runs, True):9.3f}"
@@ -281,7 +282,7 @@ def row(name: str, runs: list[Took]) -> str:
 
 
 def report(trial: Trial) -> None:
-    """The table: all runs, and the ratios; one that is a bound may decide nothing."""
+    """Print the table of all runs and the ratios; a ratio that is only a bound may leave a target undecided."""
     told = "median s                range  + blocks    cores right, %     updates   a second  hits / misses by thread"
     print(" " * 28 + told)
     for name, runs in trial.runs.items():
@@ -297,7 +298,7 @@ def report(trial: Trial) -> None:
 
 
 def keep(trial: Trial) -> None:
-    """Records of the runs that came to their end, beside Asy-GCD on all threads."""
+    """Store records of the runs that finished, with Asy-GCD on all threads as the peer."""
     ended = {name: runs for name, runs in trial.runs.items() if all(took.done for took in runs)}
     peer = next((name for name in ("AsyGCD", f"owned {trial.args.threads}") if name in ended), "")
     for name, runs in ended.items() if peer else ():
@@ -306,8 +307,8 @@ def keep(trial: Trial) -> None:
 
 
 def warm(problem: Problem, cache: float) -> None:
-    """Compile everything; touch the memory that a cache will take, and keep it."""
-    # A virtual machine gives freed memory back to its host within seconds, and takes 2 s a GiB to get it again.
+    """Compile everything, and touch and keep the memory that a cache will take."""
+    # A virtual machine returns freed memory to its host within seconds, and needs 2 s per GiB to get it back.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for option, value in ((-4, 0), (-1, -1)) if mallopt else ():  # M_MMAP_MAX, M_TRIM_THRESHOLD: the heap never shrinks
         mallopt(option, value)
@@ -321,23 +322,27 @@ def warm(problem: Problem, cache: float) -> None:
 
 
 def main() -> None:
-    """Run what is asked for, one data set after the other."""
+    """Run the requested parts, one data set after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="folder of the data sets")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--rows", metavar="N", type=int, help="the first N training rows, to try")
-    parser.add_argument("--threads", metavar="T", type=int, default=len(cores()), help="default: one a core")
+    parser.add_argument("--rows", metavar="N", type=int, help="use only the first N training rows")
+    parser.add_argument(
+        "--threads", metavar="T", type=int, default=len(cores()), help="number of threads (default: one per core)"
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--slow-rounds", type=int, default=1, help="of PSCD and of LIBSVM")
+    parser.add_argument("--slow-rounds", type=int, default=1, help="rounds of PSCD and LIBSVM")
     parser.add_argument("--cache-gib", metavar="GIB", type=float, default=8.0)
     parser.add_argument("--tol", type=float, default=1e-3)
-    parser.add_argument("--max-time", metavar="S", type=float, default=120.0, help="of each run of Asy-GCD and PSCD")
+    parser.add_argument(
+        "--max-time", metavar="S", type=float, default=120.0, help="time limit for each run of Asy-GCD and PSCD"
+    )
     parser.add_argument("--rivals", nargs="+", choices=RIVALS, default=list(RIVALS))
-    parser.add_argument("--plot", metavar="FOLDER", type=Path, help="for Figs. 4.1 to 4.3")
+    parser.add_argument("--plot", metavar="FOLDER", type=Path, help="folder for Figs. 4.1 to 4.3")
     args = parser.parse_args()
     if args.plot is not None:
-        from benchmarks.asygcd_figures import draw  # better missed now than after an hour
+        from benchmarks.asygcd_figures import draw  # fail now if matplotlib is missing, not after an hour
 
         args.plot.mkdir(parents=True, exist_ok=True)
     set_threads(args.threads)

@@ -2,9 +2,9 @@
 
 python -m benchmarks.balance DATA_FOLDER [--methods NAME ...] [--ranks R] [--rows N] [--repeats N]
 
-A part a rank. Each rank really computes, alone on one core, as in ``weak-scaling``; so a rank's busy seconds are its
-own, whatever the cores of this machine. California housing for ridge regression, ijcnn1 for the SVMs; the first rows of
-each.
+There is one part per rank. Each rank really computes, alone on one core, as in ``weak-scaling``, so busy seconds do not
+depend on the number of cores of this machine. The data are the first rows of California housing for ridge regression,
+and of ijcnn1 for the SVMs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = {
 
 
 def first_rows(folder: Path, package: str, rows: int, out: Path) -> Path:
-    """A native file with the first training rows of this package's data set."""
+    """Write a native file with the first training rows of this package's data set."""
     path = out / f"{package}.h5"
     if not path.exists():
         if package == "cakrr":
@@ -53,7 +53,7 @@ def first_rows(folder: Path, package: str, rows: int, out: Path) -> Path:
 
 
 def merged(line: Timeline) -> list[list[tuple[float, float, str]]]:
-    """When each rank computed, by phase; what follows closely upon another is one."""
+    """Intervals in which each rank computed, by phase; intervals with short gaps are merged."""
     found = []
     for spans in line.spans:
         busy: list[tuple[float, float, str]] = []
@@ -69,7 +69,7 @@ def merged(line: Timeline) -> list[list[tuple[float, float, str]]]:
 
 
 def measured(program: Program, data: Path, args: argparse.Namespace, network: Network) -> Record:
-    """What a method's run says of its ranks."""
+    """Record of one run of a method, with figures per rank."""
     with tempfile.TemporaryDirectory() as folder:
         report, matrix = Path(folder) / "report.json", Path(folder) / "sent.npz"
         words = ("--report", str(report), "--comm-matrix", str(matrix))
@@ -83,7 +83,7 @@ def measured(program: Program, data: Path, args: argparse.Namespace, network: Ne
 
 
 def main() -> None:
-    """A line a method."""
+    """Print one line per method."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--methods", nargs="+", choices=PROGRAMS, default=METHODS, metavar="NAME")
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--rows", type=positive, default=16_000)
     parser.add_argument("--repeats", type=positive, default=2)
     parser.add_argument("--network", choices=PRESETS, default="aries")
-    parser.add_argument("--memory", type=float, default=4.0, help="GiB a rank may use")
+    parser.add_argument("--memory", type=float, default=4.0, help="GiB of memory per rank")
     args = parser.parse_args()
     headline()
     threads.set_threads(1)  # a rank computes on one core
@@ -112,7 +112,7 @@ def main() -> None:
                  "busiest": max(busy), "busiest over mean": max(busy) * len(busy) / sum(busy),
                  "seconds": one["seconds"], "MB": one["bytes"] / 1e6}
             )  # fmt: skip
-    print(f"{args.ranks} virtual ranks of one core, a part a rank; {network.source}")
+    print(f"{args.ranks} virtual ranks of one core, one part per rank; {network.source}")
     print(table(found, COLUMNS))
 
 

@@ -10,7 +10,7 @@ PHASES = ("read", "partition", "train", "predict", "total")
 
 
 def row(report: dict) -> list[str]:
-    """One report as cells."""
+    """Cells of the table for one report."""
     metrics, sizes = report["metrics"], report["partition_sizes"]
     names = ("accuracy", "balanced_accuracy") if "accuracy" in metrics else ("mse", "r2")
     quality = [f"{metrics[name]:.4g}" if metrics.get(name) is not None else "-" for name in names]
@@ -30,7 +30,7 @@ def row(report: dict) -> list[str]:
 
 
 def main() -> None:
-    """Print one line a report, as Markdown."""
+    """Print one line per report, as Markdown."""
     head = [
         "data",
         "method",

@@ -2,8 +2,8 @@
 
 python -m benchmarks.covtype_partition DATA [--parts P]
 
-DATA is the folder of covtype.data.xz, or a file. The peer starts from random rows too, and makes as many rounds of
-Lloyd's algorithm as our K-means made.
+DATA is the folder of covtype.data.xz, or a file. The peer also starts from random rows, and runs as many rounds of
+Lloyd's algorithm as our K-means.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS = {
 
 
 def measured(fit: Callable[[], tuple[NDArray[Any], int]], X: NDArray[np.float64], parts: int) -> Record:
-    """Seconds of a division, rounds, sizes, and the mean squared distance of a row to its part's mean."""
+    """Record of a partitioning: seconds, rounds, sizes, and mean squared distance of rows to their parts' means."""
     before, begun = machine_rate(), time.perf_counter()
     labels, rounds = fit()
     seconds = time.perf_counter() - begun
@@ -46,9 +46,9 @@ def measured(fit: Callable[[], tuple[NDArray[Any], int]], X: NDArray[np.float64]
 
 
 def main() -> None:
-    """Time each, and say how good its parts are."""
+    """Time each partitioner, and print the quality of its parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help="folder of covtype.data.xz, that file, or a native one of it")
+    parser.add_argument("data", type=Path, help="folder of covtype.data.xz, that file, or its conversion to HDF5")
     parser.add_argument("--parts", type=int, default=64)
     args = parser.parse_args()
     headline()

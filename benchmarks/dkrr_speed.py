@@ -1,8 +1,8 @@
-"""DKRR on ranks of one thread against LAPACK with as many threads on one process, and against BKRR2.
+"""DKRR on R ranks of one thread against LAPACK in one process with R threads, and against BKRR2.
 
 python -m benchmarks.dkrr_speed DATA.h5 [--rows N] [--ranks R] [--partitions P]
 
-Runs each side in processes of its own, alternating, with a matrix product before and after.
+Each side runs in separate processes, alternating, with a matrix product before and after.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIGMA, LAMBDA = "2", "1e-5"
 
 
 def lapack(path: str, rows: str, count: str) -> None:
-    """In a process of its own: seconds of the kernel matrix and of its factorisation, on `count` threads."""
+    """Print the seconds of the kernel matrix and of its factorisation on `count` threads; runs in its own process."""
     from cacore.comm import Communicator
     from cacore.data.standardize import Standardizer
     from cacore.io import load
@@ -46,16 +46,16 @@ def lapack(path: str, rows: str, count: str) -> None:
 
 
 def ours(command: list[str], report: Path) -> dict:
-    """The report of a command."""
+    """Run a command and return its report."""
     subprocess.run([*command, "--sigma", SIGMA, "--lambda", LAMBDA, "--quiet", "--report", str(report)], check=True)
     return json.loads(report.read_text())
 
 
 def main() -> None:
-    """Print the rounds and the ratios; exit status 1 if a bound is not kept."""
+    """Print the rounds and the ratios; exit status 1 if a bound is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--rows", type=int, help="the first so many rows (default: all)")
+    parser.add_argument("--rows", type=int, help="use only the first N rows (default: all)")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=2)
@@ -92,7 +92,7 @@ def main() -> None:
     peak = max(exact["memory"]["peak_rss_mib"])
     matrix, rows = 8 * n * n / args.ranks / 2**20, 8 * n * d / 2**20
     print(
-        f"peak {peak:,.0f} MiB a rank; a rank's share of the matrix {matrix:,.0f}, x 1.15 = {1.15 * matrix:,.0f}; "
+        f"peak {peak:,.0f} MiB per rank; a rank's share of the matrix {matrix:,.0f}, x 1.15 = {1.15 * matrix:,.0f}; "
         f"all rows {rows:,.0f}; Python and its packages at most {max(parts['memory']['peak_rss_mib']):,.0f} (bkrr2)"
     )
     P = args.partitions

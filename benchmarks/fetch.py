@@ -1,12 +1,12 @@
-"""The large public data sets, fetched from their owners' servers onto this machine and converted to HDF5.
+"""Download the large public data sets from their owners' servers, and convert them to HDF5.
 
 python -m benchmarks.fetch list
 python -m benchmarks.fetch NAME FOLDER [--url ADDRESS] [--keep-text]
 
-A download that was interrupted goes on where it ended. Its SHA-256 is compared with the one that is known; where the
-publisher names none, FOLDER/SHA256SUMS keeps that of the first download (as `sha256sum --check` reads it), which shows
-later changes, but not that the first was right: the numbers of rows and features are checked for that. Fetching needs
-disk space for the text and the HDF5 file; converting needs memory for the rows, and says how much if there is less.
+An interrupted download is resumed. The SHA-256 of a file is compared with the published one. If none is published,
+FOLDER/SHA256SUMS stores that of the first download (in the format of `sha256sum --check`): this detects later changes,
+and the numbers of rows and features are checked as well. Downloading needs disk space for the text and the HDF5 file;
+converting needs memory for the rows, and an error says how much if there is too little.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Source:
     Attributes
     ----------
     urls : tuple of str
-        Of the training rows, or of all; then of the test rows, where they are apart.
+        Addresses of the training rows or all rows, and of the test rows if they are a separate file.
     rows, features : int
-        Of all that is to come out.
+        Expected numbers in the converted file.
     convert : tuple of str
         Options of ``python -m cacore.io convert``.
     sums : tuple of str
-        SHA-256 of each file, where somebody has published it; empty where not.
+        Published SHA-256 of each file, or empty.
     """
 
     urls: tuple[str, ...]
@@ -73,19 +73,19 @@ SETS = {
 
 
 def download(url: str, path: Path) -> None:
-    """Fetch a file; PATH.part has what an earlier attempt left.
+    """Download a file, resuming from PATH.part if an earlier attempt left it.
 
     Raises
     ------
     InputError
-        The server cannot be reached, or has sent fewer bytes than it said.
+        The server cannot be reached, or sent fewer bytes than announced.
     """
     part = path.with_name(path.name + ".part")
     there = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={there}-"} if there else {})
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
-            goes_on = answer.status == 206  # else the server sends all of it again
+            goes_on = answer.status == 206  # otherwise the server sends the whole file again
             there = there if goes_on else 0
             length = answer.headers.get("Content-Length")
             with part.open("ab" if goes_on else "wb") as file:
@@ -94,23 +94,23 @@ def download(url: str, path: Path) -> None:
             got = part.stat().st_size
             if length is not None and got != there + int(length):
                 raise InputError(
-                    f"{url}: {got:,} bytes of {there + int(length):,} came; run the command again to go on"
+                    f"{url}: received {got:,} bytes of {there + int(length):,}; run the command again to resume"
                 )
     except urllib.error.HTTPError as error:
-        if error.code != 416:  # nothing after what is there: it was complete
+        if error.code != 416:  # 416: there are no further bytes, so the file is complete
             raise InputError(f"{url}: {error}; name another address with --url") from error
     except OSError as error:
-        raise InputError(f"{url}: {error}; run the command again to go on, or name another with --url") from error
+        raise InputError(f"{url}: {error}; run the command again to resume, or name another with --url") from error
     part.replace(path)
 
 
 def verify(path: Path, published: str) -> str:
-    """Compare a file with its checksum; what was compared.
+    """Compare a file with its checksum; return a sentence that describes the result.
 
     Raises
     ------
     InputError
-        It has another one.
+        The checksums differ.
     """
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -119,29 +119,31 @@ def verify(path: Path, published: str) -> str:
     kept = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
     known = published or kept.get(path.name, "")
     if known and found != known:
-        whose = "published" if published else f"kept in {sums}"
+        whose = "published one" if published else f"one in {sums}"
         raise InputError(
-            f"{path}: its SHA-256 is {found}, and the one {whose} is {known}: remove it and fetch it again"
+            f"{path}: its SHA-256 is {found}, but the {whose} is {known}: remove the file and fetch it again"
         )
     if path.name not in kept:
         with replacing(sums) as temporary:
             temporary.write_text("\n".join([*lines, f"{found}  {path.name}"]) + "\n")
     if known:
-        return f"{path}: SHA-256 as {'published' if published else 'at the first download'}"
-    return f"{path}: SHA-256 {found} kept in {sums}; nobody has published one to compare it with"
+        return f"{path}: SHA-256 as {'published' if published else 'in the first download'}"
+    return f"{path}: SHA-256 {found} stored in {sums}; none is published for comparison"
 
 
 def fetch(name: str, folder: Path, url: str | None = None, keep: bool = False) -> Path:
-    """Download, verify, convert, and count; the HDF5 file.
+    """Download, verify and convert a data set, and check its size; return the path of the HDF5 file.
 
     Raises
     ------
     InputError
-        Any of these went wrong.
+        One of these steps failed.
     """
     source, out = SETS[name], folder / f"{name}.h5"
     if url is not None and len(source.urls) > 1:
-        raise InputError(f"--url: {name} has {len(source.urls)} files; put them into {folder} by their names instead")
+        raise InputError(
+            f"--url: {name} has {len(source.urls)} files; put them into {folder} under their names instead"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, address in enumerate(source.urls):
@@ -157,7 +159,7 @@ def fetch(name: str, folder: Path, url: str | None = None, keep: bool = False) -
     if rows != source.rows or features != {source.features}:
         found = f"{rows:,} rows of {', '.join(map(str, sorted(features)))} features"
         out.unlink()
-        raise InputError(f"{name}: {found} came, and {source.rows:,} of {source.features} were expected: not kept")
+        raise InputError(f"{name}: {found}, but {source.rows:,} rows of {source.features} were expected; file removed")
     if not keep:
         for path in paths:
             path.unlink()
@@ -165,12 +167,12 @@ def fetch(name: str, folder: Path, url: str | None = None, keep: bool = False) -
 
 
 def main() -> None:
-    """The command; status 2 and one line where something is wrong."""
+    """Run the command; print an error as one line, with status 2."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=["list", *SETS])
-    parser.add_argument("folder", type=Path, nargs="?", help="where the files go")
-    parser.add_argument("--url", help="another address of the same file")
-    parser.add_argument("--keep-text", action="store_true", help="keep what was downloaded, too")
+    parser.add_argument("folder", type=Path, nargs="?", help="folder for the files")
+    parser.add_argument("--url", help="another address for the same file")
+    parser.add_argument("--keep-text", action="store_true", help="keep the downloaded text files")
     args = parser.parse_args()
     if args.name == "list":
         for name, source in SETS.items():

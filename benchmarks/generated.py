@@ -1,7 +1,7 @@
-"""GENERATED files in place of the data sets, for a machine that has none: their names, formats and columns, other rows.
+"""GENERATED files that replace the data sets on a machine without them: same names, formats and columns, other rows.
 
-Errors, accuracies and numbers of support vectors on them mean nothing beyond themselves, and speeds differ from those
-on the real rows; so whatever is printed, drawn or saved says GENERATED.
+Errors, accuracies and numbers of support vectors on them say nothing about the real data, and speeds differ from those
+on the real rows. So everything that is printed, drawn or saved is marked GENERATED.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OPEN: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Standin:
-    """What one file is like.
+    """Shape and format of one file.
 
     Attributes
     ----------
@@ -38,15 +38,15 @@ class Standin:
     form : str
         "libsvm", "csv", "tsv" or "npz".
     classes : int
-        0: the target is a number.
+        Number of classes; 0 for a numeric target.
     named : bool
-        Whether the columns have names.
+        True if the columns have names.
     first : bool
-        Whether the target is the first column, and not the last.
+        True if the target is the first column instead of the last.
     binary : bool
-        Whether the features are 0 or 1.
+        True if the features are 0 or 1.
     test : int
-        Of the rows of an .npz file, those for testing.
+        Number of test rows in an .npz file.
     """
 
     rows: int
@@ -81,17 +81,17 @@ FILES = {
 
 
 def is_generated(folder: Path) -> bool:
-    """Whether the data sets of this folder are made up."""
+    """True if the data sets in this folder are generated."""
     return (folder / MARK).exists()
 
 
 def label(folder: Path, name: str) -> str:
-    """A data set's name as tables and records have it."""
+    """Name of a data set for tables and records."""
     return f"{name}, {MARK}" if is_generated(folder) else name
 
 
 def file(folder: Path, name: str) -> Path:
-    """A data set's file; in a folder of generated data it is made when it is first asked for."""
+    """Path of a data set; in a folder of generated data, the file is written on first use."""
     path = folder / name
     if is_generated(folder) and not path.exists():
         write(path, FILES[name])
@@ -99,9 +99,9 @@ def file(folder: Path, name: str) -> Path:
 
 
 def rows(n: int, d: int, classes: int, binary: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Clusters of rows in [0, 1], and a target that is smooth in them: a number, or one of so many classes.
+    """Clustered rows in [0, 1], and a smooth target: a number, or one of `classes` classes.
 
-    Files of as many features have the same clusters and the same function; of other n, other rows.
+    Files with the same number of features share the clusters and the function; a different n gives different rows.
     """
     shape, draw = np.random.default_rng(d), np.random.default_rng([d, n])
     centers, waves = shape.uniform(size=(CLUSTERS, d)), shape.normal(size=(d, 3)) * 6 / np.sqrt(d)
@@ -114,7 +114,7 @@ def rows(n: int, d: int, classes: int, binary: bool = False) -> tuple[NDArray[np
 
 
 def write(path: Path, like: Standin) -> None:
-    """One file, whole or not at all."""
+    """Write one file, whole or not at all."""
     X, y = rows(like.rows, like.features, like.classes, like.binary)
     if like.form == "libsvm" and like.classes == 2:
         y = 2.0 * y - 1.0

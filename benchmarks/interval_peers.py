@@ -2,11 +2,12 @@
 
 PYTHON interval_peers.py SPLIT.npz
 
-PYTHON is that of an environment that has both; nothing of this package is imported. MAPIE: split conformal intervals of
-scikit-learn's KernelRidge, exact, on the same share of the rows, at the width and the ridge of the file; and its
-jackknife+, by 10 folds (CV+), for without folds it trains as many models as there are rows. MuyGPyS: 30 neighbours of
-each row, a Matern-3/2 kernel whose length and noise it chooses, and intervals of a normal distribution. Prints a list
-of records; seconds are those of training, its own choices, and the intervals of all coverages.
+PYTHON is the interpreter of an environment that has both packages; nothing of cakernels is imported. MAPIE computes
+split conformal intervals for scikit-learn's KernelRidge (exact, with the same share of calibration rows, and the width
+and ridge given in the file), and jackknife+ intervals with 10 folds (CV+), since without folds it would train one model
+per row. MuyGPyS uses 30 neighbours of each row, a Matern-3/2 kernel whose length and noise it chooses, and intervals of
+a normal distribution. The script prints a list of records; seconds include training, its own parameter choices, and the
+intervals of all coverages.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Rows = dict[str, Any]
 
 
 def mapie(rows: Rows, rng: np.random.Generator) -> Any:
-    """Ends of both coverages, shape (n, 2, coverages)."""
+    """Ends of MAPIE's split conformal intervals for all coverages, shape (n, 2, coverages)."""
     aside = rng.permutation(len(rows["X"])) < round(float(rows["share"]) * len(rows["X"]))
     ridge = _ridge(rows, np.count_nonzero(~aside)).fit(rows["X"][~aside], rows["y"][~aside])
     made = SplitConformalRegressor(ridge, confidence_level=list(rows["coverages"]), prefit=True)
@@ -39,7 +40,7 @@ def mapie(rows: Rows, rng: np.random.Generator) -> Any:
 
 
 def mapie_folds(rows: Rows, rng: np.random.Generator) -> Any:
-    """The same of CV+."""
+    """Ends of MAPIE's CV+ intervals, in the same shape."""
     ridge = _ridge(rows, len(rows["X"]))
     made = CrossConformalRegressor(ridge, confidence_level=list(rows["coverages"]), cv=10)
     return made.fit_conformalize(rows["X"], rows["y"]).predict_interval(rows["T"])[1]
@@ -51,8 +52,8 @@ def _ridge(rows: Rows, n: int) -> KernelRidge:
 
 
 def muygpys(rows: Rows, rng: np.random.Generator) -> Any:
-    """The same of a normal distribution."""
-    np.random.seed(0)  # noqa: NPY002 - its batches are drawn from numpy's global state
+    """Ends of MuyGPyS's intervals of a normal distribution, in the same shape."""
+    np.random.seed(0)  # noqa: NPY002 - MuyGPyS draws its batches from numpy's global state
     kernel = Matern(
         smoothness=Parameter(1.5), deformation=Isotropy(metric=l2, length_scale=Parameter("sample", (0.1, 20.0)))
     )
@@ -70,7 +71,7 @@ RIVALS = {"MAPIE, split": mapie, "MAPIE, 10 folds": mapie_folds, "MuyGPyS": muyg
 
 
 def main(path: str) -> None:
-    """Run all of them."""
+    """Run all peers on the rows of a file."""
     with np.load(path) as file:
         rows = dict(file)
     records = []

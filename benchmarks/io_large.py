@@ -2,10 +2,10 @@
 
 python -m benchmarks.io_large FOLDER [--gb SIZE] [--parts NAME ...] [--ranks R ...] [--rounds N]
 
-FOLDER keeps the files, which are GENERATED when they are missing, all but ijcnn1, which is read from CAKERNELS_DATA.
-convert is timed as a command, with its start; memory is the largest resident size that the process ever had. A
-decompression alone is ``gzip -dc`` or ``bzip2 -dc`` to /dev/null, with their start. Files are in the system's cache, as
-far as it holds them. HDF5 is read by cacore.io.load on each number of ranks, and by cat.
+FOLDER keeps the files. Missing ones are GENERATED, except ijcnn1, which is read from CAKERNELS_DATA. convert is timed
+as a command, including its start-up; memory is the peak resident size of the process. Decompression alone is
+``gzip -dc`` or ``bzip2 -dc`` to /dev/null, including start-up. Files are in the page cache as far as they fit. HDF5 is
+read by cacore.io.load on each number of ranks, and by cat.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cacore.io import native
 COLUMNS = {"file": "", "MB": ".0f", "rival": "", "seconds": ".2f", "MB/s": ".0f", "peak MiB": ".0f", "ratio": ".2f"}
 PARTS = ("libsvm", "split", "gzip", "bz2", "csv", "parquet", "ijcnn1", "hdf5", "chunks")
 ROWS, FEATURES = 515_345, 91  # of the Million Song set
-BLOCK = 50_000_000  # bytes of LIBSVM's text, which are written again and again
+BLOCK = 50_000_000  # bytes of LIBSVM text, written repeatedly
 WAITING = """
 import os, subprocess, sys, time
 begun = time.perf_counter()
@@ -48,7 +48,7 @@ TOOLS = {".gz": "gzip", ".bz2": "bzip2"}
 
 
 def libsvm(path: Path, size: float) -> None:
-    """Rows of 40 of 5,000 features, numbers of 3 to 17 digits, until there are so many bytes."""
+    """Write `size` bytes of rows with 40 of 5,000 features, and numbers of 3 to 17 digits."""
     rng, lines, length = np.random.default_rng(0), [], 0
     while length < min(BLOCK, size):
         at = np.sort(rng.choice(5000, 40, replace=False)) + 1
@@ -63,7 +63,7 @@ def libsvm(path: Path, size: float) -> None:
 
 
 def packed(path: Path, plain: Path, size: int) -> None:
-    """The first bytes of a file, to a line's end."""
+    """Compress the first bytes of a file, up to the end of a line."""
     opener: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
     with plain.open("rb") as source, opener[path.suffix](path, "wb", compresslevel=6) as target:
         while source.tell() < size and (block := source.read(1 << 20)):
@@ -72,7 +72,7 @@ def packed(path: Path, plain: Path, size: int) -> None:
 
 
 def csv(path: Path) -> None:
-    """Numbers of 6 digits in the shape of the Million Song set."""
+    """Write numbers of 6 digits in the shape of the Million Song Dataset."""
     rows = np.random.default_rng(0).normal(size=(5005, FEATURES)) * 100
     block = "".join(",".join(f"{v:.6g}" for v in row) + "\n" for row in rows.tolist())
     with path.open("w") as file:
@@ -82,12 +82,12 @@ def csv(path: Path) -> None:
 
 
 def numbers(n: int = ROWS) -> np.ndarray:
-    """As many rows of doubles."""
+    """Random doubles with n rows."""
     return np.random.default_rng(1).normal(size=(n, FEATURES))
 
 
 def parquet(path: Path) -> None:
-    """Doubles, as pyarrow writes them."""
+    """Write doubles with pyarrow."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -95,7 +95,7 @@ def parquet(path: Path) -> None:
 
 
 def command(*words: object) -> tuple[float, float]:
-    """Seconds of a process, and the most MiB that it had; it is started by a small one, whose memory counts as its."""
+    """Seconds and peak MiB of a process; a small parent process starts it and measures."""
     line = [sys.executable, "-S", "-c", WAITING, *map(str, words)]
     said = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False).stdout.split()
     if said[2] != "0":
@@ -104,7 +104,7 @@ def command(*words: object) -> tuple[float, float]:
 
 
 class Figures:
-    """Records of all rivals, the last of each file being the one that the others are compared with."""
+    """Records of all rivals; those of each file are compared with the last one."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds, self.records = rounds, list[dict[str, Any]]()
@@ -112,7 +112,7 @@ class Figures:
     def add(
         self, path: Path, size: float, rivals: dict[str, Callable[[], tuple[float, float]]], note: str = ""
     ) -> None:
-        """Let them take turns; megabytes a second are of `size`, bytes after decompression."""
+        """Run the rivals in turn; MB/s refer to `size`, the bytes after decompression."""
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in rivals}
         for _ in range(self._rounds):
             for name, work in rivals.items():
@@ -134,7 +134,7 @@ class Figures:
 
 
 def converting(path: Path, *more: object) -> Callable[[], tuple[float, float]]:
-    """The command that converts a file; what it writes is removed."""
+    """A function that runs convert on a file, and removes the output."""
     out = path.with_name("out.h5")
 
     def work() -> tuple[float, float]:
@@ -146,7 +146,7 @@ def converting(path: Path, *more: object) -> Callable[[], tuple[float, float]]:
 
 
 def length(path: Path) -> int:
-    """Bytes of a file, decompressed."""
+    """Bytes of a file after decompression."""
     if path.suffix not in TOOLS:
         return path.stat().st_size
     with subprocess.Popen([TOOLS[path.suffix], "-dc", path], stdout=subprocess.PIPE) as process:
@@ -155,14 +155,14 @@ def length(path: Path) -> int:
 
 
 def plain(figures: Figures, path: Path, *more: object) -> None:
-    """Beside a plain read."""
+    """Compare convert with a plain read of the file."""
     more = more or ("--memory-limit", 1)
     rivals = {" ".join(map(str, ["convert", *more])): converting(path, *more), "cat": lambda: command("cat", path)}
     figures.add(path, path.stat().st_size, rivals)
 
 
 def compressed(figures: Figures, path: Path, folder: Path | None = None) -> None:
-    """Beside decompression alone; what is written goes beside the file, or to the folder."""
+    """Compare convert with decompression alone; the output goes beside the file, or to `folder`."""
     if folder is not None:
         path = Path(shutil.copy(path, folder / path.name))
     alone = {f"{TOOLS[path.suffix]} -dc": lambda: command(TOOLS[path.suffix], "-dc", path)}
@@ -170,14 +170,14 @@ def compressed(figures: Figures, path: Path, folder: Path | None = None) -> None
 
 
 def contiguous(figures: Figures, path: Path, ranks: list[int]) -> None:
-    """Rows in one piece, as others may write them."""
+    """Read contiguous rows, as other programs may write them."""
     with h5py.File(path, "w") as file:
         file["X"] = numbers()
     hdf5(figures, path, ranks)
 
 
 def hdf5(figures: Figures, path: Path, ranks: list[int], note: str = "") -> None:
-    """Read by so many ranks, and by cat."""
+    """Read a file on each number of ranks, and with cat."""
     rivals: dict[str, Callable[[], tuple[float, float]]] = {
         f"load, {R} rank{'s' * (R > 1)}": lambda R=R: (on_ranks(path, R), 0.0) for R in ranks
     }
@@ -186,7 +186,7 @@ def hdf5(figures: Figures, path: Path, ranks: list[int], note: str = "") -> None
 
 
 def chunked(figures: Figures, folder: Path, ranks: list[int]) -> None:
-    """The same rows in chunks of several sizes, aligned or not, and in one piece."""
+    """Read the same rows in chunks of several sizes, aligned or not, and contiguous."""
     rows, path = numbers(), folder / "chunks.h5"
     for chunk in (None, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24):
         for aligned in (False, True) if chunk else (False,):
@@ -200,7 +200,7 @@ def chunked(figures: Figures, folder: Path, ranks: list[int]) -> None:
 
 
 def files(folder: Path, size: int, parts: list[str]) -> dict[str, Path]:
-    """The files of these parts, made if they are missing."""
+    """The files of these parts; missing ones are generated."""
     plain = folder / "rows.svm"
     makers: dict[str, tuple[Path, Callable[[Path], None]]] = {
         "libsvm": (plain, lambda path: libsvm(path, size)),
@@ -216,10 +216,15 @@ def files(folder: Path, size: int, parts: list[str]) -> dict[str, Path]:
 
 
 def main() -> None:
-    """Print a line a file and rival."""
+    """Print one line per file and rival."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--gb", type=float, default=5, help="of LIBSVM's text; a fifth of it as gzip, a 25th as bz2")
+    parser.add_argument(
+        "--gb",
+        type=float,
+        default=5,
+        help="size of the LIBSVM text in GB; a fifth of it is used as gzip, a 25th as bz2",
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="NAME", help=", ".join(PARTS))
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=1)
@@ -228,7 +233,7 @@ def main() -> None:
     headline()
     about(data=MARK, gigabytes=args.gb)
     path = files(folder, int(args.gb * 1e9), args.parts)
-    command(sys.executable, "-c", "import cacore.io.convert")  # what is loaded is in the cache
+    command(sys.executable, "-c", "import cacore.io.convert")  # brings the imported files into the page cache
     works: dict[str, Callable[[], None]] = {
         "libsvm": lambda: plain(figures, path["libsvm"]),
         "split": lambda: plain(figures, path["libsvm"], "--memory-limit", 0.125, "--split", 1000),

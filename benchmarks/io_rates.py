@@ -2,10 +2,10 @@
 
 python -m benchmarks.io_rates [--rows N] [--features D] [--ranks R ...] [--rounds N] [--files NAME ...]
 
-Rows are GENERATED; files are in the cache of the system, so a disk has no part in it. Ours is cacore.io.load: values
-are checked, and every rank has its block of rows at the end; the seconds are the slowest rank's, of a second call. Of
-HDF5 each rank reads its own block, and of text its share of the bytes; rank 0 reads npz, and decompresses. Writing is
-HDF5's alone: it is what this package writes rows as.
+Rows are GENERATED, and files are in the page cache, so the disk has no influence. Our reader is cacore.io.load, which
+checks values and leaves every rank with its block of rows; seconds are those of the slowest rank in a second call. Each
+rank reads its own block of HDF5 and its share of the bytes of text; rank 0 reads npz and decompresses. Only HDF5 is
+written, since this package writes rows in no other format.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from cacore.io.table import Table
 COLUMNS = {"file": "", "rival": "", "seconds": ".3f", "MB/s": ".0f", "ratio": ".2f"}
 FILES = ("rows.h5", "rows.npz", "rows.csv", "rows.csv.gz", "rows.csv.xz", "rows.libsvm", "rows.libsvm.bz2")
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-Rival = Callable[[], float]  # does the work; seconds
+Rival = Callable[[], float]  # does the work and returns seconds
 
 
 def files(folder: Path, X: NDArray[np.float64], y: NDArray[np.float64], names: list[str]) -> list[Path]:
-    """The same rows in every format; the paths of `names`."""
+    """Write the same rows in every format; return the paths of `names`."""
     with h5py.File(folder / "rows.h5", "w") as file:
         file["X"], file["y"] = X, y
     np.savetxt(folder / "rows.csv", np.column_stack([X, y]), "%.6g", ",")
@@ -67,15 +67,15 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def on_ranks(path: Path, ranks: int) -> float:
-    """Seconds of our reader on so many ranks."""
+    """Seconds of our reader on this number of ranks."""
     command = ["mpiexec", "-n", str(ranks), sys.executable, "-m", "benchmarks.io_rates", "--rank", str(path)]
     return float(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
 
 def rank(path: Path) -> None:
-    """One of these ranks; the first one prints."""
+    """Work of one of these ranks; rank 0 prints."""
     comm = world()
-    load(path, comm)  # compiles, and brings the file into the cache
+    load(path, comm)  # compiles, and brings the file into the page cache
     comm.barrier()
     mine = timed(lambda: load(path, comm))
     seconds = comm.allreduce(np.array([mine]), "max")
@@ -84,28 +84,28 @@ def rank(path: Path) -> None:
 
 
 def h5py_read(path: Path) -> None:
-    """All of a file."""
+    """Read a whole file with h5py."""
     with h5py.File(path) as file:
         for name in ("X", "y"):
             file[name][:]
 
 
 def npz_read(path: Path) -> None:
-    """All of a file."""
+    """Read a whole file with numpy."""
     with np.load(path) as file:
         for name in ("X", "y"):
             file[name]
 
 
 def decompress(path: Path) -> None:
-    """And forget."""
+    """Decompress a file, and discard the result."""
     with COMPRESSED[path.suffix](path) as stream:
         while stream.read(1 << 20):
             pass
 
 
 def readers(path: Path, ranks: list[int]) -> dict[str, Rival]:
-    """Who reads this file; the last one is the peer."""
+    """The readers of this file; the last one is the peer."""
     rivals: dict[str, Rival] = {f"ours, {R} rank{'s' * (R > 1)}": partial(on_ranks, path, R) for R in ranks}
     if path.suffix in COMPRESSED:
         rivals["decompression alone"] = partial(timed, partial(decompress, path))
@@ -121,7 +121,7 @@ def readers(path: Path, ranks: list[int]) -> dict[str, Rival]:
 
 
 def writers(folder: Path, X: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Rival]:
-    """Who writes HDF5; the last one is the peer."""
+    """The writers of HDF5; the last one is the peer."""
 
     def plain() -> None:
         with h5py.File(folder / "peer.h5", "w") as file:
@@ -135,7 +135,7 @@ def writers(folder: Path, X: NDArray[np.float64], y: NDArray[np.float64]) -> dic
 
 
 def race(title: str, size: int, rivals: dict[str, Rival], rounds: int) -> list[dict[str, Any]]:
-    """Let them take turns; a record each. Megabytes are those of the numbers in memory."""
+    """Run the rivals in turn, and return one record each; rates refer to the size of the numbers in memory."""
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, work in rivals.items():
@@ -151,14 +151,14 @@ def race(title: str, size: int, rivals: dict[str, Rival], rounds: int) -> list[d
 
 
 def main() -> None:
-    """Print a line a file and rival."""
+    """Print one line per file and rival."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--features", type=int, default=50)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--files", nargs="+", choices=FILES, default=FILES, metavar="NAME", help=", ".join(FILES))
-    parser.add_argument("--rank", type=Path, metavar="FILE", help="under mpiexec: read this file")
+    parser.add_argument("--rank", type=Path, metavar="FILE", help="used internally under mpiexec: read this file")
     args = parser.parse_args()
     if args.rank is not None:
         rank(args.rank)
@@ -174,14 +174,14 @@ def main() -> None:
             title = f"reading {path.name}, {path.stat().st_size / 1e6:.0f} MB"
             found += race(title, size, readers(path, args.ranks), args.rounds)
         found += race("writing HDF5", size, writers(folder, X, y), args.rounds)
-    print(f"{MARK}: {args.rows:,} rows x {args.features}, {size / 1e6:.0f} MB in memory, by which rates are counted;")
+    print(f"{MARK}: {args.rows:,} rows x {args.features}, {size / 1e6:.0f} MB in memory, to which rates refer;")
     print("ratio: seconds over those of the last rival of each file")
     print(table(found, COLUMNS))
     print(f"memory copies: {copies():.1f} GB/s")
 
 
 def copies() -> float:
-    """GB/s read and written."""
+    """GB/s read and written by memory copies."""
     a, b = np.ones(1 << 24), np.empty(1 << 24)
     return 2 * a.nbytes / min(timed(lambda: np.copyto(b, a)) for _ in range(3)) / 1e9
 

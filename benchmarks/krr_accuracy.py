@@ -2,10 +2,10 @@
 
 python -m benchmarks.krr_accuracy DATA_FOLDER [--out FILE.json] [--only NAME ...] [--models NAME ...] [--splits N]
 
-Everything is chosen on training rows. The error is the test rows' RMSE over the standard deviation of their targets;
-where test rows are training rows too, a second figure leaves those out. Results go to a file as they come, and what
-that file has is not run again: so peers can run in an environment of their own (xrfm needs torch), into the same file.
-A model of ours is a command with its options: --models "bkrr2 --route soft" runs what is not in the list.
+All parameters are chosen on training rows. The error is the RMSE on the test rows over the standard deviation of their
+targets; if some test rows are also training rows, a second figure excludes them. Each result is written to the file at
+once, and runs that are already in the file are skipped. So peers can run in a separate environment (xrfm needs torch)
+and write to the same file. Our models are commands with options, for example --models "bkrr2 --route soft".
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from benchmarks.krr_data import SETS, Split, load, split
 from benchmarks.krr_peers import PEERS, Facts
 from benchmarks.race import headline
 
-# Commands of cakrr, with the options that make a variant of it: other kernels and metrics are added here.
+# Commands of cakrr, optionally with options, for example for other kernels and metrics.
 OURS = ["bkrr2", "twolevel", "dkrr"]
-LARGEST_EXACT = 12_000  # rows that dkrr, whose matrix is n x n, is run on
+LARGEST_EXACT = 12_000  # maximum number of rows for dkrr, whose matrix is n x n
 
 
 def ours(
     X: Any, y: Any, T: Any, seed: int, *, command: str, parts: int, ranks: int
 ) -> tuple[NDArray[np.float64], Facts]:
-    """A command of cakrr on some ranks; its report has the seconds without those of compiling, and counts the bytes."""
+    """Run a command of cakrr on some ranks; its report has the seconds without compiling, and the bytes sent."""
     from cakrr.model import KRRModel
 
     method, *options = shlex.split(command)
@@ -49,7 +49,7 @@ def ours(
         data, model, report = (Path(folder) / name for name in ("data.h5", "model.h5", "report.json"))
         with h5py.File(data, "w") as file:
             file["train/X"], file["train/y"] = X, y
-            file["test/X"], file["test/y"] = T, np.arange(float(len(T)))  # targets that nothing could be learned from
+            file["test/X"], file["test/y"] = T, np.arange(float(len(T)))  # meaningless targets
         divided = [] if method == "dkrr" else ["--partitions", str(parts)]
         subprocess.run(
             ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"cakrr.{method}", str(data), *divided,
@@ -68,7 +68,7 @@ def ours(
 
 
 def runnable(name: str, data: str, threads: int) -> tuple[Callable[..., tuple[Any, Facts]] | None, str]:
-    """A model for a data set, as a function of rows, targets, rows to predict and seed, and its version; or why not."""
+    """A model for a data set, as a function of (X, y, T, seed), and its version; or None and the reason."""
     if name in PEERS:
         package, model = PEERS[name]
         if importlib.util.find_spec(package) is None:
@@ -82,19 +82,19 @@ def runnable(name: str, data: str, threads: int) -> tuple[Callable[..., tuple[An
 
 
 def error(predicted: NDArray[np.float64], t: NDArray[np.float64]) -> float:
-    """RMSE over the targets' standard deviation."""
+    """RMSE over the standard deviation of the targets."""
     return float(np.sqrt(np.mean((predicted - t) ** 2)) / t.std())
 
 
 def measured(rows: Split, model: Callable[..., tuple[Any, Facts]], seed: int) -> dict[str, Any]:
-    """What one model makes of one split."""
+    """Record of one model on one split."""
     predicted, facts = model(rows.X, rows.y, rows.T, seed)
     new = ~rows.seen
     return {"error": error(predicted, rows.t), "error_new": error(predicted[new], rows.t[new]), **facts}
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """Markdown: a line a data set and model, medians over the splits."""
+    """A Markdown table with a line per data set and model, with medians over the splits."""
     lines = [
         "| data | model | RMSE / deviation | each split | unseen rows | fit s | predict s | bytes in training |",
         "|---" * 8 + "|",
@@ -116,18 +116,18 @@ def table(records: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Run what the file does not have yet, then print its table."""
+    """Run the models that are not in the file yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("krr_accuracy.json"))
     names = [name for name in SETS if name != "CASP12k"]
     parser.add_argument("--only", nargs="+", choices=SETS, default=names)
     usual = [*OURS, *(name for name in PEERS if name != "xrfm_whole")]
-    parser.add_argument("--models", nargs="+", default=usual, help=f"of {', '.join([*OURS, *PEERS])}, or a command")
+    parser.add_argument("--models", nargs="+", default=usual, help=f"{', '.join([*OURS, *PEERS])}, or a command")
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2, help="of peers; ranks of ours")
+    parser.add_argument("--threads", type=int, default=2, help="threads of the peers, and ranks of our methods")
     args = parser.parse_args()
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning take the others' cores
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads would occupy the others' cores
     headline()
     records = json.loads(args.out.read_text()) if args.out.exists() else []
     for data in args.only:

@@ -1,4 +1,4 @@
-"""What uneven parts cost, with as many parts as ranks and with more: python -m benchmarks.krr_balance DATA.h5."""
+"""Cost of uneven parts, with one part per rank and with more: python -m benchmarks.krr_balance DATA.h5."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
         for parts in (args.ranks, args.partitions):
             report = Path(folder) / "report.json"
             launch = ["mpiexec", "-n", str(args.ranks), sys.executable, "-m", "cakrr.kkrr2", str(args.data)]
-            # With few parts a pair takes long enough.
+            # With few parts, a single pair takes long enough.
             grid = ["2", "1e-5"] if parts == args.ranks else ["0.5:4:7", "1e-6:1e-3:7"]
             settings = ["--partitions", str(parts), "--threads", "1", "--sigma", grid[0], "--lambda", grid[1]]
             subprocess.run([*launch, *settings, "--quiet", "--report", str(report)], check=True)

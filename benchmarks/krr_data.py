@@ -1,4 +1,4 @@
-"""The regression data sets: where each file has its target, how it is divided into parts, and random splits of it."""
+"""The regression data sets: target columns, numbers of parts, and random splits."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from cacore.io.fingerprints import row_hashes
 
 @dataclass(frozen=True)
 class Source:
-    """A file.
+    """A data file.
 
     Attributes
     ----------
     file : str
     train : int
-        Rows that `krr_datasets` trains on.
+        Number of rows that `krr_datasets` trains on.
     parts : int
-        Of the methods in parts.
+        Number of parts for the methods in parts.
     target : str or None
-        Column; None is the last.
+        Target column; None means the last.
     distinct : bool
-        Whether `krr_datasets` drops rows that are there twice.
+        True if `krr_datasets` drops duplicate rows.
     """
 
     file: str
@@ -59,7 +59,7 @@ SETS = {
 
 
 def native(folder: Path, name: str, out: Path) -> Path:
-    """A data set as a file for the command lines, converted where it is not there yet."""
+    """Path of a data set as HDF5 for the commands; converts it if necessary."""
     if not out.exists():
         text_file = generated.file(folder, SETS[name].file)
         command = [sys.executable, "-m", "cacore.io", "convert", str(text_file), str(out), *SETS[name].convert]
@@ -69,7 +69,7 @@ def native(folder: Path, name: str, out: Path) -> Path:
 
 @dataclass(frozen=True)
 class Split:
-    """Training and test rows, and which test rows, with their target, are training rows too."""
+    """Training and test rows, and a mask of test rows that, with their target, are also training rows."""
 
     X: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -78,7 +78,7 @@ class Split:
     seen: NDArray[np.bool_]
 
     def __str__(self) -> str:
-        """How many rows there are, and what is odd about them."""
+        """Numbers of rows and features, with constant features and duplicates."""
         constant = int((np.ptp(self.X, axis=0) == 0).sum())
         seen = f", {self.seen.sum():,} of which are training rows" if self.seen.any() else ""
         return (
@@ -88,7 +88,7 @@ class Split:
 
 
 def load(folder: Path, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """All rows of a data set and their targets, as the file has them."""
+    """All rows of a data set and their targets, in the order of the file."""
     source = SETS[name]
     table = text.parse(generated.file(folder, source.file), source.target, None, None)["train"].checked()
     X = table.X.toarray() if hasattr(table.X, "toarray") else table.X
@@ -96,7 +96,7 @@ def load(folder: Path, name: str) -> tuple[NDArray[np.float64], NDArray[np.float
 
 
 def split(X: NDArray[np.float64], y: NDArray[np.float64], seed: int, test_fraction: float = 0.1) -> Split:
-    """A random split by seed."""
+    """A random split, determined by the seed."""
     place = np.random.default_rng(seed).permutation(len(X))
     n = len(X) - round(test_fraction * len(X))
     mine, others = place[:n], place[n:]

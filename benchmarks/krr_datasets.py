@@ -2,7 +2,7 @@
 
 python -m benchmarks.krr_datasets DATA_FOLDER [--out FOLDER] [--ranks R] [--only NAME ...] [--methods NAME[:ROUTE] ...]
 
-twolevel searches the small grid that it has by default; the others search --sigma x --lambda.
+twolevel searches its small default grid; the other methods search --sigma x --lambda.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METHODS = ("dckrr", "kkrr2", "bkrr2", "bkrr2:soft", "twolevel:nearest", "twoleve
 
 
 def main() -> None:
-    """Convert what is not there yet, run, collect."""
+    """Convert missing data, run all methods, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("krr_datasets"))

@@ -3,13 +3,14 @@
 python -m benchmarks.krr_exact DATA_FOLDER [--only NAME ...] [--rows N] [--runs NAME ...] [--out FILE.json]
 [--memory-limit GIB] [--answers FOLDER]
 
-All solve for the same rows, sigma and lambda; a run is a process of its own, with a matrix product and a copy before it
-and after. Predictions of the test rows are compared with those of the run cholesky, if it came before.
-Runs: choice (the pair of a grid that validation rows choose, by --solver cg --early); cholesky; pivoted, nystrom,
-local, two-level (preconditioners of --solver cg); lambdas (nine at once, and the smallest of them alone);
-nystrom-cg-5000, nystrom-cg-10000 (Falkon's algorithm, Rudi, Carratino and Rosasco, 2017, in plain numpy); sklearn-ridge
-(KernelRidge), sklearn-nystroem (Nystroem and Ridge, 2,000 components); gpytorch (the mean of its exact GP, where it is
-installed). `python -m benchmarks plot FILE.json OUT.png` draws them.
+All runs use the same rows, sigma and lambda. Each run is a separate process, with a matrix product and a memory copy
+before and after. Predictions for the test rows are compared with those of the run cholesky, if it came first.
+
+Runs: choice (a validation set chooses a pair from a grid, by --solver cg --early); cholesky; pivoted, nystrom, local,
+two-level (preconditioners of --solver cg); lambdas (nine at once, and the smallest of them alone); nystrom-cg-5000,
+nystrom-cg-10000 (Falkon's algorithm, Rudi, Carratino and Rosasco, 2017, in plain numpy); sklearn-ridge (KernelRidge),
+sklearn-nystroem (Nystroem and Ridge, 2,000 components); gpytorch (the mean of its exact GP, if installed).
+`python -m benchmarks plot FILE.json OUT.png` draws the results.
 """
 
 from __future__ import annotations
@@ -33,31 +34,31 @@ from benchmarks.krr_data import load, split
 from benchmarks.race import copy_rate, headline, machine_rate
 from benchmarks.results import Results, table
 
-# What the run "choice" chooses from: widths and lambdas of the Gaussian.
+# Grid of the run "choice": widths and lambdas for the Gaussian kernel.
 SIGMAS, LAMS = (0.5, 0.75, 1.0, 1.5, 2.0), (1e-6, 1e-5, 1e-4, 1e-3)
 CHOSEN = {"cadata": (1.0, 1e-5), "CASP": (0.5, 1e-5), "kin40k": (1.0, 1e-6), "BNG_breastTumor": (2.0, 1e-4)}
 PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
-ITERATIONS = 20  # of the Nystroem models' conjugate gradients
-ROUNDS = 3  # of the run "lambdas"; the first compiles
-MOST_SECONDS = 150.0  # of a preconditioner that does not converge
+ITERATIONS = 20  # conjugate gradient iterations of the Nystroem models
+ROUNDS = 3  # rounds of the run "lambdas"; the first one compiles
+MOST_SECONDS = 150.0  # time limit for a preconditioner that does not converge
 RUNS = (
     "choice", "cholesky", *PRECONDITIONERS, "lambdas", "nystrom-cg-5000", "nystrom-cg-10000", "sklearn-ridge",
     "sklearn-nystroem", "gpytorch",
 )  # fmt: skip
-LIMIT = "CAKERNELS_BENCHMARK_GIB"  # how --memory-limit reaches a run's process
+LIMIT = "CAKERNELS_BENCHMARK_GIB"  # passes --memory-limit to the processes of the runs
 Facts = dict[str, Any]
 Answer = tuple[NDArray[np.float64], Facts]
 
 
 def limit() -> float:
-    """Bytes that ours may use."""
+    """Memory limit of our solvers, in bytes."""
     from cacore.machine import memory
 
     return float(os.environ.get(LIMIT, 0)) * memory.GIB or 0.9 * memory.available()
 
 
 def ours(X: Any, y: Any, T: Any, sigma: float, lams: tuple[float, ...], **told: Any) -> Answer:
-    """A solver of :class:`cakrr.DKRR`, on rows that are standardised already."""
+    """Fit :class:`cakrr.DKRR` with these options on standardised rows, and predict."""
     from cacore.io import Dataset
     from cacore.learn.options import from_estimator
     from cakrr import DKRR
@@ -80,7 +81,7 @@ def ours(X: Any, y: Any, T: Any, sigma: float, lams: tuple[float, ...], **told: 
 
 
 def choice(X: Any, y: Any, T: Any) -> Answer:
-    """The pair that a tenth of the training rows chooses."""
+    """Choose a pair on a tenth of the training rows, and predict."""
     from cakrr import DKRR
 
     begun = time.perf_counter()
@@ -90,7 +91,7 @@ def choice(X: Any, y: Any, T: Any) -> Answer:
 
 
 def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
-    """The systems of nine lambdas from this one on, as a grid solves them, and this one's alone, in turn: medians."""
+    """Median seconds for nine lambdas from `lam` upwards, solved together as in a grid, and for `lam` alone."""
     from cacore.comm import Communicator
     from cacore.kernels import Kernel
     from cakrr.iterative.solver import Rules
@@ -107,7 +108,7 @@ def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
         wanted = RidgeProblem(X, np.arange(n), y[:, None], None, kernel, lams, "lambdas", "")
         alpha, _ = systems.solve(wanted, Rules(GRID_TOL, final=False))
         seconds[len(lams)].append(time.perf_counter() - begun)
-    one, nine = (float(np.median(seconds[count][1:])) for count in (1, 9))  # the first of each compiles
+    one, nine = (float(np.median(seconds[count][1:])) for count in (1, 9))  # the first round compiles
     last = systems.solutions[-1]
     facts = {
         "seconds": nine,
@@ -225,7 +226,7 @@ def standardised(folder: Path, data: str, rows: int | None) -> tuple[NDArray[np.
 
 
 def apart(answer: NDArray[np.float64], exact: NDArray[np.float64]) -> Facts:
-    """How far predictions are from the factorisation's, beside their size: the largest gap, and in the mean square."""
+    """Relative difference of predictions from those of the factorisation: largest, and root mean square."""
     gap = np.abs(answer - exact)
     return {
         "largest_gap": float(gap.max() / np.abs(exact).max()),
@@ -234,7 +235,7 @@ def apart(answer: NDArray[np.float64], exact: NDArray[np.float64]) -> Facts:
 
 
 def run(name: str, folder: str, data: str, rows: int | None, answers: Path) -> Facts:
-    """One run, in this process."""
+    """Do one run in this process."""
     from cacore.machine import threads
 
     threads.set_threads(len(os.sched_getaffinity(0)))
@@ -268,16 +269,18 @@ def run(name: str, folder: str, data: str, rows: int | None, answers: Path) -> F
 
 
 def main() -> None:
-    """Run all that is asked for, each in a process of its own; print a table and write the records."""
+    """Do the requested runs, each in its own process; print a table and write the records."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder")
     parser.add_argument("--only", nargs="+", choices=CHOSEN, default=["cadata", "kin40k", "CASP"])
-    parser.add_argument("--rows", type=int, help="the first so many training rows (default: all)")
+    parser.add_argument("--rows", type=int, help="use only the first N training rows (default: all)")
     usual = [name for name in RUNS if name not in ("choice", "gpytorch")]
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=usual)
     parser.add_argument("--out", type=Path, default=Path("krr-exact.json"))
-    parser.add_argument("--memory-limit", type=float, help="GiB that ours may use (default: what is free)")
-    parser.add_argument("--answers", type=Path, help="where predictions stay between calls (default: nowhere)")
+    parser.add_argument(
+        "--memory-limit", type=float, help="memory limit of our solvers in GiB (default: the free memory)"
+    )
+    parser.add_argument("--answers", type=Path, help="folder that keeps predictions between calls (default: none)")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -291,7 +294,7 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace, answers: Path) -> None:
-    """The runs, one after the other; predictions are kept in `answers`."""
+    """Do the runs one after the other; predictions are stored in `answers`."""
     results = Results("krr-exact")
     for data in args.only:
         for name in args.runs:

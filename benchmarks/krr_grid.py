@@ -1,7 +1,7 @@
-"""What a grid costs: one reduction a sigma against a Cholesky factorisation a pair.
+"""Cost of a grid: one band reduction per sigma against one Cholesky factorisation per pair.
 
-python -m benchmarks.krr_grid DATA [--partitions P]              50 lambdas x 10 sigmas, all of BKRR2, both ways
-python -m benchmarks.krr_grid DATA --crossover [--rows M ...]    from how many lambdas on a reduction pays
+python -m benchmarks.krr_grid DATA [--partitions P]              BKRR2 with 50 lambdas x 10 sigmas, both ways
+python -m benchmarks.krr_grid DATA --crossover [--rows M ...]    number of lambdas from which a reduction is faster
 
 DATA is a folder with California housing, or a native file.
 """
@@ -34,12 +34,12 @@ from cakrr.solver.local import PartSystem, Workspace
 
 
 def crossover(m: int, counts: list[int], rounds: int) -> None:
-    """Seconds of a part's solutions for one sigma and few lambdas, by Cholesky and on a reduction."""
+    """Print the seconds for one part and one sigma, with several numbers of lambdas, by Cholesky and by reduction."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(m, 8)), rng.normal(size=(1, m))
     kernel, workspace = Kernel.gaussian(2.0), Workspace(m, np.float64)
     alone = workspace.one_a_thread(m)
-    parts = max(threads.current() if alone else 1, int(2e9 / m**3))  # long enough to be timed
+    parts = max(threads.current() if alone else 1, int(2e9 / m**3))  # enough work for timing
 
     def work(lams: tuple[float, ...], band_from: int) -> None:
         local.BAND_FROM = band_from
@@ -50,20 +50,20 @@ def crossover(m: int, counts: list[int], rounds: int) -> None:
         threads.for_blocks(one, [(part,) for part in range(parts)], parallel=alone)
 
     usual = local.BAND_FROM
-    print(f"m = {m:,}, {threads.current()} threads, {'one part a thread' if alone else 'all on one part'}")
+    print(f"m = {m:,}, {threads.current()} threads, {'one part per thread' if alone else 'all threads on one part'}")
     for count in counts:
         lams = tuple(np.geomspace(1e-6, 1, count))
         rivals = {"Cholesky": partial(work, lams, 1 << 30), "band": partial(work, lams, 0)}
         results = race(rivals, rounds)
         keep(f"{m:,} rows, {count} lambdas", results, "Cholesky")
         each, shared = (results[name].median / parts for name in ("Cholesky", "band"))
-        print(f"  {count:3d} lambdas: Cholesky {each:.4f} s a part, band {shared:.4f} s ({each / shared:.2f} x)")
+        print(f"  {count:3d} lambdas: Cholesky {each:.4f} s per part, band {shared:.4f} s ({each / shared:.2f} x)")
     local.BAND_FROM = usual
     print(f"  in use from {usual} lambdas on")
 
 
 def whole(path: Path, name: str, partitions: int, rounds: int) -> bool:
-    """The whole training, with and without the reduction: seconds, the chosen pair, the errors."""
+    """Compare the whole training with and without the reduction: seconds, chosen pair and errors."""
     fits: dict[str, RidgeFit] = {}
     sigmas, lams = tuple(spaced(0.5, 4, 10)), tuple(spaced(1e-7, 1e-1, 50))
 
@@ -88,13 +88,15 @@ def whole(path: Path, name: str, partitions: int, rounds: int) -> bool:
 
 
 def main() -> None:
-    """Run; exit status 1 if a bound is not kept."""
+    """Run the benchmark; exit status 1 if a bound is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--crossover", action="store_true", help="one part alone, with few and with many lambdas")
+    parser.add_argument("--crossover", action="store_true", help="time one part with few and with many lambdas")
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 1037, 2000, 4000, 8000])
-    parser.add_argument("--lambdas", type=int, nargs="+", default=[4, 6, 8, 12, 50], help="with --crossover")
+    parser.add_argument(
+        "--lambdas", type=int, nargs="+", default=[4, 6, 8, 12, 50], help="numbers of lambdas for --crossover"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     headline()

@@ -1,15 +1,17 @@
-"""Intervals and standard deviations: what share of new rows they hold, how wide they are, and what they cost.
+"""Intervals and standard deviations: coverage on new rows, width, and cost.
 
 python -m benchmarks krr-intervals [--only NAME ...] [--splits N] [--rows N] [--peers PYTHON] [--results FILE.json]
 python -m benchmarks krr-intervals --seconds [--rows N] [--timed std|jackknife ...]
 
-Each split draws rows for training, of which a share is set aside, and test rows. Sigma and lambda are chosen once for a
-set, by validation rows of the training rows of its first split. Twenty generated sets have heavy tails, noise that
-depends on x, or both, and a quarter as many rows; "loud" is then what intervals hold of the quarter of the test rows
-with the most noise. `--peers`: the Python of an environment that has MAPIE and MuyGPyS,
-which :mod:`benchmarks.interval_peers` runs on the first splits. `--seconds`: standard deviations of 50,000 rows beside
-plain predictions and beside LAPACK's triangular solves of as many right sides alone, and, if `--timed` says so,
-jackknife+ intervals of a tenth of these rows.
+Each split draws training rows, of which a share is set aside, and test rows. Sigma and lambda are chosen once per data
+set, on validation rows from the training rows of its first split. Twenty generated sets have heavy tails, noise that
+depends on x, or both, and a quarter of the number of rows; "loud" is the coverage on the quarter of the test rows with
+the most noise.
+
+`--peers` is the Python of an environment with MAPIE and MuyGPyS, which :mod:`benchmarks.interval_peers` runs on the
+first splits. `--seconds` times standard deviations of 50,000 rows, beside plain predictions and beside LAPACK's
+triangular solves with the same number of right-hand sides, and with `--timed` also jackknife+ intervals of a tenth of
+these rows.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ from cakrr.options import JACKKNIFE
 
 ALL = ("cadata", "CASP", "kin40k", "keggundirected", "space_ga_scale", "BNG_breastTumor")
 COVERAGES = (0.9, 0.95)
-PART = 1000  # rows of a part
-LEAST = 4  # parts, so that their intervals can differ
+PART = 1000  # rows per part
+LEAST = 4  # smallest number of parts, so that their intervals can differ
 GRID = {"sigma": (0.5, 1.0, 2.0), "lam": (1e-5, 1e-4, 1e-3, 1e-2)}  # sigma in units of its default
 ASKED = 50_000
-TENTH = 10  # of these rows jackknife+ is timed on one in so many
+TENTH = 10  # jackknife+ is timed on one of this number of rows
 
 Rows = NDArray[np.float64]
 Drawn = tuple[Rows, Rows]
@@ -52,9 +54,9 @@ _GENERATED = [f"generated {number + 1}" for number in range(20)]
 
 
 def generated(number: int, n: int) -> tuple[Rows, Rows, Rows]:
-    """The n-th of twenty sets: four noises of five features each, in a smooth function, and a seed of its own.
+    """One of the twenty sets: a smooth function with one of four kinds of noise, for five seeds each.
 
-    Rows, targets, and the size of the noise of each row.
+    Returns rows, targets, and the size of the noise of each row.
     """
     rng = np.random.default_rng(number)
     X = rng.uniform(-2, 2, (n, 5))
@@ -81,9 +83,9 @@ class Split:
 
     @classmethod
     def drawn(cls, X: Rows, y: Rows, rows: int, seed: int, size: Rows | None = None) -> Split:
-        """So many training rows, or three quarters of all, and at most twice as many test rows.
+        """Draw `rows` training rows, or three quarters of all rows, and at most twice as many test rows.
 
-        `size` of each row's noise says which of them are loud, if it is known and varies.
+        `size` is the size of each row's noise, if known; it determines which rows are loud.
         """
         place = np.random.default_rng(seed).permutation(len(X))
         n = min(rows, 3 * len(X) // 4)
@@ -95,7 +97,7 @@ class Split:
 
 
 def chosen(split: Split) -> dict[str, Any]:
-    """The parts, sigma and lambda, by validation rows of the training rows."""
+    """Choose the number of parts, sigma and lambda on validation rows from the training rows."""
     sigma = tuple(times * split.X.shape[1] ** 0.5 for times in GRID["sigma"])
     parts = max(LEAST, round(len(split.X) / PART))
     model = BKRR2(parts, sigma=sigma, lam=GRID["lam"], random_state=0).fit(split.X, split.y)
@@ -103,7 +105,7 @@ def chosen(split: Split) -> dict[str, Any]:
 
 
 def judged(split: Split, given: dict[str, Any], share: float) -> list[dict[str, Any]]:
-    """A record for each kind of rows to calibrate on, kind of interval, and coverage."""
+    """Records for each kind of calibration rows, kind of intervals, and coverage."""
     found = []
 
     def add(method: str, coverage: float, lower: Rows, upper: Rows, spent: float) -> None:
@@ -126,7 +128,7 @@ def judged(split: Split, given: dict[str, Any], share: float) -> list[dict[str, 
     fitted = time.perf_counter() - begun
     mean, known = model.predict(split.T), model.model_.calibration
     for coverage in COVERAGES:
-        half = known.half_width(coverage)  # the plain jackknife's, as of calibrate="loo"
+        half = known.half_width(coverage)  # plain jackknife, calibrate="loo"
         add("jackknife", coverage, mean - half, mean + half, float("nan"))
         begun = time.perf_counter()
         ends = model.predict_interval(split.T, coverage)
@@ -135,7 +137,7 @@ def judged(split: Split, given: dict[str, Any], share: float) -> list[dict[str, 
 
 
 def others(python: Path, split: Split, given: dict[str, Any], share: float) -> list[dict[str, Any]]:
-    """The same of MAPIE and MuyGPyS, in a process of another environment that reads the same rows."""
+    """Records of MAPIE and MuyGPyS, from a process in another environment that reads the same rows."""
     scaler, base = StandardScaler().fit(split.X), split.y.mean()
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "split.npz"
@@ -150,7 +152,7 @@ def others(python: Path, split: Split, given: dict[str, Any], share: float) -> l
 
 
 def summary(name: str, n: int, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of all splits: mean and deviation of the coverage, and widths over those of the plain intervals."""
+    """Summary over all splits: mean and deviation of the coverage, and widths relative to the plain intervals."""
     kinds = dict.fromkeys((one["method"], one["asked"]) for one in records)
     rows, plain = [], {}
     for method, asked in kinds:
@@ -168,7 +170,7 @@ def summary(name: str, n: int, records: list[dict[str, Any]]) -> list[dict[str, 
 
 
 def seconds(X: Rows, y: Rows, rows: int, kinds: list[str]) -> list[dict[str, Any]]:
-    """What is asked for of :data:`TIMED`, plain predictions, and triangular solves alone, of the same parts."""
+    """Time the requested :data:`TIMED`, plain predictions, and triangular solves alone, for the same parts."""
     rng = np.random.default_rng(0)
     n, found = min(rows, len(X)), []
     for parts in (max(1, n // 1000), max(1, n // 4000)):
@@ -205,17 +207,21 @@ def seconds(X: Rows, y: Rows, rows: int, kinds: list[str]) -> list[dict[str, Any
 
 
 def main() -> None:
-    """Run, print a table, write the records."""
+    """Run the benchmark, print a table, and write the records."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=[*SETS, "generated"], default=[*ALL, "generated"])
-    parser.add_argument("--rows", type=int, default=4000, help="training rows of a split at most, those set aside too")
+    parser.add_argument(
+        "--rows", type=int, default=4000, help="maximum number of training rows per split, including those set aside"
+    )
     parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument("--share", type=float, default=0.2, help="of the training rows that is set aside")
+    parser.add_argument("--share", type=float, default=0.2, help="share of the training rows to set aside")
     parser.add_argument("--seconds", action="store_true", help="time standard deviations on kin40k")
-    parser.add_argument("--timed", nargs="+", choices=TIMED, default=["std"], help="of --seconds; default: std")
-    parser.add_argument("--peers", type=Path, metavar="PYTHON", help="of an environment with MAPIE and MuyGPyS")
-    parser.add_argument("--peer-splits", type=int, default=3, help="on which they are run")
+    parser.add_argument(
+        "--timed", nargs="+", choices=TIMED, default=["std"], help="what --seconds times (default: std)"
+    )
+    parser.add_argument("--peers", type=Path, metavar="PYTHON", help="Python of an environment with MAPIE and MuyGPyS")
+    parser.add_argument("--peer-splits", type=int, default=3, help="number of splits for the peers")
     args = parser.parse_args()
     headline()
     if args.seconds:

@@ -1,6 +1,6 @@
 """Peak memory of a rank against its rows, one m x m matrix, and 15 percent: python -m benchmarks.krr_memory DATA.h5 P.
 
-What Python, its packages and the compiled code take is measured by the same command on a few rows, and subtracted.
+The memory of Python, its packages and the compiled code is measured by the same command on a few rows, and subtracted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cakrr.solver.local import SMALL
 
 
 def peak(folder: Path, data: Path, ranks: int, parts: int, method: str) -> dict:
-    """The report of one run."""
+    """Run once and return the report."""
     report = folder / "report.json"
     launch = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
     command = [*launch, sys.executable, "-m", f"cakrr.{method}", str(data), "--partitions", str(parts)]
@@ -28,7 +28,7 @@ def peak(folder: Path, data: Path, ranks: int, parts: int, method: str) -> dict:
 
 
 def main() -> None:
-    """Print the figures; exit status 1 if the bound is not kept."""
+    """Print the figures; exit status 1 if the bound is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("parts", type=int)
@@ -47,7 +47,9 @@ def main() -> None:
             facts, largest = report["data"], max(report["partition_sizes"])
             rows = (facts["n_train"] + facts["n_test"]) * (facts["n_features"] + 1) * 8 / ranks
             matrix = 8 * largest**2
-            if report["threads_per_rank"] * matrix <= SMALL:  # then each thread has one, as cakrr.local says
+            if (
+                report["threads_per_rank"] * matrix <= SMALL
+            ):  # then each thread has its own matrix, see cakrr.solver.local
                 matrix *= report["threads_per_rank"]
             allowed = 1.15 * (rows + matrix) / (1 << 20)
             used = max(report["memory"]["peak_rss_mib"]) - base

@@ -1,7 +1,7 @@
-"""Regressors of other packages, each with a search that sees training rows alone.
+"""Regressors of other packages, each with a parameter search that only uses training rows.
 
-Each model is a function of training rows, their targets, the rows to predict and a seed that returns predictions and
-facts: seconds to fit (the search with it) and to predict, and what was chosen. `HOW` says how the search goes.
+Each model is a function of training rows, their targets, rows to predict and a seed. It returns predictions and facts:
+seconds to fit (including the search) and to predict, and the chosen parameters. `HOW` describes each search.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Model = Callable[..., tuple[NDArray[np.float64], Facts]]
 
 LEAVES, RATES = (31, 63, 127), (0.05, 0.1)
 ROUNDS, PATIENCE = 3000, 30
-STAGES = ((1000, 16), (4000, 4))  # of xrfm: training rows, and how many candidates are tried on them
-LPQ_ROWS = 3_500  # up to which xrfm's search has its kernel lpq, ten times slower than l2 on a processor
-LEAF_ROWS = 10_000  # of xrfm: its own 60,000 need a kernel matrix of up to 14 GB a solution on a processor
+STAGES = ((1000, 16), (4000, 4))  # stages of xrfm's search: training rows, and number of candidates
+LPQ_ROWS = 3_500  # up to this number of rows xrfm's search includes its kernel lpq, 10 times slower than l2 on a CPU
+LEAF_ROWS = 10_000  # rows per leaf of xrfm: with its default of 60,000, kernel matrices take up to 14 GB on a CPU
 
 
 def held_out(n: int, seed: int, share: float = 0.1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows to learn from and rows to choose on."""
+    """Indices of training rows and of validation rows."""
     place = np.random.default_rng(seed + 1000).permutation(n)
     return place[round(share * n) :], place[: round(share * n)]
 
 
 def lightgbm(X: Any, y: Any, T: Any, seed: int, threads: int) -> tuple[NDArray[np.float64], Facts]:
-    """Early stopping on a tenth of the rows for each of a few leaves and rates; the best once more, on all rows."""
+    """LightGBM: early stopping on a tenth of the rows for a few numbers of leaves and rates; the best on all rows."""
     import lightgbm as lgb
 
     begun = _now()
@@ -53,7 +53,7 @@ def lightgbm(X: Any, y: Any, T: Any, seed: int, threads: int) -> tuple[NDArray[n
 
 
 def hist_gradient_boosting(X: Any, y: Any, T: Any, seed: int, threads: int) -> tuple[NDArray[np.float64], Facts]:
-    """scikit-learn's; the same search, with its own early stopping."""
+    """scikit-learn's gradient boosting: the same search, with its own early stopping."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
 
@@ -76,10 +76,11 @@ def hist_gradient_boosting(X: Any, y: Any, T: Any, seed: int, threads: int) -> t
 def xrfm(
     X: Any, y: Any, T: Any, seed: int, threads: int, leaf_rows: int = LEAF_ROWS
 ) -> tuple[NDArray[np.float64], Facts]:
-    """Recursive feature machines (xrfm), standardised as their authors say.
+    """Recursive feature machines (xrfm), with rows standardised as the authors recommend.
 
-    Its default and random draws from its authors' search space, on 1,000 training rows; the best of them on 4,000; the
-    best of these on all but the tenth of the rows that judges, and which xrfm uses to choose its own round as well.
+    The default and random draws from the authors' search space are compared on 1,000 training rows, and the best of
+    them on 4,000. The best of these is trained on all but a validation tenth of the rows, which xrfm also uses to
+    choose its round.
     """
     import torch
 
@@ -112,16 +113,16 @@ def xrfm(
 
 
 def xrfm_whole(X: Any, y: Any, T: Any, seed: int, threads: int) -> tuple[NDArray[np.float64], Facts]:
-    """As `xrfm`, with leaves of 60,000 rows, its default: one matrix of all rows, which takes long on a processor."""
+    """Like `xrfm`, with its default leaves of 60,000 rows: one matrix of all rows, which is slow on a CPU."""
     return xrfm(X, y, T, seed, threads, 60_000)
 
 
-# What the wheel's documentation has.
+# Defaults in the documentation of the wheel.
 _XRFM_DEFAULT = {"kernel": "l2", "bandwidth": 10.0, "exponent": 1.0, "norm_p": 2.0, "diag": False, "reg": 1e-3}
 
 
 def _drawn(rng: np.random.Generator, lpq: float) -> dict[str, Any]:
-    """A draw from the space that xrfm's authors search in pytabkit, with such a share of the kernel lpq."""
+    """A random draw from the search space of xrfm's authors in pytabkit; `lpq` is the share of that kernel."""
     exponent = float(rng.uniform(0.7, 1.4))
     return {
         "kernel": str(rng.choice(["l2", "lpq"], p=[1 - lpq, lpq])),
@@ -134,11 +135,11 @@ def _drawn(rng: np.random.Generator, lpq: float) -> dict[str, Any]:
 
 
 def _xrfm_fit(X: Any, y: Any, mine: Any, judges: Any, chosen: dict[str, Any], seed: int, leaf_rows: int) -> Any:
-    """The validation error of one candidate, infinite where it cannot be trained, and the model."""
+    """Validation error of one candidate, infinite if training fails, and the model."""
     from xrfm import xRFM
 
     class Machine(xRFM):
-        """It splits by a model of as many rows as a leaf has, not of 50,000."""
+        """xRFM whose splits use a model of as many rows as a leaf has, instead of 50,000."""
 
         def _get_agop_on_subset(self, X: Any, y: Any, subset_size: int = leaf_rows, **more: Any) -> Any:
             return super()._get_agop_on_subset(X, y, subset_size, **more)
@@ -156,7 +157,7 @@ def _xrfm_fit(X: Any, y: Any, mine: Any, judges: Any, chosen: dict[str, Any], se
 
 
 def _now() -> tuple[float, float]:
-    """Seconds of the clock, and of all threads of this process."""
+    """Wall-clock seconds, and processor seconds of all threads of this process."""
     return time.perf_counter(), time.process_time()
 
 
@@ -171,7 +172,7 @@ def _predicted(predict: Any, T: Any, begun: tuple[float, float], **chosen: Any) 
     }
 
 
-PEERS: dict[str, tuple[str, Model]] = {  # by name: what has to be installed, and the model
+PEERS: dict[str, tuple[str, Model]] = {  # name: (required package, model)
     "lightgbm": ("lightgbm", lightgbm),
     "hist_gradient_boosting": ("sklearn", hist_gradient_boosting),
     "xrfm": ("xrfm", xrfm),

@@ -1,4 +1,4 @@
-"""Kill -9 one rank at a random moment, go on from the checkpoint, compare: python -m benchmarks.krr_resume DATA.h5."""
+"""Kill one rank at a random moment, resume from the checkpoint, compare: python -m benchmarks.krr_resume DATA.h5."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def ranks_of(launcher: int) -> list[int]:
-    """Processes of this job that run Python: /proc tells parents and command lines."""
+    """Processes of this job that run Python, found by parents and command lines in /proc."""
     found, parents = [], {launcher}
     for _ in range(3):  # the launcher, its proxy, the ranks
         for entry in Path("/proc").iterdir():
@@ -41,7 +41,7 @@ def result(folder: Path) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Print each run; exit status 1 if one ends differently."""
+    """Print each run; exit status 1 if a result differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--method", default="bkrr2")
@@ -79,8 +79,8 @@ def main() -> None:
             again = result(folder)
             same += again == expected
             print(
-                f"run {run}: killed after {moment:.1f} s (status {status}), {there} pieces there, "
-                f"ended in {time.perf_counter() - begun:.1f} s: {'the same' if again == expected else again}",
+                f"run {run}: killed after {moment:.1f} s (status {status}) with {there} pieces stored, "
+                f"finished in {time.perf_counter() - begun:.1f} s: {'the same' if again == expected else again}",
                 flush=True,
             )  # fmt: skip
     print(f"{same} of {args.runs} the same")

@@ -1,4 +1,4 @@
-"""What BKRR2's path costs against the parts it is made of: LAPACK, scikit-learn's KMeans, a matrix product, h5py.
+"""Cost of the steps of BKRR2 against their building blocks: LAPACK, scikit-learn's KMeans, a matrix product, h5py.
 
 python -m benchmarks.krr_speed [--rounds N] [--quick]
 """
@@ -28,7 +28,7 @@ from partition import KBalance
 
 
 def training(m: int, parts: int, d: int, rounds: int) -> bool:
-    """One (sigma, lambda) over all parts, against dpotrf alone on as many matrices of the same size."""
+    """Train all parts with one (sigma, lambda), against dpotrf alone on the same number of matrices of this size."""
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(m, d)) for _ in range(parts)]
     y = rng.normal(size=m)
@@ -58,13 +58,13 @@ def training(m: int, parts: int, d: int, rounds: int) -> bool:
             assert info == 0
 
     results = race({"ours": ours, "dpotrf": lapack, "copies": copies}, rounds)
-    # dpotrf overwrites its matrix, so each run needs a copy, whose time is not its own.
+    # dpotrf overwrites its matrix, so each run needs a copy; the time of copying is subtracted.
     results["dpotrf"].seconds = [s - results["copies"].median for s in results["dpotrf"].seconds]
     return show(f"training {parts} parts of {m:,} x {d}, one (sigma, lambda)", results, "ours", "dpotrf", 1.5)
 
 
 def clustering(n: int, d: int, P: int, rounds: int) -> bool:
-    """K-balance against scikit-learn's KMeans with the same number of rounds."""
+    """Compare K-balance with scikit-learn's KMeans for the same number of rounds."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(n, d)) + 3 * rng.normal(size=(P, d))[rng.integers(P, size=n)]
     probe = KBalance(P, random_state=0).fit(X)
@@ -83,7 +83,7 @@ def clustering(n: int, d: int, P: int, rounds: int) -> bool:
 
 
 def trained(n: int, d: int, P: int) -> RidgeFit:
-    """A model of P parts."""
+    """Train a model of P parts."""
     rng = np.random.default_rng(2)
     X = rng.normal(size=(n, d))
     train = Dataset(X, X[:, 0] + rng.normal(size=n), n, "generated")
@@ -91,7 +91,7 @@ def trained(n: int, d: int, P: int) -> RidgeFit:
 
 
 def prediction(n: int, d: int, P: int, rounds: int) -> bool:
-    """Routing and predicting rows, against the matrix products X Z^T alone of the same shapes."""
+    """Route and predict rows, against the matrix products X Z^T alone, of the same shapes."""
     model = trained(n=4000 * P, d=d, P=P).model
     X = np.random.default_rng(3).normal(size=(n, d))
     from partition.routing import nearest
@@ -110,7 +110,7 @@ def prediction(n: int, d: int, P: int, rounds: int) -> bool:
 
 
 def reading(n: int, d: int, rounds: int) -> bool:
-    """Our read of HDF5, with its check for NaN, against h5py's."""
+    """Compare our reading of HDF5, which checks for NaN, with h5py's."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data.h5"
         with h5py.File(path, "w") as file:
@@ -125,7 +125,7 @@ def reading(n: int, d: int, rounds: int) -> bool:
 
 
 def large_part(m: int) -> bool:
-    """One part of 20,000 rows, where the threaded dpotrf of scipy's wheel crashes."""
+    """Solve one part of 20,000 rows, for which the threaded dpotrf of scipy's wheel crashes."""
     rng = np.random.default_rng(5)
     X, y = rng.normal(size=(m, 10)), rng.normal(size=m)
     kernel = Kernel.gaussian(3.0)
@@ -138,9 +138,9 @@ def large_part(m: int) -> bool:
 
 
 def main() -> None:
-    """Run all; exit status 1 if a bound is not kept."""
+    """Run all comparisons; exit status 1 if a bound is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="use smaller sizes, to check that the benchmark runs")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     headline()

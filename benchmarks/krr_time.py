@@ -1,11 +1,11 @@
-"""Error against time for the KRR family (Figs. 3.5 and 3.8): the same grid for all methods, in ever larger pieces.
+"""Error against time for the KRR family (Figs. 3.5 and 3.8): growing subsets of one grid, for all methods.
 
 python -m benchmarks.krr_time DATA_FOLDER [--only NAME ...] [--methods NAME ...] [--pairs K ...] [--ranks R]
 
-The thesis tries one pair of sigma and lambda after the other. Here all lambdas of a sigma share one reduction, so a
-curve's points are whole runs, with the first K sigmas and the first K lambdas of the grid: the seconds of dividing,
-training and predicting, and the test error of the pair that the validation rows chose. kkrr3 and bkrr3 ask for each
-test row the model that knows it best, which nobody can: they bound what routing could gain.
+The thesis tries one pair of sigma and lambda after the other. Here all lambdas of a sigma share one reduction, so each
+point of a curve is a whole run, with the first K sigmas and the first K lambdas of the grid: the seconds of
+partitioning, training and predicting, and the test error of the pair chosen on validation rows. kkrr3 and bkrr3 use the
+best model for each test row, which needs the true targets: they bound the gain by better routing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.reports import facts, run
 from benchmarks.results import Record, record, table
 
 METHODS = ("dckrr", "kkrr", "kkrr2", "kkrr3", "bkrr", "bkrr2", "bkrr3")
-# From the middle outwards, so that the first pair is one that a user might try first.
+# From the middle outwards, so that the first pair is a reasonable first try.
 SIGMAS = (2.0, 1.0, 4.0, 0.5, 8.0)
 LAMBDAS = (1e-4, 1e-5, 1e-3, 1e-6, 1e-2)
 COLUMNS = {
@@ -31,7 +31,7 @@ COLUMNS = {
 
 
 def main() -> None:
-    """A line a run."""
+    """Print one line per run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", nargs="+", choices=SETS, default=["cadata"])

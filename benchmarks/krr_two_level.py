@@ -1,10 +1,11 @@
-"""Two levels: random centres beside pivots, and the coarse model refined; errors and seconds on all sets.
+"""Two-level models: random centres beside pivots, and refined coarse models; errors and seconds on all data sets.
 
 python -m benchmarks.krr_two_level DATA_FOLDER [--only NAME ...] [--rows N] [--refined] [--out FILE.json]
 
-Pivots are drawn by randomly pivoted Cholesky at the coarse model's width from rows that validate nothing, and take the
-place of random rows; all else is chosen on validation rows, by both alike. `--refined`: `TwoLevelKRR(refine=N)` with
-300 centres and 8 parts beside the exact model, whose pair is chosen by validation rows too.
+Pivots replace random rows as centres. They are drawn by randomly pivoted Cholesky, at the coarse model's width, from
+rows that are never held out. All other parameters are chosen on validation rows in both cases. `--refined` runs
+`TwoLevelKRR(refine=N)` with 300 centres and 8 parts beside the exact model, whose pair is also chosen on validation
+rows.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from cakrr.iterative.spread import SpreadRows
 from cakrr.options import NARROW
 from partition.redistribute import Parts
 
-HELD = 0.2  # of the rows, the first ones in shuffled order: validation rows are among them
-PART = 1000  # rows of a part
+HELD = 0.2  # share of the rows, the first ones in shuffled order, that contains the validation rows
+PART = 1000  # rows per part
 ALL = ("mg_scale", "space_ga_scale", "cadata", "kin40k", "CASP", "keggundirected", "BNG_breastTumor")
 REFINED = (0, 1, 3, 10)
 
 
 def pivots_of(sigma: float, seed: int) -> Callable[[Parts, int, Communicator], Rows]:
-    """What chooses the centres, in the place of :func:`cakrr.solver.coarse._centers`; in one process."""
+    """A replacement of :func:`cakrr.solver.coarse._centers` that chooses pivots as centres, in one process."""
 
     def centers(parts: Parts, M: int, comm: Communicator) -> Rows:
         free = parts["order"] >= HELD * len(parts["order"])
@@ -49,7 +50,7 @@ def pivots_of(sigma: float, seed: int) -> Callable[[Parts, int, Communicator], R
 
 
 def fitted(model: Any, data: Any, rows: int) -> dict[str, float]:
-    """Seconds of training, and the test error."""
+    """Train a model; return seconds and test error."""
     begun = time.perf_counter()
     model.fit(data.X[:rows], data.y[:rows])
     seconds = time.perf_counter() - begun
@@ -57,7 +58,7 @@ def fitted(model: Any, data: Any, rows: int) -> dict[str, float]:
 
 
 def centers(name: str, data: Any, rows: int, results: Results) -> None:
-    """Two random draws, with pivots between them."""
+    """Compare two random draws of centres, with pivots between them."""
     n, d = min(rows, len(data.y)), data.X.shape[1]
     sigma, M = NARROW * d**0.5, min(1000, n // 5)
     for seed, which in ((0, "random"), (0, "pivots"), (1, "random")):
@@ -71,7 +72,7 @@ def centers(name: str, data: Any, rows: int, results: Results) -> None:
 
 
 def refined(name: str, data: Any, rows: int, results: Results) -> None:
-    """Iterations from the coarse model, and the exact one."""
+    """Compare numbers of refining iterations, and the exact model."""
     n = min(rows, len(data.y))
     for N in REFINED:
         model = TwoLevelKRR(8, centers=300, refine=N, random_state=0)
@@ -81,18 +82,18 @@ def refined(name: str, data: Any, rows: int, results: Results) -> None:
 
 
 def keep(results: Results, **record: Any) -> None:
-    """Put a record among the results, and show it."""
+    """Add a record to the results, and print it."""
     results.add(**record, gflops=machine_rate(), copied_gbps=copy_rate())
     print(results.records[-1], flush=True)
 
 
 def main() -> None:
-    """Run, print a table, write the records."""
+    """Run the benchmark, print a table, and write the records."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=SETS, default=ALL)
-    parser.add_argument("--rows", type=int, default=8000, help="the first so many training rows")
-    parser.add_argument("--refined", action="store_true", help="refine the coarse model, with 300 random centres")
+    parser.add_argument("--rows", type=int, default=8000, help="use only the first N training rows")
+    parser.add_argument("--refined", action="store_true", help="compare refined coarse models with 300 random centres")
     parser.add_argument("--out", type=Path, default=Path("krr-two-level.json"))
     args = parser.parse_args()
     headline()

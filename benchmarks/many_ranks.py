@@ -1,10 +1,10 @@
-"""Many ranks on this machine: each command's seconds, of them those of starting up, and the memory of a rank.
+"""Many ranks on this machine: seconds of each command, including start-up, and memory per rank.
 
 python -m benchmarks.many_ranks DATA_FOLDER [--ranks R] [--options WORD ...]
 
-Small data and default options: what there are parts for is divided into as many as there are ranks. The peer is Python
-with MPI alone, on as many ranks. Memory is the peak of a rank's resident set, in which every rank counts the libraries
-that they share; what the machine's free memory lost meanwhile is beside it.
+Data are small, and options are the defaults, with one part per rank. The peer is Python with MPI alone, on the same
+number of ranks. Memory is the peak resident size of a rank, which counts shared libraries in every rank; the decrease
+of the machine's free memory is shown as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PEER = "Python with MPI alone"
 
 
 def native(folder: Path, out: Path) -> dict[str, Path]:
-    """California housing and ijcnn1 in the native layout."""
+    """California housing and ijcnn1, converted to HDF5."""
     return {
         "cakrr.bkrr2": krr_data.native(folder, "cadata", out / "cadata.h5"),
         "casvm.cpsvm": svm_data.native(svm_data.SETS["ijcnn1"](folder), out / "ijcnn1.h5"),
@@ -39,7 +39,7 @@ def native(folder: Path, out: Path) -> dict[str, Path]:
 
 
 def lost(work: list[str]) -> tuple[float, float]:
-    """Seconds of a command, and the GiB that were free before it and not at its worst moment."""
+    """Seconds of a command, and the largest decrease of free memory during it, in GiB."""
     free, done = [memory.available()], threading.Event()
 
     def look() -> None:
@@ -58,7 +58,7 @@ def lost(work: list[str]) -> tuple[float, float]:
 
 
 def command(launch: list[str], module: str, data: Path, options: list[str]) -> Record:
-    """A training under mpiexec."""
+    """Record of a training under mpiexec."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         words = ["-m", module, str(data), *options, "--quiet", "--report", str(report)]
@@ -75,11 +75,11 @@ def command(launch: list[str], module: str, data: Path, options: list[str]) -> R
 
 
 def main() -> None:
-    """Run the peer and both commands once each."""
+    """Run the peer and both commands, once each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="of both commands")
+    parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="options for both commands")
     args = parser.parse_args()
     headline()
     launch = ["mpiexec", "-n", str(args.ranks), sys.executable]

@@ -1,9 +1,9 @@
-"""The model against ranks in network namespaces, with a line between them that delays and slows.
+"""The model of the virtual cluster against ranks in network namespaces, whose link has a delay and a limited rate.
 
 python -m benchmarks network [--methods NAME ...] [--ranks R ...] [--rows N] [--delay SECONDS] [--rate BYTES]
 
-What messages cost without delay and limit is measured between the namespaces first; the line's delay and rate are added
-to that, not fitted. Ranks share this machine's cores. It needs root: see benchmarks/cluster/namespaces.py.
+The cost of messages without delay and limit is measured between the namespaces first; the delay and rate of the link
+are added to it, not fitted. Ranks share this machine's cores. Root is needed: see benchmarks/cluster/namespaces.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLUMNS = {
 
 
 def measured_link(bare: Line) -> Link:
-    """Between two namespaces, without delay and limit."""
+    """Measure the link between two namespaces without delay and limit."""
     with nodes(2, bare) as (launch, environment), tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "link.json"
         command = [*launch, sys.executable, "-m", "benchmarks.cluster.calibrate", str(out)]
@@ -46,14 +46,14 @@ def measured_link(bare: Line) -> Link:
 
 
 def network(base: Link, line: Line, ranks: int) -> Network:
-    """The line's delay and rate added to what messages cost without; the ranks share the cores, not a link."""
+    """The network model: `base` plus the delay and rate of the line; ranks share cores, but not a link."""
     link = replace(base, latency=base.latency + line.delay, per_byte=max(base.per_byte, line.per_byte))
     cores = len(threads.cores())
     return Network("namespaces", str(line), link, link, ranks, cores, pauses=True)
 
 
 def seconds(launch: list[str], environment: dict[str, str], program: Program, data: Path, ranks: int) -> float:
-    """Of the phases of a method, as its report has them."""
+    """Seconds of the phases of a method, from its report."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         words = [f"{program.package}.{program.method}", *program.arguments(data, ranks), "--report", str(report)]
@@ -64,12 +64,12 @@ def seconds(launch: list[str], environment: dict[str, str], program: Program, da
 
 
 def run(argv: list[str]) -> Results:
-    """The command; its table.
+    """Run the command, print its table, and return the results.
 
     Raises
     ------
     InputError
-        This machine cannot make the namespaces.
+        This machine cannot create the namespaces.
     """
     args = _parser().parse_args(argv)
     if why := unavailable():
@@ -99,7 +99,7 @@ def run(argv: list[str]) -> Results:
     return results
 
 
-RELAY = 0.4  # cores that others, among them the process that passes packets on, may use
+RELAY = 0.4  # cores that other processes may use, including the one that forwards packets
 _NONE = Link(0.0, 0.0, 0.0, 0.0)
 
 
@@ -108,8 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--methods", nargs="+", choices=PROGRAMS, default=["dissmo", "bkrr2"], metavar="NAME")
     made.add_argument("--ranks", nargs="+", type=positive, default=[2, 4])
     made.add_argument("--rows", type=positive, default=4000)
-    made.add_argument("--delay", type=float, default=1e-3, help="seconds that a packet takes")
-    made.add_argument("--rate", type=float, default=12.5e6, help="bytes a second that a node sends at most")
-    made.add_argument("--repeats", type=positive, default=2, help="runs; the least counts")
-    made.add_argument("--memory", type=float, default=4.0, help="GiB a rank may use")
+    made.add_argument("--delay", type=float, default=1e-3, help="delay of each packet, in seconds")
+    made.add_argument("--rate", type=float, default=12.5e6, help="bytes per second that a node may send")
+    made.add_argument("--repeats", type=positive, default=2, help="number of runs; the fastest counts")
+    made.add_argument("--memory", type=float, default=4.0, help="GiB of memory per rank")
     return made

@@ -1,7 +1,7 @@
 """The same training with rows in memory and in a file: python -m benchmarks.out_of_core DATA.h5 PARTS [words of BKRR2].
 
-What Python, its packages and the compiled code take is measured by the same command on a few rows, and subtracted; the
-models must be the same file. DATA.h5 may be what `benchmarks.synthetic_msd` makes.
+The memory of Python, its packages and the compiled code is measured by the same command on a few rows, and subtracted.
+The two model files must be identical. DATA.h5 may come from `benchmarks.synthetic_msd`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DISK = ["--out-of-core"]
 
 
 def trained(folder: Path, data: Path, parts: int, name: str, words: list[str]) -> dict:
-    """The report of one run, whose model is in the folder."""
+    """Run once, with the model in the folder, and return the report."""
     report = folder / "report.json"
     command = [sys.executable, "-m", "cakrr.bkrr2", data, "--partitions", parts, "--model", folder / f"{name}.h5"]
     subprocess.run([*map(str, command), "--quiet", "--report", str(report), *words], check=True)
@@ -28,7 +28,7 @@ def trained(folder: Path, data: Path, parts: int, name: str, words: list[str]) -
 
 
 def main() -> None:
-    """Print the figures; exit status 1 if the models differ, or the memory limit is not kept."""
+    """Print the figures; exit status 1 if the models differ or the memory limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("parts", type=int)
@@ -52,7 +52,9 @@ def main() -> None:
         seconds = ", ".join(f"{phase} {report['seconds'][phase]:.1f} s" for phase in ("partition", "train", "total"))
         print(f"{where}: {report['memory']['peak_rss_mib'][0] - base:.0f} MiB above {base:.0f}; {seconds}")
     ratio = disk["seconds"]["total"] / memory["seconds"]["total"]
-    print(f"time {ratio:.2f} of in memory; limit {'kept' if kept else 'NOT KEPT'}; {'same' if same else 'OTHER'} model")
+    print(
+        f"time {ratio:.2f} x in memory; limit {'kept' if kept else 'NOT KEPT'}; {'same' if same else 'DIFFERENT'} model"
+    )
     sys.exit(0 if kept and same else 1)
 
 

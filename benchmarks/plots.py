@@ -1,4 +1,4 @@
-"""Pictures of results: what kinds there are, and which of them a file's records have in them."""
+"""Plots of results: the kinds of plots, and which of them fit the records of a file."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ MARKERS = "os^Dv<>P*X"
 
 
 def draw(results: Results, out: Path, kind: str | None = None) -> None:
-    """Draw what these records show: `kind`, or the first of `KINDS` that they have.
+    """Plot the records: as `kind`, or as the first of `KINDS` that fits.
 
     Raises
     ------
     InputError
-        There is no picture of them, or not this one.
+        No plot, or not this one, fits the records.
     """
     there = [name for name, (needed, _) in KINDS.items() if any(needed <= record.keys() for record in results.records)]
     if not there or kind not in (None, *there):
-        asked = f"no picture of {kind}" if there else "its records are of no kind that can be drawn"
+        asked = f"no plot of {kind}" if there else "no plot fits its records"
         raise InputError(f"{results.name}: {asked}" + (f", but of {', '.join(there)}" if there else ""))
     needed, drawer = KINDS[kind or there[0]]
     figure = drawer(Results(results.name, [r for r in results.records if needed <= r.keys()], results.about))
@@ -40,7 +40,7 @@ def draw(results: Results, out: Path, kind: str | None = None) -> None:
 
 
 def scaling(results: Results) -> Figure:
-    """Seconds and efficiency against ranks, a curve a method; what was not computed is dashed."""
+    """Seconds and efficiency against ranks, with a curve per method; extrapolated parts are dashed."""
     figure, (left, right) = _panels(1, 2, 11.5, 4.8)
     weak = results.name == "weak-scaling"
     for number, method in enumerate(_each(results.records, "method")):
@@ -70,7 +70,7 @@ def scaling(results: Results) -> Figure:
 
 
 def validation(results: Results) -> Figure:
-    """The model's seconds, SimGrid's and the measured ones, a group of bars a run."""
+    """Seconds of the model, of SimGrid, and measured, with a group of bars per run."""
     records = results.records
     figure, axes = _panels(1, 1, max(6.5, 0.62 * len(records) + 1.5), 4.5)
     series = {"measured": "measured_seconds", "model": "seconds", "SimGrid": "simgrid_seconds"}
@@ -89,7 +89,7 @@ def validation(results: Results) -> Figure:
 
 
 def races(results: Results) -> Figure:
-    """Each rival's seconds over its peer's, a bar a rival."""
+    """Seconds of each rival over those of its peer, with a bar per rival."""
     bars = []
     for title in _each(results.records, "race"):
         mine = {record["rival"]: record for record in results.records if record["race"] == title}
@@ -114,7 +114,7 @@ def races(results: Results) -> Figure:
 
 
 def errors(results: Results) -> Figure:
-    """Test error against seconds, a panel a data set, a curve a method, a point a grid."""
+    """Test error against seconds, with a panel per data set, a curve per method, and a point per grid."""
     names = _each(results.records, "data")
     figure, panels = _panels(1, len(names), 6.8 * len(names), 4.8)
     for axes, name in zip(np.atleast_1d(panels), names, strict=True):
@@ -135,7 +135,7 @@ def errors(results: Results) -> Figure:
 
 
 def parts(results: Results) -> Figure:
-    """Rows of each part, and seconds that each rank was busy training: a row of panels a method."""
+    """Rows of each part, and busy seconds of each rank in training, with a row of panels per method."""
     records = [record for record in results.records if len(record["partition_sizes"]) > 1] or results.records
     figure, panels = _panels(len(records), 2, 9.5, 1.5 * len(records) + 1.0, squeeze=False)
     for (left, right), record in zip(panels, records, strict=True):
@@ -155,23 +155,23 @@ def parts(results: Results) -> Figure:
         if not record.get("busy_seconds"):
             right.set_axis_off()
     panels[-1, 0].set_xlabel("part")
-    panels[-1, 1].set_xlabel("rank: seconds of training that it was busy")
+    panels[-1, 1].set_xlabel("rank: busy seconds in training")
     figure.suptitle(f"dotted: the mean; {_whole(results)}".rstrip("; "), fontsize=8)
     return figure
 
 
 def matrices(results: Results) -> Figure:
-    """Bytes from every rank to every rank, a panel a run of more than one."""
+    """Bytes from every rank to every rank, with a panel per run on several ranks."""
     records = [record for record in results.records if len(record["sent"]) > 1]
     if not records:
-        raise InputError(f"{results.name}: all its runs are of one rank, which sends nothing")
+        raise InputError(f"{results.name}: all runs have one rank, which sends nothing")
     several = len({record["data"] for record in records}) > 1
     titles = [f"{record['method']}{', ' + record['data'] if several else ''}" for record in records]
     return figures.patterns(titles, [np.array(record["sent"]) for record in records], "partition and training")
 
 
 def lines(results: Results) -> Figure:
-    """When each rank computed, a panel a method."""
+    """Timelines of the ranks, with a panel per method."""
     records = results.records
     height = sum(1.3 + 0.12 * len(record["spans"]) for record in records)
     figure, panels = _panels(len(records), 1, 10.0, height, squeeze=False)
@@ -184,7 +184,7 @@ def lines(results: Results) -> Figure:
 
 
 def timeline(line: Timeline, title: str) -> Figure:
-    """When each rank computed, a row a rank, a colour a phase; white is waiting."""
+    """Timeline of the ranks, with a row per rank and a colour per phase; white is waiting."""
     figure, axes = _panels(1, 1, 10.0, 1.5 + 0.16 * len(line.spans))
     spans = [[(begin, end, phase) for begin, end, phase, computing in of_rank if computing] for of_rank in line.spans]
     _bars(axes, spans, title)
@@ -194,7 +194,7 @@ def timeline(line: Timeline, title: str) -> Figure:
 
 def _bars(axes: Any, spans: list[Any], title: str) -> None:
     for phase, color in COLORS.items():
-        axes.barh([0], [0], color=color, label=phase)  # for the legend, whatever the first rank does
+        axes.barh([0], [0], color=color, label=phase)  # a legend entry even if the first rank lacks the phase
         for rank, of_rank in enumerate(spans):
             mine = [(begin, end - begin) for begin, end, of in of_rank if of == phase]
             axes.broken_barh(mine, (rank - 0.4, 0.8), color=color)
@@ -207,7 +207,7 @@ def _bars(axes: Any, spans: list[Any], title: str) -> None:
 
 
 def exact(results: Results) -> Figure:
-    """The test error of each run against its seconds, a panel a data set."""
+    """Test error of each run against its seconds, with a panel per data set."""
     names, runs = _each(results.records, "data"), _each(results.records, "run")
     figure, panels = _panels(1, len(names), 5.0 * len(names), 4.2, squeeze=False)
     for axes, name in zip(panels[0], names, strict=True):
@@ -226,7 +226,7 @@ def exact(results: Results) -> Figure:
 
 
 def intervals(results: Results) -> Figure:
-    """How many targets intervals hold, for each coverage asked, and how wide they are; a line a data set."""
+    """Coverage and width of intervals for each requested coverage, with a line per data set."""
     names, asked = _each(results.records, "data"), _each(results.records, "asked")
     methods = _each(results.records, "method")
     figure, panels = _panels(1, len(asked) + 1, 4.2 * (len(asked) + 1), 1.6 + 0.27 * len(names))
@@ -249,7 +249,7 @@ def intervals(results: Results) -> Figure:
     return figure
 
 
-# What there are pictures of: the fields that records need, and what draws them.
+# Kinds of plots: fields that records need, and the function that draws them.
 KINDS: dict[str, tuple[set[str], Callable[[Results], Figure]]] = {
     "validation": ({"method", "ranks", "seconds", "measured_seconds"}, validation),
     "scaling": ({"method", "ranks", "seconds", "how", "iteration_efficiency"}, scaling),
@@ -272,13 +272,13 @@ def _points(records: list[Record], name: str) -> tuple[list[int], list[float]]:
 
 
 def _whole(results: Results) -> str:
-    """What holds for all records."""
+    """Text on what all records share."""
     said = [str(results.about[name]) for name in ("data", "network") if name in results.about]
     return ", ".join(said) if said else results.name
 
 
 def _logarithmic(axes: Any) -> None:
-    """A logarithmic x axis with plain numbers, of which 1, 2 and 5 of a decade have room."""
+    """Make the x axis logarithmic, with plain numbers at 1, 2 and 5 of each decade."""
     from matplotlib.ticker import LogLocator
 
     axes.set_xscale("log")

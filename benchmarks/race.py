@@ -1,4 +1,4 @@
-"""Timing rivals fairly on a machine that has slow minutes."""
+"""Fair timing of rivals on a machine whose speed varies."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import numpy as np
 
 from benchmarks.results import record
 
-_SLOW = 0.8  # of the best rate seen
-QUIET, TRIES = 0.1, 3  # cores that others may use in a run that counts; runs for each one that is wanted
+_SLOW = 0.8  # share of the best rate below which a round is repeated
+QUIET, TRIES = 0.1, 3  # cores that others may use in a valid run; maximum number of tries per run
 _A = np.random.default_rng(0).random((1500, 1500))
 
 
 def machine_rate() -> float:
-    """GFLOP/s of a short matrix product, now."""
+    """Current GFLOP/s of a short matrix product."""
     begun = time.perf_counter()
     for _ in range(3):
         _A @ _A
@@ -29,7 +29,7 @@ def machine_rate() -> float:
 
 
 def copy_rate() -> float:
-    """GB/s that a short copy reads and writes, now."""
+    """Current GB/s read and written by a short copy."""
     source = np.zeros(1 << 23)
     target = np.empty_like(source)
     target[:] = source  # touches the memory
@@ -41,14 +41,14 @@ def copy_rate() -> float:
 
 @dataclass
 class Result:
-    """Seconds of each round of one rival, and the machine's rate around them."""
+    """Seconds of each round of one rival, and the rates of the machine around them."""
 
     seconds: list[float]
     rates: list[float]
 
     @property
     def median(self) -> float:
-        """Median of the rounds that counted."""
+        """Median of the valid rounds."""
         return statistics.median(self.seconds)
 
 
@@ -57,9 +57,8 @@ def race(
 ) -> dict[str, Result]:
     """Run the rivals in turn, `rounds` times each.
 
-    A matrix product before and after each timing tells how fast the machine was; a round in a slow
-    moment (below 0.8 of the best rate seen) is run again, at most `retries` times in all. With `warm`
-    each is run once before.
+    A matrix product before and after each timing measures the speed of the machine. A round at less than 0.8 of the
+    best rate so far is repeated, at most `retries` times in all. With `warm`, each rival runs once before.
     """
     for work in rivals.values() if warm else ():
         work()  # compile, and touch the memory
@@ -83,7 +82,7 @@ def race(
 
 
 def show(title: str, results: dict[str, Result], ours: str, peer: str, allowed: float) -> bool:
-    """Print the rounds, and the ratio ours / peer against what is allowed; whether it is kept."""
+    """Print the rounds, and the ratio ours / peer; return True if it is at most `allowed`."""
     print(f"\n{title}")
     for name, result in results.items():
         print(
@@ -98,17 +97,17 @@ def show(title: str, results: dict[str, Result], ours: str, peer: str, allowed: 
 
 
 def keep(title: str, results: dict[str, Result], peer: str, **more: dict[str, float]) -> None:
-    """Put a race among the benchmark's records; `more` maps a name to what was measured of each rival besides."""
+    """Add a race to the benchmark's records; `more` maps names to further measurements of each rival."""
     for name, result in results.items():
         besides = {what: values[name] for what, values in more.items() if name in values}
         record(race=title, rival=name, peer=peer, seconds=result.median, **besides)
 
 
 def others(work: Callable[[], float]) -> tuple[float, float]:
-    """What `work`, which runs other processes, says, and the cores that yet other programs used meanwhile.
+    """Result of `work`, which runs other processes, and the number of cores that unrelated programs used meanwhile.
 
-    That is what /proc/stat counts as used, without the processor time of the processes that `work` has waited for; nan
-    where there is no such file.
+    The latter is the use in /proc/stat minus the processor time of the processes that `work` waited for; NaN without
+    such a file.
     """
     stat, before, begun, ours = Path("/proc/stat"), _used(), time.perf_counter(), _children()
     found = work()
@@ -118,10 +117,9 @@ def others(work: Callable[[], float]) -> tuple[float, float]:
 
 
 def least(work: Callable[[], float], repeats: int, quiet: float = QUIET) -> tuple[float, float]:
-    """The least seconds of some runs, and the cores that others used meanwhile.
+    """Smallest time of `repeats` runs, and the number of cores that others used meanwhile.
 
-    Runs in which that is more than `quiet` do not count, unless the others never stop: at most `TRIES` times as many
-    runs are made.
+    Runs in which others used more than `quiet` cores are repeated, but at most `TRIES` times as many runs are made.
     """
     runs: list[tuple[float, float]] = []
     while len(runs) < TRIES * repeats and sum(not busy > quiet for _, busy in runs) < repeats:
@@ -130,7 +128,7 @@ def least(work: Callable[[], float], repeats: int, quiet: float = QUIET) -> tupl
 
 
 def _used() -> float:
-    """Seconds that all cores have worked, or that the host took from them, since the machine started."""
+    """Seconds since boot that all cores were busy, or that the host took from them."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0
@@ -139,13 +137,13 @@ def _used() -> float:
 
 
 def _children() -> float:
-    """Processor time of this process and of those that it has waited for."""
+    """Processor time of this process and of the children it waited for."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in usage)
 
 
 def headline() -> None:
-    """Say what machine this is."""
+    """Print the machine and its speed."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     rates = ", ".join(f"{machine_rate():.0f}" for _ in range(3))
     print(f"{platform.processor() or platform.machine()}, {cores} cores, matrix product {rates} GFLOP/s (float64)")

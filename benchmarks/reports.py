@@ -1,4 +1,4 @@
-"""What benchmarks keep of a command's report."""
+"""Running commands and turning their reports into records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PHASES = ("read", "partition", "train", "predict", "total")
 
 
 def run(module: str, data: Path, words: Sequence[str], ranks: int, report: Path | None = None) -> dict[str, Any]:
-    """The report of a training under mpiexec, also written to `report`; "sent" has bytes by sender and receiver."""
+    """Train under mpiexec and return the report, also written to `report`; "sent" has bytes by sender and receiver."""
     with tempfile.TemporaryDirectory() as folder:
         out, matrix = report or Path(folder) / "report.json", Path(folder) / "sent.npz"
         command = ["mpiexec", "-n", str(ranks), sys.executable, "-m", module, str(data), *words, "--quiet"]
@@ -27,7 +27,7 @@ def run(module: str, data: Path, words: Sequence[str], ranks: int, report: Path 
 
 
 def facts(told: dict[str, Any]) -> Record:
-    """As a record: numbers that were measured are floats, and lists identify nothing."""
+    """A report as a record: measured numbers are floats, and lists are left out."""
     seconds = told["seconds"]
     busy = told["solver"].get("busy_seconds")
     return {

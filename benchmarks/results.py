@@ -1,4 +1,4 @@
-"""What a benchmark found: records in a JSON file, a table of them, and what got slower between two files."""
+"""Results of a benchmark: records in a JSON file, tables, and comparison of two files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cacore.files import replacing
 from cacore.machine import threads
 from cacore.machine.cpu import cpu_name
 
-SLOWER = 1.1  # times the seconds before, from which on it counts
+SLOWER = 1.1  # ratio of seconds from which a measurement counts as slower
 Record = dict[str, Any]
 _recording: ContextVar[Results | None] = ContextVar("recording", default=None)
 
 
 def machine() -> Record:
-    """Where this runs."""
+    """Description of this machine."""
     return {"cores": len(threads.cores()), "processor": cpu_name(), "python": platform.python_version()}
 
 
@@ -35,9 +35,9 @@ class Results:
     ----------
     name : str
     records : list of dict
-        What identifies a record is text or a whole number; what was measured is a float.
+        Fields that identify a record are text or integers; measurements are floats.
     about : dict
-        Of the whole: options, data, the machine.
+        Facts about all records: options, data, the machine.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Results:
     about: Record = field(default_factory=dict)
 
     def add(self, **record: Any) -> None:
-        """One more."""
+        """Add a record."""
         self.records.append(record)
 
     def save(self, path: Path) -> None:
@@ -61,7 +61,7 @@ class Results:
         Raises
         ------
         InputError
-            There is none, or it is another one.
+            The file is missing, or has other content.
         """
         try:
             whole = json.loads(path.read_text())
@@ -72,7 +72,7 @@ class Results:
 
 @contextmanager
 def recording(name: str) -> Iterator[Results]:
-    """Keep what :func:`record` is told inside the block."""
+    """Collect the records that :func:`record` adds inside the block."""
     results = Results(name)
     token = _recording.set(results)
     try:
@@ -82,21 +82,21 @@ def recording(name: str) -> Iterator[Results]:
 
 
 def record(**found: Any) -> None:
-    """Add a record to the results that are being kept; nothing where none are."""
+    """Add a record to the results being collected, if any."""
     results = _recording.get()
     if results is not None:
         results.add(**found)
 
 
 def about(**facts: Any) -> None:
-    """The same for what holds for all records."""
+    """Add facts about all records to the results being collected, if any."""
     results = _recording.get()
     if results is not None:
         results.about |= facts
 
 
 def table(records: Iterable[Record], columns: dict[str, str]) -> str:
-    """Markdown: a line a record; `columns` maps what heads a column to the form of its numbers."""
+    """A Markdown table with a line per record; `columns` maps each heading to the format of its numbers."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for record in records:
         cells = [format(record[name], form) if record.get(name) is not None else "" for name, form in columns.items()]
@@ -105,12 +105,12 @@ def table(records: Iterable[Record], columns: dict[str, str]) -> str:
 
 
 def key(record: Record) -> tuple[tuple[str, Any], ...]:
-    """What identifies a record."""
+    """The fields that identify a record."""
     return tuple((name, value) for name, value in record.items() if isinstance(value, str | int))
 
 
 def compared(before: Results, after: Results) -> list[Record]:
-    """Each number of seconds that both have, with the ratio after / before."""
+    """Timings that both results have, with the ratio after / before."""
     old = {key(record): record for record in before.records}
     found = []
     for record in after.records:

@@ -1,11 +1,12 @@
-"""Weak and strong scaling on a cluster that this machine does not have; see benchmarks/cluster.
+"""Weak and strong scaling on a simulated cluster of virtual ranks; see benchmarks/cluster.
 
 python -m benchmarks weak-scaling [--methods NAME ...] [--ranks R ...] [--rows N] [--network NAME] [--up-to R ...]
 python -m benchmarks strong-scaling [--methods NAME ...] [--ranks R ...] [--rows N] [--network NAME]
 python -m benchmarks validate [--methods NAME ...] [--rows N]
 
-Every rank's computation is really run, on one core, and timed alone; messages are recorded, and a LogGP model of the
-network makes a time line of both. Rows are SYNTHETIC, in the shape of the Million Song Dataset for ridge regression.
+Every rank's computation is really run, on one core, and timed alone. Messages are recorded, and a LogGP model of the
+network combines both into a timeline. Rows are SYNTHETIC; for ridge regression, they have the shape of the Million Song
+Dataset.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TEST_ROWS = 2000
 
 
 def generated(path: Path, rows: int, classes: bool) -> Path:
-    """A native file of SYNTHETIC rows."""
+    """Write a native file of SYNTHETIC rows."""
     rng = np.random.default_rng(0)
     shape = shape_of(rng)
     X, y = block(rng, rows + TEST_ROWS, shape)
@@ -57,10 +58,10 @@ def generated(path: Path, rows: int, classes: bool) -> Path:
 
 
 def keep_memory() -> None:
-    """Let this process keep the memory that it frees, so that a second run finds it in place.
+    """Keep the memory that this process frees, so that a second run can reuse it.
 
-    Fresh memory of a virtual machine has to be fetched from its host: the first touch of the 32 MB matrix of a part
-    of 2,000 rows took as long as its factorisation, on some ranks and not on others.
+    A virtual machine fetches fresh memory from its host: on some ranks, the first touch of the 32 MB matrix of a part
+    of 2,000 rows took as long as its factorisation.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc
@@ -72,7 +73,7 @@ def keep_memory() -> None:
 def _measured(
     name: str, program: Program, data: Path, ranks: int, rows: int, network: Network, args: argparse.Namespace
 ) -> tuple[Record, dict[str, Load]]:  # fmt: skip
-    """A record of one run on virtual ranks, and what extrapolation needs of it."""
+    """Record of one run on virtual ranks, and the loads for extrapolation."""
     traces = method_only(program.virtual(data, ranks, args.repeats, args.memory))
     line = replay(traces, network)
     if args.timeline is not None:
@@ -94,7 +95,7 @@ def _extrapolated(name: str, runs: dict[int, dict[str, Load]], R: int, rows: int
 
 
 def _exact(ranks: int, rows: int, network: Network, rate: float) -> Record:
-    """DKRR, by formula."""
+    """Record of DKRR, by formula."""
     seconds, gib = exact.seconds(rows, FEATURES, ranks, rate, network), exact.memory(rows, ranks)
     fits = gib * network.ranks_per_node <= network.memory_per_node
     how = "formula" if fits else "formula; does not fit"
@@ -103,7 +104,7 @@ def _exact(ranks: int, rows: int, network: Network, rate: float) -> Record:
 
 
 def _efficiencies(records: list[Record], weak: bool) -> None:
-    """Against the fewest ranks of the same method: of everything, and of one iteration, training and predicting."""
+    """Add efficiencies relative to the fewest ranks of each method: of the total, and of one iteration."""
     for method in dict.fromkeys(record["method"] for record in records):
         mine = [record for record in records if record["method"] == method]
         base = mine[0]
@@ -114,12 +115,12 @@ def _efficiencies(records: list[Record], weak: bool) -> None:
 
 
 def _iteration(record: Record) -> float:
-    """Seconds after the rows have been divided: what each further sigma and lambda would take (Table 3.3)."""
+    """Seconds after partitioning, which each further sigma and lambda would take (Table 3.3)."""
     return float(record["seconds"] - record.get("partition_seconds", 0.0))
 
 
 def scaling(args: argparse.Namespace, weak: bool) -> Results:
-    """Run the methods on virtual ranks; weak: as many rows a rank, strong: as many rows."""
+    """Run the methods on virtual ranks, with constant rows per rank (weak) or constant rows in all (strong)."""
     network = replace(PRESETS[args.network], ranks_per_node=args.ranks_per_node, pauses=True)
     results = Results(
         "weak-scaling" if weak else "strong-scaling", about={"network": network.source, "data": "SYNTHETIC"}
@@ -151,9 +152,9 @@ def scaling(args: argparse.Namespace, weak: bool) -> Results:
 
 
 def validate(args: argparse.Namespace) -> Results:
-    """The model's seconds beside those of mpiexec on 1, 2 and 4 ranks of this machine, of each the least of some runs.
+    """Compare the model's seconds with those of mpiexec on 1, 2 and 4 ranks of this machine; the fastest runs count.
 
-    As many ranks as really would compute at once do so while they are timed: see :mod:`benchmarks.cluster.company`.
+    While a rank is timed, as many ranks compute as would under mpiexec: see :mod:`benchmarks.cluster.company`.
     """
     results = Results("validate", about={"data": "SYNTHETIC"})
     here = this_machine(1)
@@ -182,12 +183,12 @@ def validate(args: argparse.Namespace) -> Results:
 
 
 def _seconds(report: Record) -> float:
-    """Of the phases of a method, and what its ranks waited for each other at the end of them."""
+    """Seconds of the phases of a method, including the wait for other ranks at their ends."""
     return float(sum(report["seconds"][phase] for phase in PHASES))
 
 
 def positive(text: str) -> int:
-    """A whole number above 0, as an argument."""
+    """Parse a whole number above 0."""
     number = int(text)
     if number < 1:
         raise ValueError(text)
@@ -195,7 +196,7 @@ def positive(text: str) -> int:
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    """Of one of the three commands."""
+    """Argument parser of one of the three commands."""
     made = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=__doc__.splitlines()[0])
     few = [4, 8, 16, 32, 64] if name != "validate" else [1, 2, 4]
     methods = ["bkrr2", "kkrr2", "dkrr"] if name != "validate" else ["bkrr2", "kkrr2", "casvm", "cascade", "dissmo"]
@@ -203,25 +204,29 @@ def parser(name: str) -> argparse.ArgumentParser:
     made.add_argument("--methods", nargs="+", choices=known, default=methods, metavar="NAME", help=", ".join(known))
     made.add_argument("--ranks", nargs="+", type=positive, default=few)
     rows = {"weak-scaling": 2000, "strong-scaling": 64_000, "validate": 8000}[name]
-    made.add_argument("--rows", type=positive, default=rows, help="a rank (weak), or of all")
-    made.add_argument("--repeats", type=positive, default=3, help="runs; each computation's least time counts")
-    made.add_argument("--memory", type=float, default=4.0, help="GiB a rank may use")
+    made.add_argument("--rows", type=positive, default=rows, help="number of rows per rank (weak), or in all")
+    made.add_argument(
+        "--repeats", type=positive, default=3, help="number of runs; the smallest time of each computation counts"
+    )
+    made.add_argument("--memory", type=float, default=4.0, help="GiB of memory per rank")
     made.add_argument("--simgrid", action=argparse.BooleanOptionalAction, default=simgrid.installed(),
-                      help="ask SimGrid too (default: where smpirun is there)")  # fmt: skip
+                      help="also run SimGrid (default: if smpirun is installed)")  # fmt: skip
     if name != "validate":
         made.add_argument("--network", choices=PRESETS, default="aries")
-        made.add_argument("--ranks-per-node", type=positive, default=1, help="1: a rank is a node, as in the thesis")
-        made.add_argument("--timeline", type=Path, metavar="FOLDER", help="a picture of every run's time line")
+        made.add_argument("--ranks-per-node", type=positive, default=1, help="ranks per node (1: as in the thesis)")
+        made.add_argument("--timeline", type=Path, metavar="FOLDER", help="folder for plots of every run's timeline")
     if name == "weak-scaling":
-        made.add_argument("--up-to", nargs="*", type=positive, default=[1024, 65_536], help="ranks to extrapolate to")
+        made.add_argument(
+            "--up-to", nargs="*", type=positive, default=[1024, 65_536], help="numbers of ranks to extrapolate to"
+        )
     return made
 
 
 def run(name: str, argv: list[str]) -> Results:
-    """One of the three commands; its table."""
+    """Run one of the three commands, print its table, and return the results."""
     args = parser(name).parse_args(argv)
     threads.set_threads(1)  # a rank computes on one core
-    if name != "validate":  # a job under mpiexec touches its memory for the first time
+    if name != "validate":  # jobs under mpiexec also touch fresh memory
         keep_memory()
     results = validate(args) if name == "validate" else scaling(args, name == "weak-scaling")
     columns = COLUMNS if name != "validate" else {

@@ -1,7 +1,7 @@
-"""What a rank asks of a shared file system until it works: python -m benchmarks.startup [--stage ARCHIVE].
+"""Load on a shared file system by the start-up of a rank: python -m benchmarks.startup [--stage ARCHIVE].
 
-Counted by strace, over a whole run on 64 rows, in the folders that a cluster shares: the virtual environment, the
-Python that it was made of where that is not the system's, and the repository. Run it twice: the first run may compile.
+strace counts the calls of a whole run on 64 rows in the folders that a cluster shares: the virtual environment, its
+base Python unless that is the system's, and the repository. Run it twice: the first run may compile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DESCRIPTOR = re.compile(r"\d+<(/.*?)>")
 
 
 def calls(trace: Path) -> Iterator[tuple[str, str, int, str | None, bool]]:
-    """Of each call in the trace: name, arguments, result, path of the descriptor it returned, whether it failed."""
+    """Yield each call in the trace: name, arguments, result, path of the returned descriptor, True if it failed."""
     begun: dict[str, str] = {}
     for line in trace.read_text(errors="replace").splitlines():
         process, _, text = line.partition(" ")
@@ -46,7 +46,7 @@ def calls(trace: Path) -> Iterator[tuple[str, str, int, str | None, bool]]:
 
 
 def path_of(arguments: str, here: Path) -> str | None:
-    """The path that a call names, or that its descriptor has."""
+    """Path in a call's arguments, or of its descriptor."""
     if (named := _NAME.match(arguments)) and (named[2] or named[1]):
         return os.path.normpath(Path(named[1] or here, named[2]))
     descriptor = _DESCRIPTOR.match(arguments)
@@ -54,7 +54,7 @@ def path_of(arguments: str, here: Path) -> str | None:
 
 
 def counted(trace: Path, shared: list[Path], here: Path) -> Counter[str]:
-    """How often files in the shared folders were opened, asked about, ...; bytes read, and sizes of what was mapped."""
+    """Counts of calls on files in the shared folders (opened, asked about, ...), bytes read, and bytes mapped."""
     counts: Counter[str] = Counter()
     mapped: set[str] = set()
     inside = tuple(f"{folder}/" for folder in shared)
@@ -82,7 +82,7 @@ def counted(trace: Path, shared: list[Path], here: Path) -> Counter[str]:
 
 
 def traced(command: list[str], folder: Path, shared: list[Path], environment: dict[str, str]) -> Counter[str]:
-    """Run the command under strace, in the repository, and count."""
+    """Run the command under strace in the repository, and count the calls."""
     trace, traced_calls = folder / "trace", "trace=%file,read,pread64,mmap,getdents64,fstat"
     subprocess.run(
         ["strace", "-f", "-y", "-o", str(trace), "-e", traced_calls, *command], cwd=ROOT, env=environment, check=True
@@ -91,7 +91,7 @@ def traced(command: list[str], folder: Path, shared: list[Path], environment: di
 
 
 def staged(archive: Path, folder: Path) -> dict[str, str]:
-    """Unpack the archive as a job does on each node; the environment that ranks have then."""
+    """Unpack the archive as a job does on each node; return the environment of the ranks."""
     stage = shlex.quote(str(ROOT / "jobs/stage.sh"))
     words = (
         f'{stage} unpack {shlex.quote(str(archive))} {folder}/node && eval "$({stage} words {folder}/node)" && env -0'
@@ -101,9 +101,11 @@ def staged(archive: Path, folder: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print a line a program and way of starting, for one rank and for many."""
+    """Print one line per program and way of starting, for one rank and for many."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--stage", type=Path, metavar="ARCHIVE", help="also from this archive of jobs/stage.sh pack")
+    parser.add_argument(
+        "--stage", type=Path, metavar="ARCHIVE", help="also start from this archive, made by jobs/stage.sh pack"
+    )
     parser.add_argument("--ranks", type=int, default=1536)
     parser.add_argument("--nodes", type=int, default=64)
     args = parser.parse_args()

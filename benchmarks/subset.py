@@ -1,4 +1,4 @@
-"""The first rows of a native file, test rows included, for weak scaling: python -m benchmarks.subset SRC DST.h5 N."""
+"""Copy the first N training rows and the test rows, for weak scaling: python -m benchmarks.subset SRC DST.h5 N."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> None:
     source, target, n = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     shapes = native.describe(source)
     if shapes["train"].n < n:
-        raise InputError(f"{source}: {shapes['train'].n:,} training rows, {n:,} are wanted")
+        raise InputError(f"{source}: {shapes['train'].n:,} training rows, but N is {n:,}")
     rows = {split: n if split == "train" else shape.n for split, shape in shapes.items()}
     tables = {split: native.read_block(source, split, 0, count, shapes[split].dtype) for split, count in rows.items()}
     native.write(target, tables, np.dtype(shapes["train"].dtype))

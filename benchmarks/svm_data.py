@@ -1,4 +1,4 @@
-"""The classification data sets, scaled as the papers have them, and their parameters."""
+"""The classification data sets, scaled as in the papers, and their parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cacore.io import text
 
 @dataclass
 class Problem:
-    """Training and test rows, C and gamma, and the number of parts of the methods in parts."""
+    """Training and test rows, C and gamma, and the number of parts for methods in parts."""
 
     X: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -45,7 +45,7 @@ def _images(folder: Path, name: str, odd: bool, C: float, gamma: float) -> Probl
 
 
 def _covtype(folder: Path, train: int | None, test: int | None, parts: int) -> Problem:
-    """Class 2 against the rest, features scaled to [0, 1], rows shuffled; `None`: 90 and 10 % of them."""
+    """covtype, class 2 against the rest, features scaled to [0, 1], rows shuffled; None means 90 % and 10 %."""
     table = text.parse(file(folder, "covtype.data.xz"), None, None, None)["train"]
     X, y = np.asarray(table.X, np.float64), np.where(np.asarray(table.y) == 2, 1.0, -1.0)
     low, high = X.min(axis=0), X.max(axis=0)
@@ -57,7 +57,7 @@ def _covtype(folder: Path, train: int | None, test: int | None, parts: int) -> P
 
 
 def _first_digits(problem: Problem) -> Problem:
-    """Digits 0 to 4 against the rest."""
+    """The problem of separating digits 0 to 4 from the rest."""
     problem.y, problem.yt = (np.where(labels <= 4, 1.0, -1.0) for labels in (problem.y, problem.yt))
     return problem
 
@@ -76,7 +76,7 @@ SETS = {
 
 
 def native(problem: Problem, path: Path) -> Path:
-    """The problem as a file for the command lines."""
+    """Write the problem to a file for the commands."""
     with h5py.File(path, "w") as out:
         for split, X, y in (("train", problem.X, problem.y), ("test", problem.Xt, problem.yt)):
             out[f"{split}/X"], out[f"{split}/y"] = X, y

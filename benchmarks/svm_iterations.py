@@ -2,18 +2,18 @@
 
 python -m benchmarks.svm_iterations DATA_FOLDER [--sizes M ...] [--C C] [--gamma G] [--tol T] [--plot OUT.png]
 
-Table 2.3 says that iterations grow as m. An iteration optimises one pair of rows. SMOSVC optimises most pairs
-inside working sets, which takes more of them than choosing each pair from all rows, as the textbook and LIBSVM do;
-so LIBSVM's count is beside it, for as many rows as are affordable. Both choose pairs by second-order gain; the
-thesis' solver, whose parameters and tolerance for "forest" are not known, need not. A pair moves two rows, and a
-support vector has moved at least once: no solver takes fewer pairs than half the support vectors.
+In Table 2.3, iterations grow in proportion to m. An iteration optimises one pair of rows. SMOSVC optimises most pairs
+inside working sets, which takes more pairs than choosing each one from all rows, as standard SMO and LIBSVM do.
+LIBSVM's count is therefore shown as well, for affordable m. Both choose pairs by second-order gain; the solver of the
+thesis, whose parameters and tolerance for "forest" are unknown, may not. A pair moves two rows, and every support
+vector has moved at least once, so no solver can take fewer pairs than half the number of support vectors.
 
-Measured, 10,000 to 160,000 rows, tol = 1e-3: with C = 1 the pairs of SMOSVC grow as m to the power of 0.94 for gamma
-= 1 and of 0.91 for gamma = 8, the support vectors as m to 0.93 and 0.84. For gamma = 1 and tol = 0.1 LIBSVM takes
-0.34 pairs a row of 20,000, near the thesis' 0.31. With C = gamma = 32, which the thesis uses for covtype elsewhere,
-SMOSVC takes 2.9 pairs a row of 10,000 and 3.5 of 200,000, as m to 1.07, and LIBSVM 3.3 of 20,000.
+Measured for 10,000 to 160,000 rows and tol = 1e-3: with C = 1, SMOSVC's pairs grow as m^0.94 for gamma = 1 and as
+m^0.91 for gamma = 8; support vectors grow as m^0.93 and m^0.84. For gamma = 1, tol = 0.1 and 20,000 rows, LIBSVM takes
+0.34 pairs per row, close to the thesis' 0.31. With C = gamma = 32, which the thesis uses for covtype elsewhere, SMOSVC
+takes 2.9 pairs per row for 10,000 rows and 3.5 for 200,000, growing as m^1.07, and LIBSVM 3.3 for 20,000.
 
-Each is run once: the counts are the point, and the seconds are no race.
+Each run is done once, since it is about counts; the seconds are not a fair race.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from casvm import SMOSVC
 FOREST = {10_000: 3057, 20_000: 6172, 40_000: 11495, 80_000: 22001, 160_000: 47892, 320_000: 103404}  # Table 2.3
 SIZES = [10_000, 20_000, 40_000, 80_000, 160_000]
 SOLVERS = ("SMOSVC", "LIBSVM")
-_BYTES = 4  # of a kernel value that is kept
+_BYTES = 4  # bytes per stored kernel value
 
 
 @dataclass(frozen=True)
 class Run:
-    """One solver on m rows."""
+    """Counts of one solver on m rows."""
 
     iterations: int
     support: int
     seconds: float
-    read: float = 0.0  # GB of kernel values read again, where the solver counts them
+    read: float = 0.0  # GB of kernel values read again, if the solver counts them
 
 
 def train(solver: str, X: NDArray[np.float64], y: NDArray[np.float64], args: argparse.Namespace) -> Run:
@@ -63,7 +63,7 @@ def train(solver: str, X: NDArray[np.float64], y: NDArray[np.float64], args: arg
 
 
 def exponent(counts: dict[int, float]) -> str:
-    """Slope of the straight line through the logarithms, and the rows it is of."""
+    """Exponent of a power law fitted to the counts, and the range of rows, as text."""
     if len(counts) < 2:
         return "needs two sizes"
     slope = np.polyfit(np.log(list(counts)), np.log(list(counts.values())), 1)[0]
@@ -71,7 +71,7 @@ def exponent(counts: dict[int, float]) -> str:
 
 
 def row(m: int, runs: dict[str, Run]) -> str:
-    """A line of the table."""
+    """Line of the table for m rows."""
     cells = [f"{m:,}"]
     for solver in SOLVERS:
         one = runs.get(solver)
@@ -86,7 +86,7 @@ def row(m: int, runs: dict[str, Run]) -> str:
 
 
 def plot(counts: dict[str, dict[int, float]], title: str, path: Path) -> str:
-    """Draw the counts by m, both axes logarithmic; a line that says what was done."""
+    """Plot the counts against m on logarithmic axes; return a line for the output."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -96,7 +96,7 @@ def plot(counts: dict[str, dict[int, float]], title: str, path: Path) -> str:
     for name, marker in zip(counts, "os^", strict=True):
         axis.loglog(list(counts[name]), list(counts[name].values()), f"{marker}-", label=name)
     ends = np.array([min(map(min, counts.values())), max(map(max, counts.values()))])
-    axis.loglog(ends, ends, ":", color="gray", label="one a row")
+    axis.loglog(ends, ends, ":", color="gray", label="one per row")
     axis.set(xlabel="rows m", ylabel="iterations", title=title)
     axis.grid(which="both", alpha=0.3)
     axis.legend()
@@ -106,11 +106,13 @@ def plot(counts: dict[str, dict[int, float]], title: str, path: Path) -> str:
 
 
 def options() -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="folder of covtype.data.xz")
     parser.add_argument("--sizes", metavar="M", nargs="+", type=int, default=SIZES)
-    parser.add_argument("--libsvm-most", metavar="M", type=int, default=20_000, help="rows LIBSVM is given at most")
+    parser.add_argument(
+        "--libsvm-most", metavar="M", type=int, default=20_000, help="maximum number of rows for LIBSVM"
+    )
     parser.add_argument("--C", type=float, default=1.0)
     parser.add_argument("--gamma", type=float, default=1.0)
     parser.add_argument("--tol", type=float, default=1e-3)
@@ -126,7 +128,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train on ever more rows, and print the table and the exponents."""
+    """Train on growing numbers of rows, and print the table and the exponents."""
     args = options()
     headline()
     problem = SETS["covtype"](args.data)  # shuffled once: its first m rows are a subset, and the subsets are nested
@@ -135,10 +137,10 @@ def main() -> None:
     SMOSVC(gamma=1.0).fit(problem.X[:3000], problem.y[:3000])  # compiles
     title = f"covtype, class 2 against the rest: C = {args.C:g}, gamma = {args.gamma:g}, tol = {args.tol:g}"
     print(f"\n{title}\n")
-    told = (": pairs", ", a row", ": support vectors", ": s")
+    told = (": pairs", ", per row", ": support vectors", ": s")
     columns = [f"{solver}{what}" for solver in SOLVERS for what in told]
     columns.insert(len(told), "SMOSVC: GB read again")
-    print(f"| m | {' | '.join(columns)} | thesis, forest: pairs | thesis, a row |")
+    print(f"| m | {' | '.join(columns)} | thesis, forest: pairs | thesis, per row |")
     print("|---" * (len(columns) + 3) + "|", flush=True)
     counts: dict[str, dict[int, float]] = {solver: {} for solver in SOLVERS}
     seconds: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Peak memory of the exact solver, beyond Python and its packages: the rows, the cache's budget, and 15 %.
+"""Peak memory of the exact solver beyond Python and its packages, against the rows, the cache, and 15 %.
 
 python -m benchmarks.svm_memory DATA_FOLDER [--only NAME ...] [--cache GIB ...]
 """
@@ -17,7 +17,7 @@ from casvm import SMOSVC
 
 
 def train(folder: Path, name: str, cache: float) -> None:
-    """In a process of its own: the rows come from a file, so that parsing them leaves no mark."""
+    """Train and print the memory; runs in its own process, with rows from a file, so that parsing does not count."""
     few = np.random.default_rng(0).random((3000, 4))
     SMOSVC(gamma=1.0).fit(few, few[:, 0] > 0.5)  # compiles
     with np.load(folder / f"{name}.npz") as file:
@@ -35,7 +35,7 @@ def train(folder: Path, name: str, cache: float) -> None:
 
 
 def main() -> None:
-    """One process a measurement."""
+    """Start one process per measurement."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("svm_memory"))

@@ -2,9 +2,9 @@
 
 python -m benchmarks.svm_methods DATA_FOLDER [--out FOLDER] [--only NAME ...] [--ranks R ...] [--tol T] [--controls]
 
-Each method runs under mpiexec on R ranks, and in one process with the same parts, which is the honest baseline;
-beside them the exact solver on all rows, which is the bar. The controls ask a random part's model, and one
-part's model alone.
+Each method runs under mpiexec on R ranks, and in one process with the same parts, which is the fair baseline. The exact
+solver on all rows is the reference for accuracy. The controls predict with the model of a random part, and with the
+model of a single part.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def run(name: str, problem: Problem, data: Path, which: str, ranks: int, args: argparse.Namespace) -> str:
-    """One line of the table."""
+    """Run one method; return its line of the table."""
     method = which.split()[0]
     report = args.out / f"{data.stem}_{which.replace(' ', '_')}_{ranks}_{args.tol:g}.json"
     parts = [] if method == "dissmo" else ["--partitions", str(problem.parts)]
@@ -57,7 +57,7 @@ def run(name: str, problem: Problem, data: Path, which: str, ranks: int, args: a
 
 
 def exact(name: str, problem: Problem, tol: float) -> str:
-    """The same line for the exact solver."""
+    """Run the exact solver; return its line of the table."""
     few = np.random.default_rng(0).permutation(len(problem.X))[:3000]
     SMOSVC(C=problem.C, gamma=problem.gamma).fit(problem.X[few], problem.y[few])  # compiles
     begun = time.perf_counter()
@@ -78,7 +78,7 @@ def exact(name: str, problem: Problem, tol: float) -> str:
 
 
 def controls(name: str, problem: Problem) -> None:
-    """Accuracy when a random part's model is asked, and when one part's model is all there is."""
+    """Print the accuracy of predicting with a random part's model, and with the first part's model alone."""
     rng = np.random.default_rng(1)
     for method in (casvm.METHOD, fcfssvm.METHOD, bkmsvm.METHOD, cpsvm.METHOD):
         options = SVMOptions(partitions=problem.parts, C=problem.C, gamma=problem.gamma)
@@ -91,7 +91,7 @@ def controls(name: str, problem: Problem) -> None:
 
 
 def main() -> None:
-    """Write the files that are not there yet, run, print."""
+    """Write missing files, run the methods, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("svm_methods"))
@@ -101,8 +101,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 8])
     parser.add_argument("--tol", type=float, default=1e-3)
-    parser.add_argument("--no-exact", action="store_true", help="leave the exact solver out")
-    parser.add_argument("--controls", action="store_true", help="the controls instead of the table")
+    parser.add_argument("--no-exact", action="store_true", help="skip the exact solver")
+    parser.add_argument("--controls", action="store_true", help="run the controls instead of the table")
     args = parser.parse_args()
     args.out.mkdir(exist_ok=True)
     headline()

@@ -2,8 +2,8 @@
 
 python -m benchmarks.svm_predict [--features D ...] [--vectors S ...] [--rows N] [--rounds R] [--rivals NAME ...]
 
-Standard normal rows in double precision, the Gaussian kernel with gamma = 1/d, and a C so small that all training rows
-are support vectors. All rivals get the same rows and all cores; what has to be compiled is compiled before.
+Rows are standard normal in double precision, the kernel is Gaussian with gamma = 1/d, and C is so small that all
+training rows are support vectors. All rivals get the same rows and all cores; compile time is excluded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _C = 1e-3  # small enough that every row is at its bound
 
 
 def makers(rivals: list[str]) -> dict[str, Callable[..., Any]]:
-    """What makes an estimator: ours, and those of these rivals that are installed."""
+    """Makers of estimators: ours, and those of the requested rivals that are installed."""
     found: dict[str, Callable[..., Any]] = {"ours": SMOSVC}
     if "libsvm" in rivals:
         found["libsvm"] = SVC
@@ -40,14 +40,14 @@ def makers(rivals: list[str]) -> dict[str, Callable[..., Any]]:
 
 
 def drawn(n: int, d: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Rows and labels, as many of one class as of the other."""
+    """Random rows, and labels with equal classes."""
     X = rng.standard_normal((n, d))
     score = X[:, 0] + rng.standard_normal(n)
     return X, (score > np.median(score)).astype(np.int64)
 
 
 def cell(d: int, s: int, rows: int, rounds: int, field: dict[str, Callable[..., Any]]) -> None:
-    """Seconds and ratios for `s` support vectors of `d` features."""
+    """Print seconds and ratios for `s` support vectors with `d` features."""
     rng = np.random.default_rng(d + s)
     (X, y), (Xt, _) = drawn(s, d, rng), drawn(rows, d, rng)
     models = {who: make(C=_C, gamma=1.0 / d, tol=1e-3).fit(X, y) for who, make in field.items()}
@@ -58,7 +58,7 @@ def cell(d: int, s: int, rows: int, rounds: int, field: dict[str, Callable[..., 
     decided = {who: np.ravel(model.decision_function(Xt[:500])) for who, model in models.items()}
     apart = max(float(np.abs(other - decided["ours"]).max()) for other in decided.values())
     print(
-        f"{title} ({models['ours'].support_.size:,}): ours {ours:.3f} s, {ours / values * 1e9:.3f} ns a value; "
+        f"{title} ({models['ours'].support_.size:,}): ours {ours:.3f} s, {ours / values * 1e9:.3f} ns per value; "
         + ", ".join(f"{who} {one.median:.3f} s ({one.median / ours:.2f})" for who, one in results.items())
         + f"; decisions apart by {apart:.1e}",
         flush=True,
@@ -66,7 +66,7 @@ def cell(d: int, s: int, rows: int, rounds: int, field: dict[str, Callable[..., 
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--features", nargs="+", type=int, default=FEATURES)
     parser.add_argument("--vectors", nargs="+", type=int, default=VECTORS)

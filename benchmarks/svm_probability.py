@@ -1,14 +1,14 @@
-"""Probabilities of kernel SVMs: log loss of test rows, and what they cost beside training without them.
+"""Probabilities of kernel SVMs: log loss on test rows, and cost beside training without them.
 
 python -m benchmarks.svm_probability DATA_FOLDER [--only NAME ...] [--rows N] [--orders N] [--out FILE.json]
 
-The extra seconds are those of a fit with probabilities less those of one without, each the least of two for ours.
-SVC(probability=True) solves five folds (LIBSVM); CalibratedClassifierCV fits our solver on five folds, and keeps the
-five models. CASVC has 4 K-means parts. "best" is what sigmoids of SMOSVC's decisions would reach that are fitted to
-the test rows themselves, of two classes: nobody can know it. "of_svc": SMOSVC's extra seconds over SVC's.
+The extra seconds are those of a fit with probabilities minus those of a fit without, each the smaller of two for our
+models. SVC(probability=True) solves five folds (LIBSVM). CalibratedClassifierCV fits our solver on five folds, and
+keeps the five models. CASVC has 4 K-means parts. "best" is the log loss of sigmoids fitted to SMOSVC's decisions on the
+test rows themselves, for two classes: a lower bound. "of_svc" is the ratio of SMOSVC's extra seconds to SVC's.
 
-Which rows are left out together is chance, for all of them: `--orders` trains SMOSVC and SVC again on the same rows in
-other orders, with other seeds. The log loss is then the mean, and "deviation" that of one order.
+For all rivals, folds are random: `--orders` trains SMOSVC and SVC again on the same rows in other orders, with other
+seeds. The log loss is then the mean, and "deviation" the standard deviation over orders.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PARTS = 4
 
 
 def drawn(problem: Problem, rows: int) -> Problem:
-    """A random choice of the training rows, and at most 20,000 test rows."""
+    """The problem with a random sample of the training rows, and at most 20,000 test rows."""
     rng = np.random.default_rng(0)
     mine, others = (rng.permutation(len(X)) for X in (problem.X, problem.Xt))
     mine, others = mine[: rows or None], others[:20_000]
@@ -49,14 +49,14 @@ def drawn(problem: Problem, rows: int) -> Problem:
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Of one call, and what it returns."""
+    """Seconds of one call, and its result."""
     begun = time.perf_counter()
     made = work()
     return time.perf_counter() - begun, made
 
 
 def least(make: Callable[..., Any], problem: Problem, rounds: int) -> tuple[float, float, Any]:
-    """Seconds without probabilities and with them, the least of some rounds in turn, and the last model."""
+    """Smallest seconds without and with probabilities, over some alternating rounds, and the last model."""
     plain, sure, model = [], [], None
     for _ in range(rounds):
         plain.append(seconds(lambda: make().fit(problem.X, problem.y))[0])
@@ -66,7 +66,7 @@ def least(make: Callable[..., Any], problem: Problem, rounds: int) -> tuple[floa
 
 
 def best(model: Any, problem: Problem) -> float:
-    """Log loss of the model's decisions with sigmoids that the test rows chose."""
+    """Log loss of the model's decisions with sigmoids fitted to the test rows."""
     k = len(model.classes_)
     D = model.model_.parts[0].pairs(problem.Xt, model.model_.kernel)
     codes = np.searchsorted(model.classes_, problem.yt)
@@ -76,7 +76,7 @@ def best(model: Any, problem: Problem) -> float:
 
 
 def compare(name: str, problem: Problem, orders: int, results: Results) -> None:
-    """All rivals on one data set."""
+    """Run all rivals on one data set."""
     given: dict[str, Any] = {"C": problem.C, "gamma": problem.gamma, "tol": 1e-3}
     few = slice(0, 2000)
     SMOSVC(**given, probability=True).fit(problem.X[few], problem.y[few]).predict_proba(problem.Xt[:10])
@@ -95,7 +95,7 @@ def compare(name: str, problem: Problem, orders: int, results: Results) -> None:
         )  # fmt: skip
 
     def again(make: Callable[[int], Any]) -> list[float]:
-        """Log losses of trainings on the rows in other orders."""
+        """Log losses after training on the rows in other orders."""
         places = [np.random.default_rng(order).permutation(len(problem.X)) for order in range(1, orders)]
         fitted = (make(order).fit(problem.X[place], problem.y[place]) for order, place in enumerate(places, 1))
         return [loss(model.predict_proba(problem.Xt)) for model in fitted]
@@ -122,12 +122,16 @@ def compare(name: str, problem: Problem, orders: int, results: Results) -> None:
 
 
 def main() -> None:
-    """Run, print a table, write the records."""
+    """Run the benchmark, print a table, and write the records."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=SETS, default=CHOSEN)
-    parser.add_argument("--rows", type=int, default=10_000, help="training rows, drawn at random; 0: all")
-    parser.add_argument("--orders", type=int, default=1, help="of the rows, to see what chance does")
+    parser.add_argument(
+        "--rows", type=int, default=10_000, help="number of training rows, drawn at random; 0 means all"
+    )
+    parser.add_argument(
+        "--orders", type=int, default=1, help="number of orders of the rows, to measure the effect of random folds"
+    )
     parser.add_argument("--out", type=Path, default=Path("svm-probability.json"))
     args = parser.parse_args()
     headline()

@@ -1,13 +1,13 @@
-"""C and gamma in one call: search, final training and test, beside scikit-learn's GridSearchCV and liquidSVM.
+"""Choosing C and gamma in one call: search, final training and test, beside GridSearchCV and liquidSVM.
 
 python -m benchmarks.svm_search DATA_FOLDER [--only NAME ...] [--settings G] [--liquidsvm FOLDER]
     [--grid-search ROWS] [--path ROWS] [--limit S]
 
-Seconds are the clock's and, in brackets, those of all cores together, which other work on the machine changes less.
-liquidSVM has its own 10 x 10 grid and 5 folds, cells of at most 2,000 rows, and takes part where it is installed, or
-built in FOLDER (its wheel does not import on Python 3.11). --grid-search compares the choice on so many rows of covtype
-with that of GridSearchCV over SVC on two cores, on the same grid and the same folds. --path compares 50 values of C,
-with 10 folds on rows of 1,000 features, with TorchKM, where that is installed.
+Seconds are wall-clock time and, in brackets, processor time of all cores, which depends less on other load. liquidSVM
+uses its own 10 x 10 grid and 5 folds, with cells of at most 2,000 rows; it takes part if it is installed, or built in
+FOLDER (its wheel does not import on Python 3.11). --grid-search compares the choice on ROWS rows of covtype with that
+of GridSearchCV over SVC on two cores, with the same grid and folds. --path runs 50 values of C and 10 folds on rows
+with 1,000 features, beside TorchKM if it is installed.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from cacore.tuning.folds import stratified
 from cacore.tuning.grid import spaced
 from casvm import CASVC, SMOSVC
 
-ROWS = 2000  # of a part, about
+ROWS = 2000  # approximate number of rows per part
 CHOSEN = ("ijcnn1", "covtype50k")
 
 
 def cpu() -> float:
-    """Seconds of all cores, of this process and those that it has waited for."""
+    """Processor seconds of this process and of the children it waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What it returns, its seconds by the clock and of all cores."""
+    """Result of `work`, wall-clock seconds, and processor seconds."""
     begun, used = time.perf_counter(), cpu()
     made = work()
     return made, time.perf_counter() - begun, cpu() - used
 
 
 def within(limit: float, work: Callable[..., Any], *given: Any) -> Any:
-    """What a process of its own makes of it, or None if it is not done after so many seconds: it is ended then."""
+    """Result of `work` in a separate process, or None if it did not finish within `limit` seconds and was stopped."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(there, work, *given))
     process.start()
-    there.close()  # so that the end of a process that fails is seen
+    there.close()  # so that a failing process is noticed
     try:
         return here.recv() if here.poll(limit) else None
     finally:
@@ -69,7 +69,7 @@ def _send(there: Connection, work: Callable[..., Any], *given: Any) -> None:
 
 
 def ours(name: str, problem: Problem, count: int) -> None:
-    """CP-SVM with parts of about 2,000 rows: search, training, test."""
+    """Run CP-SVM with parts of about 2,000 rows: search, training and test."""
     grid: Any = "grid"
     C, gamma = (grid, grid) if count == 10 else (spaced(0.1, 1000, count), spaced(0.1, 100, count))
     parts = max(1, len(problem.X) // ROWS)
@@ -88,7 +88,7 @@ def ours(name: str, problem: Problem, count: int) -> None:
 
 
 def liquid(name: str, problem: Problem, folder: Path | None) -> None:
-    """The rival's own search, selection and test."""
+    """Run liquidSVM's own search, selection and test."""
     if folder is not None:
         sys.path.insert(0, str(folder))
     try:
@@ -108,7 +108,7 @@ def liquid(name: str, problem: Problem, folder: Path | None) -> None:
 
 
 def grid_search(problem: Problem, n: int, count: int) -> None:
-    """The choice for the first `n` rows, and what scikit-learn's folds say of it; ours before and after theirs."""
+    """Compare choices for the first `n` rows by scikit-learn's folds; ours runs before and after theirs."""
     from joblib.externals.loky import get_reusable_executor
     from sklearn.model_selection import GridSearchCV, PredefinedSplit
     from sklearn.svm import SVC
@@ -120,7 +120,7 @@ def grid_search(problem: Problem, n: int, count: int) -> None:
 
     def run() -> Any:
         found = GridSearchCV(SVC(cache_size=1000), grid, cv=folds, n_jobs=2).fit(X, y)
-        get_reusable_executor().shutdown(wait=True)  # so that the seconds of its processes are known
+        get_reusable_executor().shutdown(wait=True)  # so that the processor time of its processes is counted
         return found
 
     theirs, slow, slow_used = timed(run)
@@ -142,7 +142,7 @@ def grid_search(problem: Problem, n: int, count: int) -> None:
 
 
 def mixture(n: int, d: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-    """Two classes of ten clouds each, whose middles are a quarter of a deviation from 0 in each of d features."""
+    """Two classes of ten clusters each, with centres at a quarter of a deviation from 0 in each of d features."""
     rng = np.random.default_rng(0)
     y = np.where(np.arange(n) % 2, 1.0, -1.0)
     middles = rng.normal(size=(20, d))
@@ -150,7 +150,7 @@ def mixture(n: int, d: int = 1000) -> tuple[np.ndarray, np.ndarray]:
 
 
 def along_path(name: str, n: int) -> tuple[float, float, float]:
-    """Seconds, those of all cores, and the accuracy on 2,000 more rows, of one of the rivals on `n` rows."""
+    """Wall-clock seconds, processor seconds, and accuracy on 2,000 more rows, of one rival on `n` rows."""
     X, y = mixture(n + 2000)
     if name == "TorchKM":
         from torchkm.estimators import TorchKMSVC
@@ -163,9 +163,9 @@ def along_path(name: str, n: int) -> tuple[float, float, float]:
 
 
 def path(n: int, limit: float) -> None:
-    """50 values of C and 10 folds, as TorchKM's authors have it, of `n` rows of 1,000 features; 2,000 more to test.
+    """Run 50 values of C and 10 folds, as TorchKM's authors do, on `n` rows with 1,000 features, and 2,000 test rows.
 
-    TorchKM, which does not end early, is stopped after so many seconds.
+    TorchKM, which does not stop by itself, is stopped after `limit` seconds.
     """
     rivals = ["SMOSVC", "TorchKM"]
     if find_spec("torchkm") is None:
@@ -174,7 +174,7 @@ def path(n: int, limit: float) -> None:
     for name in rivals:
         found = along_path(name, n) if name == "SMOSVC" else within(limit, along_path, name, n)
         if found is None:
-            print(f"  {name:8} not done after {limit:.0f} s", flush=True)
+            print(f"  {name:8} did not finish within {limit:.0f} s", flush=True)
             continue
         seconds, used, accuracy = found
         record(data=f"mixture of {n:,}", method=name, seconds=seconds, cpu_seconds=used, accuracy=accuracy)
@@ -182,15 +182,15 @@ def path(n: int, limit: float) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=tuple(SETS), default=CHOSEN)
-    parser.add_argument("--settings", type=int, default=10, metavar="G", help="G x G")
-    parser.add_argument("--liquidsvm", type=Path, metavar="FOLDER", help="where it was built")
+    parser.add_argument("--settings", type=int, default=10, metavar="G", help="compare G x G settings")
+    parser.add_argument("--liquidsvm", type=Path, metavar="FOLDER", help="folder where liquidSVM was built")
     parser.add_argument("--no-liquidsvm", action="store_true")
-    parser.add_argument("--grid-search", type=int, metavar="ROWS", help="of covtype; nothing else")
-    parser.add_argument("--path", type=int, metavar="ROWS", help="50 values of C, beside TorchKM; nothing else")
+    parser.add_argument("--grid-search", type=int, metavar="ROWS", help="run only this, on ROWS rows of covtype")
+    parser.add_argument("--path", type=int, metavar="ROWS", help="run only this: 50 values of C beside TorchKM")
     parser.add_argument(
         "--limit", type=float, default=360.0, metavar="S", help="seconds after which TorchKM is stopped"
     )

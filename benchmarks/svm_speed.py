@@ -2,8 +2,8 @@
 
 python -m benchmarks.svm_speed DATA_FOLDER [--only NAME ...] [--rounds N] [--rivals NAME ...] [--small]
 
-All get the same rows in memory, the same tolerance, all cores and a cache of 4 GB; compile time apart.
-scikit-learn-intelex takes part where it is installed, with double and with single precision rows.
+All solvers get the same rows in memory, the same tolerance, all cores and a cache of 4 GB; compile time is excluded.
+scikit-learn-intelex takes part if it is installed, with rows in double and in single precision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXACT = ("ijcnn1", "a9a", "covtype50k", "mnist_odd")
 
 
 def rivals(problem: Problem) -> dict[str, tuple[Callable[[], Any], Any, Any]]:
-    """A maker of estimators, and the rows to train and to predict, for each rival that is installed."""
+    """For each installed rival: a maker of estimators, and the rows to train on and to predict."""
     given = {"C": problem.C, "gamma": problem.gamma, "tol": 1e-3}
     double = problem.X, problem.Xt
     found: dict[str, tuple[Callable[[], Any], Any, Any]] = {
@@ -45,7 +45,7 @@ def rivals(problem: Problem) -> dict[str, tuple[Callable[[], Any], Any, Any]]:
 
 
 def objective(problem: Problem, model: Any) -> float:
-    """The dual, in double precision, from the model's coefficients."""
+    """The dual objective in double precision, from the model's coefficients."""
     beta = np.asarray(model.dual_coef_, np.float64).ravel()
     X = problem.X[model.support_]
     squares, value = np.einsum("ij,ij->i", X, X), 0.0
@@ -56,7 +56,7 @@ def objective(problem: Problem, model: Any) -> float:
 
 
 def compare(name: str, problem: Problem, chosen: list[str], rounds: int) -> None:
-    """Train and predict in turn; seconds, ratios, and how far the answers agree."""
+    """Train and predict in turn; print seconds, ratios, and the agreement of predictions."""
     print(f"\n{name}: {len(problem.X):,} x {problem.X.shape[1]}, C = {problem.C:g}, gamma = {problem.gamma:g}")
     field = {k: v for k, v in rivals(problem).items() if k in chosen}
     models: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def _warm(problem: Problem) -> None:
 
 
 def _roofline(problem: Problem, model: SMOSVC) -> None:
-    """What was computed, against what the machine can do."""
+    """Print the rates of our solver beside those of the machine."""
     (solution,) = model.solutions_
     nonzeros = np.count_nonzero(problem.X) / len(problem.X)
     flops = 2.0 * nonzeros * solution.kernel_values
@@ -124,7 +124,7 @@ def _copy_rate() -> float:
 
 
 def small(rounds: int) -> None:
-    """1,000 rows: no slower than LIBSVM once compiled; and the time to compile."""
+    """Compare training on 1,000 rows, after compiling, and print the time to compile."""
     rng, field = np.random.default_rng(0), {"ours": SMOSVC, "libsvm": SVC}
     for d, noise in ((5, 0.5), (20, 1.0), (100, 1.0)):
         X = rng.normal(size=(1000, d))
@@ -136,18 +136,18 @@ def small(rounds: int) -> None:
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", nargs="+", choices=SETS, default=EXACT)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rivals", nargs="+", default=["ours", "libsvm", "oneDAL 64", "oneDAL 32"])
-    parser.add_argument("--small", action="store_true", help="1,000 rows only")
+    parser.add_argument("--small", action="store_true", help="run only 1,000 rows")
     args = parser.parse_args()
     headline()
     begun = time.perf_counter()
     SMOSVC(gamma=1.0).fit([[0.0], [1.0]], [0, 1]).predict([[0.5]])
-    print(f"first fit and predict, with what has to be compiled or loaded: {time.perf_counter() - begun:.1f} s")
+    print(f"first fit and predict, including compilation and loading: {time.perf_counter() - begun:.1f} s")
     if args.small:
         small(max(args.rounds, 9))
         return

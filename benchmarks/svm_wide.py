@@ -3,9 +3,9 @@
 python -m benchmarks.svm_wide [--rows N] [--test N] [--features D ...] [--nonzeros K ...] [--rounds R]
     [--rivals NAME ...] [--dtype float32|float64]
 
-Rows as text has them: features drawn by Zipf's law, values as tf-idf, norms of 1; labels by the sign of a sparse linear
-rule, one in ten of them wrong. All rivals get the same CSR rows, tolerance and cores, and a cache of 2 GB; what has to
-be compiled is compiled before. scikit-learn-intelex takes part where it is installed.
+Rows resemble text: features drawn by Zipf's law, values like tf-idf, norms of 1. Labels are the sign of a sparse linear
+rule, with one in ten wrong. All rivals get the same CSR rows, tolerance and cores, and a cache of 2 GB; compile time is
+excluded. scikit-learn-intelex takes part if it is installed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from casvm import SMOSVC
 FEATURES, NONZEROS, ROWS, TEST = (50_000, 1_000_000), (50, 500), 20_000, 5_000
 _GIVEN = {"C": 10.0, "gamma": 1.0, "tol": 1e-3}
 _WRONG = 0.1
-_FEW = 6000  # support vectors up to which the dual is computed here: scipy takes minutes for 20,000
+_FEW = 6000  # up to this number of support vectors the dual is computed here; scipy takes minutes for 20,000
 
 
 def text_like(n: int, d: int, nonzeros: int, seed: int) -> tuple[Any, NDArray[np.int64]]:
-    """CSR rows, shape (n, d), each of so many different features, and labels."""
+    """CSR rows, shape (n, d), with `nonzeros` different features each, and labels."""
     rng = np.random.default_rng(seed)
     names = rng.permutation(d)
     ends = np.cumsum(1.0 / np.arange(1, d + 1))
@@ -60,7 +60,7 @@ def text_like(n: int, d: int, nonzeros: int, seed: int) -> tuple[Any, NDArray[np
 
 
 def cell(d: int, nonzeros: int, field: dict[str, Callable[..., Any]], args: argparse.Namespace) -> None:
-    """Train and predict in turn; seconds, ratios, objectives and accuracies."""
+    """Train and predict in turn; print seconds, ratios, objectives and accuracies."""
     whole, labels = text_like(args.rows + args.test, d, nonzeros, seed=d + nonzeros)
     whole = whole.astype(args.dtype)
     X, y, Xt, yt = whole[: args.rows], labels[: args.rows], whole[args.rows :], labels[args.rows :]
@@ -102,7 +102,7 @@ def cell(d: int, nonzeros: int, field: dict[str, Callable[..., Any]], args: argp
 
 
 def dual(X: Any, model: Any) -> float:
-    """The dual of the Gaussian kernel, in double precision, from the model's coefficients."""
+    """The dual objective for the Gaussian kernel in double precision, from the model's coefficients."""
     beta = model.dual_coef_
     beta = np.asarray(beta.todense() if sp.issparse(beta) else beta, np.float64).ravel()
     rows, value = X[model.support_].astype(np.float64), 0.0
@@ -115,10 +115,10 @@ def dual(X: Any, model: Any) -> float:
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--test", type=int, default=TEST, help="rows to predict")
+    parser.add_argument("--test", type=int, default=TEST, help="number of rows to predict")
     parser.add_argument("--features", nargs="+", type=int, default=FEATURES)
     parser.add_argument("--nonzeros", nargs="+", type=int, default=NONZEROS)
     parser.add_argument("--rounds", type=int, default=1)

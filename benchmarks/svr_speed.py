@@ -2,10 +2,10 @@
 
 python -m benchmarks.svr_speed DATA_FOLDER [--only NAME ...] [--rows N] [--rounds N] [--most SECONDS]
 
-Features and targets are standardised. C and epsilon are the pair of a 3 x 3 grid with the least error on
-validation rows, after training on 3,000; gamma is 1 / d. Then all get the same rows, the same tolerance, all cores and
-a cache of 1 GB, in turn, each in a process of its own that is ended after --most seconds. scikit-learn-intelex takes
-part where it is installed.
+Features and targets are standardised. C and epsilon are the pair of a 3 x 3 grid with the smallest error on validation
+rows, after training on 3,000 rows; gamma is 1 / d. All solvers then get the same rows, the same tolerance, all cores
+and a cache of 1 GB, in turn. Each runs in its own process, which is stopped after --most seconds. scikit-learn-intelex
+takes part if it is installed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ from casvm import SMOSVR
 
 ONLY = ("cadata", "CASP", "kin40k")
 _GRID = (1.0, 10.0, 100.0), (0.03, 0.1, 0.3)
-_SOME, _VALIDATION, _TEST = 3000, 2000, 3000  # at most, the last two no more than a tenth of the rows each
-_GIB = 1.0  # of cache
+_SOME, _VALIDATION, _TEST = (
+    3000,
+    2000,
+    3000,
+)  # maximum numbers of rows; the last two are at most a tenth of the rows each
+_GIB = 1.0  # cache
 
 Rows = NDArray[np.float64]
 
 
 class Fit(NamedTuple):
-    """One rival's: seconds, the dual's objective, support vectors, mean squared error on test rows."""
+    """Result of one rival: seconds, dual objective, number of support vectors, mean squared test error."""
 
     seconds: float
     objective: float
@@ -47,7 +51,7 @@ class Fit(NamedTuple):
 
 
 def estimator(who: str, given: dict[str, float]) -> Any:
-    """An estimator of this rival."""
+    """Make an estimator of this rival."""
     if who == "ours":
         return SMOSVR(**given, cache_gib=_GIB)
     if who == "oneDAL":
@@ -58,7 +62,7 @@ def estimator(who: str, given: dict[str, float]) -> Any:
 
 
 def fit(who: str, given: dict[str, float], X: Rows, y: Rows, T: Rows, t: Rows) -> Fit:
-    """Train once, in a process of its own, what is compiled or loaded apart."""
+    """Train once in a separate process, excluding compilation and loading."""
     estimator(who, given).fit(X[:200], y[:200]).predict(X[:10])
     begun = time.perf_counter()
     model = estimator(who, given).fit(X, y)
@@ -73,7 +77,7 @@ def fit(who: str, given: dict[str, float], X: Rows, y: Rows, T: Rows, t: Rows) -
 
 
 def choose(X: Rows, y: Rows, T: Rows, t: Rows) -> tuple[dict[str, float], float]:
-    """C and epsilon by validation rows, and their error."""
+    """Choose C and epsilon on validation rows; return them and their error."""
     found = []
     for C, epsilon in itertools.product(*_GRID):
         given = {"C": C, "epsilon": epsilon, "gamma": 1.0 / X.shape[1]}
@@ -84,7 +88,7 @@ def choose(X: Rows, y: Rows, T: Rows, t: Rows) -> tuple[dict[str, float], float]
 
 
 def compare(folder: Path, name: str, args: argparse.Namespace) -> None:
-    """Choose, train in turn, and print."""
+    """Choose the parameters, train in turn, and print the results."""
     X, y = load(folder, name)
     validation, test = min(_VALIDATION, len(y) // 10), min(_TEST, len(y) // 10)
     n = min(args.rows, len(y) - validation - test)
@@ -102,7 +106,7 @@ def compare(folder: Path, name: str, args: argparse.Namespace) -> None:
         for who in list(rivals):
             one = within(args.most, fit, who, given, A, a, T, t)
             if one is None:
-                print(f"  {who:<8} not done after {args.most:g} s", flush=True)
+                print(f"  {who:<8} did not finish within {args.most:g} s", flush=True)
                 rivals.remove(who)
                 continue
             fits[who].append(one)
@@ -119,7 +123,7 @@ def compare(folder: Path, name: str, args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", nargs="+", choices=SETS, default=ONLY)

@@ -1,8 +1,8 @@
 """SYNTHETIC rows in the shape of the Million Song Dataset: python -m benchmarks.synthetic_msd OUT.h5 [--rows N].
 
-515,345 rows of 90 features, split as the real set is (the first 463,715 train). The features are a
-mixture of correlated clusters with heavy tails, the target a rough function of them in years with
-noise. It stands in for the real data in size only: its errors mean nothing.
+515,345 rows with 90 features, split like the real set (the first 463,715 are training rows). The features are a mixture
+of correlated clusters with heavy tails; the target is a rough function of them, in years, with noise. Only the size is
+that of the real data: errors on it are meaningless.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROWS, TRAIN, FEATURES, CLUSTERS = 515_345, 463_715, 90, 40
 
 
 def shape_of(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """What all blocks of a file have in common."""
+    """Parameters shared by all blocks of a file."""
     return {
         "means": 2.0 * rng.normal(size=(CLUSTERS, FEATURES)),
         "mixing": rng.normal(size=(FEATURES, FEATURES)) / np.sqrt(FEATURES),
@@ -29,7 +29,7 @@ def shape_of(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def block(rng: np.random.Generator, n: int, shape: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """`n` rows and their targets."""
+    """Draw `n` rows and their targets."""
     cluster = rng.integers(CLUSTERS, size=n)
     X = shape["means"][cluster] + rng.standard_t(5, size=(n, FEATURES)) @ shape["mixing"]
     signal = np.sin(X @ shape["waves"]).sum(axis=1) + shape["levels"][cluster]

@@ -1,14 +1,14 @@
-"""Whether a refactoring changed a number: record two checkouts, compare the records, and race the two.
+"""Check that a refactoring changed no number: record two checkouts, compare the records, and race the two.
 
 python -m benchmarks.unchanged record FOLDER [--checkout DIR] [--only PATTERN ...]
 python -m benchmarks.unchanged compare A B [--allow FIELD ...]
 python -m benchmarks.unchanged race OLD_CHECKOUT NEW_CHECKOUT [--rounds N] [--only PATTERN ...]
 
-`record` runs commands of all methods on 1 to 4 ranks, fits of all estimators, and asks for the interface, always with
-one thread a rank, so that nothing depends on the machine's speed; FOLDER gets a JSON file a case. `compare` looks at
-everything in them but times, memory, environment and paths. Compiled code is cached in __pycache__, and a compiled
-function that was inlined from another file is not compiled again when that file changes: after changing one, remove
-those folders first.
+`record` runs the commands of all methods on 1 to 4 ranks, fits all estimators, and lists the interface, always with one
+thread per rank, so that nothing depends on the machine's speed. It writes one JSON file per case to FOLDER. `compare`
+compares everything in these files except times, memory, environment and paths. Compiled code is cached in __pycache__,
+and a function inlined from another file is not recompiled when that file changes: remove these folders after such a
+change.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from benchmarks.unchanged_cases import COMMANDS, Case, data_arguments, make_data
 from benchmarks.unchanged_fits import TASKS, hdf5, plain
 from benchmarks.unchanged_race import SCRIPT, environment, launch
 
-# Whatever lies under a field of such a name is not compared, nor anything whose name ends with "seconds".
+# Fields of these names, with everything below them, are not compared, nor fields whose names end with "seconds".
 IGNORED = {"memory", "environment", "command", "path", "imbalance", "average_parallelism"}
-_TIME_LIMIT = 600.0  # seconds a command may take
+_TIME_LIMIT = 600.0  # seconds per command
 
 
 class Recorder:
-    """Runs the cases of one checkout."""
+    """Runner of the cases in one checkout."""
 
     def __init__(self, folder: Path, checkout: Path) -> None:
         self.folder, self.checkout, self.env = folder, checkout, environment(checkout)
@@ -48,7 +48,7 @@ class Recorder:
         self.work.mkdir(parents=True, exist_ok=True)
 
     def run(self, ranks: int, *words: str) -> None:
-        """Run Python; raises RuntimeError with what it wrote to stderr if it fails."""
+        """Run Python; raise a RuntimeError with its stderr if it fails."""
         done = subprocess.run(
             launch(ranks, *words), cwd=self.checkout, env=self.env, timeout=_TIME_LIMIT, capture_output=True, text=True
         )
@@ -56,7 +56,7 @@ class Recorder:
             raise RuntimeError(f"exit status {done.returncode}: {done.stderr.strip()[-2000:]}")
 
     def script(self, task: str, records: Path, patterns: list[str]) -> float:
-        """Run a task of the script, which writes records itself; seconds."""
+        """Run a task of the script, which writes records itself; return seconds."""
         begun = time.perf_counter()
         words = ["-P", str(SCRIPT), task, str(self.data), str(records), *patterns]
         try:
@@ -66,7 +66,7 @@ class Recorder:
         return time.perf_counter() - begun
 
     def kept(self, case: Case, records: Path) -> float:
-        """Run a command, and write its record; seconds."""
+        """Run a command and write its record; return seconds."""
         begun = time.perf_counter()
         try:
             found = self.command(case)
@@ -85,7 +85,7 @@ class Recorder:
             raise RuntimeError(f"{told.stdout.strip()} is imported, not {self.checkout}")
 
     def command(self, case: Case) -> dict[str, Any]:
-        """Run a command, and whatever follows it."""
+        """Run a command, and predictions with its model; return the record."""
         place = self.work / case.name
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
@@ -106,7 +106,7 @@ class Recorder:
             found["undisturbed"] = {"report": json.loads(report.read_text()), "model": hdf5(model)}
             found["pieces"] = sorted(file.name for file in pieces.glob("*.npz"))
             for number, name in enumerate(found["pieces"]):
-                if number % 4 < 2:  # two by two: a piece that counts only whole has a file a rank
+                if number % 4 < 2:  # in pairs: some pieces consist of one file per rank
                     (pieces / name).unlink()
         self.run(case.ranks, *words)
         found["report"] = json.loads(report.read_text())
@@ -136,7 +136,7 @@ class Recorder:
 
 
 def settled(report: dict[str, Any]) -> dict[str, Any]:
-    """What a run of Asy-GCD says that does not depend on the order in which its threads come."""
+    """The fields of an Asy-GCD report that do not depend on the order of its threads."""
     kept = {key: report[key] for key in ("method", "ranks", "threads_per_rank", "partition_sizes", "params", "data")}
     kept["accuracy"] = round(report["metrics"]["accuracy"], 3)
     kept["fields"] = sorted(report) + sorted(report["solver"])
@@ -145,7 +145,7 @@ def settled(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def sha(path: Path) -> str:
-    """The file's hash."""
+    """Hash of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
@@ -156,12 +156,12 @@ def arrays(path: Path) -> dict[str, Any]:
 
 
 def chosen(name: str, patterns: list[str]) -> bool:
-    """Whether a case is asked for."""
+    """True if a case is requested."""
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
 def record(args: argparse.Namespace) -> int:
-    """Run the cases that match, and keep what they found; exit status 1 if any failed."""
+    """Run the matching cases and write their records; return exit status 1 if any failed."""
     begun = time.perf_counter()
     folder, checkout = args.folder.resolve(), args.checkout.resolve()
     recorder, records = Recorder(folder, checkout), folder / "records"
@@ -191,12 +191,12 @@ def record(args: argparse.Namespace) -> int:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """One record."""
+    """Write one record."""
     path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Fields by their dotted path, without those that are not compared."""
+    """Fields by dotted path, without the ignored ones."""
     pairs: Any = enumerate(value) if isinstance(value, list) else value.items()
     found: dict[str, Any] = {}
     for key, one in pairs:
@@ -211,7 +211,7 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def differences(a: dict[str, Any], b: dict[str, Any], allowed: list[str]) -> list[str]:
-    """The fields that differ, with both values; a field of one side alone counts unless it is allowed."""
+    """Fields that differ, with both values; a field that only one side has counts unless it is allowed."""
     ours, theirs = flat(a), flat(b)
     found = []
     for name in dict.fromkeys([*ours, *theirs]):
@@ -225,7 +225,7 @@ def differences(a: dict[str, Any], b: dict[str, Any], allowed: list[str]) -> lis
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Print a line a case; exit status 1 if anything differs."""
+    """Print one line per case; return exit status 1 if anything differs."""
     sides = [{file.stem: file for file in (folder / "records").glob("*.json")} for folder in (args.a, args.b)]
     names = [name for name in sorted(sides[0].keys() | sides[1].keys()) if chosen(name, args.only)]
     equal = 0
@@ -242,22 +242,28 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Entry point."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     tasks = parser.add_subparsers(required=True)
     p = tasks.add_parser("record", help="run the cases of a checkout")
     p.add_argument("folder", type=Path)
-    p.add_argument("--checkout", type=Path, default=Path(), help="default: the current folder")
+    p.add_argument("--checkout", type=Path, default=Path(), help="folder of the checkout (default: the current folder)")
     p.add_argument("--data", type=Path, default=Path(os.environ.get("CAKERNELS_DATA", "../shared/data")))
-    p.add_argument("--jobs", type=int, default=1, help="cases at a time")
-    p.add_argument("--only", metavar="PATTERN", nargs="+", default=["*"], help="such as 'fit-*' or 'bkrr2*'")
+    p.add_argument("--jobs", type=int, default=1, help="number of cases to run at a time")
+    p.add_argument(
+        "--only",
+        metavar="PATTERN",
+        nargs="+",
+        default=["*"],
+        help="patterns of case names, such as 'fit-*' or 'bkrr2*'",
+    )
     p.set_defaults(work=record)
-    p = tasks.add_parser("compare", help="the records of two checkouts")
+    p = tasks.add_parser("compare", help="compare the records of two checkouts")
     p.add_argument("a", type=Path)
     p.add_argument("b", type=Path)
-    p.add_argument("--allow", metavar="FIELD", nargs="+", default=[], help="patterns of fields that one may lack")
+    p.add_argument("--allow", metavar="FIELD", nargs="+", default=[], help="patterns of fields that one side may lack")
     p.add_argument("--only", metavar="PATTERN", nargs="+", default=["*"])
-    p.add_argument("--all", action="store_true", help="print every field that differs, not the first")
+    p.add_argument("--all", action="store_true", help="print every field that differs, not only the first")
     p.set_defaults(work=compare)
     p = tasks.add_parser("race", help="time two checkouts, alternating")
     unchanged_race.add_options(p)

@@ -1,4 +1,4 @@
-"""The commands that :mod:`benchmarks.unchanged` records, and the cuts of real data that they read."""
+"""The commands that :mod:`benchmarks.unchanged` records, and the subsets of real data that they read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Cut:
-    """Lines of a file of the data folder: of every `step`-th, the first. Without test rows, `split` of them train."""
+    """Subset of a data file: the first of every `step`-th lines. Without test rows, `split` of them train."""
 
     file: str
     train: int | None = None
@@ -37,19 +37,19 @@ class Case:
     Attributes
     ----------
     name : str
-        Of its file in the folder of records.
+        Name of the record's file.
     module : str
-        ``python -m module DATA options``.
+        The command is ``python -m module DATA options``.
     data : str
-        Of :data:`CUTS`; with "@" before it, the text files that the cut was converted from.
+        Name in :data:`CUTS`; with a leading "@", the text files from which the subset was converted.
     options : str
     ranks : int
     predict : int
-        Ranks on which the saved model predicts the test rows afterwards; 0: none.
+        Number of ranks on which the saved model then predicts the test rows; 0 for no prediction.
     resumed : bool
-        Run it with a checkpoint, remove half of its pieces, and run it again: the second run counts.
+        Run with a checkpoint, remove half of its pieces, and run again; the second run is recorded.
     threads : int
-        More than one only for Asy-GCD, whose threads come in any order: what depends on that is not kept.
+        More than one only for Asy-GCD; fields that depend on the order of its threads are not recorded.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Case:
     threads: int = 1
 
 
-_GRID = "--sigma 0.5:4:4 --lambda 1e-6:1e-3:7"  # from 6 lambda on they share one reduction to a band
+_GRID = "--sigma 0.5:4:4 --lambda 1e-6:1e-3:7"  # from 6 lambdas on, they share one band reduction
 _SMALL = "--sigma 0.5,1,2 --lambda 1e-5,1e-4,1e-3"
 _PLAIN = "--no-standardize --validation-fraction 0.25 --seed 3"
 _IJCNN1 = "--C 32 --gamma 2"
@@ -137,7 +137,7 @@ COMMANDS = KRR + SVM + ASYGCD
 
 
 def make_data(source: Path, folder: Path, checkout: Path, env: dict[str, str]) -> None:
-    """Cut the data sets, and convert them by the checkout's own ``cacore.io``; what is there already is kept."""
+    """Write the subsets, and convert them with the checkout's own ``cacore.io``; existing files are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, cut in CUTS.items():
         target = folder / f"{name}.h5"
@@ -153,12 +153,12 @@ def make_data(source: Path, folder: Path, checkout: Path, env: dict[str, str]) -
 
 
 def text_file(folder: Path, name: str) -> Path:
-    """Where the text lies that a cut is converted from."""
+    """Path of the text from which a subset is converted."""
     return folder / (f"{name}.csv" if name == "cadata" else name)
 
 
 def data_arguments(case: Case, folder: Path) -> list[str]:
-    """DATA of a case, and its test rows."""
+    """Arguments of a case for DATA and its test rows."""
     if not case.data.startswith("@"):
         return [str(folder / f"{case.data}.h5")]
     name = case.data[1:]

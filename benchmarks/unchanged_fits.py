@@ -1,9 +1,9 @@
-"""What :mod:`benchmarks.unchanged` runs inside a checkout: fits, the interface, timed fits. Public imports only.
+"""Script that :mod:`benchmarks.unchanged` runs inside a checkout: fits, the interface, timed fits.
 
 PYTHONPATH=CHECKOUT python -P unchanged_fits.py fits|collective|interface DATA OUT PATTERN ...
 PYTHONPATH=CHECKOUT python -P unchanged_fits.py time WORK DATA
 
-Self-contained: an old checkout has no such file, and is the one whose packages are imported.
+The script only uses public imports and is self-contained, since it also runs in old checkouts that do not have it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ METHODS += ["asygcd", "asygcd.predict"]
 
 
 def plain(value: Any) -> Any:
-    """As JSON: floats by their repr, arrays of more than 8 numbers by type, shape and hash."""
+    """A value for JSON: floats by their repr, arrays of more than 8 numbers by type, shape and hash."""
     if sp.issparse(value):
         return {"shape": list(value.shape), **{k: plain(getattr(value, k)) for k in ("data", "indices", "indptr")}}
     if is_dataclass(value):
@@ -64,7 +64,7 @@ def plain(value: Any) -> Any:
 
 
 def hdf5(path: Path) -> dict[str, Any]:
-    """Everything in an HDF5 file: arrays, and attributes, of which JSON is taken apart."""
+    """Contents of an HDF5 file: arrays and attributes, with JSON parsed."""
     found: dict[str, Any] = {}
 
     def look(name: str, item: Any) -> None:
@@ -82,7 +82,7 @@ def hdf5(path: Path) -> dict[str, Any]:
 
 @functools.cache
 def rows(folder: Path, name: str) -> tuple[Any, ...]:
-    """X, y of the training rows of a native file, and of its test rows; CSR where the file has CSR."""
+    """X and y of the training rows and the test rows of a native file; CSR if the file has CSR."""
     found: list[Any] = []
     with h5py.File(folder / f"{name}.h5", "r") as file:
         for split in (file["train"], file["test"]):
@@ -94,11 +94,11 @@ def rows(folder: Path, name: str) -> tuple[Any, ...]:
 
 
 def described(model: Any, X: Any, y: Any) -> dict[str, Any]:
-    """Every public attribute that fitting has left, the saved model, and what it says of the rows X."""
+    """Public attributes after fitting, the saved model, and its predictions for the rows X."""
     found: dict[str, Any] = {}
     for name in dir(model):
         if name.endswith("_") and not name.startswith("_") and name != "model_":
-            with contextlib.suppress(AttributeError):  # such as coef_ of a kernel that has none
+            with contextlib.suppress(AttributeError):  # for example coef_ of a nonlinear kernel
                 found[name] = plain(getattr(model, name))
     for ask in ("predict", "decision_function"):
         if hasattr(model, ask):
@@ -114,7 +114,7 @@ def described(model: Any, X: Any, y: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fit:
-    """An estimator or a partitioner, the data set it is fitted on, and how."""
+    """A case: an estimator or partitioner, its data set, and options of the fit."""
 
     make: Callable[[], Any]
     data: str
@@ -130,7 +130,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Precomputed(Fit):
-    """On 1,000 rows, by their kernel matrix."""
+    """A fit on the precomputed kernel matrix of 1,000 rows."""
 
     def run(self, folder: Path) -> dict[str, Any]:
         """Fit, and describe."""
@@ -193,7 +193,7 @@ COLLECTIVE: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 PACKAGES = ("asygcd", "cakrr", "casvm", "partition")
-# The records that each task writes.
+# Names of the records that each task writes.
 TASKS = {
     "interface": [f"interface-{name}" for name in PACKAGES] + [f"options-{name}" for name in METHODS],
     "collective": [f"collective-{name}" for name in COLLECTIVE],
@@ -202,18 +202,18 @@ TASKS = {
 
 
 def chosen(names: Iterable[str], prefix: str, patterns: list[str]) -> list[str]:
-    """The names that match a pattern, with the prefix before them."""
+    """Names that match a pattern, with the prefix added."""
     return [name for name in names if any(fnmatch.fnmatch(prefix + name, pattern) for pattern in patterns)]
 
 
 def fit_all(folder: Path, out: Path, patterns: list[str]) -> None:
-    """All fits of one process, a file each."""
+    """Run all fits in one process, and write one file each."""
     for name in chosen(FITS, "fit-", patterns):
         keep(out / f"fit-{name}.json", functools.partial(FITS[name].run, folder))
 
 
 def collective(folder: Path, out: Path, patterns: list[str]) -> None:
-    """Fits with a communicator; each of R ranks has every R-th row, and says what it sees."""
+    """Run the fits with a communicator; each of R ranks has every R-th row and reports its results."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
@@ -226,7 +226,7 @@ def collective(folder: Path, out: Path, patterns: list[str]) -> None:
 
 
 def interface(_: Path, out: Path, patterns: list[str]) -> None:
-    """Public names with their parameters, and the commands' options with their choices."""
+    """Record public names with their parameters, and the options of the commands with their choices."""
     for package in chosen(PACKAGES, "interface-", patterns):
         module = importlib.import_module(package)
         known = {name: getattr(module, name) for name in module.__all__}
@@ -249,7 +249,7 @@ def _options(command: str) -> dict[str, str]:
 
 
 def keep(path: Path, work: Callable[[], dict[str, Any]]) -> None:
-    """Write what `work` finds, or how it failed."""
+    """Write the result of `work`, or its error."""
     try:
         found = work()
     except Exception:
@@ -274,7 +274,7 @@ WORKS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def timed(work: str, folder: Path) -> None:
-    """A fit for each line read; its seconds and processor seconds."""
+    """Run a fit for each line of input; print its seconds and processor seconds."""
     make, name = WORKS[work]
     if name == "normal":
         X, y = np.random.default_rng(0).standard_normal((500_000, 90)), None

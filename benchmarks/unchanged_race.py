@@ -51,24 +51,24 @@ sys.stdout.write(f"{begun[0]}\\n")  # one write: ranks share the stream
 
 
 def environment(checkout: Path) -> dict[str, str]:
-    """Of a process that imports this checkout's packages, and computes on one thread wherever it may choose."""
+    """Environment of a process that imports this checkout's packages and uses one thread."""
     one = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     return {**os.environ, **one, "PYTHONPATH": str(checkout), "COLUMNS": "100", "PYTHONWARNINGS": "default"}
 
 
 def free(checkout: Path) -> dict[str, str]:
-    """The same, without a limit on threads: one was for comparing numbers, here every core counts."""
+    """The same environment without a limit on threads, for timing."""
     return {key: value for key, value in environment(checkout).items() if not key.endswith("_NUM_THREADS")}
 
 
 def launch(ranks: int, *words: str) -> list[str]:
-    """A command line of Python, under the mpiexec beside it where there are several ranks."""
+    """Command line of Python, under the mpiexec beside it for several ranks."""
     python = [sys.executable, *words]
     return python if ranks == 1 else [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *python]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of ``race`` to its parser."""
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def copy_rate() -> float:
-    """GB/s of a memory copy, now: bytes read and written."""
+    """Current GB/s of a memory copy: bytes read and written."""
     source, target = np.ones(1 << 24), np.empty(1 << 24)
     target[:] = source
     begun = time.perf_counter()
@@ -88,7 +88,7 @@ def copy_rate() -> float:
 
 @dataclass(frozen=True)
 class Ran:
-    """A process that ended: what it wrote, and what it and its children used."""
+    """Result of a process: its output, and the time that it and its children used."""
 
     out: str
     err: str
@@ -97,7 +97,7 @@ class Ran:
 
 
 def run(checkout: Path, words: list[str]) -> Ran:
-    """Run a command in a checkout; raises RuntimeError if it fails."""
+    """Run a command in a checkout; raise a RuntimeError if it fails."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         begun = time.perf_counter()
         process = subprocess.Popen(words, cwd=checkout, env=free(checkout), stdout=out, stderr=err)
@@ -113,7 +113,7 @@ def run(checkout: Path, words: list[str]) -> Ran:
 
 
 class Fits:
-    """A process for each checkout that fits whenever it is asked, so that two fits to compare are seconds apart."""
+    """One process per checkout that fits on request, so that the fits to compare follow each other closely."""
 
     def __init__(self, work: str, data: Path, checkouts: list[Path]) -> None:
         words = [sys.executable, "-P", str(SCRIPT), "time", work, str(data)]
@@ -132,7 +132,7 @@ class Fits:
             process.communicate()
 
     def __call__(self, checkout: Path) -> dict[str, float]:
-        """Seconds of a fit, and processor seconds."""
+        """Fit once; return seconds and processor seconds."""
         process = self.processes[checkout]
         assert process.stdin is not None
         assert process.stdout is not None
@@ -146,7 +146,7 @@ class Fits:
 
 
 def helped(checkout: Path, module: str) -> dict[str, float]:
-    """Processor seconds, modules and memory of a command's --help."""
+    """Processor seconds, number of modules and memory of a command's --help."""
     done = run(checkout, [sys.executable, "-m", module, "--help"])
     counted = run(checkout, [sys.executable, "-c", _COUNT, module, "--help"])
     modules, peak = map(float, counted.err.split()[-2:])
@@ -154,7 +154,7 @@ def helped(checkout: Path, module: str) -> dict[str, float]:
 
 
 def four_ranks(checkout: Path, data: Path) -> dict[str, float]:
-    """A command on 4 ranks: seconds until the last one begins its work, and of all that is not its work; memory."""
+    """Run a command on 4 ranks: seconds until the last one begins its work, seconds besides the work, memory."""
     report = data / "report.json"
     options = ["--partitions", "16", "--sigma", "1", "--lambda", "1e-4", "--quiet", "--report", str(report)]
     launched = time.time()
@@ -171,7 +171,7 @@ def four_ranks(checkout: Path, data: Path) -> dict[str, float]:
 
 
 def prepare(source: Path, folder: Path, checkout: Path) -> None:
-    """The rows that all fits use, as the papers scale them."""
+    """Write the rows for all fits, scaled as in the papers."""
     for name in ("ijcnn1", "a9a"):
         problem = SETS[name](source)
         np.savez(folder / f"{name}.npz", X=problem.X, y=problem.y)
@@ -184,7 +184,7 @@ def prepare(source: Path, folder: Path, checkout: Path) -> None:
 
 
 def race(args: argparse.Namespace) -> int:
-    """Alternate old and new, round by round; print medians, and new over old."""
+    """Alternate old and new, round by round; print medians and the ratios new / old."""
     checkouts = {"old": args.old.resolve(), "new": args.new.resolve()}
     headline()
     with tempfile.TemporaryDirectory() as name:
@@ -203,14 +203,14 @@ def race(args: argparse.Namespace) -> int:
 
 
 def wanted(work: str, patterns: list[str]) -> bool:
-    """Whether its name matches a pattern."""
+    """True if a name matches a pattern."""
     return any(fnmatch.fnmatch(work, pattern) for pattern in patterns)
 
 
 def alternate(measure: Any, checkouts: dict[str, Path], rounds: int) -> dict[str, list[dict[str, float]]]:
-    """What each round measured, old and new in turn; the machine's speed beside it."""
+    """Measurements of each round, old and new in turn, with the speed of the machine."""
     for checkout in checkouts.values():
-        measure(checkout)  # compiles what is not compiled yet, and reads the files
+        measure(checkout)  # compiles, and brings files into the page cache
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
     for turn in range(rounds):
         order = list(checkouts.items())
@@ -224,7 +224,7 @@ def alternate(measure: Any, checkouts: dict[str, Path], rounds: int) -> dict[str
 
 
 def show(work: str, found: dict[str, list[dict[str, float]]]) -> None:
-    """A line a quantity: the rounds, medians, and new over old."""
+    """Print one line per quantity: rounds, medians, and the ratio new / old."""
     print(f"\n{work}")
     for quantity in found["old"][0]:
         rounds = {name: [one[quantity] for one in values] for name, values in found.items()}

@@ -1,3 +1,3 @@
-"""The floor of cakernels: kernels, communicator, files, grids, reports. It knows no method."""
+"""The common layer of cakernels: kernels, communicator, files, grids, reports. It contains no method."""
 
 __version__ = "0.1.0"

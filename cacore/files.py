@@ -195,7 +195,7 @@ def _is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def _remove_left(folder: Path, stem: str, suffix: str) -> None:
-    """Remove temporary files of killed processes, which hold no lock any more."""
+    """Remove temporary files left by killed processes, whose locks are released."""
     for path in folder.glob(f".{glob.escape(stem)}.{_RANDOM}{suffix}"):
         try:
             handle = os.open(path, os.O_RDWR)

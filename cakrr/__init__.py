@@ -1,4 +1,4 @@
-"""Kernel ridge regression, and classification by it: exact, in parts, and on two levels."""
+"""Kernel ridge regression and classification: exact, in parts, and on two levels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""BKRR (section 3.4): balanced parts, the mean of all models answers.
+"""BKRR (section 3.4): balanced parts; predictions are the mean of all models.
 
-As KKRR, on K-balance's parts of equal size: as fast as DC-KRR, and as wrong as KKRR.
-m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair; training sends nothing, a prediction is one reduction.
+Like KKRR, but with parts of equal size by K-balance: as fast as DC-KRR, and as inaccurate as KKRR.
+
+m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows and per (sigma, lambda) pair. Training sends nothing; a
+prediction is one reduction.
 """
 
 from cakrr.method import RidgeMethod
@@ -9,7 +11,7 @@ from cakrr.methods import in_parts
 
 METHOD = bkrr = RidgeMethod(
     name="bkrr",
-    summary="balanced parts, the mean of all models answers",
+    summary="balanced parts; predictions are the mean of all models",
     trainer=in_parts,
     route="all",
     partitioner="kbalance",

@@ -1,7 +1,8 @@
-"""BKRR3 (Algorithm 11), an oracle: balanced parts, and for each test row the model that is best there.
+"""BKRR3 (Algorithm 11), an oracle: balanced parts, and for each test row the model with the smallest error there.
 
-It looks at the answers, so it is no method to use but a bound on what routing can reach with these models.
-Training is BKRR2's; every test row visits every rank, and one reduction takes the least error.
+It needs the true targets of the test rows, so it is not a usable method but a bound on what routing can achieve with
+these models. Training is that of BKRR2. Every test row is sent to every rank, and one reduction takes the smallest
+error.
 """
 
 from cakrr.method import RidgeMethod
@@ -9,7 +10,7 @@ from cakrr.methods import in_parts
 
 METHOD = bkrr3 = RidgeMethod(
     name="bkrr3",
-    summary="balanced parts, the model that is best for each test row: a bound, not a method",
+    summary="oracle: balanced parts, and the best model for each test row; a bound, not a method",
     trainer=in_parts,
     route="oracle",
     partitioner="kbalance",

@@ -1,4 +1,4 @@
-"""The commands of kernel ridge regression: training, one for each method, and predicting with a saved model."""
+"""The commands of kernel ridge regression: training, one per method, and prediction with a saved model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cacore.run.launch import run
 
 
 def _load() -> AnyFamily:
-    """The family's face; it loads compiled code, and is not imported for --help."""
+    """The family; it imports compiled code, which --help does without."""
     from cakrr.family import Ridge
 
     return Ridge()
 
 
 def train(method: Method, comm: Communicator, argv: list[str] | None = None) -> None:
-    """Train as the command of `method` does; collective."""
+    """Train as the command of `method` does, but do not end the process; collective."""
     command.train(method, _load, comm, argv)
 
 

@@ -1,8 +1,10 @@
-"""DC-KRR (Algorithm 8): random even parts, the mean of all models answers.
+"""DC-KRR (Algorithm 8): random even parts; predictions are the mean of all models.
 
-Shuffled rows are dealt evenly (lines 1 to 5); one model is trained on each part (lines 6 to 12), and nothing is sent
-meanwhile. A new row is predicted by the mean of all P models, one reduction (lines 13 to 15; Zhang, Duchi and
-Wainwright, 2013). m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair.
+Shuffled rows are dealt evenly (lines 1 to 5), and one model is trained on each part, which sends nothing (lines 6 to
+12). A new row is predicted by the mean of all P models, in one reduction (lines 13 to 15; Zhang, Duchi and Wainwright,
+2013).
+
+m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows and per (sigma, lambda) pair.
 """
 
 from cakrr.method import RidgeMethod
@@ -10,7 +12,7 @@ from cakrr.methods import in_parts
 
 METHOD = dckrr = RidgeMethod(
     name="dckrr",
-    summary="random even parts, the mean of all models answers",
+    summary="random even parts; predictions are the mean of all models",
     trainer=in_parts,
     route="all",
     partitioner="random",

@@ -1,10 +1,11 @@
 """DKRR (Algorithm 6, section 3.3): the exact method, one n x n system over all ranks.
 
-The ranks form a grid. Each holds its blocks of K + lambda n I, block-cyclically, and makes them from two
-panels of rows (Fig. 3.3); ScaLAPACK factors and solves. To predict, each rank applies the rows that it read
-to all test rows, and one reduction adds up. On one rank LAPACK does it all.
+The ranks form a grid. Each computes its blocks of K + lambda n I, in block-cyclic layout, from two panels of rows
+(Fig. 3.3); ScaLAPACK factors the matrix and solves the system. In prediction, each rank applies its own training rows
+to all test rows, and one reduction adds up the results. A single rank uses LAPACK.
 
-n^2 d + n^3/3 flops a pair, and n^2 numbers, shared by the ranks; see :func:`cakrr.methods.dkrr.fit`.
+n^2 d + n^3/3 flops per (sigma, lambda) pair, and n^2 numbers of memory, shared by the ranks; see
+:func:`cakrr.methods.dkrr.fit`.
 """
 
 from cakrr.method import RidgeMethod

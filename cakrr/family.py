@@ -1,4 +1,4 @@
-"""Kernel ridge regression, as the commands see it: what is compiled, reported and written."""
+"""Kernel ridge regression in the commands: checking, warm-up, reading, reporting and writing."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from cakrr.solver.local import BAND_FROM
 from cakrr.uncertainty.predicted import Predicted, check
 
 _SMALL = RidgeMethod(
-    name="bkrr2", summary="a small grid, which compiles the code of all methods", trainer=in_parts, route="nearest",
+    name="bkrr2", summary="a small grid that compiles the code of all methods", trainer=in_parts, route="nearest",
     partitioner="kbalance",
 )  # fmt: skip
 _NUMBERS = Targets(
-    many=True, remedy="--classify learns its classes; cacore.io convert --binarize CLASS makes it +1 and -1"
+    many=True, remedy="use --classify for classes, or cacore.io convert --binarize CLASS for targets +1 and -1"
 )
 _CLASSES = Targets(text=True)
 
@@ -48,11 +48,11 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
     also = "; or the settings that were compared: give several values of --sigma or --lambda"
 
     def check(self, method: RidgeMethod, job: Training, options: RidgeOptions, comm: Communicator) -> dict[str, Path]:
-        """An oracle saves no model; rows in a file are looked at part by part."""
+        """Refuse --model for an oracle, and options that exclude --out-of-core; returns the further output files."""
         options.check_out_of_core(method)
         if method.oracle and job.model is not None:
             raise InputError(
-                f"--model: {method.name} is an oracle, a bound that looks at the answers: it saves no model"
+                f"--model: {method.name} is an oracle, which needs the true targets: its model cannot be saved"
             )
         return {}
 
@@ -63,7 +63,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
             thin.warm_up()
 
     def warm_up_prediction(self, dtype: str) -> None:
-        """A small grid of BKRR2, which uses all compiled code but those products."""
+        """Compile all other code with a small grid of BKRR2."""
         X = np.random.default_rng(0).normal(size=(12, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         train = Dataset(X, X[:, 0].astype(np.float64), len(X))
@@ -71,17 +71,17 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         _SMALL(train, options).model.predict(X[:1])
 
     def kernels(self, options: RidgeOptions) -> tuple[str, ...]:
-        """The kernel, or those that "auto" tries."""
+        """Names of the kernel, or of all kernels that "auto" tries."""
         return tuple(like.kind for like in options.kernels())
 
     def options(self, method: RidgeMethod, options: RidgeOptions, train: Dataset) -> RidgeOptions:
-        """A command tries several widths."""
+        """Options of the command, which tries several widths by default."""
         return replace(options, wide=True)
 
     def read(
         self, method: RidgeMethod, job: Training, options: RidgeOptions, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
-        """Training rows with their targets, or with their labels, and test rows if there are any."""
+        """Read training rows with targets or labels, and test rows if there are any."""
         wanted = _CLASSES if options.classify else _NUMBERS
         train, test = reading.read(job, comm, limit, wanted, reading.Disk.of(method, job, options))
         if options.classify:
@@ -89,15 +89,15 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         return train, test
 
     def targets(self, model: KRRModel) -> tuple[Targets, tuple[int, ...]]:
-        """Labels of a classifier; otherwise as many numbers as it predicts."""
+        """Targets to read: labels for a classifier, otherwise as many numbers as the model predicts."""
         return (_NUMBERS, np.shape(model.offset)) if model.classes is None else (_CLASSES, ())
 
     def load(self, path: Path, comm: Communicator) -> KRRModel:
-        """A saved model; collective."""
+        """Load a saved model; collective."""
         return KRRModel.load(path, comm)
 
     def tested(self, model: KRRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
-        """Predictions by the model's route; with soft routing those of the nearest model alone as well."""
+        """Predictions by the model's route; with soft routing also those of the nearest model alone."""
         if model.route == "oracle":
             return {"oracle": test.target() + model.oracle(test.X, test.target(), comm)}
         return model.predict_routes(test.X, comm)
@@ -105,14 +105,14 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
     def metrics(
         self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
-        """The errors of the model's route, and of the others under their names."""
+        """Errors of the model's route, and of other routes under their names."""
         made = {route: _told(model, answer) for route, answer in answers.items()}
         metrics = {route: self.judged(model, test, answer, comm) for route, answer in made.items()}
         own = metrics.pop(model.route)
         return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
 
     def report(self, method: RidgeMethod, fitted: RidgeFit, options: RidgeOptions, job: Training) -> dict[str, Any]:
-        """The chosen parameters, the grid's errors, seconds and residuals of the parts."""
+        """Fields of the report: chosen parameters, errors of the grid, seconds and residuals of the parts."""
         model = fitted.model
         pair = {"sigma": model.sigma, "lambda": model.lam}
         if model.sigmas is not None and model.lams is not None:
@@ -138,20 +138,20 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         }  # fmt: skip
 
     def draws(self, method: RidgeMethod, options: RidgeOptions) -> str:
-        """The metric if there is one, or the settings that were compared."""
+        """Name of the figure of --plot: the metric if there is one, else the grid, if settings were compared."""
         one = options.sigma is not None and len(options.sigma) * len(options.lam) == 1
         compared = not one or method.coarse or options.chooses_kernel
         return super().draws(method, options) or ("grid" if compared else "")
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
-        """GridColumns of the grid: sigma, lambda, those of a coarse model, and the error on the rows that judged."""
+        """Columns of the grid in the report: sigma, lambda, those of a coarse model, and the error."""
         rows = {"validation_mse": "rows held out", "test_mse": "test rows", "loo_mse": "rows left out one by one"}
         known = (name for row in made["grid"] for name in rows if row.get(name) is not None)
         score, one = next(known, "validation_mse"), np.ndim(made["params"]["sigma"]) == 0
         return GridColumns("sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, one=one)
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """The best settings, how conjugate gradients went, and what ScaLAPACK sends by itself."""
+        """Yield lines of the table: best settings, conjugate gradients, and the bytes that ScaLAPACK sends."""
         if len(made["grid"]) > 1:
             grid, columns = made["grid"], self.columns(made)
             names = [name for name in grid[0] if not name.endswith("_mse") and len({row[name] for row in grid}) > 1]
@@ -166,7 +166,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
             yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
 
     def notes(self, method: RidgeMethod, fitted: RidgeFit, options: RidgeOptions) -> list[str]:
-        """Notes for the user about the choice of sigma and lambda."""
+        """Notes for the user on the choice of sigma and lambda."""
         notes = [*fitted.reasons, *fitted.notes]
         if method.oracle:
             notes.insert(
@@ -179,7 +179,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
             )
         if options.select == "test" and fitted.grid:
             notes.append(
-                "sigma and lambda were chosen by the test error, so it is too low; --select validation is honest"
+                "sigma and lambda were chosen by the test error, which is therefore too low; use --select validation"
             )
         if method.coarse and fitted.model.lam == ALONE:
             notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
@@ -193,7 +193,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         return notes
 
     def details(self, made: dict[str, Any]) -> Iterator[str]:
-        """The grid's errors and each part's seconds."""
+        """Yield the lines of --verbose: errors of the grid, and seconds of each part."""
         for row in made["grid"]:
             errors = [value for name, value in row.items() if name.endswith("_mse") and value is not None]
             shown = f"{errors[0]:.6g}" if errors else "not positive definite"
@@ -207,15 +207,15 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
             yield f"part {part}: {m:,} rows, {seconds:.3f} s"
 
     def check_prediction(self, model: KRRModel, job: Predicting) -> None:
-        """Refuse standard deviations and intervals that the model was not trained for."""
+        """Refuse requests for uncertainty that the model was not trained for."""
         check(model, job)
 
     def answers(self, model: KRRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
-        """Predictions for this rank's rows, and how sure they are; collective."""
+        """Predictions for this rank's rows and their uncertainty; collective."""
         return Predicted.of(model, rows.X, job, comm)
 
     def judged(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
-        """Their errors, or how many labels are right; collective."""
+        """Errors of the predictions, or accuracy of a classifier; collective."""
         if model.classes is not None:
             found = labels.tested(model.classes, rows, model.labels(answers.mean), comm)
             if answers.probabilities is not None and rows.y is not None:
@@ -227,10 +227,10 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
     def probability(
         self, model: KRRModel, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator
     ) -> dict[str, Any]:
-        """How good a classifier's probabilities are, where the rows have labels; collective."""
+        """Scores of a classifier's probabilities, if the rows have labels; collective."""
         known = model.calibrator
         said = {"form": "clipped" if known is None else known.form, "left_out": 0 if known is None else known.rows}
-        if isinstance(answers, dict):  # of a training, by routes
+        if isinstance(answers, dict):  # from a training command, by route
             if known is None:
                 return {}
             answers = _told(model, answers[model.route]) if rows is not None else None
@@ -244,12 +244,12 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         return {**said, **probability_scores(metrics), **({"reliability": lines} if lines else {})}
 
     def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
-        """Their width, and how many targets they hold; collective."""
+        """Mean width and coverage of the intervals; collective."""
         with comm.phase("predict"):
             return answers.intervals(rows.y, comm)
 
     def predictions(self, model: KRRModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``, or ``mean`` and those asked for; one column per target if there are many."""
+        """Column ``prediction``, or ``mean`` and the requested ones; one column per target if there are several."""
         if model.classes is not None:
             codes = np.searchsorted(model.classes, model.labels(answers.mean)).astype(np.int64)
             found: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
@@ -263,12 +263,12 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
 
 
 def _told(model: KRRModel, answer: NDArray[Any]) -> Predicted:
-    """Answers for test rows, with probabilities of their classes if the model is calibrated."""
+    """Predictions for test rows, with probabilities of the classes if the model is calibrated."""
     return Predicted(answer, None, None, {}, None if model.calibrator is None else model.probabilities(answer))
 
 
 def _described(solver: dict[str, Any]) -> str:
-    """A line about the last solution by conjugate gradients, and why it stopped."""
+    """A line on the last solution by conjugate gradients, and why it stopped."""
     last = solver["solutions"][-1] if solver["solutions"] else {}
     factor = f"{solver['preconditioner']} of rank {last['rank']:,}" if last else solver["preconditioner"]
     disk = f"; {last['scratch_gbps']:.2f} GB/s from disk" if "scratch_gbps" in last else ""

@@ -20,11 +20,11 @@ class RidgeFit:
     ----------
     model : KRRModel
     sizes : ndarray of int64, shape (P,)
-        Rows of each part.
+        Number of rows of each part.
     grid : list of dict
         Error of every setting that was tried.
     params : dict
-        Chosen parameters beside sigma and lambda.
+        Chosen parameters other than sigma and lambda.
     seconds : ndarray, shape (P,)
         Seconds of each part's share of the grid and of its final solution.
     busy : ndarray, shape (R,)
@@ -36,11 +36,11 @@ class RidgeFit:
     iteration : dict
         Entries of the report about conjugate gradients, if they were the solver.
     library_bytes : int
-        Bytes that a library sent from this rank outside the communicator's count, by a formula.
+        Bytes, by a formula, that a library sent from this rank without the communicator counting them.
     notes : list of str
-        Sentences about what a user should look at.
+        Warnings for the user, one sentence each.
     reasons : list of str
-        Sentences about what was decided for the user.
+        Explanations of automatic choices, one sentence each.
     """
 
     model: KRRModel
@@ -57,7 +57,7 @@ class RidgeFit:
     reasons: list[str] = field(default_factory=list)
 
     def add(self, other: RidgeFit) -> None:
-        """Take over the models of another division of the same rows."""
+        """Add the models of another division of the same rows."""
         self.model.add(other.model)
         for name in ("sizes", "seconds", "residual"):
             setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))

@@ -1,4 +1,4 @@
-"""The search for sigma and lambda: the errors of all pairs, in one reduction."""
+"""The grid search for sigma and lambda: errors of all pairs, in one reduction."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from cakrr.solver.local import Workspace
 from cakrr.solver.system import RidgeSystem, ridge_system
 from partition.redistribute import Parts
 
-_JUDGED = 1 << 14  # judging rows that are predicted together
+_JUDGED = 1 << 14  # validation rows predicted at a time
 CHOOSING = "choosing sigma and lambda"  # label of the progress bar
 
 
 @dataclass
 class Search:
-    """The grid over this rank's parts.
+    """The grid search over this rank's parts.
 
     Attributes
     ----------
     parts : Parts
     targets : ndarray, shape (n_local, C, t)
-        What the parts learn: t columns per candidate of the coarse model; C is 1 without one.
+        Targets of the parts: t columns per candidate of the coarse model; C is 1 without a coarse model.
     held : ndarray of bool, shape (n_local,)
-        Rows that are not learnt from; the first ones of each part.
+        Held-out rows; they are the first rows of each part.
     widths : tuple of Width
-        Kernels of the same measure of distance side by side.
+        Kernels and widths; kernels with the same distance follow each other.
     lams : tuple of float
     workspace : Workspace
     checkpoint : Checkpoint or None
     name : str
-        Prefix of its pieces in the checkpoint.
+        Prefix of the search's pieces in the checkpoint.
     seconds : ndarray, shape (P,)
-        Seconds of each part, added to.
+        Seconds per part; the search adds its time.
     advance : callable
-        Called with :func:`cost` of a part for each width, and with the best pair of the parts so far.
+        Progress callback; called with :func:`cost` of a part for each width, and with the best pair so far.
     own : dict of int to (Width, float)
-        The setting of each part, if parts chose their own: it is tried in place of the grid, which has one pair.
+        Setting of each part, if parts chose their own; it replaces the grid, which then has one pair.
     before : ndarray, shape (S, L), or 0
-        Sums of squared errors of this rank's parts in earlier folds, for what `advance` is told.
+        Sums of squared errors of this rank's parts in earlier folds, for the progress display.
     by_part : dict of int to ndarray, shape (S, L)
-        Filled in if each row has one judge: every part's sum of squared errors, NaN if it could not be solved.
+        Sum of squared errors of every part, NaN for an unsolved pair; filled if a single model predicts each row.
     """
 
     parts: Parts
@@ -74,27 +74,27 @@ class Search:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Candidates of the coarse model, kernels of a width, lambdas."""
+        """Numbers of coarse-model candidates, of widths and of lambdas, (C, S, L)."""
         return self.targets.shape[1], len(self.widths), len(self.lams)
 
     def errors(
         self, judges: Judges, comm: Communicator, ways: int = 1
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Mean squared error of every setting on the judging rows; collective.
+        """Mean squared error of every setting on the validation rows; collective.
 
         Parameters
         ----------
         judges : Judges
         comm : Communicator
         ways : int
-            Ways to share that are compared, in the place of candidates; there is one candidate then.
+            Number of soft routes to compare, in place of candidates; there is only one candidate then.
 
         Returns
         -------
         errors : ndarray, shape (C or ways, S, L)
             NaN for a pair whose matrix is not positive definite in some part.
         failed : ndarray of int64, shape (S, L)
-            A part in which it is not, or -1.
+            A part in which the matrix is not positive definite, or -1.
 
         Raises
         ------
@@ -102,16 +102,16 @@ class Search:
 
         Notes
         -----
-        Training sends nothing. Then one Allreduce: of one number per setting for the rule "nearest", of one
-        number per setting, judging row and target for the others.
+        Training sends nothing. One Allreduce follows: one number per setting for the rule "nearest", and one number
+        per setting, validation row and target for other rules.
         """
         t = self.targets.shape[2]
         rows = 1 if judges.rule == "nearest" else len(judges.y) * t
         shape = (max(ways, self.shape[0]), *self.shape[1:])
         with comm.agreed():
-            # Their sum, what the reduction makes of it, and two parts' shares a thread that wait to be added.
+            # The sums, a copy for the reduction, and two parts' contributions per thread that wait to be added.
             need = 8 * int(np.prod(shape)) * rows * (4 + 2 * threads.current())
-            if t > 1:  # and one sigma's coefficients, three times
+            if t > 1:  # and three copies of one sigma's coefficients
                 need += 24 * self.shape[0] * len(self.lams) * t * self.workspace.rows
             what = f"the grid's predictions ({int(np.prod(shape)):,} settings, {rows:,} rows)"
             memory.require(need, self.workspace.limit, what, "use a smaller grid or --validation-fraction")
@@ -129,7 +129,7 @@ class Search:
         return self._judged(judge, judges, shape, comm)
 
     def left_out_errors(self, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Leave-one-out errors of every row by its own part's model, in closed form; returns as :meth:`errors`."""
+        """Leave-one-out errors in closed form, each row by its own part's model; returns what :meth:`errors` does."""
         weights = self.parts.row_weights()
         rows = dict(self.parts)
 
@@ -137,7 +137,7 @@ class Search:
             errors, solved = system.left_out(kernel, self._lams(part), y[:, 0].T)
             return weighted_sum(np.square(errors), weights[rows[part]])[None, :, None], solved
 
-        # Each row judges its own part's model, where it lies already.
+        # Each row evaluates the model of its own part, on the rank where it is.
         return self._judged(judge, Judges("nearest", {}, self.targets, weights), self.shape, comm)
 
     def _lams(self, part: int) -> tuple[float, ...]:
@@ -146,7 +146,7 @@ class Search:
     def _judged(
         self, judge: Callable[..., tuple[Any, Any]], judges: Judges, shape: tuple[int, int, int], comm: Communicator
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Let `judge` look at every part and sigma, add up part by part, in order, and reduce once."""
+        """Call `judge` for every part and sigma, add up the results in the order of the parts, and reduce once."""
         totals, failed = judges.totals(shape), np.full(self.shape[1:], -1, np.int64)
 
         def whole(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -171,7 +171,7 @@ class Search:
 
             done = remembered(self.checkpoint, f"{self.name}-{part:06d}", work)
             self.seconds[part] += done["seconds"]
-            self.advance(left)  # of a part that the checkpoint has
+            self.advance(left)  # the checkpoint already has the part
             return done["given"], done["solved"]
 
         judged = 0
@@ -191,11 +191,11 @@ class Search:
         comm.wait()
         with comm.phase("predict"):
             errors = judges.errors(totals, comm)
-            # All ranks see whether a pair failed somewhere; where is asked for only then.
+            # NaN on all ranks shows that a pair failed; only then is the part needed.
             return errors, comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
 
     def _tell(self, totals: NDArray[np.float64], done: int) -> None:
-        """Report the best pair of this rank's first `done` parts to the progress bar."""
+        """Show the best pair of this rank's first `done` parts on the progress bar."""
         if self.own or not np.isfinite(totals).any():
             return
         _, s, ell = np.unravel_index(int(np.nanargmin(totals)), totals.shape)
@@ -206,7 +206,7 @@ class Search:
 
 
 def cost(rows: slice) -> int:
-    """Cost of a part per width: about its flops."""
+    """Approximate flops of a part per width."""
     return int(rows.stop - rows.start) ** 3
 
 
@@ -214,7 +214,7 @@ def left_out(
     failed: NDArray[np.int64], widths: tuple[Width, ...], lams: tuple[float, ...],
     reason: str = "K + lambda m I is not positive definite", words: NDArray[np.str_] | None = None,
 ) -> list[str]:  # fmt: skip
-    """A sentence about the pairs that could not be solved, with a word about each, or its part; none if all could."""
+    """A note on the pairs that could not be solved, with a word or the part for each; empty if there are none."""
     pairs = []
     for s, ell in np.argwhere(failed >= 0):
         word = f"part {failed[s, ell]}" if words is None else words[s, ell]
@@ -224,21 +224,21 @@ def left_out(
 
 
 def larger_lambda(dtype: DTypeLike) -> str:
-    """The remedy for systems of this precision that have no solution, in words for options and parameters alike."""
+    """Remedy for a system without a solution in this precision, for messages of commands and estimators."""
     return "a larger lambda" + (", or float64" if dtype == np.float32 else "")
 
 
 def least(errors: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """The least error along an axis of (C, S, L), infinity where nothing could be solved."""
+    """Smallest error along an axis of (C, S, L); infinite where no pair could be solved."""
     others = tuple(one for one in range(errors.ndim) if one != axis)
     return np.asarray(np.where(np.isfinite(errors), errors, np.inf).min(axis=others))
 
 
 def next_widths(widths: tuple[Width, ...], errors: NDArray[np.float64]) -> tuple[Width, ...]:
-    """Widths of a search that continues after distances have changed a little.
+    """Widths for the next round of a search, after distances have changed a little.
 
-    They are the best of `widths`, all of one kernel, and its neighbours, so that the search can leave the grid. A
-    single width stays alone.
+    They are the best of `widths`, which have one kernel, and its neighbours, so that the search can leave the grid. A
+    single width is kept as it is.
     """
     return widths[:1] if len(set(widths)) == 1 else widths[int(np.argmin(errors))].nearby()
 
@@ -247,10 +247,10 @@ def best(
     errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], dtype: DTypeLike,
     comm: Communicator, hopeless: str = "",
 ) -> tuple[int, int, int]:  # fmt: skip
-    """The setting with the least error; of equal ones the smoothest: last sigma and lambda, first candidate.
+    """The setting with the smallest error; ties go to the smoothest: last sigma and lambda, first candidate.
 
-    Collective: the ranks' errors may differ in the last bit, and their choice must not. `hopeless` says why no pair
-    could be solved, and what to do, where it is not lambda that is too small.
+    Collective, because the ranks' errors may differ in the last bit, but their choices must not. `hopeless` is the
+    reason and remedy for the message if no pair could be solved, unless lambda is too small.
 
     Raises
     ------
@@ -272,13 +272,13 @@ def best(
 
 
 def _at(least: int, shape: tuple[int, ...]) -> list[int]:
-    """Where an element of (..., S, L) is whose number is that with widths and lambdas in reverse order."""
+    """Position in (..., S, L) of an element whose index counts widths and lambdas in reverse order."""
     *others, s, ell = (int(at) for at in np.unravel_index(least, shape))
     return [*others, shape[-2] - 1 - s, shape[-1] - 1 - ell]
 
 
 def best_of_each(by_part: dict[int, NDArray[np.float64]]) -> dict[int, tuple[int, int]]:
-    """Each part's pair with the least error, by the numbers of its width and lambda; of equal ones the smoothest.
+    """Indices of the width and lambda with the smallest error in each part; ties go to the smoothest pair.
 
     Raises
     ------
@@ -298,7 +298,7 @@ def table(
     errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], options: RidgeOptions,
     tried: Candidates | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The report's grid: errors, shape (C, S, L), in the column of the rows that judged them."""
+    """The grid for the report; errors, shape (C, S, L), go to the column named after the validation rows."""
     select, several = options.select, options.chooses_kernel
     columns = [f"{name}_mse" for name in ("validation", "test", *(["loo"] if select == "loo" else []))]
     return [

@@ -1,4 +1,4 @@
-"""The rows that judge settings: those held out of the parts, or the test rows, and the models that answer for them."""
+"""The rows on which settings are compared (held-out or test rows), and the models that predict them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from partition.routing import Soft, closest, nearest
 
 @dataclass
 class JudgedRows:
-    """The judging rows that one part's model answers for.
+    """The judging rows that the model of one part predicts.
 
     Attributes
     ----------
     X : ndarray or CSR, shape (q, d)
     number : ndarray of int64, shape (q,)
-        Their places in :class:`Judges`.
+        Places of these rows in :class:`Judges`.
     share : ndarray, shape (K, q)
-        Weight of this model's answer, in each of K ways to share.
+        Weight of this model's prediction, in each of K soft routes.
     """
 
     X: Rows
@@ -35,14 +35,14 @@ class JudgedRows:
 
 @dataclass
 class Judges:
-    """The rows that judge a pair: validation rows of the training set, or the test rows.
+    """The judging rows, on which settings are compared: validation rows of the training set, or test rows.
 
     Attributes
     ----------
     rule : {"nearest", "shared", "oracle"}
-        One model answers for a row; the shares of several add up; or the best one counts.
+        One model predicts each row, weighted predictions of several models add up, or only the best model counts.
     parts : dict of int to JudgedRows
-        For each part of this rank.
+        The rows that each of this rank's parts predicts.
     y : ndarray, shape (q, C, t)
         Targets per candidate; of this rank's judging rows for "nearest", of all ranks' otherwise.
     weights : ndarray, shape (q,)
@@ -58,7 +58,7 @@ class Judges:
         cls, rows: Samples, route: str, soft: list[Soft], centers: NDArray[np.float64], owners: NDArray[np.int64],
         comm: Communicator,
     ) -> Judges:  # fmt: skip
-        """Bring each of this rank's judging rows to the models that will answer for it; collective.
+        """Send each of this rank's judging rows to the models that predict it; collective.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class Judges:
             With the columns "y", shape (n_local, C, t), and "weight".
         route : {"nearest", "soft", "all", "oracle"}
         soft : list of Soft
-            The ways to share that are compared, for the route "soft".
+            Soft routes to compare, for the route "soft".
         centers : ndarray, shape (P, d)
         owners : ndarray of int64, shape (P,)
         comm : Communicator
@@ -99,7 +99,7 @@ class Judges:
 
     @classmethod
     def of_own_parts(cls, parts: Parts, held: NDArray[np.bool_], y: NDArray[np.float64]) -> Judges:
-        """Each part's held-out rows, by the part's own model: nothing is sent. `y`, shape (n_local, 1, t)."""
+        """Each part's held-out rows, predicted by the part's own model; nothing is sent. `y`: shape (n_local, 1, t)."""
         first, judged = 0, {}
         for part, rows in parts:
             count = int(held[rows].sum())  # the first ones
@@ -109,10 +109,10 @@ class Judges:
         return cls("nearest", judged, y[held], parts.row_weights()[held])
 
     def totals(self, shape: tuple[int, int, int]) -> NDArray[np.float64]:
-        """The array in which the parts' answers are added up, for all C x S x L settings."""
+        """Array in which the parts' contributions are added up, for all C x S x L settings."""
         if self.rule == "nearest":
             return np.zeros((*shape, 1))
-        # Target by target. The last place shows if a part, even one without judging rows, had no solution.
+        # Ordered by target. The last entry shows if any part, even one without judging rows, had no solution.
         return np.full((*shape, len(self.y) * self.y.shape[2] + 1), np.inf if self.rule == "oracle" else 0.0)
 
     def judge(self, part: int, predicted: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -142,12 +142,12 @@ class Judges:
         totals[:, ~solved, -1] = np.nan
 
     def errors(self, totals: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
-        """Weighted mean squared error of every setting, from one reduction; NaN where a part had no solution."""
+        """Weighted mean squared error of every setting, from one reduction; NaN if a part had no solution."""
         if self.rule == "nearest":
             summed = comm.allreduce(np.append(totals.ravel(), self.weights.sum()))
             return np.asarray(summed[:-1].reshape(totals.shape[:3]) / summed[-1])
         if self.rule == "oracle":
-            # A minimum may lose NaN; -infinity survives.
+            # An MPI minimum may drop NaN, but not -infinity.
             gap = comm.allreduce(np.where(np.isnan(totals), -np.inf, totals), "min")
             unsolved = np.isneginf(gap[..., -1])
             gap = gap[..., :-1]
@@ -160,22 +160,22 @@ class Judges:
 
 
 def weighted_sum(gap: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of gaps, shape (..., L, t, q), over q judging rows of these weights and over t targets."""
+    """Sum of gaps, shape (..., L, t, q), over q judging rows with these weights and over t targets."""
     *shape, t, q = gap.shape
     by_target = gap.reshape(*shape[:-1], shape[-1] * t, q) @ weights
     return np.asarray(by_target.reshape(*shape, t).sum(axis=-1))
 
 
 def held_out(m: int, fraction: float) -> int:
-    """Validation rows of a part of m rows: `fraction` of them, and at least one row is left to learn from."""
+    """Number of validation rows in a part of m rows: `fraction` of them, leaving at least one to train on."""
     return max(0, min(m - 1, max(1, round(fraction * m)))) if fraction else 0
 
 
 def hold_out(parts: Parts, fraction: float, among: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-    """Mark the first rows of each part, which lie in shuffled order, as validation rows.
+    """Mask of the validation rows: the first rows of each part, which are in shuffled order.
 
-    They are `fraction` of the part; or, with `among`, rows marked there, which come first in every part, so that they
-    are the same rows whatever the parts. At least one row of each part is left to learn from.
+    They are `fraction` of the part; or, with `among`, the rows marked there, which come first in every part, so that
+    they are the same rows for any parts. At least one row of each part is left to train on.
     """
     held = np.zeros(len(parts.columns["y"]), np.bool_)
     for _, rows in parts:
@@ -186,10 +186,10 @@ def hold_out(parts: Parts, fraction: float, among: NDArray[np.bool_] | None = No
 
 
 def fold(parts: Parts, number: int, folds: int) -> tuple[Parts, NDArray[np.bool_]]:
-    """The parts with their rows of a fold in front, and a mark of these.
+    """The parts, reordered so that the rows of this fold come first, and a mask of these rows.
 
-    A fold is a run of the shuffled order of all rows, the same rows whatever the parts and ranks. A row of each part is
-    left to learn from.
+    A fold is a range of the shuffled order of all rows, so it has the same rows for any parts and ranks. At least one
+    row of each part is left to train on.
     """
     n = int(parts.sizes.sum())
     if number:

@@ -1,8 +1,10 @@
-"""KKRR (section 3.4): K-means parts, the mean of all models answers.
+"""KKRR (section 3.4): parts by K-means; predictions are the mean of all models.
 
-The first step from DC-KRR, and a lesson: models of parts that lie apart differ, and away from its own rows
-each of them says little, so their mean is worse than that of models of random parts.
-m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair; training sends nothing, a prediction is one reduction.
+The first step from DC-KRR, and a lesson: the models of distant parts differ, and each of them is inaccurate away from
+its own rows, so their mean is worse than that of models of random parts.
+
+m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows and per (sigma, lambda) pair. Training sends nothing; a
+prediction is one reduction.
 """
 
 from cakrr.method import RidgeMethod
@@ -10,7 +12,7 @@ from cakrr.methods import in_parts
 
 METHOD = kkrr = RidgeMethod(
     name="kkrr",
-    summary="K-means parts, the mean of all models answers",
+    summary="parts by K-means; predictions are the mean of all models",
     trainer=in_parts,
     route="all",
     partitioner="kmeans",

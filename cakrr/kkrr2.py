@@ -1,7 +1,8 @@
-"""KKRR2 (section 3.4): K-means parts, the nearest centre's model answers.
+"""KKRR2 (section 3.4): parts by K-means; predictions by the model of the nearest centre.
 
-As BKRR2, but on the parts that K-means gives, whatever their sizes: accurate, and as slow as the largest part,
-m^3/3 flops and 8 m^2 bytes of its m rows. With more parts than ranks, dealt largest first, most of that loss goes away.
+Like BKRR2, but on the parts of K-means, whose sizes differ. It is as accurate, but the largest part, of m rows,
+determines the time: m^3/3 flops and 8 m^2 bytes. With more parts than ranks, assigned largest first, most of this
+disadvantage disappears.
 """
 
 from cakrr.method import RidgeMethod
@@ -9,7 +10,7 @@ from cakrr.methods import in_parts
 
 METHOD = kkrr2 = RidgeMethod(
     name="kkrr2",
-    summary="K-means parts, the nearest centre's model answers",
+    summary="parts by K-means; predictions by the model of the nearest centre",
     trainer=in_parts,
     route="nearest",
     partitioner="kmeans",

@@ -1,7 +1,8 @@
-"""KKRR3 (section 3.4), an oracle: K-means parts, and for each test row the model that is best there.
+"""KKRR3 (section 3.4), an oracle: parts by K-means, and for each test row the model with the smallest error there.
 
-It looks at the answers, so it is no method to use but a bound on what routing can reach with these models.
-Training is KKRR2's; every test row visits every rank, and one reduction takes the least error.
+It needs the true targets of the test rows, so it is not a usable method but a bound on what routing can achieve with
+these models. Training is that of KKRR2. Every test row is sent to every rank, and one reduction takes the smallest
+error.
 """
 
 from cakrr.method import RidgeMethod
@@ -9,7 +10,7 @@ from cakrr.methods import in_parts
 
 METHOD = kkrr3 = RidgeMethod(
     name="kkrr3",
-    summary="K-means parts, the model that is best for each test row: a bound, not a method",
+    summary="oracle: parts by K-means, and the best model for each test row; a bound, not a method",
     trainer=in_parts,
     route="oracle",
     partitioner="kmeans",

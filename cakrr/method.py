@@ -1,4 +1,4 @@
-"""The record of a method: how rows are divided, which models answer, and which options it has."""
+"""The record of a ridge method: partitioner, route, and options."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from cakrr.rules import ROUTES
 
 @dataclass(frozen=True, kw_only=True)
 class RidgeMethod(Method):
-    """A method of this family: how rows are divided, and which models answer.
+    """A method of this family: how rows are divided, and which models predict a row.
 
     Attributes
     ----------
     route : {"nearest", "soft", "all", "oracle", "sum"}
-        The nearest centre's model, the weighted mean of the nearest ones', the mean of all, the one that is best when
-        the answer is known, or, for a model whose rows lie in pieces, the sum.
+        Models that predict a row: the nearest centre's ("nearest"), a weighted mean of the nearest few ("soft"), the
+        mean of all ("all"), the one with the smallest error given the true target ("oracle"), or the sum of all pieces
+        of an exact model ("sum").
     partitioner : str
-        The registered name of a partitioner; "": one system of all rows.
+        Registered name of a partitioner; if empty, one system of all rows is solved.
     coarse : bool
         True if the parts' models learn the residual of a coarse model of all rows.
     """
@@ -36,23 +37,23 @@ class RidgeMethod(Method):
 
     @property
     def oracle(self) -> bool:
-        """True if it looks at the answers: a bound for other methods, not a method to use."""
+        """True if the method needs the true targets: a bound for other methods, not a usable method."""
         return self.route == "oracle"
 
     def sigmas(self, width: float) -> tuple[float, ...]:
-        """Widths that its command tries, around the kernel's natural one (:meth:`KernelKind.typical_distance`)."""
+        """Widths that the command tries, around the kernel's natural one (:meth:`KernelKind.typical_distance`)."""
         if self.coarse:
             return tuple(times * width for times in LOCAL_SIGMAS)
         return tuple(grid.spaced(width / 4, width * 4, 5))
 
     @property
     def lams(self) -> tuple[float, ...]:
-        """Lambdas that its command tries."""
+        """Lambdas that the command tries."""
         return LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
     @property
     def without(self) -> Collection[str]:
-        """Options of every command that this one does not have."""
+        """Common options that this command lacks."""
         return ("libsvm",)
 
     @property

@@ -40,7 +40,7 @@ class KRRModel(InParts):
     Attributes
     ----------
     sigma, lam : float
-        Setting of all parts; if parts chose their own, the one with the least error over all of them.
+        Setting of all parts; if parts chose their own, the setting with the smallest error over all parts.
     sigmas, lams : ndarray, shape (P,), or None
         Setting of each part, if parts chose their own.
     offset : float or ndarray, shape (t,)
@@ -56,11 +56,11 @@ class KRRModel(InParts):
     noise : Noise or None
         Factors of the standard deviations in adaptive intervals.
     calibrator : Calibrator or None
-        Map of a classifier's values to probabilities, if these are calibrated.
+        Map from a classifier's outputs to probabilities, if these are calibrated.
     variances : dict of int to Variance
-        Variances of this rank's parts, if they were used and fit in memory; a copy or a pickle leaves them out.
+        Variances of this rank's parts, if they have been computed and fit in memory; not part of a copy or a pickle.
     coarse_variance : CoarseVariance or None
-        Variance of the coarse model, on every rank; left out likewise.
+        Variance of the coarse model, on every rank; not part of a copy or a pickle.
     """
 
     family = "krr"
@@ -119,12 +119,12 @@ class KRRModel(InParts):
         Returns
         -------
         ndarray, shape (n_local,) or (n_local, t)
-            For a classifier the values of its targets, from which :meth:`labels` makes labels.
+            For a classifier, outputs for its indicator columns; :meth:`labels` turns them into labels.
 
         Notes
         -----
-        ``nearest``, ``soft``: each row travels to the ranks of its models, their predictions back.
-        ``all``, ``sum``: every row visits every rank, and one reduction of n_test x t numbers adds up.
+        With ``nearest`` and ``soft``, each row is sent to the ranks of its models, and predictions are sent back. With
+        ``all`` and ``sum``, every row is sent to every rank, and one reduction adds up n_test x t numbers.
         """
         return self.predict_routes(X, comm)[self.route]
 
@@ -145,14 +145,15 @@ class KRRModel(InParts):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
-        Shapes are those of :meth:`predict`. See :mod:`cakrr.uncertainty.conformal`, and for a model that keeps
-        left-out rows :mod:`cakrr.uncertainty.jackknife`. `adaptive` is "std" or True, which costs what
-        :meth:`predict_std` does; "parts", each part's own errors; or None.
+        Shapes are those of :meth:`predict`. See :mod:`cakrr.uncertainty.conformal`, and for a model with leave-one-out
+        errors :mod:`cakrr.uncertainty.jackknife`. `adaptive` is "std" or True for widths in proportion to the standard
+        deviations, at the cost of :meth:`predict_std`; "parts" for widths by each part's own errors; or None.
 
         Raises
         ------
         InputError
-            On all ranks: a model that lacks what is needed, a coverage outside (0, 1) or too high for its rows.
+            On all ranks: the model was not trained for such intervals, or the coverage is outside (0, 1) or too high
+            for the number of calibration rows.
         """
         with self._ranks(comm, "predict_interval") as ranks, ranks.phase("predict"):
             with ranks.agreed():
@@ -162,7 +163,7 @@ class KRRModel(InParts):
             return ends
 
     def predict_routes(self, X: Rows, comm: CommLike = None) -> dict[str, NDArray[np.float64]]:
-        """Predictions by route, see :meth:`predict`: by the model's own, and for "soft" by the nearest model too."""
+        """Predictions by route, as :meth:`predict`: the model's own route, and for "soft" also "nearest"."""
         with self._ranks(comm, "predict_routes") as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 if self.route == "oracle":
@@ -180,14 +181,14 @@ class KRRModel(InParts):
     def consult(
         self, Z: Rows, answer: Answer, comm: Communicator, shape: tuple[int, ...] = ()
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The answers of the models that the route asks about each row, and their weights; a collective call.
+        """Answers of the models that the route selects for each row, and their weights; a collective call.
 
         Parameters
         ----------
         Z : ndarray or CSR, shape (n_local, d)
             This rank's rows, standardised.
         answer : callable
-            ``answer(part, rows)``, shape (len(rows), *shape): the answer of a part of this rank.
+            ``answer(part, rows)`` returns the answer of one of this rank's parts, shape (len(rows), *shape).
         comm : Communicator
         shape : tuple of int
 
@@ -197,11 +198,11 @@ class KRRModel(InParts):
             "nearest" and "soft": answers of the nearest models of each division. "all" and "sum": k = 1, the mean or
             the sum of all answers.
         weights : ndarray, shape (n_local, k)
-            They add up to 1.
+            Weights of each row, with sum 1.
 
         Notes
         -----
-        Communication as for :meth:`predict`.
+        The communication is that of :meth:`predict`.
         """
         alone = np.ones((Z.shape[0], 1))
         if self.route in ("nearest", "soft"):
@@ -219,17 +220,17 @@ class KRRModel(InParts):
         return (visit(Z, together, comm, shape) / share)[:, None], alone
 
     def answer(self, part: int, rows: Rows) -> NDArray[np.floating]:
-        """Predictions of one part of this rank, before the offset and the coarse model are added."""
+        """Predictions of one of this rank's parts, before the offset and the coarse model are added."""
         return self.parts[part].predict(rows, self.kernel_of(part))
 
     _answer = answer  # the hook of InParts
 
     def standardized(self, X: Rows, comm: Communicator) -> Rows:
-        """This rank's rows as the models take them, checked on all ranks alike; collective."""
+        """This rank's rows, checked and standardised for the models; collective."""
         return self._received(X, comm)
 
     def oracle(self, X: Rows, y: NDArray[np.float64], comm: CommLike = None) -> NDArray[np.float64]:
-        """Smallest error |f(x) - y| of the P models for each of this rank's rows, given the answers `y`; collective."""
+        """Smallest error |f(x) - y| of the P models for each of this rank's rows, given targets `y`; collective."""
 
         def least(rows: Rows, target: NDArray[np.float64]) -> NDArray[np.float64]:
             gap = np.full((rows.shape[0], *self.target_shape), np.inf)
@@ -242,17 +243,18 @@ class KRRModel(InParts):
             return visit(Z, least, ranks, self.target_shape, op="min", column=y - self.offset)
 
     def labels(self, values: NDArray[np.float64]) -> NDArray[Any]:
-        """Labels of a classifier's predictions: the class with the largest value, the first one of equals."""
+        """Labels from a classifier's outputs: the class with the largest output, the first in case of ties."""
         assert self.classes is not None
         codes = (values > 0).astype(np.int64) if values.ndim == 1 else values.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
     def probabilities(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probabilities of the classes, shape (n, k), from a classifier's predictions, which may leave [0, 1].
+        """Probabilities of the classes, shape (n, k), from a classifier's outputs, which may leave [0, 1].
 
-        Values are clipped at 0 and divided by their sum. If none is above 0, the smallest value is subtracted first, so
-        that the order stays; equal values are even shares. For two classes (1 + value) / 2 is the second probability.
-        A calibrator gives its probabilities instead; those of more than two classes are divided by their sum.
+        Outputs are clipped at 0 and divided by their sum. If none is above 0, the smallest output is subtracted first,
+        which preserves the order; equal outputs give equal probabilities. With two classes, the second probability is
+        (1 + output) / 2. A calibrator replaces all this by its own probabilities, which are divided by their sum with
+        more than two classes.
         """
         if self.calibrator is not None:
             if values.ndim == 1:
@@ -274,10 +276,10 @@ class KRRModel(InParts):
         return np.shape(self.offset)
 
     def save(self, path: str | Path, comm: CommLike = None) -> None:
-        """Write the model to one HDF5 file, see :meth:`partition.model.InParts.save`; an oracle is refused."""
+        """Write the model to one HDF5 file, see :meth:`partition.model.InParts.save`; refuses an oracle."""
         with self._ranks(comm, "save") as ranks, ranks.agreed():
             if self.route == "oracle":
-                raise InputError(f"{self.method} is an oracle, a bound that looks at the answers: it saves no model")
+                raise InputError(f"{self.method} is an oracle, which needs the true targets: its model cannot be saved")
         super().save(path, comm)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
@@ -353,18 +355,18 @@ class KRRModel(InParts):
         )
         for part in self.parts.values():
             require((part.factor is None) == (part.unit is None), "a factor without its unit, or a unit without factor")
-            require(part.errors is None or (np.diff(part.errors, axis=0) >= 0).all(), "errors that do not ascend")
+            require(part.errors is None or (np.diff(part.errors, axis=0) >= 0).all(), "errors do not ascend")
             kept = self.calibration is not None and self.calibration.rows == JACKKNIFE
-            require((part.left_out is not None) == kept, "errors of left-out rows that do not fit the intervals")
-            require(part.weight is None or min(part.weight) > 0, "weights not above 0")
+            require((part.left_out is not None) == kept, "leave-one-out errors do not match the kind of intervals")
+            require(part.weight is None or min(part.weight) > 0, "a sample weight is not above 0")
         require((self.sigmas is None) == (self.lams is None), "sigmas or lams without the other")
         if self.sigmas is not None and self.lams is not None:
-            require(min(self.sigmas) > 0 and min(self.lams) >= 0, "sigmas not above 0, or lams below")
+            require(min(self.sigmas) > 0 and min(self.lams) >= 0, "a sigma is not above 0, or a lambda is negative")
         if self.calibration is not None:
             self.calibration.check()
         if self.noise is not None:
             self.noise.check(self.n_features)
-        require(self.calibrator is None or self.classes is not None, "probabilities of no classes")
+        require(self.calibrator is None or self.classes is not None, "probabilities without classes")
         if self.classes is not None:
             check_classes(self.classes)
             columns = () if len(self.classes) == 2 else (len(self.classes),)
@@ -376,6 +378,6 @@ class KRRModel(InParts):
 
 
 def _targets(attributes: dict[str, Any]) -> dict[str, int]:
-    """The size t; 0 if a target is a single number."""
+    """The size t of the model file's arrays; 0 if a target is a single number."""
     offset = attributes["offset"]
     return {"t": len(offset) if isinstance(offset, list) else 0}

@@ -1,4 +1,4 @@
-"""Options of a training run: what the methods of this family have in common."""
+"""Options of a training run by kernel ridge regression, shared by all methods of this family."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ EXACT = ("solver", "preconditioner", "rank", "tol", "early", "max_time", "scratc
 # Small grids that lost little against large ones on the five data sets of docs/benchmarks.md. A wide kernel needs few
 # centres: it is tried with CENTERS_WIDE.
 CENTERS = (500, 1000, 1500)
-NARROW, WIDE = 0.5, 2.0  # times the kernel's natural width, of the Gaussian the square root of the number of features
+NARROW, WIDE = 0.5, 2.0  # in units of the kernel's natural width: for the Gaussian sqrt(number of features)
 CENTERS_WIDE = (500, 1000)
 LAMS = (1e-7, 1e-6, 1e-5)
-LOCAL_SIGMAS = (0.125, 0.25, 0.5, 1.0)  # likewise, of the parts' models of the coarse model's residual
-ALONE = 1e3  # a lambda so large that the parts' models add next to nothing to the coarse model
+LOCAL_SIGMAS = (0.125, 0.25, 0.5, 1.0)  # same units, for the parts' models of the coarse model's residual
+ALONE = 1e3  # lambda for which the parts' models add almost nothing to the coarse model
 LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 
 def _route(value: object, name: str) -> str:
-    """A route that can be asked for, or one of those that methods have of their own."""
+    """Check a route: one that the user can choose, or a method's own."""
     own = isinstance(value, str) and value in ("oracle", "sum")
     return str(value) if own else checks.one_of(*ROUTES)(value, name)
 
@@ -63,7 +63,7 @@ def _by_parts(method: RidgeMethod) -> bool:
 
 
 def _calibrate(value: object, name: str) -> float | str:
-    """A share of the rows, or a word for rows that are left out one at a time."""
+    """Check a share of the rows, or a word for leave-one-out errors."""
     if isinstance(value, str) and value in (LEFT_OUT, JACKKNIFE):
         return value
     try:
@@ -73,12 +73,12 @@ def _calibrate(value: object, name: str) -> float | str:
 
 
 AUTO = ("gaussian", "matern52", "laplacian", "l1")  # kernels that "auto" chooses from
-NEARBY = (0.5, 1.0, 2.0)  # times the width that the last round of a metric chose: what the next one tries
+NEARBY = (0.5, 1.0, 2.0)  # widths that the next round of a metric tries, in units of the last choice
 
 
 @dataclass(frozen=True)
 class Width:
-    """A kernel of any width, and a width to try."""
+    """A kernel whose width is free, and a width to try."""
 
     like: Kernel
     sigma: float
@@ -89,7 +89,7 @@ class Width:
         return self.like.with_sigma(self.sigma)
 
     def nearby(self) -> tuple[Width, ...]:
-        """This one and its neighbours, ascending: so that a search that goes on can leave the grid it began with."""
+        """This width and its neighbours, ascending, so that the next round of a search can leave the first grid."""
         times = NEARBY if self.like.declared.has_width else (1.0,)
         return tuple(Width(self.like, self.sigma * by) for by in times)
 
@@ -99,12 +99,12 @@ CoarseGrid = list[tuple[Width, list[int], tuple[float, ...]]]  # width, numbers 
 
 @dataclass(frozen=True)
 class RidgeOptions(Options):
-    """Options of a training run; each option's text says what it is.
+    """Options of a training run; each option's help text describes it.
 
-    `partitions` None is one part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit;
-    `sigma` None is the kernel's natural width, or with a coarse model :meth:`RidgeMethod.sigmas` of it.
+    `partitions` None means one part per rank, or as many as keep a part at 8,000 rows and its matrix within the memory
+    limit. `sigma` None means the kernel's natural width, or with a coarse model :meth:`RidgeMethod.sigmas` of it.
     `class_weight` maps a class's code to its weight; "balanced" is n / (classes x rows of the class), over all ranks.
-    `memory_limit` is in bytes a rank; `progress` is as :func:`cacore.progress.bar` yields it.
+    `memory_limit` is in bytes per rank. `progress` is a function as :func:`cacore.progress.bar` yields it.
     """
 
     partitions: int | None = option(
@@ -222,13 +222,13 @@ class RidgeOptions(Options):
     )  # fmt: skip
     probability: str | None = shared.probability()
     checkpoint: Checkpoint | None = shared.checkpoint()
-    wide: bool = False  # the command's grid of sigmas, where none is given, and not the natural width alone
-    of_several: bool = False  # whether the kernel is one of `auto`, with rounds of its own
+    wide: bool = False  # if sigma is None, try the command's grid of widths instead of the natural width alone
+    of_several: bool = False  # True if the kernel is one of those that `auto` tries, each in its own rounds
     memory_limit: int = 1 << 62
     progress: Callable[[str, int], Advance] = silent
 
     def checked(self, method: RidgeMethod) -> RidgeOptions:
-        """These options, if `method` can do what they ask for.
+        """These options, after checking them for `method`.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class RidgeOptions(Options):
 
     @property
     def rounds(self) -> int:
-        """Most rounds of training after the first one."""
+        """Maximum number of training rounds after the first."""
         return 0 if self.metric == "none" else self.metric_rounds
 
     @property
@@ -250,22 +250,22 @@ class RidgeOptions(Options):
 
     @property
     def compares(self) -> bool:
-        """True if the same validation rows judge several trainings: rounds of a metric, scalings."""
+        """True if several trainings share the validation rows: rounds of a metric, scalings."""
         return self.metric != "none" or self.scaling == "auto"
 
     @property
     def chooses_kernel(self) -> bool:
-        """True if several kernels are tried."""
+        """True if several kernels are compared."""
         return self.of_several or len(self.kernels()) > 1
 
     def ways(self) -> list[RidgeOptions]:
-        """These options; where a metric is learned and several kernels are tried, those of each kernel by itself."""
+        """These options; or one copy per kernel, if a metric is learned and several kernels are compared."""
         if self.metric == "none" or not self.chooses_kernel:
             return [self]
         return [replace(self, kernel=like.kind, of_several=True) for like in self.kernels()]
 
     def check_out_of_core(self, method: RidgeMethod) -> None:
-        """Refuse what looks at all rows at once, or more often than once, where they lie in a file.
+        """Refuse options that need all rows in memory or several divisions, if rows are kept in a file.
 
         Raises
         ------
@@ -280,7 +280,7 @@ class RidgeOptions(Options):
             shared.check_out_of_core(self.out_of_core, self.scratch, given)
 
     def of_iteration(self) -> list[str]:
-        """Options that are given, and mean nothing to a factorisation, by the names of their flags."""
+        """Flags of the given options that do not apply to a factorisation."""
         given = {one.name: one.default for one in fields(self) if one.name in EXACT and one.name != "solver"}
         apart = ("scratch",) if self.out_of_core else ()
         given = {name: usual for name, usual in given.items() if name not in apart}
@@ -288,16 +288,16 @@ class RidgeOptions(Options):
 
     @property
     def without_width(self) -> str:
-        """The first kernel that has no width; "" if all have one."""
+        """The first kernel without a width; empty if all have one."""
         return next((like.kind for like in self.kernels() if not like.declared.has_width), "")
 
     @property
     def without_distance(self) -> str:
-        """The first kernel that is not a function of a distance; "" if all are."""
+        """The first kernel that is not a function of a distance; empty if all are."""
         return next((like.kind for like in self.kernels() if not like.of_distance), "")
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernel, of any width, or those that are tried."""
+        """The kernels to compare, with any width."""
         from cacore.kernels import Kernel
 
         if callable(self.kernel):
@@ -308,7 +308,7 @@ class RidgeOptions(Options):
         return tuple(Kernel(kind, degree=self.degree, coef0=self.coef0) for kind in kinds)
 
     def widths(self, method: RidgeMethod, d: int) -> tuple[Width, ...]:
-        """The widths to try of each kernel, for d features; 1 of a kernel without a width."""
+        """The widths to try for each kernel, given d features; 1 for a kernel without a width."""
         found: list[Width] = []
         for like in self.kernels():
             natural = like.declared.typical_distance(d)
@@ -317,7 +317,7 @@ class RidgeOptions(Options):
         return tuple(found)
 
     def coarse_grid(self, n: int, d: int) -> CoarseGrid:
-        """Width, numbers of centres and lambdas of the coarse models to try, for n rows of d features."""
+        """Widths, numbers of centres and lambdas of the coarse models to try, for n rows with d features."""
         sets: list[tuple[Width, tuple[int, ...]]] = []
         for like in self.kernels():
             if not like.declared.has_width:

@@ -1,4 +1,4 @@
-"""The ridge model of one part, and the arrays of a model's file."""
+"""The ridge model of one part, and the arrays of a model file."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ class PartModel:
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
-        Or rows in a file, which are read when they are used.
+        Training rows; may be stored in a file and read when used.
     alpha : ndarray, shape (m,) or (m, t)
     weight : ndarray, shape (m,), or None
-        Sample weights, if there were any.
+        Sample weights, if any.
     factor : ndarray, shape (m (m + 1) / 2,), or None
-        Factor of the part's matrix, if it is kept.
+        Cholesky factor of the part's matrix, if stored.
     unit : ndarray, shape (1,) or (t,), or None
-        Unit of its variances, kept beside the factor: see :mod:`cakrr.solver.variance`.
+        Unit of the predictive variances, stored with the factor: see :mod:`cakrr.solver.variance`.
     errors : ndarray, shape (e,) or (e, t), or None
-        |y - f(x)|, ascending, of the rows set aside for intervals that are nearest to the part's centre.
+        Calibration errors |y - f(x)|, ascending: of those rows set aside for intervals that are nearest to the part's
+        centre.
     left_out : ndarray, shape (m,) or (m, t), or None
-        y - f(x) of the part's rows, each left out of it, for jackknife+ intervals.
+        Leave-one-out errors y - f(x) of the part's rows, for jackknife+ intervals.
     """
 
     X: Rows
@@ -45,33 +46,30 @@ class PartModel:
     left_out: NDArray[np.float64] | None = None
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[np.floating]:
-        """``K(X, rows) alpha`` (eq. 3.7) of alpha of shape (m,) or (m, t): 2 len(X) m (d + t) flops in blocks.
-
-        In the precision of alpha.
-        """
+        """Predictions ``K(X, rows) alpha`` (eq. 3.7) in the precision of alpha; 2 len(X) m (d + t) flops, in blocks."""
         rows = kernel.points(in_memory(self.X).astype(self.alpha.dtype, copy=False))
         return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=rows), rows, self.alpha)
 
 
-# Arrays of a model's file, and of each part: parts of m rows, a coarse model of M centres.
+# Arrays of a model file, and of each part: parts of m rows, a coarse model with M centres.
 ARRAYS: Layout = {
     **SHARED,
-    "sigmas": Array("float64", ("P",), "of parts that chose their own", optional=True),
-    "lams": Array("float64", ("P",), "likewise, lambda", optional=True),
-    "coarse_centers": Array("float64", ("M", "d"), "of a coarse model of all rows", csr=True, optional=True),
+    "sigmas": Array("float64", ("P",), "sigma of each part, if parts chose their own", optional=True),
+    "lams": Array("float64", ("P",), "lambda of each part, if parts chose their own", optional=True),
+    "coarse_centers": Array("float64", ("M", "d"), "centres of the coarse model", csr=True, optional=True),
     "coarse_beta": Array("float64", ("M",), "coefficients of the coarse centres", optional=True, many="t"),
-    "error_ranks": Array("int64", ("q",), "which of the errors of n rows, ascending, intervals keep", optional=True),
-    "errors": Array("float64", ("q",), "these errors, absolute", optional=True, many="t"),
-    "scaled_errors": Array("float64", ("q",), "likewise, over what adaptive intervals scale", optional=True, many="t"),
-    "noise": Array("float64", ("f", "7"), "curves of how the noise varies with the rows", optional=True, many="t"),
+    "error_ranks": Array("int64", ("q",), "ranks of the errors stored for intervals, among n", optional=True),
+    "errors": Array("float64", ("q",), "absolute errors of these ranks", optional=True, many="t"),
+    "scaled_errors": Array("float64", ("q",), "same, over the scales of adaptive intervals", optional=True, many="t"),
+    "noise": Array("float64", ("f", "7"), "curves that describe how the noise varies", optional=True, many="t"),
     **CALIBRATOR,
 }
 PART: Layout = {
     "X": Array("real", ("m", "d"), "the part's training rows, standardised", csr=True),
-    "alpha": Array("real", ("m",), "their coefficients", many="t"),
-    "weight": Array("float64", ("m",), "their sample weights", optional=True),
+    "alpha": Array("real", ("m",), "coefficients of these rows", many="t"),
+    "weight": Array("float64", ("m",), "sample weights of these rows", optional=True),
     "factor": Array("float64", ("m (m + 1) / 2",), "Cholesky factor of the part's matrix, row by row", optional=True),
-    "unit": Array("float64", ("u",), "by which its predictive variances are multiplied", optional=True),
-    "errors": Array("float64", ("e",), "of rows near it that intervals came from, ascending", optional=True, many="t"),
-    "left_out": Array("float64", ("m",), "errors of its rows, each left out of it", optional=True, many="t"),
+    "unit": Array("float64", ("u",), "unit of the part's predictive variances", optional=True),
+    "errors": Array("float64", ("e",), "calibration errors near its centre, ascending", optional=True, many="t"),
+    "left_out": Array("float64", ("m",), "leave-one-out errors of these rows", optional=True, many="t"),
 }

@@ -1,4 +1,4 @@
-"""``python -m cakrr.predict MODEL DATA``: predictions of a saved model, on any number of ranks or none."""
+"""``python -m cakrr.predict MODEL DATA``: prediction with a saved model, with or without mpiexec."""
 
 from cakrr.command import main_predict
 

@@ -1,4 +1,4 @@
-"""Options of kernel ridge regression that exclude each other, or a method: one rule each, in the order of checks."""
+"""Rules for the options of kernel ridge regression: which exclude each other or a method, in order of the checks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from cakrr.options import RidgeOptions
 
 ROUTES = ("nearest", "soft", "all")
-LENGTHS = "lengths"  # the metric of length scales that reduce the leave-one-out error
-LEFT_OUT, JACKKNIFE = "loo", "jackknife+"  # rows that are left out one at a time, for intervals
-LEAST_LAM = 1e-30  # of cg, whose directions grow with 1 / lambda
+LENGTHS = "lengths"  # metric of length scales that minimise the leave-one-out error
+LEFT_OUT, JACKKNIFE = "loo", "jackknife+"  # intervals from leave-one-out errors
+LEAST_LAM = 1e-30  # smallest lambda of cg, whose directions grow with 1 / lambda
 
 
 def _route(o: RidgeOptions, m: RidgeMethod) -> str:
@@ -25,21 +25,21 @@ def _other_route(o: RidgeOptions, m: RidgeMethod) -> bool:
 
 
 def _of_all_rows(m: RidgeMethod) -> str:
-    """Why parts alone do not decide: the method has a model of all rows."""
+    """Model of all rows that a method has besides parts, or instead of them, for a message."""
     return "a coarse model" if m.coarse else "one model"
 
 
 def _has_one_model(name: str) -> Rule[RidgeOptions, RidgeMethod]:
     return Rule(
         lambda o, m: bool(getattr(o, name)) and (not m.partitioner or m.coarse),
-        lambda o, m: f"{name}: {m.name} has {_of_all_rows(m)} of all rows, which one share judges; leave it out",
+        lambda o, m: f"{name}: {m.name} has {_of_all_rows(m)} of all rows, so only one held-out share; leave it out",
     )
 
 
 def _judged_by_test(name: str) -> Rule[RidgeOptions, RidgeMethod]:
     return Rule(
         lambda o, m: bool(getattr(o, name)) and (m.oracle or o.select == "test"),
-        f"{name}: the test rows judge; use select validation",
+        f"{name}: the settings are compared on the test rows; use select validation",
     )
 
 
@@ -61,7 +61,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     # Routes and kernels
     Rule(
         lambda o, m: _other_route(o, m) and (m.oracle or not m.partitioner),
-        "route {o.route}: {m.name} has a route of its own; leave it out",
+        "route {o.route}: {m.name} has only its own route; leave it out",
     ),
     Rule(
         lambda o, m: _other_route(o, m) and o.route not in ROUTES,
@@ -78,11 +78,11 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     # The exact method's solver
     Rule(
         lambda o, m: o.solver == "cholesky" and bool(o.of_iteration()),
-        lambda o, m: f"{o.of_iteration()[0]}: a factorisation has none; use --solver cg, or leave it out",
+        lambda o, m: f"{o.of_iteration()[0]}: it does not apply to a factorisation; use --solver cg, or leave it out",
     ),
     Rule(
         lambda o, m: o.solver == "cg" and min(o.lam) < LEAST_LAM,
-        lambda o, m: f"lambda {min(o.lam):g}: cg needs {LEAST_LAM:g} or more, a ridge that single precision holds",
+        lambda o, m: f"lambda {min(o.lam):g}: cg needs {LEAST_LAM:g} or more, because it uses single precision",
     ),
     # Choice of parameters
     Rule(
@@ -94,7 +94,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     ),
     Rule(
         lambda o, m: o.divisions > 1 and m.oracle,
-        "divisions = {o.divisions}: {m.name} looks at the answers; leave it out",
+        "divisions = {o.divisions}: {m.name} is an oracle; leave it out",
     ),
     Rule(
         lambda o, m: o.divisions > 1 and not m.partitioner,
@@ -102,7 +102,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     ),
     Rule(
         lambda o, m: o.scaling != "deviation" and not o.standardize,
-        "scaling {o.scaling}: features are not scaled without standardize; leave one out",
+        "scaling {o.scaling}: features are only scaled with standardize; leave one of the two out",
     ),
     _has_one_model("cv"),
     _judged_by_test("cv"),
@@ -110,15 +110,15 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     _judged_by_test("per_part"),
     Rule(
         lambda o, m: bool(o.cv) and o.select == "loo",
-        "cv: select loo leaves out every row already; leave one of them out",
+        "cv: select loo already leaves out every row; leave one of the two out",
     ),
     Rule(
         lambda o, m: o.per_part and o.chooses_kernel,
-        "per_part: parts choose sigma and lambda, and kernel auto is one choice; name a kernel",
+        "per_part: kernel auto chooses one kernel for all parts; name a kernel",
     ),
     Rule(
         lambda o, m: o.per_part and o.divisions > 1,
-        "per_part: what the parts of one division choose does not fit those of another; leave out one",
+        "per_part: settings of one division's parts do not apply to another division; leave one of the two out",
     ),
     # Length scales
     Rule(
@@ -127,7 +127,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     ),
     Rule(
         lambda o, m: o.metric == LENGTHS and bool(o.without_distance),
-        f"metric {LENGTHS}: the {{o.without_distance}} kernel is of no distance; use metric diagonal",
+        f"metric {LENGTHS}: the {{o.without_distance}} kernel is not a function of distance; use metric diagonal",
     ),
     # Probabilities and intervals
     _has_deviations("keep_factors"),
@@ -138,17 +138,17 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     ),
     Rule(
         lambda o, m: o.probability is not None and (o.divisions > 1 or _route(o, m) == "all"),
-        "probability: a row is left out of its own part's model, and several models of {m.name} answer; "
-        "leave it out, and values are clipped",
+        "probability: leave-one-out predictions are those of a part's own model, but {m.name} combines several; "
+        "leave it out for uncalibrated probabilities",
     ),
     Rule(
         lambda o, m: o.keep_factors and not m.partitioner,
-        "keep_factors: {m.name} has one factor of all rows, which no file keeps; leave it out, and "
-        "standard deviations make it when they are asked for",
+        "keep_factors: {m.name} has one factor of all rows, which is not saved; leave it out: standard deviations "
+        "compute it when needed",
     ),
     Rule(
         lambda o, m: _leaves_out(o) and o.divisions > 1,
-        "calibrate {o.calibrate}: a row is left out of one division's model; set a share of the rows aside",
+        "calibrate {o.calibrate}: leave-one-out errors are those of one division; set a share of the rows aside",
     ),
     Rule(
         lambda o, m: _leaves_out(o) and (m.coarse or _route(o, m) == "all"),
@@ -158,7 +158,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     # Classes and parts
     Rule(
         lambda o, m: o.classify and m.oracle,
-        "classify: {m.name} looks at the one number that is the answer; leave it out",
+        "classify: {m.name} is an oracle for a single numeric target; leave it out",
     ),
     Rule(
         lambda o, m: o.class_weight is not None and not o.classify,

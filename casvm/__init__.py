@@ -1,4 +1,4 @@
-"""Kernel support vector machines: the exact solver, the methods that train in parts, and those that communicate."""
+"""Kernel support vector machines: an exact solver, methods that train in parts, and methods that communicate."""
 
 from __future__ import annotations
 

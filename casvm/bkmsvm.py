@@ -1,7 +1,7 @@
-"""BKM-SVM (section 2.4, Algorithm 4): parts by balanced K-means, one SVM a part, the nearest centre's answers.
+"""BKM-SVM (section 2.4, Algorithm 4): balanced K-means, one SVM per part, predictions by the nearest centre's model.
 
-K-means first; then the farthest rows of parts that are too large move to their closest part with room.
-Training costs and sends what CA-SVM's does; partitioning, K-means' Allreduces and each row once.
+After K-means, the farthest rows of parts that are too large move to the closest part that has room.
+Training costs and sends the same as CA-SVM. Partitioning sends K-means' Allreduces, and each row once.
 """
 
 from casvm.methods import in_parts

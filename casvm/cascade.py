@@ -1,9 +1,10 @@
 """Cascade SVM (section 2.2, Fig. 2.1): random even parts, whose support vectors go up a tree of merges.
 
-Rows that a random part took for safe are gone, and one pass may be far from the exact solution: on ijcnn1 in
-8 parts 97.2 to 97.9 % of the test rows are right, with a second pass 98.6 %, with a third 98.7 % (exact: 98.70 %).
-In a further pass every part sees the last support vectors as well. Passes go on while the objective changes,
-at most two by default. Support vectors and their coefficients are sent, log2 P times at most.
+A row that is no support vector of its random part is dropped, so one pass may end far from the exact solution. On
+ijcnn1 in 8 parts, one pass predicts 97.2 to 97.9 % of the test rows correctly, two passes 98.6 %, and three 98.7 %
+(exact: 98.70 %). In a further pass, every part also trains on the last support vectors. Passes are repeated while the
+objective changes, by default at most twice. Support vectors and their coefficients are sent at most log2 P times per
+pass.
 """
 
 from casvm.methods import in_a_tree

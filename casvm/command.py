@@ -1,4 +1,4 @@
-"""The commands of kernel SVMs: training, one for each method, and predicting with a saved model."""
+"""The commands of kernel SVMs: training, with one command per method, and prediction with a saved model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from casvm.options import SVMMethod
 
 
 def _load(method: Method) -> AnyFamily:
-    """The family that trains `method`; it loads compiled code, and is not imported for --help."""
+    """The family that trains `method`; it imports compiled code, which --help does without."""
     if isinstance(method, SVMMethod):
         return _of_models()
     from casvm.value_family import Values
@@ -20,14 +20,14 @@ def _load(method: Method) -> AnyFamily:
 
 
 def _of_models() -> AnyFamily:
-    """The family that tells what a saved model is."""
+    """The family that loads saved models of any kind."""
     from casvm.family import SupportVectors
 
     return SupportVectors()
 
 
 def train(method: Method, comm: Communicator, argv: list[str] | None = None) -> None:
-    """Train as the command of `method` does; collective."""
+    """Train as the command of `method` does, but do not end the process; collective."""
     command.train(method, lambda: _load(method), comm, argv)
 
 

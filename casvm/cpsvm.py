@@ -1,7 +1,7 @@
-"""CP-SVM (section 2.4): parts by K-means, one SVM a part, the nearest centre's answers.
+"""CP-SVM (section 2.4): parts by K-means, one SVM per part, predictions by the model of the nearest centre.
 
-The parts are as large as the clusters are, so that one may keep its rank busy long after the others.
-Training costs and sends what CA-SVM's does; partitioning, K-means' Allreduces and each row once.
+The sizes of the parts are those of the clusters, so one large part may keep its rank busy long after the others.
+Training costs and sends the same as CA-SVM. Partitioning sends K-means' Allreduces, and each row once.
 """
 
 from casvm.methods import in_parts
@@ -9,7 +9,7 @@ from casvm.options import SVMMethod
 
 METHOD = cpsvm = SVMMethod(
     name="cpsvm",
-    summary="parts by K-means, of whatever size",
+    summary="parts by K-means, of any size",
     trainer=in_parts,
     partitioner="kmeans",
 )

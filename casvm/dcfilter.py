@@ -1,7 +1,7 @@
-"""DC-Filter (section 2.3): DC-SVM's parts by K-means, of which only the support vectors go up, as in Cascade.
+"""DC-Filter (section 2.3): parts by K-means as in DC-SVM, of which only the support vectors go up, as in Cascade.
 
-Partitioning sends K-means' Allreduces and each row once; training, support vectors and their coefficients, log2 P
-times at most.
+Partitioning sends K-means' Allreduces, and each row once. Training sends support vectors and their coefficients, at
+most log2 P times.
 """
 
 from casvm.methods import in_a_tree

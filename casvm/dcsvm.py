@@ -1,7 +1,7 @@
-"""DC-SVM (section 2.2): parts by K-means, and all rows go up a tree of merges with their alpha.
+"""DC-SVM (section 2.2): parts by K-means, whose rows all go up a tree of merges, with their alpha as the start.
 
-The last problem is the whole one, so the result is exact; its rank holds all rows. Half of the rows are sent at most,
-log2 P times.
+The last problem contains all rows, so the result is exact, but one rank must hold all rows. At most half of the rows
+are sent per layer, in log2 P layers.
 """
 
 from casvm.methods import in_a_tree
@@ -9,7 +9,7 @@ from casvm.options import SVMMethod
 
 METHOD = dcsvm = SVMMethod(
     name="dcsvm",
-    summary="parts by K-means, merged with all rows in a tree: exact",
+    summary="exact: parts by K-means, all of whose rows are merged in a tree",
     trainer=in_a_tree,
     partitioner="kmeans",
     merge="all",

@@ -1,4 +1,4 @@
-"""Fields and lines of the reports of all SVMs: LIBSVM's files, the solver and the search, a line per part."""
+"""Parts of the report that all SVMs share: LIBSVM's files, results of the solver and the search, a line per part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from partition.model import InParts
 
 
 def check_libsvm(job: Training, kernel: str | Callable[..., object], comm: Communicator) -> dict[str, Path]:
-    """The file of ``--libsvm``, if there is to be one: one process writes it, of a kernel that LIBSVM has.
+    """The output file of ``--libsvm``, if given; refuses several ranks, and kernels that LIBSVM lacks.
 
     Raises
     ------
@@ -24,19 +24,19 @@ def check_libsvm(job: Training, kernel: str | Callable[..., object], comm: Commu
     if job.libsvm is None:
         return {}
     if comm.size > 1:
-        raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
+        raise InputError("--libsvm: only one process can write the parts; save --model, and convert it on one rank")
     if declaration(kernel).libsvm is None:
         raise InputError(f"--libsvm: LIBSVM has no {kernel} kernel; save --model instead")
     return {"--libsvm": job.libsvm}
 
 
 def soft_fields(model: InParts) -> dict[str, Any]:
-    """Weights of soft routing, for the report's params."""
+    """Parameters of soft routing, for the report's params."""
     return {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
 
 
 def fields(fitted: SVMFit[Any], params: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the report: these params, what the solver did, what the search found."""
+    """Fields of the report: `params`, the solver's statistics, and the results of the search."""
     return {
         "params": params,
         "solver": {**fitted.solver, **fitted.more},
@@ -47,7 +47,7 @@ def fields(fitted: SVMFit[Any], params: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_lines(made: dict[str, Any]) -> Iterator[str]:
-    """A line per part, from the report."""
+    """Yield a line per part, from the report."""
     solver = made["solver"]
     yield from problem_lines(
         "part", solver, made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
@@ -55,7 +55,7 @@ def part_lines(made: dict[str, Any]) -> Iterator[str]:
 
 
 def problem_lines(what: str, solver: dict[str, Any], rows: Any) -> Iterator[str]:
-    """A line per problem of so many rows."""
+    """Yield a line per problem; `rows` has the number of rows of each."""
     columns = (rows, *(solver[name] for name in ("n_support", "iterations", "gap", "seconds")))
     for number, (m, support, iterations, gap, seconds) in enumerate(zip(*columns, strict=True)):
         yield (

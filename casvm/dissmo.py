@@ -1,8 +1,8 @@
-"""Dis-SMO (sections 2.2 and 2.3): the exact SVM of all rows, of which every rank holds a share.
+"""Dis-SMO (sections 2.2 and 2.3): the exact SVM of all rows, which are distributed over the ranks.
 
-The ranks agree on a working set a round, and each brings the gradient of its own rows up to date; see
-:func:`casvm.solver.distributed.solve` for flops, memory and bytes. More than two classes are one problem a pair of
-classes. On one rank the local solver does it.
+In each round, the ranks agree on a working set, and each updates the gradient of its own rows; see
+:func:`casvm.solver.distributed.solve` for flops, memory and bytes. With more than two classes, one problem is solved
+per pair of classes. A single rank uses the local solver.
 """
 
 from casvm.methods import of_all_rows
@@ -10,7 +10,7 @@ from casvm.options import SVMMethod
 
 METHOD = dissmo = SVMMethod(
     name="dissmo",
-    summary="exact, one problem of which every rank holds a share",
+    summary="exact: one problem whose rows are distributed over the ranks",
     trainer=of_all_rows,
     whole=True,
 )

@@ -1,4 +1,4 @@
-"""Kernel SVMs on many ranks, as the commands see them: what is compiled, reported and written."""
+"""SVM classifiers in the commands: checking, warm-up, reading, reporting and writing."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from casvm.value_family import Values
 from casvm.volume import predicted
 from partition.model import InParts, load_one_of
 
-_WARM_UP = SVMMethod(name="casvm", summary="a small CA-SVM, which compiles the code of all methods", trainer=in_parts)
+_WARM_UP = SVMMethod(name="casvm", summary="a small CA-SVM that compiles the code of all methods", trainer=in_parts)
 
 
 class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMModel]):
-    """The family of kernel SVMs in parts, in trees, and of all rows."""
+    """The family of SVM classifiers: in parts, in trees of merges, and of all rows."""
 
     also = (
         "; or the settings that were compared: give several values of --C or --gamma; or a calibration curve: "
@@ -42,11 +42,11 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
     )
 
     def check(self, method: SVMMethod, job: Training, options: SVMOptions, comm: Communicator) -> dict[str, Path]:
-        """LIBSVM's files are written by one process; rows in a file are looked at part by part."""
+        """Check the options that exclude --libsvm or --out-of-core; returns the further output files."""
         options.check_out_of_core(job.libsvm is not None)
         files = check_libsvm(job, options.kernel, comm)
         if files and options.metric != "none":
-            raise InputError("--libsvm: LIBSVM's format has no metric; leave one of the two out")
+            raise InputError("--libsvm: LIBSVM's format has no metric; leave out --libsvm or --metric")
         if files and options.probability not in (None, "sigmoid"):
             raise InputError(
                 f"--libsvm: LIBSVM's format has no {options.probability} probabilities; give --probability"
@@ -54,7 +54,7 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
         return files
 
     def warm_up(self, dtype: str, options: SVMOptions) -> None:
-        """A small CA-SVM, which uses all compiled code."""
+        """Compile the code of all methods with a small CA-SVM."""
         self.warm_up_prediction(dtype)
 
     def warm_up_prediction(self, dtype: str) -> None:
@@ -66,7 +66,7 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
     def read(
         self, method: SVMMethod, job: Training, options: SVMOptions, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
-        """Training rows with their labels; by rank 0 alone, which deals them out, if ``--initial root`` asks for it."""
+        """Read training and test rows with their labels; with ``--initial root``, rank 0 scatters them."""
         if options.initial == "root":
             train, test = reading.read_at_root(job, comm, limit, options.seed)
         else:
@@ -78,25 +78,25 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
         return train, test
 
     def draws(self, method: SVMMethod, options: SVMOptions) -> str:
-        """The metric if there is one, or a calibration curve, or the settings that were compared."""
+        """Name of the figure of --plot: the metric if there is one, else a calibration curve, else the grid."""
         sure = "reliability" if options.probability else ""
         return super().draws(method, options) or sure or ("grid" if options.searches else "")
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
-        """GridColumns of the grid: C, gamma and a score."""
+        """Columns of the grid in the report: C, gamma and a score."""
         name, one = made["cv"]["scoring"], not made["cv"]["per_part"]
         return GridColumns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=one)
 
     def load(self, path: Path, comm: Communicator) -> InParts:
-        """A saved model, of regression or one class too; collective."""
+        """Load a saved SVM of any kind: classifier, regression or one class; collective."""
         return load_one_of((SVMModel, SVRModel), path, comm)
 
     def of(self, model: TrainedModel) -> AnyFamily:
-        """The family of such a model."""
+        """The family that predicts with `model`."""
         return Values() if isinstance(model, SVRModel) else self
 
     def report(self, method: SVMMethod, fitted: SVMFit[SVMModel], options: SVMOptions, job: Training) -> dict[str, Any]:
-        """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""
+        """Fields of the report: parameters, solver statistics, and the predicted communication volume."""
         model = fitted.model
         more = options.searches or options.probability is not None
         other = options.initial == "root" or options.metric != "none" or (method.one_model and more)
@@ -110,12 +110,12 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
         return {**fields(fitted, params), "metric": described_metric(options.metric, fitted), "volume": volume}
 
     def save(self, fitted: SVMFit[SVMModel], job: Training) -> None:
-        """LIBSVM's files."""
+        """Write LIBSVM's files."""
         if job.libsvm is not None:
             export_libsvm(fitted.model, job.libsvm)
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """The volume beside its formula, and how many ranks a tree keeps at work."""
+        """Yield lines of the table: best settings, measured and predicted volume, mean number of busy ranks."""
         if made["grid"]:
             grid, cv = made["grid"], made["cv"]
             more = f", {cv['ended']} of them ended early" if cv["ended"] else ""
@@ -140,7 +140,7 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
         return notes
 
     def details(self, made: dict[str, Any]) -> Iterator[str]:
-        """Each part, or each problem of a tree."""
+        """Yield the lines of --verbose: each setting, and each part or each problem of a tree."""
         for row in made["grid"]:
             score = row[f"cv_{made['cv']['scoring']}"]
             where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "gamma") if name in row)
@@ -156,7 +156,7 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
 
 
 def _own(model: SVMModel) -> dict[str, Any]:
-    """C and gamma of each part, where every part has its own."""
+    """C and gamma of each part, if every part has its own."""
     own = {"C": model.Cs, "gamma": model.gammas}
     return {name: values for name, values in own.items() if values is not None}
 
@@ -171,8 +171,8 @@ def _of_search(fitted: SVMFit[SVMModel], options: SVMOptions) -> Iterator[str]:
     yield from at_the_end(found.axes, found.chosen)
     if found.ended.any():
         yield (
-            f"{np.count_nonzero(found.ended)} of {len(found.scores)} settings were ended before their last fold: they "
+            f"{np.count_nonzero(found.ended)} of {len(found.scores)} settings ended before their last fold: they "
             "trailed the best by more than two standard errors"
         )
     if found.stopped:
-        yield f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at their limit of steps"
+        yield f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at the iteration limit"

@@ -1,7 +1,8 @@
-"""FCFS-SVM (section 2.4, Algorithm 3): first come, first served parts, one SVM a part, the nearest centre's answers.
+"""FCFS-SVM (section 2.4, Algorithm 3): first come, first served parts, one SVM per part.
 
-Random rows are the centres; each row in turn goes to the closest centre that still has room.
-Training costs and sends what CA-SVM's does; partitioning, each row once and a few Allreduces of counts.
+Random rows serve as centres; each row in turn goes to the closest centre that still has room. A new row is predicted by
+the model of the nearest centre. Training costs and sends the same as CA-SVM. Partitioning sends each row once, and a
+few Allreduces of counts.
 """
 
 from casvm.methods import in_parts

@@ -23,24 +23,24 @@ class SVMFit(Generic[Trained]):
     ----------
     model : SVMModel or SVRModel
     sizes : ndarray of int64, shape (P,)
-        Rows of the parts; where one problem lies on all ranks, of these.
+        Number of rows of each part, or of each rank if one problem is distributed over all ranks.
     solver : dict of str to ndarray
-        An entry per part, or per layer: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values; of
+        One entry per part or per layer: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values; for
         regression and one class also converged.
     busy : ndarray, shape (R,)
-        Seconds each rank worked on its problems.
+        Seconds that each rank worked on its problems.
     tol : float
         Tolerance of the solver, as a number.
     terms : Terms or None
-        Terms of the predicted volume, for methods that have one.
+        Variables of the predicted communication volume, for methods that have one.
     notes : list of str
-        Solvers that stopped at a limit.
+        Notes on solvers that stopped at a limit.
     more : dict
-        Further fields of the report: a tree's layers.
+        Further fields of the report, such as a tree's layers.
     errors : list of float
-        Share of wrong answers on the validation rows, per round of a metric.
+        Share of wrong predictions on the validation rows, per round of a metric.
     search : Results or None
-        Scores of the settings that were compared.
+        Scores of the settings, if several were compared.
     """
 
     model: Trained

@@ -1,9 +1,10 @@
-"""One-class SVM: what the training rows have in common, in parts, or exact. Labels are not used.
+"""One-class SVM, which separates outliers from the training distribution: in parts, or exact. It ignores labels.
 
-In parts (the machinery of Algorithm 5) every part has the region of its own rows, and nothing is sent while they are
-trained: a row is of the class if the model of the nearest centre says so, or the weighted mean of the nearest four's
-decisions, or the mean of all. About 2 s m nnz flops a part of m rows with s support vectors, of which there are nu m or
-more. Exact: the problem of all rows, of which every rank holds a share; what that sends is Dis-SMO's.
+In parts (as in Algorithm 5), every part learns the region of its own rows; training sends nothing. A new row is judged
+by the model of the nearest centre, by the weighted mean of the nearest four models' decisions, or by the mean of all.
+Training takes about 2 s m nnz flops per part of m rows with s support vectors, and s is at least nu m.
+
+With ``--exact``, one problem of all rows is solved, which are distributed over the ranks, as in Dis-SMO.
 """
 
 from casvm.methods import of_values
@@ -11,7 +12,7 @@ from casvm.value_options import ValueMethod
 
 METHOD = oneclass = ValueMethod(
     name="oneclass",
-    summary="one class, whose rows are told from outliers, in parts or exact",
+    summary="one-class SVM for outlier detection, in parts or exact",
     trainer=of_values,
     one_class=True,
 )

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 ROUTES = ("nearest", "soft", "all")
 INITIAL = ("local", "root")
-UNNAMED = None  # of a command: a grid where neither C nor gamma is given, otherwise 1 and "scale"
-UNSEARCHED = "a class, or every part, has one row only: C = 1 and gamma = scale, where none was named"
+UNNAMED = None  # default of a command: a grid if neither C nor gamma is given, otherwise 1 and "scale"
+UNSEARCHED = "a class, or every part, has one row only: C = 1 and gamma = scale, unless given"
 
 
 def _scorer(value: object, name: str) -> str:
@@ -45,17 +45,17 @@ def _solver(value: object, name: str) -> str:
 
 
 def part_solver_option(only: Callable[[Any], bool] | None = None) -> Any:
-    """The option of the solver of each part, any of :mod:`cacore.svm.solvers`, for the methods that `only` accepts."""
+    """Option --solver, the solver of each part in :mod:`cacore.svm.solvers`, for methods that `only` accepts."""
     text = "solver of each part: SMO (smo), or asynchronous and without a bias term (asygcd, for classes)"
     return option(DEFAULT, text, _solver, report=True, group=SOLVER, only=only, choices=solver_names())
 
 
 @dataclass(frozen=True)
 class SVMOptions(DualOptions):
-    """Options of a training run, beside those of the dual problem; each option's text says what it is.
+    """Options of a training run, besides those of the dual problem; each option's help text describes it.
 
-    Of C and gamma there may be several, as a tuple, or :data:`GRID`; they are chosen before the methods begin.
-    `partitions` None is one part a rank; `progress` is as :func:`cacore.progress.bar` yields it.
+    C and gamma may be a number, a tuple of several, or :data:`GRID`; a search chooses among them before training.
+    `partitions` None means one part per rank. `progress` is a function as :func:`cacore.progress.bar` yields it.
     """
 
     C: Any = option(
@@ -129,20 +129,20 @@ class SVMOptions(DualOptions):
             object.__setattr__(self, name, GRID if len(unnamed) == 2 else alone)
         super().__post_init__()
         if isinstance(self.gamma, tuple) and not declaration(self.kernel).has_width:
-            raise InputError("gamma: several values are given, and this kernel has none; leave it out")
+            raise InputError("gamma: several values are given, but this kernel has no gamma; leave it out")
 
     @property
     def names_settings(self) -> bool:
-        """True if the user named several values of C or gamma."""
+        """True if the user gave several values of C or gamma."""
         return isinstance(self.C, tuple) or isinstance(self.gamma, tuple)
 
     @property
     def searches(self) -> bool:
-        """True if cross-validation chooses, or at least judges, C and gamma."""
+        """True if C and gamma are chosen, or at least evaluated, by cross-validation."""
         return self.names_settings or GRID in (self.C, self.gamma) or self.cv is not None
 
     def with_setting(self, found: Results | None) -> SVMOptions:
-        """These options with the C and gamma that a search has found; without one, for a grid, 1 and "scale"."""
+        """These options with the C and gamma that a search `found`; if it is None, a grid becomes 1 and "scale"."""
         chosen: dict[str, Any] = {"C": 1.0, "gamma": "scale"} if found is None else found.chosen
         named = {"C": self.C, "gamma": self.gamma}
         C, gamma = (
@@ -151,7 +151,7 @@ class SVMOptions(DualOptions):
         return replace(self, C=C, gamma=gamma, cv=None, scoring=PLAIN, quick=False)
 
     def checked(self, method: SVMMethod, ranks: int) -> int:
-        """The number of parts, if `method` on so many ranks can do what is asked for.
+        """Check the options for `method` on this number of ranks, and return the number of parts.
 
         Raises
         ------
@@ -162,15 +162,15 @@ class SVMOptions(DualOptions):
         P = self.partitions or ranks
         if method.whole and ranks != P:
             raise InputError(
-                f"partitions = {P} on {ranks} ranks: {method.name} solves one problem, of which every rank "
-                "holds a share; leave the option out"
+                f"partitions = {P} on {ranks} ranks: {method.name} solves one problem of all ranks' rows; "
+                "leave the option out"
             )
         if ranks > P:
             raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
         return P
 
     def check_out_of_core(self, libsvm: bool) -> None:
-        """Refuse what looks at all rows at once where they lie in a file.
+        """Refuse options that need all rows in memory, if rows are kept in a file.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class SVMOptions(DualOptions):
         shared.check_out_of_core(self.out_of_core, self.scratch, given)
 
     def check_search(self) -> None:
-        """Refuse options of a search where there is none, for estimators without a method.
+        """Refuse search options if there is nothing to search, for estimators without a method.
 
         Raises
         ------
@@ -191,19 +191,18 @@ class SVMOptions(DualOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SVMMethod(Method):
-    """A method of this family: how rows are divided, and what is merged.
+    """A method of this family: how rows are divided, and how models are merged.
 
     Attributes
     ----------
     partitioner : str
-        The registered name of a partitioner, or one itself; "": each rank's rows stay where they are, dealt at random
-        to its own parts.
+        A partitioner or its registered name; if empty, each rank deals its own rows to its parts at random.
     merge : {"", "support", "all"}
-        What goes up a tree of merges, which ends in one model: support vectors, or all rows. "": no tree.
+        Rows passed up a tree of merges that ends in one model: support vectors, or all rows. If empty, no tree.
     passes : int
-        Of a tree of support vectors, unless the user says otherwise.
+        Default number of passes through a tree of support vectors.
     whole : bool
-        One problem of all rows, of which every rank holds a share.
+        True if one problem of all rows is solved, which are distributed over the ranks.
     """
 
     package: ClassVar[str] = "casvm"
@@ -216,7 +215,7 @@ class SVMMethod(Method):
 
     @property
     def one_model(self) -> bool:
-        """True if training ends in one model, so that there is nothing to route."""
+        """True if training ends in one model, so that no routing is needed."""
         return self.whole or bool(self.merge)
 
     @property

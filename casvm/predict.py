@@ -1,4 +1,4 @@
-"""``python -m casvm.predict MODEL DATA``: labels by a saved model, on any number of ranks or none."""
+"""``python -m casvm.predict MODEL DATA``: prediction with a saved model, with or without mpiexec."""
 
 from casvm.command import main_predict
 

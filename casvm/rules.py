@@ -1,4 +1,4 @@
-"""Options of kernel SVMs that exclude each other, or a method: one rule each, in the order of checks."""
+"""Rules for the options of kernel SVMs: which exclude each other or a method, in the order of the checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from casvm.value_options import ValueMethod, ValueOptions
 
 PLAIN = "accuracy"
-GRID = "grid"  # of C, epsilon or gamma: default values around what the data suggest
+GRID = "grid"  # default values of C, epsilon or gamma, scaled by the data
 OF_PARTS = ("partitions", "partitioner", "divisions", "overlap", "route", "solver")
 
 SEARCH: tuple[Rule[SVMOptions, Any], ...] = (
@@ -23,18 +23,18 @@ SEARCH: tuple[Rule[SVMOptions, Any], ...] = (
     ),
     Rule(
         lambda o, m: o.quick and GRID not in (o.C, o.gamma),
-        f"quick: neither C nor gamma is a {GRID} that is made up; leave it out",
+        f"quick: it shortens a default grid, and neither C nor gamma is {GRID}; leave it out",
     ),
 )
 
 RULES: tuple[Rule[SVMOptions, SVMMethod], ...] = (
     Rule(
         lambda o, m: o.ratio and not m.partitioner,
-        "ratio: {m.name} leaves the rows where they are, and does not balance classes",
+        "ratio: {m.name} has no partitioner that could balance classes; leave it out",
     ),
     Rule(
         lambda o, m: o.ratio and not m.balances_classes,
-        "ratio: the partitioner of {m.name} does not balance classes",
+        "ratio: the partitioner of {m.name} does not balance classes; leave it out",
     ),
     Rule(
         lambda o, m: o.per_part and m.one_model,
@@ -42,7 +42,7 @@ RULES: tuple[Rule[SVMOptions, SVMMethod], ...] = (
     ),
     Rule(
         lambda o, m: o.per_part and o.metric != "none",
-        "per_part: a metric is learned at one setting; leave one of the two out",
+        "per_part: a metric is learned with one setting for all parts; leave out per_part or metric",
     ),
     Rule(
         lambda o, m: o.per_part and not o.searches,
@@ -53,7 +53,7 @@ RULES: tuple[Rule[SVMOptions, SVMMethod], ...] = (
 
 
 def _of_parts(o: ValueOptions) -> str:
-    """The first option of parts that is given beside --exact, and its value; "" if there is none."""
+    """The first option of training in parts that was given, with its value; empty if there is none."""
     given = {one.name: getattr(o, one.name) for one in fields(o) if getattr(o, one.name) != one.default}
     return next((f"{name} = {given[name]}" for name in given if name in OF_PARTS), "")
 
@@ -61,26 +61,26 @@ def _of_parts(o: ValueOptions) -> str:
 VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (
     Rule(
         lambda o, m: o.searches and m.one_class,
-        "gamma: there are no targets by which several values could be compared; give one",
+        "gamma: without targets, several values cannot be compared; give one",
     ),
     Rule(
         lambda o, m: o.searches and o.nu is not None,
-        "nu: settings are compared with an epsilon; give one value of C and of gamma",
+        "nu: several settings can only be compared with epsilon; give one value of C and of gamma",
     ),
     Rule(
         lambda o, m: o.nu is not None and not m.one_class and o.solver != DEFAULT,
-        f"nu, solver = {{o.solver}}: only {DEFAULT} finds epsilon by itself; give epsilon",
+        f"nu, solver = {{o.solver}}: only {DEFAULT} can solve nu-SVR; give epsilon instead of nu",
     ),
     Rule(
         lambda o, m: not o.exact and o.working_set is not None,
-        "working_set: parts are solved each by one rank; it is of --exact",
+        "working_set: it only applies to --exact, since each part is solved by one rank; leave it out",
     ),
     Rule(
         lambda o, m: not o.exact and bool(o.overlap) and o.partitioner == "random",
-        "overlap: random parts lie everywhere and have no borders; choose another partitioner",
+        "overlap: random parts have no borders at which to overlap; choose another partitioner",
     ),
     Rule(
         lambda o, m: o.exact and bool(_of_parts(o)),
-        lambda o, m: f"{_of_parts(o)}: exact is one problem of all rows; leave one of them out",
+        lambda o, m: f"{_of_parts(o)}: it applies to parts, and exact solves one problem of all rows; leave one out",
     ),
 )

@@ -1,9 +1,10 @@
-"""Support vector regression: epsilon-SVR or nu-SVR, one a part, or exact.
+"""Support vector regression, epsilon-SVR or nu-SVR: one model per part, or one exact model of all rows.
 
-In parts (the machinery of Algorithm 5): a partitioner makes P parts, one regression is trained on each, and nothing is
-sent meanwhile; a new row is answered by the model of the nearest centre, by those of the nearest four, weighted, or by
-the mean of all. About 2 s m nnz flops a part of m rows with s support vectors. Exact: the problem of all rows, of which
-every rank holds a share; what that sends is Dis-SMO's.
+In parts (as in Algorithm 5), a partitioner makes P parts, and one regression is trained on each; training sends
+nothing. A new row is predicted by the model of the nearest centre, by the weighted mean of the nearest four models, or
+by the mean of all. Training takes about 2 s m nnz flops per part of m rows with s support vectors.
+
+With ``--exact``, one problem of all rows is solved, which are distributed over the ranks, as in Dis-SMO.
 """
 
 from casvm.methods import of_values
@@ -11,7 +12,7 @@ from casvm.value_options import ValueMethod
 
 METHOD = svr = ValueMethod(
     name="svr",
-    summary="regression, in parts or exact",
+    summary="support vector regression, in parts or exact",
     trainer=of_values,
 )
 

@@ -1,4 +1,4 @@
-"""Regression and one class, as the commands see them: what is compiled, read, reported and written."""
+"""Regression and one-class SVMs in the commands: warm-up, reading, reporting and writing."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from casvm.model.svr import SVRModel
 from casvm.search.regression import SCORE
 from casvm.value_options import PARTITIONERS, ValueMethod, ValueOptions
 
-_SMALL = ValueMethod(name="svr", summary="small problems, which compile the code of all methods", trainer=of_values)
-_NUMBERS = Targets(remedy="python -m casvm.casvm and its relatives learn classes")
+_SMALL = ValueMethod(name="svr", summary="small problems that compile the code of all methods", trainer=of_values)
+_NUMBERS = Targets(remedy="for class labels, use python -m casvm.casvm or another classifier")
 _NOT_NEEDED = Targets(text=True, needed=False)
 
 
@@ -41,11 +41,11 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
     also = "; or the settings that were compared: give several values of --C, --epsilon or --gamma"
 
     def check(self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator) -> dict[str, Path]:
-        """LIBSVM's files are written by one process."""
+        """Check --libsvm; returns the further output files."""
         return check_libsvm(job, options.kernel, comm)
 
     def warm_up(self, dtype: str, options: ValueOptions) -> None:
-        """Compile what prediction needs, and nu-SVR or the search where they are asked for."""
+        """Compile the code of prediction, and of nu-SVR or the search if they are requested."""
         self.warm_up_prediction(dtype)
         own = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
         if own is not None:
@@ -53,7 +53,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
             _SMALL(Dataset(X, X[:, 0].astype(np.float64)), ValueOptions(max_iter=50, **own))
 
     def warm_up_prediction(self, dtype: str) -> None:
-        """A small regression in two parts, and one class: they use all other compiled code."""
+        """Compile all other code with a small regression in two parts and a small one-class SVM."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         y = X[:, 0].astype(np.float64)
         row_hashes(X, y)
@@ -64,7 +64,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
     def read(
         self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
-        """Training rows with their targets, which one class does without, and test rows if there are any."""
+        """Read training rows with their targets (not needed for one class), and test rows if there are any."""
         train, test = reading.read(job, comm, limit, _NOT_NEEDED if method.one_class else _NUMBERS)
         if not method.one_class:
             y = train.target()
@@ -77,23 +77,23 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
         return train, test
 
     def draws(self, method: ValueMethod, options: ValueOptions) -> str:
-        """The settings that were compared."""
+        """Name of the figure of --plot: the grid, if settings were compared."""
         return "grid" if options.searches else ""
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
-        """GridColumns of the grid: C, gamma and the score; of several epsilons the best."""
+        """Columns of the grid in the report: C, gamma and the score, with the best of several epsilons."""
         return GridColumns("gamma", "C", f"cv_{SCORE}", "R^2 on rows left out")
 
     def load(self, path: Path, comm: Communicator) -> SVRModel:
-        """A saved model; collective."""
+        """Load a saved model; collective."""
         return SVRModel.load(path, comm)
 
     def targets(self, model: SVRModel) -> tuple[Targets, tuple[int, ...]]:
-        """Numbers; labels of any kind of one class, which looks at 1 and -1 alone."""
+        """Targets to read: numbers; for one class, labels of any kind, of which only 1 and -1 are used."""
         return (_NOT_NEEDED if model.svm_type == "one_class" else _NUMBERS), ()
 
     def tested(self, model: SVRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
-        """Values of this rank's test rows; collective."""
+        """Outputs for this rank's test rows; collective."""
         return {"values": model.decision_function(test.X, comm)}
 
     def metrics(
@@ -105,7 +105,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
     def judged(
         self, model: SVRModel, rows: Dataset, answers: NDArray[np.float64], comm: Communicator
     ) -> dict[str, Any]:
-        """Errors of a regression; of one class the outliers, and who is one where labels are 1 and -1. Collective."""
+        """Regression errors, or for one class the share of outliers and, with labels 1 and -1, accuracy. Collective."""
         with comm.phase("predict"):
             if model.svm_type != "one_class":
                 return dict(errors.regression_metrics(rows.target(), answers, comm))
@@ -114,7 +114,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
     def report(
         self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions, job: Training
     ) -> dict[str, Any]:
-        """The parameters as numbers, and what each part's solver did."""
+        """Fields of the report: parameters as numbers, and solver statistics of each part."""
         model = fitted.model
         kernel = model.kernel
         assert kernel is not None
@@ -127,12 +127,12 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
         return fields(fitted, params)
 
     def save(self, fitted: SVMFit[SVRModel], job: Training) -> None:
-        """LIBSVM's files."""
+        """Write LIBSVM's files."""
         if job.libsvm is not None:
             export_libsvm(fitted.model, job.libsvm)
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """The best settings."""
+        """Yield lines of the table: the best settings."""
         if made["grid"]:
             names = [name for name in ("C", "epsilon", "gamma") if name in made["grid"][0]]
             lines = best_lines(made["grid"], names, self.columns(made))
@@ -145,56 +145,56 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
         notes, found = list(fitted.notes), fitted.search
         if found is None and options.searches:
             notes.append(
-                "there are too few rows to compare settings: C, epsilon and gamma = scale, where none was named"
+                "there are too few rows to compare settings: C, epsilon and gamma that were not given are set to scale"
             )
         if found is not None:
             notes += at_the_end(found.axes, found.chosen)
             if found.stopped:
-                notes.append(f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at their limit")
+                notes.append(f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at the limit")
         if options.partitioner == "random" and len(fitted.sizes) > 1 and fitted.model.route == "nearest":
             notes.append("random parts: --route all, the mean of all models, is usually more accurate")
         return notes
 
     def details(self, made: dict[str, Any]) -> Iterator[str]:
-        """The grid, and each part."""
+        """Yield the lines of --verbose: each setting, and each part."""
         for row in made["grid"]:
             where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "epsilon", "gamma") if name in row)
             yield f"{where}: {row[f'cv_{SCORE}']:.5f}"
         yield from part_lines(made)
 
     def check_prediction(self, model: SVRModel, job: Predicting) -> None:
-        """Refuse what classes alone have."""
+        """Refuse options that only apply to classifiers."""
         if job.probability:
-            raise InputError("--probability: the model has no classes, whose probabilities could be told")
+            raise InputError("--probability: the model has no classes; leave it out")
         if job.decisions and model.svm_type != "one_class":
-            raise InputError("--decisions: the model is a regression's, whose predictions are its values")
+            raise InputError("--decisions: the model is a regression's, which only has predictions; leave it out")
 
     def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> NDArray[np.float64]:
-        """Values of this rank's rows; collective."""
+        """Outputs for this rank's rows; collective."""
         return model.decision_function(rows.X, comm)
 
     def predictions(self, model: SVRModel, answers: NDArray[np.float64], decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``; of one class 1 or -1, and on request the decision."""
+        """Column ``prediction``, for one class 1 or -1; and the decision of one class, if requested."""
         if model.svm_type != "one_class":
             return {"prediction": answers}
         return {"prediction": model.answers(answers), **({"decision": answers} if decisions else {})}
 
 
 def outlier_metrics(y: NDArray[Any] | None, predicted: NDArray[np.int64], comm: Communicator) -> dict[str, Any]:
-    """The share of rows that are outliers; where all labels are 1 and -1, how many are right, and which; collective.
+    """Share of predicted outliers; if all labels are 1 or -1, also accuracy, precision and recall. Collective.
 
     Parameters
     ----------
     y : ndarray, shape (n_local,), or None
-        Labels of any kind, -1 of an outlier.
+        Labels of any kind; -1 means outlier.
     predicted : ndarray of int64, shape (n_local,)
     comm : Communicator
 
     Returns
     -------
     dict
-        ``outliers``; and ``accuracy``, ``balanced_accuracy``, ``confusion`` (rows: true -1 and 1), ``precision`` and
-        ``recall`` of the outliers, None where nothing is divided by nothing.
+        ``outliers``; and ``accuracy``, ``balanced_accuracy``, ``confusion`` (rows: true -1 and 1), and ``precision``
+        and ``recall`` of the outliers, None for 0 / 0.
     """
     known = y is not None and y.dtype.kind in "biuf" and bool(np.isin(y, (-1, 1)).all())
     out, n = comm.allreduce(np.array([np.count_nonzero(predicted < 0), len(predicted)], np.int64)).tolist()

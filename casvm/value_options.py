@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
     from partition.base import Algorithm
 
-SCALE = "scale"  # of C, epsilon and tol: these numbers times the targets' deviation
+SCALE = "scale"  # value of C, epsilon or tol: these numbers times the targets' deviation
 _SEARCHED = ("C", "epsilon", "gamma")
 SCALED = {"C": 1.0, "epsilon": 0.1, "tol": 1e-3}
-NU = 0.5  # of one class
-PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # of the commands; the first one by default
+NU = 0.5  # default for one class
+PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # choices of the commands; the first is the default
 
 nu_share = checks.number(lambda nu: 0 < nu <= 1, "a number above 0 and at most 1")
 
@@ -60,13 +60,13 @@ def _at_least_zero_or_scale(value: object, name: str) -> float | str:
 
 @dataclass(frozen=True)
 class ValueOptions(DualOptions):
-    """Options of a training run, beside those of the dual problem; each option's text says what it is.
+    """Options of a training run, besides those of the dual problem; each option's help text describes it.
 
-    Of C, epsilon and gamma there may be several, as a tuple, or :data:`casvm.options.GRID`. Where none of them, nor nu,
-    is named (None), all three are a grid; otherwise those that are not are "scale". `tol` None is "scale" where C or
-    epsilon is "scale" or a grid, hence in units of the targets, and a number otherwise. Of one class, nu None is
-    :data:`NU`. `partitions` None is one part a rank, `partitioner` None the first of :data:`PARTITIONERS`; `progress`
-    is as :func:`cacore.progress.bar` yields it.
+    C, epsilon and gamma may be a number, a tuple of several, or :data:`casvm.options.GRID`; None means not given. If
+    none of them nor nu is given, all three are a grid; otherwise the missing ones are "scale". `tol` None is "scale",
+    in units of the targets, if C or epsilon is "scale" or a grid, and a number otherwise. For one class, nu None is
+    :data:`NU`. `partitions` None means one part per rank, and `partitioner` None the first of :data:`PARTITIONERS`.
+    `progress` is a function as :func:`cacore.progress.bar` yields it.
     """
 
     C: Any = option(
@@ -133,7 +133,7 @@ class ValueOptions(DualOptions):
 
     def __post_init__(self) -> None:
         if self.nu is not None and self.epsilon not in (None, SCALE):
-            raise InputError("nu, epsilon: nu finds epsilon; give one of them")
+            raise InputError("nu, epsilon: nu determines epsilon; give one of them")
         unnamed = [name for name in _SEARCHED if getattr(self, name) is None]
         for name in unnamed:
             object.__setattr__(self, name, GRID if unnamed == list(_SEARCHED) and self.nu is None else SCALE)
@@ -142,25 +142,27 @@ class ValueOptions(DualOptions):
             object.__setattr__(self, "tol", SCALE if in_units else SCALED["tol"])
         super().__post_init__()
         if isinstance(self.gamma, tuple) and not declaration(self.kernel).has_width:
-            raise InputError("gamma: several values are given, and this kernel has none; leave it out")
+            raise InputError("gamma: several values are given, but this kernel has no gamma; leave it out")
         if self.quick and GRID not in (self.C, self.epsilon, self.gamma):
-            raise InputError(f"quick: neither C, epsilon nor gamma is a {GRID} that is made up; leave it out")
+            raise InputError(f"quick: it shortens a default grid, and neither C, epsilon nor gamma is {GRID}")
 
     @property
     def searches(self) -> bool:
-        """True if left-out rows choose, or at least judge, C, epsilon and gamma."""
+        """True if C, epsilon and gamma are chosen, or at least evaluated, by cross-validation."""
         given = [getattr(self, name) for name in _SEARCHED]
         return GRID in given or any(isinstance(value, tuple) for value in given) or self.cv is not None
 
     def checked(self, method: ValueMethod, ranks: int) -> int:
-        """The number of parts, if `method` on so many ranks can do what is asked for.
+        """Check the options for `method` on this number of ranks, and return the number of parts.
 
         Raises
         ------
         InputError
+            The first of :data:`casvm.rules.VALUE_RULES` that the options break; fewer parts than ranks; nu-SVR on
+            several ranks.
         """
         if self.exact and self.nu is not None and not method.one_class and ranks > 1 and not self.searches:
-            raise InputError("nu: rows on many ranks keep one sum, and not one of each sign; give epsilon, or one rank")
+            raise InputError("nu: the exact nu-SVR cannot be solved on several ranks; give epsilon, or use one rank")
         check(VALUE_RULES, self, method)
         P = 1 if self.exact else self.partitions or ranks
         if not self.exact and ranks > P:
@@ -170,7 +172,7 @@ class ValueOptions(DualOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ValueMethod(Method):
-    """A method whose models answer with a number per row: regression, or one class.
+    """A method whose models have one real output per row: regression or one class.
 
     Attributes
     ----------
@@ -184,7 +186,7 @@ class ValueMethod(Method):
 
     @property
     def without(self) -> Collection[str]:
-        """Options of every command that this one does not have: there are no classes, and one class has no search."""
+        """Common options that this command lacks: there are no classes, and one class has no search to plot."""
         return ("class_weight", "plot") if self.one_class else ("class_weight",)
 
     @property

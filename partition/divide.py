@@ -1,4 +1,4 @@
-"""Rows into parts by a partitioner or by its name: what the methods of all families call."""
+"""Dividing rows into parts by a partitioner or its name, for the methods of all families."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from partition.redistribute import Parts, redistribute
 
 
 def named(partitioner: str | Algorithm) -> Algorithm:
-    """The partitioner of this name, with its defaults; one that is a partitioner already as it is.
+    """The partitioner of this name, with its defaults; a partitioner is returned as it is.
 
     Raises
     ------
     InputError
-        There is none of this name.
+        There is no partitioner of this name.
     """
     if isinstance(partitioner, Algorithm):
         return partitioner
@@ -44,27 +44,27 @@ def divide(
     y: ArrayLike | None = None,
     ratio: bool = False,
 ) -> Division:
-    """Divide all ranks' rows into `n_parts` parts; collective. The cost is the partitioner's.
+    """Divide all ranks' rows into `n_parts` parts, at the cost of the partitioner; collective.
 
     Parameters
     ----------
     partitioner : str or Algorithm
-        A name, or a partitioner, which is not changed: its other parameters are used.
+        A name, or a partitioner, whose other parameters are used; it is not changed.
     n_parts : int
     X : ndarray or CSR, shape (n_local, d)
         This rank's rows. Not changed.
     comm : Communicator
     seed : int, RandomState or None
     y : ndarray of numbers, shape (n_local,), optional
-        Classes; looked at where `ratio` or the partitioner's own asks for it.
+        Classes; used if `ratio` is set here or in the partitioner.
     ratio : bool
         Balance every class as well as the parts' sizes.
 
     Raises
     ------
     InputError
-        On all ranks: more parts than rows, NaN or infinity, features that differ between ranks, `ratio` for a
-        partitioner that cannot.
+        On all ranks: more parts than rows, NaN or infinity, features that differ between ranks, or `ratio` for a
+        partitioner that cannot balance classes.
     """
     chosen = copy(named(partitioner))
     chosen.n_parts, chosen.random_state = n_parts, seed
@@ -76,9 +76,9 @@ def divide(
 
 
 def order_of(rows: Samples, seed: int, comm: Communicator) -> NDArray[np.int64]:
-    """The place of each of this rank's rows in the shuffled order of all ranks' rows; collective."""
+    """Place of each of this rank's rows in the shuffled order of all ranks' rows; collective."""
     first, n = comm.offset(len(rows))
-    # Not the row's number: rows of weight 0 have one, too.
+    # Not the row's number, since rows of weight 0 have one, too.
     return Shuffle(n, seed).position(np.arange(first, first + len(rows)))
 
 
@@ -87,17 +87,17 @@ def hand_out(
 ) -> Parts:
     """Send the rows to the owners of their parts; collective.
 
-    Those of a part lie in a shuffled order there, whatever the ranks, so that its first ones are a random sample.
+    The rows of a part are in a shuffled order, independent of the ranks, so that its first rows are a random sample.
 
     Parameters
     ----------
     rows : Samples
-        This rank's, as they were divided. They get a column "order" if they have none.
+        This rank's rows, as they were divided. A column "order" is added if they have none.
     division : Division
     owners : ndarray of int64, shape (P,)
         Rank of each part.
     seed : int
-        Of the order.
+        Seed of the order.
     comm : Communicator
     consume : bool
         As for :func:`partition.redistribute.redistribute`.
@@ -107,7 +107,7 @@ def hand_out(
     parts = redistribute(rows, division.labels, owners, comm, order="order", consume=consume)
     parts.centers, parts.sizes, parts.n_iter = division.centers, division.sizes, division.n_iter
     if is_stored(parts.X):
-        memory.give_back()  # numbers of all rows, which make room for those of a part
+        memory.give_back()  # memory of all rows' numbers, before those of the parts are allocated
     return parts
 
 
@@ -117,7 +117,7 @@ def deal(rows: Samples, P: int, seed: int, comm: Communicator) -> Parts:
     Raises
     ------
     InputError
-        On all ranks: fewer rows of a rank than it has parts.
+        On all ranks: a rank has fewer rows than parts.
     """
     lo, hi = P * comm.rank // comm.size, P * (comm.rank + 1) // comm.size
     n, count = len(rows), hi - lo

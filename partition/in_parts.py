@@ -1,4 +1,4 @@
-"""Training in parts, for every task: divide, choose, train, route. It reads beside Algorithms 5 and 10."""
+"""Training in parts, for every task: divide, choose, train, route; follows Algorithms 5 and 10 line by line."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def in_parts(task: PartTask[Part, Trained, Fitted], comm: Communicator) -> Fitte
 
     Notes
     -----
-    Training the parts sends nothing. Dividing the rows costs what the partitioner does, and each row travels once per
-    division; a search, its reductions.
+    Training the parts sends nothing. Dividing the rows sends what the partitioner does, and each row once per division.
+    A search sends its reductions.
     """
     # Algorithm 10, lines 1 to 7 (Algorithm 5, line 1): divide the rows.
     with comm.phase("partition"):
         parts = task.divided(0, comm)
     with comm.agreed():
         task.check_memory(parts, comm)
-    # Lines 8 and 13 to 23: compare the settings, by one reduction of their scores, and take the best one.
+    # Lines 8 and 13 to 23: compare the settings by one reduction of their scores, and take the best one.
     if task.searches:
         task.choose(parts, comm)
-    # Lines 9 to 12 (Algorithm 5, lines 2 and 3), with all rows; the same for other divisions of them.
+    # Lines 9 to 12 (Algorithm 5, lines 2 and 3), with all rows, for every division of them.
     model, numbers, busy = _trained(task, parts, 0, comm)
     for number in range(1, task.divisions):
-        del parts  # before the next ones
+        del parts  # frees memory before the next division
         with comm.phase("partition"):
             parts = task.divided(number, comm)
         other, lines, seconds = _trained(task, parts, number, comm)
@@ -50,21 +50,21 @@ def in_parts(task: PartTask[Part, Trained, Fitted], comm: Communicator) -> Fitte
 def _trained(
     task: PartTask[Part, Trained, Fitted], parts: Parts, division: int, comm: Communicator
 ) -> tuple[Trained, NDArray[np.float64], float]:
-    """The model of these parts, a line of statistics per part, and this rank's seconds; collective."""
+    """Train these parts: the model, statistics per part, and this rank's seconds; collective."""
     held = dict(parts)
     name = f"division-{division}-part" if division else "part"
 
     def load(number: int) -> tuple[str, Samples]:
         return f"{name}-{number:06d}", parts.some(held[number])
 
-    # Algorithm 5, line 2 (Algorithm 10, lines 9 to 12): each part is trained on its own, and nothing is sent.
+    # Algorithm 5, line 2 (Algorithm 10, lines 9 to 12): train each part by itself, without sending anything.
     with comm.phase("train"):
         begun = time.perf_counter()
         sizes = {number: rows.stop - rows.start for number, rows in held.items()}
         solved = task.completed(parts, solve_all(task, sizes, load, "training"), comm)
         busy = time.perf_counter() - begun
     comm.wait()
-    # Line 3: all ranks need the centres, by which new rows find their models.
+    # Line 3: all ranks need the centres to route new rows.
     with comm.phase("predict"):
         centers, sizes_of_all, owners = gathered(parts, comm)
         P = len(sizes_of_all)
@@ -83,13 +83,13 @@ def _trained(
 def solve_all(
     task: PartTask[Part, Trained, Fitted], sizes: dict[int, int], load: Callable[[int], tuple[str, Samples]], label: str
 ) -> dict[int, SolvedPart[Part]]:
-    """Solve this rank's problems, the largest first and as many side by side as there are threads.
+    """Solve this rank's problems, the largest first, with as many in parallel as there are threads.
 
     Parameters
     ----------
     task : PartTask
     sizes : dict of int to int
-        Rows per problem, by its number.
+        Number of rows of each problem.
     load : callable
         ``load(number)`` returns the name of a problem in a checkpoint, and its rows. Rows in a file are read while the
         problem is solved.

@@ -1,4 +1,4 @@
-"""The base of all models in parts: the ranks that hold them, their file, rows of other ranks and their answers."""
+"""The base of all models in parts: their ranks, their file, and prediction of rows on other ranks."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from cacore.io.model_file import check_rows, require
 from cacore.machine.threads import blocks
 from partition.routing import Soft, closest, nearest
 
-# Of every model in parts: P parts, d features. C is P, or 0 for pieces of one model.
+# Arrays of every model in parts: P parts, d features. C is P, or 0 for pieces of one model.
 SHARED: Layout = {
-    "centers": Array("float64", ("C", "d"), "of the parts, in standardised features"),
-    "sizes": Array("int64", ("P",), "training rows of each part"),
+    "centers": Array("float64", ("C", "d"), "centres of the parts, in standardised features"),
+    "sizes": Array("int64", ("P",), "number of training rows of each part"),
     **STANDARDIZER,
 }
 ROUTES = ("nearest", "soft", "all", "sum", "oracle")
-_GATHERED_ROWS = 1 << 16  # rows that visit all models at a time
+_GATHERED_ROWS = 1 << 16  # rows sent to all models at a time
 
-Answer = Callable[[int, Rows], NDArray[Any]]  # of a part, by its number, to some rows
+Answer = Callable[[int, Rows], NDArray[Any]]  # (number of a part, rows) -> the part's answers
 Model = TypeVar("Model", bound="InParts")
 
 
@@ -45,33 +45,35 @@ class InParts:
     ----------
     method : str
     route : {"nearest", "soft", "all", "sum", "oracle"}
-        The model of the nearest centre answers; the weighted mean of those of the nearest centres; or the mean of all
-        P models, which is right for random parts, whose centres say little; weighted too, if `soft` says how. "sum":
-        the parts are pieces of one model. "oracle": the best model, chosen with the true answer.
+        Models that predict a row. "nearest": the model of the nearest centre. "soft": the weighted mean of the models
+        of the nearest centres. "all": the mean of all P models, which suits random parts, whose centres carry little
+        information; weighted if there is a `soft`. "sum": the parts are pieces of one model. "oracle": the model with
+        the smallest error, given the true targets.
     centers : ndarray, shape (P, d)
-        In standardised features; (0, d) for pieces.
+        Centres in standardised features; (0, d) for pieces.
     sizes : ndarray of int64, shape (P,)
     owners : ndarray of int64, shape (P,)
         Rank of each part.
     standardizer : Standardizer or None
     dtype : str
-        Of the rows.
+        Floating-point type of the rows.
     soft : Soft or None
-        Weights of the route "soft", and of "all" where there are some.
+        Weights of the route "soft", and of "all" if it is weighted.
     divisions : int
-        How many times the rows were divided: the parts of each division lie side by side, and the mean of the
-        divisions' answers counts.
+        Number of divisions of the rows into parts. The parts of all divisions are numbered one after the other, and
+        predictions are averaged over the divisions.
     parts : dict of int to the family's model of a part
-        This rank's.
+        Models of this rank's parts.
     source : dict
-        How the training file was read: its target column, the number of its first feature.
+        How the training file was read: target column and number of the first feature.
     comm : Communicator or None
         The ranks that hold the parts; not part of a copy or a pickle.
     identity : str
-        Of a model that ranks trained or loaded together, the same on all of them, by which they tell models apart.
+        For a model that several ranks trained or loaded together, a name that is the same on all of them and differs
+        between models.
     """
 
-    family: ClassVar[str]  # in the file
+    family: ClassVar[str]  # name in the file
     shared_arrays: ClassVar[Layout] = SHARED
     part_arrays: ClassVar[Layout]
 
@@ -98,11 +100,11 @@ class InParts:
 
     @property
     def n_features(self) -> int:
-        """Features of a row."""
+        """Number of features of a row."""
         return int(self.centers.shape[1])
 
     def add(self, other: Self) -> None:
-        """Take over the parts of a model that was trained on another division of the same rows."""
+        """Add the parts of a model that was trained on another division of the same rows."""
         P = len(self.sizes)
         self.parts |= {P + part: one for part, one in other.parts.items()}
         for name in ("centers", "sizes", "owners"):
@@ -137,17 +139,17 @@ class InParts:
         return load_one_of((cls,), path, comm)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
-        """The family's attributes in the file, and its arrays that all ranks have."""
+        """The family's attributes and shared arrays for the file."""
         raise NotImplementedError
 
     def _stored_part(self, number: int) -> dict[str, Rows]:
-        """The arrays of a part of this rank that the file holds."""
+        """Arrays of one of this rank's parts for the file."""
         part = vars(self.parts[number])
         return {name: part[name] for name in self.part_arrays if part.get(name) is not None}
 
     @classmethod
     def _of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
-        """The model of what its file holds, if it holds what belongs there."""
+        """Check the contents of a file, and build the model."""
         P = len(parts.owners)
         sizes = {"P": P, "C": 0 if attributes["route"] == "sum" else P, **cls._shared_sizes(attributes)}
         layout.check(cls.shared_arrays, shared, sizes)
@@ -158,17 +160,17 @@ class InParts:
 
     @classmethod
     def _shared_sizes(cls, attributes: dict[str, Any]) -> dict[str, int]:
-        """Sizes that the family's attributes tell."""
+        """Sizes of arrays that follow from the family's attributes."""
         return {}
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
-        """Sizes of a part's arrays that are known without it."""
+        """Sizes of a part's arrays that are known without reading it."""
         raise NotImplementedError
 
     @classmethod
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
-        """The model of what its file holds; takes out of `attributes` and `shared` what is the family's own."""
+        """Build the model from its file's contents; removes the family's own items from `attributes` and `shared`."""
         soft = attributes.pop("soft")
         model = cls(
             **attributes, centers=shared["centers"], sizes=shared["sizes"], owners=parts.owners, parts=parts.held,
@@ -178,7 +180,7 @@ class InParts:
         return model
 
     def _check(self) -> None:
-        """Refuse what does not fit together; a family adds what is its own."""
+        """Refuse inconsistent fields; families add their own checks."""
         soft = self.soft
         require(self.route in ROUTES, f"route {self.route!r}")
         require(len(self.owners) and self.sizes.min() >= 0, "no parts, or sizes below 0")
@@ -189,16 +191,16 @@ class InParts:
         check_rows(self.dtype, self.source, self.standardizer, self.n_features)
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
-        """The answer of a part of this rank to the rows, shape (len(rows), ...)."""
+        """Answer of one of this rank's parts for the rows, shape (len(rows), ...)."""
         raise NotImplementedError
 
     def _answered(
         self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
     ) -> NDArray[np.float64]:
-        """The answer of the route for each of this rank's rows, shape (n_local, *shape); collective.
+        """Prediction, by the model's route, for each of this rank's rows, shape (n_local, *shape); collective.
 
-        A part's answer is that of :meth:`_answer`, or of `answer` in its place. "sum" and "all": every row visits
-        every rank. Otherwise each row travels to the ranks of the models that it asks, and the answers back.
+        A part's answer is that of `answer`, by default :meth:`_answer`. With "sum" and "all", every row is sent to
+        every rank. Otherwise each row is sent to the ranks of its models, and the answers are sent back.
         """
         ask, P = answer or self._answer, len(self.sizes)
         if self.route == "sum" or (self.route == "all" and P > 1):
@@ -211,7 +213,7 @@ class InParts:
         return np.asarray(np.einsum("ij...,ij->i...", values, weights))
 
     def _together(self, shape: tuple[int, ...], answer: Answer, rows: Rows) -> NDArray[np.float64]:
-        """The sum of the answers of this rank's parts, weighted by `soft` if there is one."""
+        """Sum of the answers of this rank's parts, weighted if there is a `soft`."""
         total = np.zeros((rows.shape[0], *shape))
         weights = None if self.soft is None else self.soft.of_all(rows, self.centers)
         for number in self.parts:
@@ -223,10 +225,10 @@ class InParts:
         self, Z: Rows, labels: NDArray[np.int32], comm: Communicator, shape: tuple[int, ...] = (),
         answer: Answer | None = None,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """The answer of part ``labels[i]`` to row i, shape (n_local, *shape); collective.
+        """Answer of part ``labels[i]`` for row i, shape (n_local, *shape); collective.
 
-        A part's answer is that of :meth:`_answer`, or of `answer` in its place.
-        Each row travels to the owner of its part, if that is another rank, and the answer back.
+        A part's answer is that of `answer`, by default :meth:`_answer`. Each row is sent to the owner of its part,
+        unless that is this rank, and the answer is sent back.
         """
         # Sorted by owner, and by part within an owner, so that a part's rows are one block.
         toward = self.owners[labels]
@@ -248,9 +250,9 @@ class InParts:
     def _weighted(
         self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The answers of the models of the nearest centres, nearest first, and their weights; see :meth:`_asked`.
+        """Answers of the models of the nearest centres, nearest first, and their weights; see :meth:`_asked`.
 
-        Shapes (n_local, D k, *shape) and (n_local, D k): D divisions side by side; k is 1 without weights.
+        The shapes are (n_local, D k, *shape) and (n_local, D k) for D divisions; k is 1 without weights.
         """
         soft, P = self.soft or Soft(1, 0.0), len(self.centers) // self.divisions
         found = [closest(Z, self.centers[lo : lo + P], min(soft.k, P)) for lo in range(0, len(self.centers), P)]
@@ -262,7 +264,7 @@ class InParts:
 
     @contextmanager
     def _ranks(self, comm: CommLike, call: str) -> Iterator[Communicator]:
-        """The ranks that are given, or those that trained or loaded the model, once all make this call; collective."""
+        """The given ranks, or those that trained or loaded the model, once all make the same call; collective."""
         with collective(self.comm if comm is None else comm) as ranks:
             if ranks.size > 1:
                 with ranks.uncounted():
@@ -274,7 +276,7 @@ class InParts:
             raise InputError("other ranks hold the model: save it, and load it on the ranks that use it")
 
     def _received(self, X: Rows, comm: Communicator) -> Rows:
-        """This rank's rows, checked on all ranks alike, and standardised."""
+        """This rank's rows, checked with the same result on all ranks, and standardised."""
         with comm.agreed():
             X = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer, self.source)
             self._check_ranks(comm)
@@ -283,7 +285,7 @@ class InParts:
 
 
 def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: CommLike = None) -> Model:
-    """Read a model of one of these kinds, whichever the file has; collective. See :meth:`InParts.load`."""
+    """Read a model of any of these kinds; collective. See :meth:`InParts.load`."""
     with collective(comm) as ranks:
         model = model_file.load(path, {kind.family: kind._of_file for kind in kinds}, ranks)
         model.identity = described(path) if ranks.size > 1 else ""
@@ -292,7 +294,7 @@ def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: CommLike =
 
 
 def one_piece_a_rank(shared: dict[str, Any], parts: model_file.StoredParts, join: Callable[[list[Any]], Any]) -> None:
-    """Join what each rank has read of a model in pieces, so that it holds one piece; `join` makes one of several."""
+    """Merge the pieces of one model that each rank has read into one piece per rank, with `join`."""
     ranks = np.unique(parts.owners)
     if parts.held:
         rank = int(np.searchsorted(ranks, parts.owners[next(iter(parts.held))]))
@@ -305,12 +307,12 @@ def visit(
     X: Rows, answer: Callable[..., NDArray[np.float64]], comm: Communicator, shape: tuple[int, ...] = (),
     op: str = "sum", column: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """The sum, or minimum, of what all ranks say of each row, shape (n_local, *shape); collective.
+    """Sum or minimum of all ranks' answers for each row, shape (n_local, *shape); collective.
 
-    ``answer(rows)``, shape (len(rows), *shape), is what this rank's models say together. It is ``answer(rows, values)``
-    where each row comes with a number, those of `column`, shape (n_local,). `op` is "sum" or "min".
+    ``answer(rows)`` returns the combined answer of this rank's models, shape (len(rows), *shape). If `column`, shape
+    (n_local,), has one number per row, the call is ``answer(rows, values)``. `op` is "sum" or "min".
 
-    Every row visits every rank, and one reduction of the answers follows, for 65,536 rows at a time.
+    Every row is sent to every rank, and one reduction of the answers follows, for 65,536 rows at a time.
     """
     out = np.empty((X.shape[0], *shape))
     longest = int(comm.allreduce(np.array([X.shape[0]]), "max")[0])

@@ -1,4 +1,4 @@
-"""A task that is learnt in parts: the steps in which the families differ from each other."""
+"""The base of tasks that are trained in parts: the steps in which the families differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Fitted = TypeVar("Fitted")
 
 @dataclass
 class SolvedPart(Generic[Part]):
-    """The model of a part, and its line of statistics, shape (s,)."""
+    """The model of a part, and its statistics, shape (s,)."""
 
     part: Part
     numbers: NDArray[np.float64]
@@ -33,22 +33,22 @@ class SolvedPart(Generic[Part]):
 
 @dataclass(kw_only=True)
 class PartTask(ABC, Generic[Part, Trained, Fitted]):
-    """A task for :func:`partition.in_parts.in_parts`: classes, values of a regression, one class.
+    """A task for :func:`partition.in_parts.in_parts`, such as classification, regression or one class.
 
     Attributes
     ----------
     P : int
-        Parts of a division.
+        Number of parts per division.
     route : {"nearest", "soft", "all"}
     statistics : int
-        Numbers in a part's line of statistics.
+        Number of statistics per part.
     divisions : int
-        How many times the rows are divided.
+        Number of divisions of the rows.
     searches : bool
         True if settings are compared before the parts are trained.
     checkpoint : Checkpoint or None
     progress : callable
-        As :func:`cacore.progress.bar` yields it.
+        A function as :func:`cacore.progress.bar` yields it.
     """
 
     P: int
@@ -61,41 +61,41 @@ class PartTask(ABC, Generic[Part, Trained, Fitted]):
 
     @abstractmethod
     def divided(self, number: int, comm: Communicator) -> Parts:
-        """This rank's parts of the n-th division of the rows; collective."""
+        """This rank's parts of the division with this number; collective."""
 
     @abstractmethod
     def check_memory(self, parts: Parts, comm: Communicator) -> None:
-        """Refuse parts that do not fit in memory while they are solved; local."""
+        """Refuse parts that do not fit in memory for training; local."""
 
     @abstractmethod
     def choose(self, parts: Parts, comm: Communicator) -> None:
-        """Compare settings in these parts, and take the best one for all that follows; collective."""
+        """Compare settings on these parts, and use the best one from now on; collective."""
 
     @abstractmethod
     def solve(self, number: int, rows: Samples, side_by_side: int) -> dict[str, NDArray[Any]]:
-        """Solve a part while so many are solved side by side: the arrays that a checkpoint keeps.
+        """Solve a part, while `side_by_side` parts are solved in parallel; returns arrays to store in a checkpoint.
 
-        "statistics" is the part's line. The same arrays make the part's model in :meth:`part`.
+        The array "statistics" has the part's statistics. :meth:`part` builds the part's model from the same arrays.
         """
 
     @abstractmethod
     def part(self, rows: Samples, kept: dict[str, NDArray[Any]]) -> Part:
-        """The model of the part with these rows, from what :meth:`solve` returned."""
+        """Model of the part with these rows, from the arrays of :meth:`solve`."""
 
     def completed(
         self, parts: Parts, solved: dict[int, SolvedPart[Part]], comm: Communicator
     ) -> dict[int, SolvedPart[Part]]:
-        """The solved parts with what is fitted to them afterwards; collective."""
+        """The solved parts, after any fits that need all of them; collective."""
         return solved
 
     @abstractmethod
     def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
-        """Weights of the models of several parts, if the route needs them; collective."""
+        """Weights for combining the models of several parts, if the route needs them; collective."""
 
     @abstractmethod
     def model(self, **where: Any) -> Trained:
-        """The model, given the fields of :class:`partition.model.InParts` that say where its parts are."""
+        """The model, given the fields of :class:`partition.model.InParts` that describe where its parts are."""
 
     @abstractmethod
     def fit(self, model: Trained, numbers: NDArray[np.float64], busy: NDArray[np.float64]) -> Fitted:
-        """The result of training: `numbers` has a line per part, `busy` the seconds per rank."""
+        """The result of training; `numbers` has the statistics of each part, `busy` the seconds of each rank."""

@@ -1,4 +1,4 @@
-"""What Open MPI itself says it sent, beside what the communicator counted; started by test_openmpi_monitoring.py.
+"""Bytes that Open MPI itself counts, beside those of the communicator; started by test_openmpi_monitoring.py.
 
     mpiexec --mca pml_monitoring_enable 1 -n 3 python tests/openmpi_monitoring.py OUT.json DATA MODEL NAME ...
 

@@ -67,7 +67,7 @@ def used(own):
 
 
 class Model:
-    """What an LRU cache holds, the latest last."""
+    """Reference of an LRU cache's contents, the most recent last."""
 
     def __init__(self, slots):
         self.slots, self.kept, self.hits, self.misses = slots, OrderedDict(), 0, 0

@@ -85,7 +85,7 @@ def test_report(what, inputs, tmp_path, capsys):
 
 @pytest.mark.parametrize("what", COMMANDS)
 def test_is_the_estimator(what, inputs, tmp_path):
-    """Of the same options."""
+    """The command gives the same model as the estimator with the same options."""
     words, (X, y), (T, _) = COMMANDS[what][0], split_rows("train", 3), split_rows("test", 3)
     made = reported("asygcd", [inputs / "three.h5", *words, "--tol", "1e-6", "--model", tmp_path / "m.h5"], tmp_path)
     given = {"tol": 1e-6, "threads": int(words[1])}
@@ -113,7 +113,7 @@ def test_threads_and_caches_do_not_matter(inputs, tmp_path):
 
 
 def test_as_a_program(python, inputs, tmp_path):
-    """As a user starts it, and the prediction after it."""
+    """Training and prediction as a user starts them."""
     done = python("-W", "error", "-m", "asygcd", inputs / "good.h5", "--threads", "2", "--model", "m.h5", "--report",
                   "r.json", cwd=tmp_path)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

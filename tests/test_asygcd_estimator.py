@@ -89,7 +89,7 @@ def test_attributes(k, multi_class, csr):
 
 
 def check_gap(model, X, y, precision, rel):
-    """What it says: the violation and the objective by hand."""
+    """The reported gap and objective are those computed by hand."""
     s = np.where(y, 1.0, -1.0)
     beta = np.zeros(150)
     beta[model.support_] = model.dual_coef_[0]
@@ -189,7 +189,7 @@ def test_weight_zero_is_absence(standardize, multi_class, k, csr):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_weights_scale_the_bound(threads):
-    """Of each row, times its class's."""
+    """The bound of each row is C times its weight and its class's weight."""
     X, y = clouds()
     w = np.random.default_rng(1).uniform(0.1, 3, 150)
     K = rbf_kernel(X, gamma=GAMMA)

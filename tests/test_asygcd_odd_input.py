@@ -57,7 +57,7 @@ def test_memory_too_small(monkeypatch):
     X, y = clouds()
     assert fitted(X, y).fit_status_ == 0  # a cache of all columns is smaller than a GiB
     monkeypatch.setattr("cacore.machine.memory.available", lambda: 10**4)
-    message = refusal(fitted, X, y, match="the kernel cache needs")
+    message = refusal(fitted, X, y, match="storing packed rows and the kernel cache needs")
     assert len(re.findall(r"[\d.e-]+ GiB", message)) == 2
     assert "use a smaller cache, or fewer rows" in message
 

@@ -94,7 +94,7 @@ def test_many_rows(threads):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kernel", ["gaussian", "linear"])
 def test_wide_sparse_rows(kernel, threads):
-    """Of more features than are packed."""
+    """Sparse rows with more features than are packed."""
     rng = np.random.default_rng(0)
     y = np.arange(120) % 2
     X = sp.hstack([sp.random(120, 6000, 0.01, random_state=rng), (y * rng.uniform(0, 2, 120))[:, None]], "csr")
@@ -217,7 +217,7 @@ def test_two_classes_are_one_problem():
 @pytest.mark.parametrize("weighted", [False, True], ids=["rows alike", "rows weighted"])
 @formats
 def test_standardized(csr, weighted, gamma):
-    """As scaled by hand; CSR rows are not shifted."""
+    """Standardising equals scaling by hand; CSR rows are not shifted."""
     (X, y), (T, _) = clouds(csr=csr), clouds(60, seed=1, csr=csr)
     factors = np.array([1, 100, 1e-3, 7.0])
     X, T = (sp.csr_matrix(A.multiply(factors)) if csr else A * factors + 5 for A in (X, T))

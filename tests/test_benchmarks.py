@@ -112,7 +112,7 @@ def test_rows_that_are_made(name, tmp_path, capsys):
 def test_no_picture(no_data, capsys):
     Results("x", [{"race": "one", "rival": "a", "peer": "a", "seconds": 1.0}]).save(no_data / "x.json")
     assert command.main(["plot", "x.json", "x.png", "--what", "matrix"]) == 2
-    assert "no picture of matrix, but of race" in capsys.readouterr().err
+    assert "no plot of matrix, but of race" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_not_there(monkeypatch, capsys):

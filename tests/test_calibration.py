@@ -167,7 +167,7 @@ def test_pairs_of_some_classes():
 
 
 def test_folds():
-    """Of all ranks' rows; as many as two numbers need."""
+    """Folds divide the rows of all ranks, and there are as many as two parameters need."""
     codes = np.random.default_rng(0).integers(0, 3, 101)
     fold = global_folds(codes, 3, ALONE)
     counts = [np.bincount(fold[codes == code], minlength=FOLDS) for code in range(3)]
@@ -178,7 +178,7 @@ def test_folds():
 
 @pytest.mark.parametrize("kind", ["by the solver", "in memory", "pair by pair"])
 def test_left_out_decisions(kind, monkeypatch):
-    """Those of a training without the fold, of the pair's rows; rows of bound 0 are absent."""
+    """Decisions equal those of trainings without the fold, on the pair's rows; rows of bound 0 are ignored."""
     monkeypatch.setattr(in_part, "MOST", 0 if kind == "by the solver" else 3000)
     if kind == "pair by pair":
         monkeypatch.setattr(in_part.Whole, "of", lambda *given: None)

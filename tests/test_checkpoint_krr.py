@@ -208,7 +208,7 @@ def test_other_threads_are_another_run(tmp_path, monkeypatch):
 
 
 def test_what_may_differ(tmp_path, systems):
-    """What was free, and who watches; CSR rows with the same numbers are the same rows."""
+    """Free memory and the progress display may differ; CSR rows with the same numbers are the same rows."""
     first = train(bkrr2.METHOD, replace(GRID, standardize=False), tmp_path)
     told = []
 

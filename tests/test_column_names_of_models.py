@@ -102,7 +102,7 @@ def test_importances_have_names(tmp_path, capfd):
     files = ["--report", tmp_path / "r.json", "--plot", tmp_path / "f.png"]
     run("cakrr.bkrr2", [tmp_path / "t.csv", *words, *files])
     told, report = flat(capfd.readouterr().out), json.loads((tmp_path / "r.json").read_text())
-    assert "features that count most: a (0." in told
+    assert "most important features: a (0." in told
     assert report["metric"]["names"] == ["c", "$p_q", "a", "b"]
     assert report["data"]["columns"]["target"] == ["y"]
     labels = {"named": report["metric"], "bare": {k: v for k, v in report["metric"].items() if k != "names"}}

@@ -131,7 +131,7 @@ def test_native_splits_of_different_orders(csr, tmp_path):
 
 
 def test_arrays_that_are_not_names(tmp_path):
-    """Of a file from elsewhere they are not looked at."""
+    """Arrays with these names in a file from elsewhere are ignored."""
     write_hdf5(tmp_path / "t.h5", train=(np.ones((4, 3)), np.ones(4)))
     with h5py.File(tmp_path / "t.h5", "a") as file:
         file["train/names"], file["train/target_names"] = ["r1", "r2", "r3", "r4"], np.ones(3)

@@ -12,7 +12,7 @@ from cacore.io.model_file import load
 
 
 class OneRank:
-    """What mpi4py's COMM_SELF looks like from outside; any other call would be an AttributeError."""
+    """A stand-in for mpi4py's COMM_SELF; any call that it lacks raises an AttributeError."""
 
     def Get_size(self):  # noqa: N802
         return 1

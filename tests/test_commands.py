@@ -1,4 +1,4 @@
-"""What the commands of all families do alike: labels and formats of classes, overlap, help, refusals."""
+"""Behaviour that the commands of all families share: labels and formats of classes, overlap, help, refusals."""
 
 from __future__ import annotations
 

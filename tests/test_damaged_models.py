@@ -239,6 +239,21 @@ def test_truncated(keep, family, saved, tmp_path):
     refused(family, path)
 
 
+def test_a_model_that_changes_while_it_is_read(saved, tmp_path, monkeypatch):
+    """Once its checksum has been found right, another model takes its place."""
+    path, other, check = tmp_path / "m.h5", tmp_path / "other.h5", model_file.check_seal
+    for place in (path, other):
+        place.write_bytes(saved["svm"])
+
+    def checked(*args):
+        check(*args)
+        other.replace(path)
+
+    monkeypatch.setattr(model_file, "check_seal", checked)
+    with pytest.raises(InputError, match=r"m\.h5: it changed while it was read"):
+        SVMModel.load(path)
+
+
 @families
 def test_no_file(family, tmp_path):
     assert "no such model file" in refused(family, tmp_path / "m.h5")

@@ -96,7 +96,7 @@ def test_a_bound_of_its_own_for_each_row():
 
 
 def test_rows_enough_for_single_precision():
-    """Which kernel values are computed in from 2000 rows on; what is told in the end is not."""
+    """From 2000 rows on, kernel values are in single precision; the reported objective and gap are not."""
     (_, y), (K, expected) = problem(3001), reference(n=3001)
     share = run(n=3001, working_set=128)
     check(share, K, y, C, 1e-3, 1e-7)

@@ -96,7 +96,7 @@ def test_parts_are_refused():
 
 def test_memory_is_refused():
     X, y = classes(2)
-    with pytest.raises(MemoryLimitError, match="a rank's rows and its kernel cache"):
+    with pytest.raises(MemoryLimitError, match="storing a rank's rows and its kernel cache needs"):
         trained(X, y, memory_limit=X.nbytes + 1000, cache_gib=1001 / GIB)
     trained(X, y, memory_limit=X.nbytes + 1000, cache_gib=1000 / GIB)
 

@@ -252,7 +252,7 @@ def test_what_a_callable_returns(what):
 def test_what_callables_cannot_do(tmp_path):
     X, y = moved()
     for model in (AsyGCDSVC(kernel=city), CASVC(2, kernel=city, solver="asygcd")):
-        with pytest.raises(InputError, match="Asy-GCD evaluates kernels in compiled code, and not a callable"):
+        with pytest.raises(InputError, match="Asy-GCD cannot evaluate a callable kernel"):
             model.fit(X, y > 3)
     with pytest.raises(InputError, match="sigma: the callable kernel has no width"):
         DKRR(kernel=city, sigma=1.0).fit(X, y)
@@ -303,7 +303,7 @@ def test_precomputed_ridge_refused(tmp_path):
     K = city(X, X)
     for given, data, message in (
         ({}, K[:, :50], r"a precomputed kernel must be square; this one has shape \(130, 50\)"),
-        ({}, sp.csr_matrix(K), "a precomputed kernel has to be dense"),
+        ({}, sp.csr_matrix(K), "a precomputed kernel must be dense"),
         ({"sigma": 1.0}, K, "sigma: a precomputed kernel has no width"),
     ):
         with pytest.raises(InputError, match=message):

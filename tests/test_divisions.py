@@ -40,7 +40,7 @@ def heavy(n=300, seed=0):
 
 
 def test_scores_are_those_of_ranks():
-    """Of distinct values norm.ppf((rank - 1/2) / n), to what 1,001 quantiles can tell."""
+    """Scores of distinct values are norm.ppf((rank - 1/2) / n), to the accuracy of 1,001 quantiles."""
     x = np.random.default_rng(0).standard_cauchy(size=5000)
     scores = normal_scores(x[:, None], quantiles_of(x[:, None], 0, Communicator()))[:, 0]
     expected = norm.ppf((rankdata(x) - 0.5) / len(x))
@@ -76,7 +76,7 @@ def test_a_sample_of_many_rows(dtype):
 
 @pytest.mark.parametrize("make", [BKRR2, KKRR2, DCKRR, TwoLevelKRR, DKRR])
 def test_quantile_is_training_on_scores(make, tmp_path):
-    """As a pipeline with the same map in front; the model carries the map, in its file too."""
+    """Training equals a pipeline with the same map in front; the model carries the map, also in its file."""
     (X, y), (T, _) = heavy(), heavy(80, 1)
     given = {"sigma": 2.0, "lam": 1e-3, "random_state": 3, **(COARSE if make is TwoLevelKRR else {})}
     given |= {} if make is DKRR else {"n_parts": 3}
@@ -191,11 +191,11 @@ X4, Y4 = heavy(40)
 SPARSE = sp.csr_matrix(X4)
 BAD = {
     "a word": (BKRR2(scaling="x"), X4, "scaling = 'x': it must be one of deviation, quantile, auto"),
-    "not scaled": (BKRR2(scaling="auto", standardize=False), X4, "features are not scaled without standardize"),
-    "sparse": (BKRR2(scaling="quantile"), SPARSE, "the rows are sparse, and normal scores would fill them"),
-    "sparse, exact": (DKRR(scaling="auto"), SPARSE, "the rows are sparse, and normal scores would fill them"),
+    "not scaled": (BKRR2(scaling="auto", standardize=False), X4, "features are only scaled with standardize"),
+    "sparse": (BKRR2(scaling="quantile"), SPARSE, "normal scores would make the sparse rows dense"),
+    "sparse, exact": (DKRR(scaling="auto"), SPARSE, "normal scores would make the sparse rows dense"),
     "none": (BKRR2(n_divisions=0), X4, "n_divisions = 0: it must be a whole number"),
-    "a matrix": (DKRR(kernel="precomputed", scaling="quantile"), X4 @ X4.T, "features are not scaled"),
+    "a matrix": (DKRR(kernel="precomputed", scaling="quantile"), X4 @ X4.T, "features are only scaled"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the pages name exists: files, definitions in them, modules that are run; and their Python examples work."""
+"""Everything that the pages name exists: files, definitions, modules that are run; and their Python examples work."""
 
 from __future__ import annotations
 

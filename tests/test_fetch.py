@@ -55,17 +55,17 @@ def test_converted(server, tmp_path, capsys):
     out = fetch.fetch("SUSY", tmp_path)
     shapes = native.describe(out)
     assert (shapes["train"].n, shapes["test"].n, shapes["train"].d) == (TRAIN, ROWS - TRAIN, FEATURES)
-    assert "nobody has published one" in capsys.readouterr().out
+    assert "none is published for comparison" in capsys.readouterr().out
     digest = hashlib.sha256(server.body).hexdigest()
     assert (tmp_path / fetch.SUMS).read_text() == f"{digest}  small.csv.gz\n"
     assert {file.name for file in tmp_path.iterdir()} == {"SUSY.h5", fetch.SUMS}
     fetch.fetch("SUSY", tmp_path, keep=True)
-    assert "as at the first download" in capsys.readouterr().out
+    assert "as in the first download" in capsys.readouterr().out
     assert (tmp_path / "small.csv.gz").read_bytes() == server.body
 
 
 def test_goes_on(server, tmp_path):
-    """What an interrupted download has left is not fetched again."""
+    """The bytes that an interrupted download left are not fetched again."""
     server.until = 100
     with pytest.raises(InputError, match="100 bytes of"):
         fetch.fetch("SUSY", tmp_path)
@@ -83,16 +83,16 @@ def test_another_file(server, tmp_path):
     """Against the first download, and against a published checksum."""
     fetch.fetch("SUSY", tmp_path)
     server.body = gzip.compress(b"1,2,3,4\n" * ROWS, mtime=0)
-    with pytest.raises(InputError, match="kept in"):
+    with pytest.raises(InputError, match="the one in "):
         fetch.fetch("SUSY", tmp_path)
-    with pytest.raises(InputError, match="the one published is 00"):
+    with pytest.raises(InputError, match="the published one is 00"):
         fetch.verify(tmp_path / "small.csv.gz", "00")
 
 
 def test_another_number_of_rows(server, tmp_path, monkeypatch):
     wrong = fetch.Source((server.url,), ROWS + 1, FEATURES, fetch.SETS["SUSY"].convert)
     monkeypatch.setitem(fetch.SETS, "SUSY", wrong)
-    with pytest.raises(InputError, match="61 of 3 were expected"):
+    with pytest.raises(InputError, match="61 rows of 3 were expected"):
         fetch.fetch("SUSY", tmp_path)
     assert not (tmp_path / "SUSY.h5").exists()
 

@@ -42,7 +42,7 @@ def test_finite_differences(csr, kind):
 @formats
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_sums_of_products(dtype, csr, kind, monkeypatch):
-    """Of all expansions, in blocks of rows, with what a coarse model adds; in double precision."""
+    """Gradients summed over all expansions, in blocks of rows, with those of a coarse model; in double precision."""
     kernel, X, Z, c = problem(kind, csr)
     X, Z, base = X.astype(dtype), Z.astype(dtype), np.random.default_rng(1).normal(size=(2, 23, 4))
     monkeypatch.setattr(gradients, "_BYTES", 8 * 17 * 5)  # five rows at a time

@@ -55,7 +55,7 @@ def alone(tmp_path):
 
 
 def wrong(done):
-    """What the command says is wrong."""
+    """The faults that the command reports."""
     return re.findall(r"^WRONG: (.*)$", done.stdout, re.MULTILINE)
 
 

@@ -100,7 +100,8 @@ def test_test_rows_as_wide_as_the_other_file(tmp_path, refuses):
     (tmp_path / "a").write_text("1 1:1 2:3\n-1 1:5 2:3\n")
     (tmp_path / "b").write_text("1 1:1\n-1 1:2 2000000:4\n")
     words = ["convert", "a", "out.h5", "--test", "b", *COMMAND]
-    refuses("cacore.io", words, "a: 2,000,000 features, as in the other file, needs 0.0298 GiB", tmp_path)
+    message = "a: a row of 2,000,000 features, as many as the other file has, needs 0.0298 GiB"
+    refuses("cacore.io", words, message, tmp_path)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "much"])

@@ -20,7 +20,7 @@ OWNERS = np.zeros(3, np.int64)
 
 
 def parts(dtype=np.float64, form=np.array):
-    """Of 2, 3 and 1 rows; the last has no support."""
+    """Arrays of parts with 2, 3 and 1 rows; the last part has no support."""
     out = {}
     for p, m in enumerate((2, 3, 1)):
         X = RNG.standard_normal((m, 4)) * (RNG.random((m, 4)) < 0.5)

@@ -37,7 +37,7 @@ HARD = [
 
 
 def check(words):
-    """As targets, of all doubles the bits."""
+    """Check the words as targets: the bits of all doubles."""
     found = scan("".join(f"{word}\n" for word in words).encode())
     assert (found.wrong, len(found.y)) == (GOOD, len(words))
     want = np.array([float(word) for word in words])

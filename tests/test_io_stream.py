@@ -19,7 +19,8 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.model_selection import train_test_split
 
 from cacore.comm import Communicator
-from cacore.io import growing, load, native, stream, text
+from cacore.errors import InputError
+from cacore.io import growing, load, native, stream, table, text
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 RNG = np.random.default_rng(7)
@@ -69,7 +70,7 @@ def test_libsvm(tmp_path, convert, first, entries, end):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_several_files_are_one(tmp_path, convert):
-    """Of several kinds of compression, with and without a line's end at theirs."""
+    """Files with different compressions are joined, with and without a final newline."""
     parts = [libsvm(1, 4, 20), libsvm(1, 3, 9), libsvm(1, 5, 20, 60)]
     paths = [tmp_path / name for name in "abc"]
     for path, part, end in zip(paths, parts, ["", ".gz", ".xz"], strict=True):
@@ -176,14 +177,23 @@ CHANGES = {
     "as long": lambda path: os.utime(path, (1, 1)),
     "shorter": lambda path: os.truncate(path, 50),
     "removed": lambda path: path.unlink(),
+    "another": lambda path: another_as_old(path),
 }
+
+
+def another_as_old(path):
+    """Another file of the same size, whose content is said to be as old."""
+    before, other = path.stat(), path.with_suffix(".other")
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(path)
 
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(
     ("form", "how"),
     [*product(["csv", "libsvm", "libsvm.gz", "npy", "parquet", "h5"], ["as long", "shorter"]), ("csv", "longer"),
-     ("libsvm", "removed")],
+     ("libsvm", "removed"), ("h5", "another"), ("csv", "another")],
 )  # fmt: skip
 def test_a_file_that_changes_while_it_is_read(form, how, tmp_path, monkeypatch, capfd):
     """Once its first rows were written: one line, and nothing is left behind."""
@@ -204,6 +214,41 @@ def test_a_file_that_changes_while_it_is_read(form, how, tmp_path, monkeypatch, 
     assert told.startswith(f"cacore.io: {path}: ")
     assert "it changed while it was read; " in told or (form == "h5" and how == "shorter")
     assert names(tmp_path) == ([] if how == "removed" else [path.name])
+
+
+@pytest.mark.parametrize("form", ["csv", "h5"])
+def test_a_file_that_vanishes_before_its_rows_are_read(form, tmp_path, monkeypatch, capfd):
+    """Once its form is known, which is looked at first: one line, as for one that never was there."""
+    path, kind = tmp_path / f"a.{form}", text.kind
+
+    def looked_at(*args):
+        found = kind(*args)
+        path.unlink()
+        return found
+
+    monkeypatch.setattr(text, "kind", looked_at)
+    write_form(path, form)
+    with pytest.raises(SystemExit) as ended:
+        run("cacore.io", ["convert", path, tmp_path / "out.h5"])
+    assert (ended.value.code, capfd.readouterr().err) == (2, f"cacore.io: {path}: no such file\n")
+    assert names(tmp_path) == []
+    write_form(path, form)
+    with pytest.raises(InputError, match="no such file"):
+        load(path, Communicator())
+
+
+def test_a_line_that_cannot_be_found_any_more(tmp_path, monkeypatch):
+    """The row of a number that is refused is named, though the text with its line is gone."""
+    path, check = tmp_path / "a.csv", table.Table.check_features
+    path.write_text("1,2\n3,nan\nnan,5\n")
+
+    def checked(rows, dtype):
+        path.unlink()
+        return check(rows, dtype)
+
+    monkeypatch.setattr(table.Table, "check_features", checked)
+    with pytest.raises(InputError, match=r"a\.csv: row 2, feature 0 is nan"):
+        load(path, Communicator())
 
 
 def test_files_that_do_not_fit_together(tmp_path, refuses):
@@ -250,7 +295,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, python, size, more):
 
 
 def test_a_return_ends_a_line_too(tmp_path, small_blocks):
-    """Of a header, and before a block that numpy reads because of its quotes: no row is lost, none is there twice."""
+    """A carriage return ends a header, and a row before a block that numpy reads because of its quotes."""
     rows = [(i, 2 * i, 3 * i) for i in range(60)]
     lines = [f"{a},{b},{c}" for a, b, c in rows]
     lines[50] = '"50",100,150'

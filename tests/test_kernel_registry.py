@@ -96,7 +96,7 @@ def test_asygcd(update, csr, tmp_path):
 
 @formats
 def test_ridge(csr, tmp_path):
-    """As everywhere in ridge regression, its gamma is 1 / (2 sigma^2)."""
+    """Gamma is 1 / (2 sigma^2), as everywhere in ridge regression."""
     (X, _), (T, _) = signs(csr=csr), signs(60, 1, csr)
     y = np.sin(dense(X)).sum(axis=1)
     told = RidgeOptions(
@@ -123,7 +123,7 @@ def test_derivatives(name, parameters):
     kernel, t, h = Kernel(name, gamma, degree, coef0), np.linspace(0.05, 4.0, 60), 1e-5
 
     def values(t):
-        """Of rows of one number: |sqrt(t) - 0|^2 = t, |t - 0| = t, and t x 1 = t."""
+        """Kernel values for rows of one number: |sqrt(t) - 0|^2 = t, |t - 0| = t, and t x 1 = t."""
         x, z = {PRODUCT: (t, 1.0), SQUARED: (np.sqrt(t), 0.0), L1: (t, 0.0)}[kernel.declared.of]
         return kernel.block(Points(x[:, None]), Points(np.array([[z]])))[:, 0]
 

@@ -73,7 +73,7 @@ def test_auto_says_which_and_why():
     assert note.startswith("solver cholesky: ")
     need = 8 * 157**2
     (note,) = fitted(X, y, solver="auto", rank=20, tol=1e-7).reasons
-    assert note == "solver cg: rank and tol would mean nothing to a factorisation"
+    assert note == "solver cg: rank and tol would not apply to a factorisation"
     result = fitted(X, y, solver="auto", memory_limit=need + 10_000)
     assert result.reasons[0].startswith("solver cg: a factorisation needs")
     assert result.iteration["iterations"][0] > 0
@@ -116,7 +116,7 @@ def test_pairs_that_cannot_be_solved_are_left_out():
     result = fitted(X, y, lam=(1e-20, 1e-2))
     assert [row["validation_mse"] is None for row in result.grid] == [True, False]
     assert "conjugate gradients have no solution: sigma 1.5 lambda 1e-20 (" in result.notes[0]
-    with pytest.raises(InputError, match=r"no pair .* conjugate gradients ended by .* larger --rank"):
+    with pytest.raises(InputError, match=r"no pair .* conjugate gradients stopped by .* larger --rank"):
         fitted(X, y, lam=(1e-20, 2e-20))
 
 
@@ -142,10 +142,10 @@ def test_command(tmp_path):
     ("words", "message"),
     [
         (["--solver", "lu"], "--solver"), (["--solver", "cg", "--tol", "0"], "--tol 0"),
-        (["--solver", "cg", "--lambda", "0"], "--lambda"), (["--rank", "5"], "rank: a factorisation has none"),
-        (["--max-time", "5"], "max-time: a factorisation has none"),
-        (["--tol", "1e-8"], "tol: a factorisation has none"),
-        (["--preconditioner", "local"], "preconditioner: a factorisation has none"),
+        (["--solver", "cg", "--lambda", "0"], "--lambda"), (["--rank", "5"], "rank: it does not apply to a factor"),
+        (["--max-time", "5"], "max-time: it does not apply to a factorisation"),
+        (["--tol", "1e-8"], "tol: it does not apply to a factorisation"),
+        (["--preconditioner", "local"], "preconditioner: it does not apply to a factorisation"),
         (["--solver", "cg", "--rank", "0"], "--rank 0"), (["--solver", "cg", "--scratch", "absent/x"], "--scratch"),
     ],
 )  # fmt: skip
@@ -155,7 +155,7 @@ def test_refusals(words, message, refuses, tmp_path):
 
 
 def test_time_is_up(monkeypatch):
-    """What is there is taken if it is better than none, and refused if nothing was begun."""
+    """A partial solution is used if it is better than none, and refused if nothing was begun."""
     X, y = smooth(300)
     told = {"max_time": 100.0, "rank": 20}
     monkeypatch.setattr(solver, "working_time", Clock(12.0).perf_counter)
@@ -164,9 +164,9 @@ def test_time_is_up(monkeypatch):
     assert result.iteration["stopped"] == ["time"]
     assert 1e-6 < result.residual[0] < 1
     monkeypatch.setattr(solver, "working_time", Clock(1e9).perf_counter)
-    with pytest.raises(InputError, match="--max-time 100 was over before the solution was better than none"):
+    with pytest.raises(InputError, match="--max-time 100 was exceeded before there was a useful solution"):
         fitted(X, y, **told)
-    with pytest.raises(InputError, match=r"no pair .* --max-time 100 was over: allow more"):
+    with pytest.raises(InputError, match=r"no pair .* --max-time 100 was exceeded: allow more"):
         fitted(X, y, **told, lam=(1e-5, 1e-2))
 
 

@@ -117,7 +117,7 @@ def test_a_small_ridge_has_a_factor_in_double_precision(lam, name):
 
 
 def test_a_file_is_given_back(tmp_path):
-    """What lay behind is gone from the disk, and the next values take its place."""
+    """The space behind the given length is freed on disk, and reused for the next values."""
     scratch = Scratch(tmp_path)
     first = scratch.write(np.ones(100))
     for _ in range(2):

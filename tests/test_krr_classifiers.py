@@ -85,7 +85,7 @@ def test_probabilities():
 
 @pytest.mark.parametrize("k", [2, 3])
 def test_weights(k):
-    """Of rows and of classes; a row of weight 0 counts as absent, and so does a class of such rows."""
+    """Weights of rows and of classes; rows of weight 0, and classes of such rows, are ignored."""
     X, y = drawn_clouds(k=k)
     w = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
     close(BKRR2Classifier(**PAIR).fit(X, y, w).decision_function(X), brute(X[w > 0], y[w > 0], X, w[w > 0]))
@@ -154,10 +154,10 @@ def test_classify(method, words, files, tmp_path):
 
 
 def test_what_commands_refuse(files, tmp_path, refuses):
-    refuses("cakrr.bkrr2", [files / "words.npz"], "the target is text; --classify learns its classes", tmp_path)
-    refuses("cakrr.bkrr2", [files / "train.csv"], "is not a number; --classify learns its classes", tmp_path)
+    refuses("cakrr.bkrr2", [files / "words.npz"], "the target is text; use --classify for classes", tmp_path)
+    refuses("cakrr.bkrr2", [files / "train.csv"], "is not a number; use --classify for classes", tmp_path)
     refuses("cakrr.bkrr2", [files / "real.h5", "--classify"], "is no whole number: leave --classify out", tmp_path)
-    refuses("cakrr.kkrr3", [files / "rows.h5", "--classify"], "looks at the one number", tmp_path)
+    refuses("cakrr.kkrr3", [files / "rows.h5", "--classify"], "is an oracle for a single numeric", tmp_path)
     refuses("cakrr.bkrr2", [files / "rows.h5", "--balanced"], "no classes without --classify", tmp_path)
 
 
@@ -168,7 +168,7 @@ def test_what_commands_refuse(files, tmp_path, refuses):
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("cls", [BKRR2Classifier, DKRRClassifier])
 def test_sigmoids_of_rows_left_out(cls, k, weighted):
-    """Of trainings without each row, with the ridge and the mean of all."""
+    """The sigmoids match trainings without each row, with the ridge and the mean of all rows."""
     X, y = drawn_clouds(40, k=k)
     w = np.where(np.arange(40) % 3, 1.0, 2.0) if weighted else np.ones(40)
     model = cls(**PAIR, probability=True).fit(X, y, w if weighted else None)
@@ -211,7 +211,7 @@ def test_calibrated_ones_are_better(k, tmp_path):
 def test_probabilities_that_are_refused():
     X, y = drawn_clouds()
     for cls, more in ((BKRR2Classifier, {"n_divisions": 2}), (cakrr.DCKRRClassifier, {"n_parts": 2})):
-        assert "a row is left out of its own part's model" in refusal(cls(probability=True, **more).fit, X, y)
+        assert "leave-one-out predictions are those" in refusal(cls(probability=True, **more).fit, X, y)
 
 
 def test_columns_of_probabilities(tmp_path):

@@ -48,7 +48,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("method", ["bkrr2", "kkrr2", "dckrr"])
 def test_report(method, python, inputs, tmp_path):
-    """As a user starts it; each method on one of the formats."""
+    """Report of the command as a user starts it; each method reads one of the formats."""
     form = dict(zip(("bkrr2", "kkrr2", "dckrr"), FORMATS, strict=True))[method]
     files = [str(inputs / word) if (inputs / word).exists() else word for word in FORMATS[form]]
     options = ["--partitions", "3", "--seed", "5", "--threads", "2", "--sigma", "0.5:2:3", "--lambda", "1e-6,1e-3"]
@@ -137,7 +137,7 @@ def test_notes(inputs, capsys):
     ],
 )
 def test_a_picture_of_the_settings(method, words, inputs, tmp_path, capsys):
-    """Of a grid that nobody named, too; and of what a coarse model tries."""
+    """A plot of the settings, also for default grids, and for those of a coarse model."""
     pytest.importorskip("matplotlib")
     run(f"cakrr.{method}", [inputs / "good.h5", *words, "--plot", tmp_path / "p.png", "--report", tmp_path / "r.json"])
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

@@ -60,7 +60,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("method", COMMANDS)
 def test_report(method, python, inputs, tmp_path):
-    """As a user starts it, without MPI."""
+    """Report of the command as a user starts it, without MPI."""
     oracle, whole = method.endswith("3"), method == "dkrr"
     words = ["--sigma", "0.5,1.5", "--lambda", "1e-3,1e-1", "--threads", "1", *COMMANDS[method], "--report", "r.json"]
     words += ([] if whole else ["--partitions", "3"]) + ([] if oracle else ["--model", "m.h5"])
@@ -133,8 +133,8 @@ BAD = {
     "coarse lambda": ("twolevel", ["good.h5", "--coarse-lambda", "1:2"], "--coarse-lambda 1:2"),
     "centers of others": ("bkrr2", ["good.h5", "--centers", "10"], "--centers"),
     "parts of the exact": ("dkrr", ["good.h5", "--partitions", "3"], "partitions = 3: dkrr has one model"),
-    "route of the exact": ("dkrr", ["good.h5", "--route", "soft"], "route soft: dkrr has a route of its own"),
-    "route of an oracle": ("bkrr3", ["good.h5", "--route", "nearest"], "route nearest: bkrr3 has a route of its own"),
+    "route of the exact": ("dkrr", ["good.h5", "--route", "soft"], "route soft: dkrr has only its own route"),
+    "route of an oracle": ("bkrr3", ["good.h5", "--route", "nearest"], "route nearest: bkrr3 has only its own route"),
     "unknown route": ("bkrr2", ["good.h5", "--route", "oracle"], "--route"),
     "loo of a mean": ("dckrr", ["good.h5", "--select", "loo"], "select loo"),
     "loo of two levels": ("twolevel", ["good.h5", "--select", "loo"], "select loo"),

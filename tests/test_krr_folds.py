@@ -201,7 +201,7 @@ def test_no_pair_needs_to_suit_all_parts(select):
 
 
 class Bar:
-    """What a progress bar was told; one more of `bars`."""
+    """A progress bar that records its calls; appends itself to `bars`."""
 
     def __init__(self, bars, label, total):
         bars.append(self)
@@ -261,9 +261,9 @@ X4, Y4 = rows(40)
 BAD = {
     "one fold": (BKRR2(cv=1, lam=LAMS), "cv = 1: it must be a whole number"),
     "more folds than rows": (BKRR2(1, cv=41, lam=LAMS), "cv = 41: there are only 40 rows; ask for fewer folds"),
-    "leave-one-out": (BKRR2(cv=5, select="loo", lam=LAMS), "select loo leaves out every row already"),
-    "kernels": (BKRR2(per_part=True, kernel="auto"), "kernel auto is one choice; name a kernel"),
-    "divisions": (BKRR2(per_part=True, n_divisions=2), "does not fit those of another"),
+    "leave-one-out": (BKRR2(cv=5, select="loo", lam=LAMS), "select loo already leaves out every row"),
+    "kernels": (BKRR2(per_part=True, kernel="auto"), "kernel auto chooses one kernel for all parts; name"),
+    "divisions": (BKRR2(per_part=True, n_divisions=2), "do not apply to another division"),
     "a word": (BKRR2(sigma="automatic"), "sigma = 'automatic': a number or a list of numbers is needed"),
 }
 
@@ -278,9 +278,9 @@ def test_refused(what):
 @pytest.mark.parametrize("given", [{"cv": 3}, {"per_part": True}])
 def test_methods_with_a_model_of_all_rows(method, given):
     message = refusal(method, Dataset(X4, Y4), RidgeOptions(**given))
-    assert "of all rows, which one share judges; leave it out" in message
+    assert "of all rows, so only one held-out share; leave it out" in message
 
 
 def test_oracles_are_judged_by_test_rows():
     message = refusal(bkrr3, Dataset(X4, Y4), RidgeOptions(partitions=2, cv=3))
-    assert "the test rows judge" in message
+    assert "the settings are compared on the test rows" in message

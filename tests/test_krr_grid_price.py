@@ -1,4 +1,4 @@
-"""What makes a grid cheap changes no answer: inner products kept, one reduction a sigma, closed forms."""
+"""The optimisations of a grid change no result: stored inner products, one reduction per sigma, closed forms."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows(m, csr=False, seed=0):
 
 
 def system(X, weights=None, kernel=None, room=3):
-    """As the grid makes them, in a workspace that an earlier part left dirty."""
+    """A part's system as the grid makes it, in a workspace with an earlier part's values."""
     workspace = Workspace(X.shape[0] + room, X.dtype)
     workspace.matrix(X.shape[0] + room)[:] = np.nan
     return PartSystem(X, workspace, kernel or Kernel(), weights, grid=True)
@@ -127,7 +127,7 @@ def test_band_is_kernel_ridge(weighted):
 
 
 def test_band_in_single_precision():
-    """What the condition, at most 1 + 1/lambda, leaves of 7 digits; in the rows' dtype."""
+    """Accuracy is what the condition number, at most 1 + 1/lambda, leaves of 7 digits; in the rows' dtype."""
     X, y, _ = rows(200)
     lams = tuple(np.geomspace(1e-2, 1.0, 7))
     got, good = system(X.astype(np.float32)).solve(Kernel.gaussian(1.0), lams, y[None])

@@ -60,7 +60,7 @@ def test_coverages_that_are_refused():
     with pytest.raises(InputError, match="adaptive = 'both': it must be one of True, False, std, parts"):
         BKRR2(2, **FIXED, calibrate=0.2).fit(X, y).predict_interval(X, adaptive="both")
     for model in (DCKRR(2, **FIXED, calibrate=0.2), BKRR2(2, **FIXED, calibrate="loo")):
-        with pytest.raises(InputError, match="adaptive parts: intervals of each part need"):
+        with pytest.raises(InputError, match="adaptive parts: the model has no calibration errors per part"):
             model.fit(X, y).predict_interval(X, 0.5, "parts")
 
 
@@ -116,7 +116,7 @@ def test_parts_with_too_few_errors():
 
 @pytest.mark.parametrize("cls", [BKRR2, DKRR])
 def test_rows_left_out_one_at_a_time(cls):
-    """As leaving each out of its part's system says."""
+    """Leave-one-out errors equal those of solving each part's system without the row."""
     X, y = noisy_waves(60)
     model = cls(**FIXED, calibrate="loo").fit(X, y).model_
     G, centred = RBF(SIGMA)(X) + LAM * 60 * np.eye(60), y - y.mean()
@@ -133,7 +133,7 @@ def test_rows_left_out_one_at_a_time(cls):
 
 
 def without_each(kernel, X, Y, T, noise):
-    """What the models without each row say of it, and of new rows: shapes (n,) and (n, len(T)); by leaving out."""
+    """Predictions without each row, for it and for new rows, by brute force: shapes (n,) and (n, len(T))."""
     G, k = kernel(X) + noise * np.eye(len(X)), kernel(T, X)
     errors, answers = [], []
     for i in range(len(X)):
@@ -155,7 +155,7 @@ def jackknifed(kernel, X, y, T, noise, coverage):
 
 @pytest.mark.parametrize("kind", ["nearest", "soft", "exact"])
 def test_jackknife_plus(kind, tmp_path):
-    """As models without each row say, in each part; of several that answer, the ends are averaged as answers are."""
+    """Ends follow from the models without each row, in each part; if several predict a row, ends are averaged."""
     (X, y), (T, _) = noisy_waves(90), noisy_waves(25, 1)
     cls, more = {"nearest": (BKRR2, {}), "soft": (BKRR2, {"route": "soft"}), "exact": (DKRR, {})}[kind]
     more = more | ({} if cls is DKRR else {"n_parts": 2})
@@ -176,7 +176,7 @@ def test_jackknife_plus(kind, tmp_path):
 
 
 def test_jackknife_plus_holds_what_the_jackknife_does_not():
-    """As many rows as features, without a ridge: each row moves the answers (section 7 of its paper has such a set)."""
+    """With as many rows as features and no ridge, each row changes the predictions (section 7 of its paper)."""
     held = {"jackknife+": [], "jackknife": []}
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -194,10 +194,10 @@ def test_jackknife_plus_that_is_refused():
     model = BKRR2(3, **FIXED, calibrate="jackknife+").fit(X, y)
     with pytest.raises(InputError, match=r"coverage 0.99 needs 99 rows in each part, and one has 50"):
         model.predict_interval(X, 0.99)
-    with pytest.raises(InputError, match="have a width for each row in any case"):
+    with pytest.raises(InputError, match="already have a width for each row"):
         model.predict_interval(X, 0.9, "std")
     K = RBF(SIGMA)(X)
-    with pytest.raises(InputError, match="a precomputed kernel is not kept"):
+    with pytest.raises(InputError, match="models do not store a precomputed kernel"):
         DKRR(kernel="precomputed", calibrate="jackknife+").fit(K, y).predict_interval(K)
 
 
@@ -239,10 +239,10 @@ def test_coverage_of_noise_that_varies():
             {"calibrate": "half"},
             "calibrate = 'half': it must be a number between 0 and 1, or loo, or jackknife+",
         ),
-        (BKRR2, {"calibrate": 1e-4}, "of 150 rows that is 0, and both sides need some"),
+        (BKRR2, {"calibrate": 1e-4}, "this share of 150 rows is 0; both sides need rows"),
         (DCKRR, {"calibrate": "loo"}, "dckrr answers otherwise"),
         (TwoLevelKRR, {"calibrate": "jackknife+"}, r"calibrate jackknife\+: .* twolevel answers otherwise"),
-        (BKRR2, {"calibrate": "loo", "n_divisions": 2}, "one division's model"),
+        (BKRR2, {"calibrate": "loo", "n_divisions": 2}, "those of one division"),
     ],
 )
 def test_trainings_that_are_refused(cls, given, says):
@@ -254,5 +254,5 @@ def test_damaged_calibration(tmp_path):
     model = BKRR2(2, **FIXED, calibrate=0.2).fit(*noisy_waves()).model_
     model.calibration = replace(model.calibration, n=31)
     model.save(tmp_path / "m.h5")
-    with pytest.raises(InputError, match="the errors that are kept are not those of the rows"):
+    with pytest.raises(InputError, match="the stored errors do not match the number of rows"):
         KRRModel.load(tmp_path / "m.h5")

@@ -59,7 +59,7 @@ def train(method, X, y, told, weights=None, test=None, comm=None):
 
 
 class Reference:
-    """What scikit-learn says of centred targets and standardised rows."""
+    """Reference by scikit-learn, for centred targets and standardised rows."""
 
     def __init__(self, kernel, X, y, lam=LAM, w=None, standardize=True):
         w = np.ones(len(y)) if w is None else w

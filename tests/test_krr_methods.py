@@ -206,7 +206,7 @@ def test_memory(limit):
 
 
 def test_default_parts():
-    """As many as keep a part at 8,000 rows and its matrix within the limit, and at least one a rank."""
+    """The default keeps a part at 8,000 rows and its matrix within the limit, with at least one part per rank."""
     assert [default_parts(n, 8, 1 << 60, 1) for n in (1, 8000, 8001, 80001)] == [1, 1, 2, 11]
     assert default_parts(100, 8, 1 << 60, 7) == 7
     for limit in (8 * 500**2, 10**7, 10**8):

@@ -43,7 +43,7 @@ def solved(B, y, penalty):
 
 
 def test_is_a_ridge_regression():
-    """Of the ridge that generalised cross-validation chooses, twice; and a row's factors without the row."""
+    """The fit uses the ridge of generalised cross-validation, twice; the left-out factors exclude the row."""
     rows, new = judged(200), judged(50, 1)
     B, z = curves(columns_of(rows), columns_of(rows)), np.abs(rows.errors / rows.deviations)
     own, slopes, without = np.zeros(200), np.zeros(B.shape[1]), np.zeros(200)
@@ -79,7 +79,7 @@ def test_nothing_to_see():
 
 
 def test_blocks_targets_and_rows_without_curves():
-    """Of several targets one each; blocks of rows are as all at once; sparse rows have no curves of features."""
+    """Each target has its own curves; blocks of rows act as one; sparse rows have no curves of features."""
     rows = judged(300, targets=(2,))
     noise, left_out = fit([rows], 3, (2,), Communicator())
     some = [NoiseRows(*(values[part] for values in vars(rows).values())) for part in (slice(0, 90), slice(90, 300))]
@@ -146,5 +146,5 @@ def test_two_levels_of_an_earlier_version():
     model = TwoLevelKRR(2, sigma=2.0, lam=1e-2, calibrate=0.2, keep_factors=True, **more).fit(X, y).model_
     assert np.isfinite(model.predict_interval(X, 0.8, "std")).all()
     model.noise = None
-    with pytest.raises(InputError, match=r"made by an earlier version.*train it again"):
+    with pytest.raises(InputError, match=r"saved by an earlier version.*train it again"):
         model.predict_interval(X, 0.8, "std")

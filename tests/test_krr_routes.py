@@ -109,7 +109,7 @@ def judged(model, X, y):
 
 
 def opinions(model, X, T, y, labels, sigma=1.3, lam=1e-4):
-    """What each part's model says of the rows T, from scikit-learn: shape (q, P)."""
+    """Predictions of each part's model for the rows T, by scikit-learn: shape (q, P)."""
     scaler, said = StandardScaler().fit(X), []
     Z, S = scaler.transform(X), scaler.transform(T)
     for p in range(len(model.sizes)):
@@ -201,7 +201,7 @@ def test_choice_of_the_route(P, weighted, seed):
 
 
 def test_more_than_the_nearest_is_worth_it():
-    """Of noisy rows in many parts, the models of several know more than one."""
+    """With noisy rows in many parts, several models predict better than the nearest one."""
     (X, y), (T, t) = waves(400), waves(400, 1)
     y += 0.3 * np.random.default_rng(9).normal(size=400)
     grid = {"n_parts": 20, "sigma": 1.0, "lam": 1e-4, "random_state": 0}
@@ -291,7 +291,7 @@ def test_oracle(name, tmp_path):
     np.testing.assert_allclose(model.oracle(T, t), least, rtol=1e-5, atol=1e-8)
     with pytest.raises(InputError, match="is an oracle"):
         model.predict(T)
-    with pytest.raises(InputError, match="saves no model"):
+    with pytest.raises(InputError, match="its model cannot be saved"):
         model.save(tmp_path / "m.h5")
     assert list(tmp_path.iterdir()) == []
     metrics = judged(model, T, t)
@@ -324,7 +324,7 @@ def test_grid_of_other_rules(name):
 
 @pytest.mark.parametrize("route", ["nearest", "soft", "all"])
 def test_an_oracle_has_a_route_of_its_own(route):
-    with pytest.raises(InputError, match=f"route {route}: bkrr3 has a route of its own"):
+    with pytest.raises(InputError, match=f"route {route}: bkrr3 has only its own route"):
         train(bkrr3.METHOD, *waves(), replace(FIXED, route=route))
 
 

@@ -171,7 +171,7 @@ def test_bad_targets():
     refusal(BKRR2().fit, X, Y[:, None], match="dim 3")
     refusal(BKRR2().fit, X, np.full(Y.shape, "spam"), match="BKRR2Classifier has classes")
     refusal(BKRR2().fit, X, sp.csr_matrix(Y), match="sparse targets")
-    refusal(kkrr3.METHOD, Dataset(X.copy(), Y), RidgeOptions(), match="the one answer of a row")
+    refusal(kkrr3.METHOD, Dataset(X.copy(), Y), RidgeOptions(), match="takes a single target")
     refusal(bkrr2.METHOD, Dataset(X.copy(), Y[:, :0]), RidgeOptions(), match="there is no target")
 
 
@@ -221,7 +221,7 @@ def test_what_commands_refuse(files, tmp_path, refuses):
     for program in ("casvm.casvm", "asygcd"):
         refuses(program, [h5], "one label or target per row is needed", tmp_path)
     refuses("casvm.casvm", [csv, "--target", "A,B"], "2 columns, but one is needed here", tmp_path)
-    refuses("cakrr.kkrr3", [h5], "the one answer of a row", tmp_path)
+    refuses("cakrr.kkrr3", [h5], "takes a single target", tmp_path)
     refuses("cakrr.bkrr2", [csv, "--target", "A,A"], "named twice", tmp_path)
     refuses("cakrr.bkrr2", [csv, "--target", "A", "--test", files / "rows.npz"], "", tmp_path)
     nan = changed(tmp_path / "nan.h5", h5, "train/y", (7, 2), np.nan) or tmp_path / "nan.h5"

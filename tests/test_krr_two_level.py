@@ -323,7 +323,7 @@ def test_one_part(n_parts):
 
 
 def test_beats_each_level_alone():
-    """What is smooth everywhere is the coarse model's, what is rough in places the parts'."""
+    """The coarse model learns what is smooth everywhere, and the parts what is rough in places."""
 
     def made(n, seed):
         rng = np.random.default_rng(seed)

@@ -117,7 +117,7 @@ def of_coarse(model, X, Y, T, w):
 
 
 def test_coarse_model(tmp_path):
-    """What it adds to the deviations of the parts' models: of weighted rows, and of each of two targets."""
+    """The coarse model adds its variance to those of the parts, with weighted rows and for each of two targets."""
     (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     Y, w = np.c_[y, 100 * np.cos(y)], np.random.default_rng(0).uniform(0.5, 2, len(y))
     model = TwoLevelKRR(3, **FIXED, **COARSE).fit(X, Y, w).model_
@@ -198,14 +198,14 @@ def test_what_does_not_fit_into_memory():
 def test_refused():
     X, y = noisy_waves()
     K = RBF(SIGMA)(X)
-    with pytest.raises(InputError, match="precomputed kernel does not tell"):
+    with pytest.raises(InputError, match="precomputed kernel lacks the values"):
         DKRR(kernel="precomputed").fit(K, y).predict(K, return_std=True)
-    with pytest.raises(InputError, match="the model is a classifier's"):
+    with pytest.raises(InputError, match="the model is a classifier, whose"):
         BKRR2Classifier(2, **FIXED).fit(X, y > np.median(y)).model_.predict_std(X)
 
 
 def test_no_factor():
-    """Of two equal rows and a lambda that is nothing."""
+    """Two equal rows and a negligible lambda have no Cholesky factor."""
     twice = np.zeros((2, 1))
     assert factored(twice, np.ones(2), Kernel.gaussian(1.0), 1e-30) is None
 
@@ -292,7 +292,7 @@ def test_without_targets(saved, tmp_path):
         ("one", ["--interval", "1"], "--interval 1: it must be a number between 0 and 1"),
         ("one", ["--interval", "0.99"], "coverage 0.99 needs 99 rows to calibrate on, and the model has 60"),
         ("one", ["--adaptive"], "--adaptive: needs --interval"),
-        ("plain", ["--interval", "0.9"], "the model was trained without calibrate, --calibrate"),
+        ("plain", ["--interval", "0.9"], "the model was trained without calibrate; train it"),
     ],
 )
 def test_predictions_that_are_refused(model, options, says, saved, capsys):

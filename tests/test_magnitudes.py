@@ -80,7 +80,7 @@ def test_gamma_scale(size):
 
 @pytest.mark.parametrize("rows", [np.zeros((5, 2)), np.full((5, 2), 1e-200), sp.csr_matrix((5, 2))])
 def test_gamma_scale_of_equal_numbers(rows):
-    """As scikit-learn has it."""
+    """Gamma "scale" of constant rows is that of scikit-learn."""
     assert numeric_gamma(rows, "scale", Communicator()) == 1.0
 
 
@@ -89,7 +89,7 @@ def test_gamma_scale_of_equal_numbers(rows):
 def test_svm_refuses(name, size):
     X, y = moons()
     message = refusal(lambda: trained(name, size * X, y, gamma="scale"), match="standardise the features")
-    assert ("squares of such numbers vanish" in message) == (size < 1)
+    assert ("so squares underflow" in message) == (size < 1)
 
 
 @pytest.mark.parametrize("name", SVMS)
@@ -233,7 +233,7 @@ def test_targets_that_are_too_large(make, size, dtype):
     y = np.where(np.arange(len(y)) == 1234, size, y)
     message = refusal(lambda: make(dtype=dtype, lam=[1e-3, 1e-2]).fit(X, y), match="row 1,234, the target is")
     assert message.endswith("scale the targets")
-    refusal(lambda: make().fit(X[:200], 1e-160 * y[:200]), match="squares of such numbers vanish: scale the targets")
+    refusal(lambda: make().fit(X[:200], 1e-160 * y[:200]), match="so squares underflow: scale the targets")
 
 
 # -- statistics ---------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_best_round(errors, best, made):
 def test_a_round_that_fails():
     """The first one's failure is training's; a later one's costs the rounds after it, and is told."""
     run, seen, notes = best_round([[Told([3, 2, None, 1])]], 5, Communicator())
-    assert (run.number, seen, notes) == (1, [3, 2], ["the metric is of the best of 2 rounds; round 2: no memory"])
+    assert (run.number, seen, notes) == (1, [3, 2], ["the metric is that of the best of 2 rounds; round 2: no memory"])
     with pytest.raises(InputError, match="no memory"):
         best_round([[Told([None, 1])]], 5, Communicator())
 
@@ -220,11 +220,11 @@ WIDE = np.random.default_rng(0).normal(size=(20, 5000))
 NAN = np.where(np.arange(40)[:, None] == 7, np.nan, X4)
 BAD = {
     "a function": (BKRR2(kernel=lambda A, B: A @ B.T, metric="full"), X4, "needs the derivative of the kernel"),
-    "a matrix": (DKRR(kernel="precomputed", metric="full"), X4 @ X4.T, "has no features to weigh"),
+    "a matrix": (DKRR(kernel="precomputed", metric="full"), X4 @ X4.T, "has no features to weight"),
     "a word": (BKRR2(metric="x"), X4, "metric = 'x': it must be one of none, diagonal, full"),
     "no name": (DKRR(metric=None), X4, "metric = None: it must be one of none, diagonal, full"),
     "no rounds": (BKRR2(metric="full", metric_rounds=0), X4, "metric_rounds = 0: it must be a whole number"),
-    "too wide": (BKRR2(metric="full"), WIDE, "5,000 features ask for 5,000 x 5,000 numbers (0.2 GiB) and 1e+12 flops"),
+    "too wide": (BKRR2(metric="full"), WIDE, "5,000 features require 5,000 x 5,000 numbers (0.2 GiB) and 1e+12 flops"),
     "too wide for the exact one": (DKRR(metric="full"), WIDE, "use --metric diagonal (metric='diagonal')"),
     "one row": (BKRR2(metric="full"), X4[:1], "n_samples = 1, and a choice needs 2"),
     "one row of the exact one": (DKRR(metric="full"), X4[:1], "n_samples = 1, and a choice needs 2"),
@@ -288,6 +288,6 @@ def test_lengths_refused():
     for model, match in (
         (DKRR(metric="lengths"), "dkrr has one model of all rows; use metric diagonal"),
         (TwoLevelKRR(2, metric="lengths"), "twolevel has a coarse model of all rows; use metric diagonal"),
-        (BKRR2(2, metric="lengths", kernel="linear"), "the linear kernel is of no distance; use metric diagonal"),
+        (BKRR2(2, metric="lengths", kernel="linear"), "the linear kernel is not a function of distance; use metric"),
     ):
         assert match in refusal(model.fit, X, y)

@@ -55,7 +55,7 @@ def test_report_figure_and_predictions(program, metric, inputs, tmp_path, capsys
     assert told["importances"][0] > 0.5
     assert told["importances"][3] < 1e-5
     assert f"{metric}, of round {told['round']}, the best of rounds 0 to {len(told['errors']) - 1}" in table
-    assert "features that count most: 0 (" in table
+    assert "most important features: 0 (" in table
 
     X, y = ripples(60, 1, constant=2.0)
     model = (KRRModel if family == "cakrr" else SVMModel).load(tmp_path / "m.h5")

@@ -154,7 +154,7 @@ def test_classifiers(make):
 @metrics
 @pytest.mark.parametrize("name", ["BKRR2", "TwoLevelKRR", "DKRR"])
 def test_csr(name, metric, tmp_path):
-    """As for dense rows that are scaled, not shifted; rows of a model with a diagonal metric stay sparse."""
+    """CSR rows act as dense rows that are scaled, not shifted; with a diagonal metric, a model's rows stay sparse."""
     rng = np.random.default_rng(0)
     X, T = (np.where(rng.random((n, 5)) < 0.5, rng.normal(size=(n, 5)), 0) for n in (160, 40))
     y = np.sin(3 * X[:, 0]) + 0.3 * X[:, 1]
@@ -212,7 +212,7 @@ def test_parts_of_hardly_a_row():
 
 @pytest.mark.parametrize("metric", ["none", "diagonal"])
 def test_auto(metric):
-    """Of each kernel's errors the least, which are those of the kernel alone."""
+    """The smallest error over the kernels is chosen; each kernel's errors are those of the kernel alone."""
     X, y = fast_and_slow(90)
     y = y + np.abs(X[:, 0] - 0.3)
     given = {"sigma": [2, 4], "lam": [1e-5, 1e-3], "random_state": 0, "metric": metric, "metric_rounds": 1}

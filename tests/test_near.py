@@ -99,7 +99,7 @@ def solve_whole(X, dual):
 
 @cache
 def whole(kind):
-    """What the whole matrix gives for one of the problems."""
+    """Solution of one of the problems with the whole matrix."""
     X, y = clusters()
     return solve_whole(X, problems(y)[kind])
 

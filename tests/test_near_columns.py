@@ -125,7 +125,7 @@ def filled(K):
 
 
 def test_share_of_pairs():
-    """What is counted before is what is computed."""
+    """The estimated share of near pairs is the share that is computed."""
     X = kinds(N)[0]
     some, _ = gram(X, np.float64)
     panels = NearPanels(X, np.float64, None, spatial_order(X))
@@ -138,7 +138,7 @@ def test_share_of_pairs():
 
 
 def test_when_it_pays(monkeypatch):
-    """Of dense rows, and a kernel with a cutoff radius, where few pairs are near."""
+    """It pays for dense rows and a kernel with a cutoff radius, if few pairs are near."""
     X = kinds(N)[0]
     monkeypatch.setattr("casvm.solver.near_columns._NEAR", 0.6)
     layout = Layout.of(X, KERNEL, np.dtype(np.float64))

@@ -124,7 +124,7 @@ def everywhere(sizes):
 
 
 def call_tables(name, R):
-    """What one call of the communicator is made of (the calls are those of openmpi_monitoring.py)."""
+    """Expected calls and bytes of one communicator call (the calls are those of openmpi_monitoring.py)."""
     root, counts = R - 1, np.arange(R)
     lengths, longest = to_each(np.full((R, R), LENGTH)), summed(LENGTH, R)
     rows = 24 * (counts + 1)

@@ -17,6 +17,7 @@ from cacore.data.rows import check_range, largest_size
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import Arriving, StoredRows, empty_like, in_memory, permuted, some
 from cacore.errors import InputError
+from cacore.io import native
 from cacore.io.checkpoint import Checkpoint
 from cacore.io.fingerprints import fingerprint
 from cacore.svm.problem import numeric_gamma
@@ -161,7 +162,7 @@ def test_same_model(program, words, folder, tmp_path):
 
 
 def test_bound_of_the_answers(folder, tmp_path):
-    """Of test rows in a file of their own, too."""
+    """The rule also covers test rows that are in a file of their own."""
     with h5py.File(folder / "numbers.h5") as file:
         for split in ("train", "test"):
             write_hdf5(tmp_path / f"{split}.h5", **{"": (file[f"{split}/X"][:], file[f"{split}/y"][:])})
@@ -218,6 +219,22 @@ def test_scratch_without_rows_in_it(folder, tmp_path, refuses):
     words = [folder / "numbers.h5", "--scratch", tmp_path]
     refuses("cakrr.bkrr2", words, "--scratch: ", tmp_path)
     refuses("casvm.cpsvm", [folder / "classes.h5", *words[1:]], "--scratch: ", tmp_path)
+
+
+def test_a_file_that_changes_while_it_is_copied(folder, tmp_path, monkeypatch, refuses):
+    """Rows of two files are not mixed: one takes the place of the other after the first block."""
+    path, read_block = tmp_path / "numbers.h5", native.read_block
+    path.write_bytes((folder / "numbers.h5").read_bytes())
+
+    def block(*args):
+        found = read_block(*args)
+        (tmp_path / "other").write_bytes((folder / "numbers.h5").read_bytes())
+        (tmp_path / "other").replace(path)
+        return found
+
+    monkeypatch.setattr(native, "read_block", block)
+    message = "numbers.h5: it changed while it was read; read it again when nothing writes to it"
+    refuses("cakrr.bkrr2", [path, "--partitions", "2", "--out-of-core"], message, tmp_path)
 
 
 # -- memory ------------------------------------------------------------------------------------

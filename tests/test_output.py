@@ -1,4 +1,4 @@
-"""What commands write: never over what they read, all that there is room for, and whole."""
+"""Output files of commands: never overwriting input, complete up to the available space, and whole."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 @pytest.mark.parametrize(("program", "size"), [*zip(TRAIN, itertools.cycle([3000, 6000]), strict=False)])
 def test_a_quota(program, size, python, inputs, tmp_path):
-    """What libhdf5 says of a file that may not grow, wherever it is in writing it, is one line."""
+    """If a quota stops libhdf5 at any point of writing, the error is one line."""
     words = [inputs / "good.h5", *TRAIN[program], "--model", tmp_path / "m.h5", "--quiet"]
     done = python("-c", LIMITED, size, program, *words)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""What HPC centres are given: it compiles, it names what pyproject.toml names, and ReFrame really runs its tests."""
+"""Packaging for HPC centres: it compiles, it names what pyproject.toml names, and ReFrame really runs its tests."""
 
 from __future__ import annotations
 

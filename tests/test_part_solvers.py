@@ -18,7 +18,7 @@ from casvm.solver.kernel_rows import KernelRows
 
 @pytest.fixture
 def registry(monkeypatch):
-    """What a test registers is gone after it."""
+    """The registry, restored after the test."""
     monkeypatch.setattr(solvers, "_registered", dict(solvers._registered))
 
 

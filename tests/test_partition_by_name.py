@@ -126,5 +126,5 @@ def test_reading_loads_what_it_needs(loaded, tmp_path):
     "module", ["partition", "cacore.io", "cacore.io.checkpoint", "cacore.data.rows", "cacore.machine"]
 )
 def test_light_modules(loaded, module):
-    """What the parsers of the commands may import."""
+    """Modules that the parsers of the commands may import."""
     assert not loaded(f"import {module}") & {"sklearn", "numba", "scipy", "h5py", "mpi4py", "rich"}

@@ -1,4 +1,4 @@
-"""What holds for every partitioner and any rows."""
+"""Properties of every partitioner, for any rows."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_probabilities(name, k, tmp_path):
 
 
 def test_exact_ones_are_those_of_svc():
-    """Of the same decisions; scikit-learn's folds are others, and so its numbers are a little different."""
+    """The decisions are the same; scikit-learn's folds differ, so its parameters differ slightly."""
     (X, y), (T, t) = drawn_clouds(400), drawn_clouds(600, 1)
     ours = SMOSVC(probability=True).fit(X, y)
     expected = log_loss(t, coupled(1 - _SigmoidCalibration().fit(*_left_out(X, y)).predict(
@@ -115,7 +115,7 @@ def test_isotonic_ones(tmp_path):
 
 
 def test_without_probabilities():
-    """As scikit-learn has it."""
+    """Without `probability`, there are no probabilities, as in scikit-learn."""
     X, y = clouds()
     model = SMOSVC().fit(X, y)
     assert not hasattr(model, "predict_proba")

@@ -44,7 +44,7 @@ def test_r2_of_a_constant_is_unknown():
 
 
 def test_errors_of_huge_targets_are_infinite():
-    """Of rows to predict; a model of them is refused."""
+    """Errors of rows to predict may be infinite; training on such targets is refused."""
     got = errors.regression_metrics(np.array([0.0, 1e160]), np.zeros(2), COMM)
     assert got == {"mse": math.inf, "rmse": math.inf, "r2": None}
 

@@ -1,4 +1,4 @@
-"""Which part's model answers for a row, and which rank owns a part."""
+"""Routing of rows to parts, and assignment of parts to ranks."""
 
 from __future__ import annotations
 

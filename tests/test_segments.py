@@ -11,7 +11,7 @@ from cacore.machine.segments import remove_dead
 
 
 def test_dead_segments_are_removed(tmp_path):
-    """Of MPI, old, and mapped by no process; others stay."""
+    """Old MPI segments that no process maps are removed; others stay."""
     shm, proc = tmp_path / "shm", tmp_path / "proc"
     shm.mkdir()
     for name in ("mpich_shm_1_0", "mpich_shm_2_0", "mpich_shm_3_0", "vader_segment.4", "mine"):

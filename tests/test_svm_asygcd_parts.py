@@ -21,7 +21,7 @@ GAMMA = 0.3
 
 
 def whole(X, y, weights=None, **given):
-    """Of all rows at once, pairs of classes."""
+    """Train on all rows at once, for all pairs of classes."""
     return AsyGCDSVC(**{"gamma": GAMMA, "tol": 1e-4, "multi_class": "ovo", "threads": 1, **given}).fit(X, y, weights)
 
 
@@ -65,7 +65,7 @@ def test_it_is_another_problem():
 
 @pytest.mark.parametrize("k", [2, 3])
 def test_weights(k):
-    """Of rows, some of them 0, and of classes."""
+    """Weights of rows, some of them 0, and of classes."""
     X, y = clouds(k=k)
     w = np.random.default_rng(1).integers(0, 3, 150) / 2
     given = {"C": 0.5, "class_weight": {1: 2.0}}
@@ -100,7 +100,7 @@ def test_parts(csr, k):
 @pytest.mark.parametrize("n", [2, 4, 7, 12])
 @pytest.mark.parametrize("partitioner", ["random", "kmeans", "bkm"])
 def test_tiny_parts(partitioner, n):
-    """Of one row, or of one class."""
+    """Parts with one row, or with one class."""
     X, y = clouds(n)
     for P in range(1, min(n, 4) + 1):
         model = CASVC(P, partitioner=partitioner, solver="asygcd", random_state=0).fit(X, y)

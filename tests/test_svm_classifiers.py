@@ -1,4 +1,4 @@
-"""What every SVM classifier does as a scikit-learn estimator, whatever it solves and however: and what it refuses."""
+"""Behaviour of every SVM classifier as a scikit-learn estimator, with any problem and solver, and its refusals."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_score_with_weights(name):
 @pytest.mark.parametrize("standardize", [False, True])
 @formats
 def test_standardized(csr, name, standardize):
-    """As scaled by hand; CSR rows are not shifted."""
+    """Standardising equals scaling by hand; CSR rows are not shifted."""
     X, y = clouds(d=3)
     X = as_csr(X * [1, 50, 0.01], csr, 0.005)
     more = {"n_parts": 3, "partitioner": "fcfs"} if name == "parts" else {}
@@ -308,7 +308,7 @@ def test_precomputed_refused(what):
     X, y = clouds()
     K = X @ X.T
     rows = {"wide": K[:, :-1], "sparse": sp.csr_matrix(K)}[what]
-    message = {"wide": "is square; this has shape (150, 149)", "sparse": "has to be dense"}[what]
+    message = {"wide": "must be square; this one has shape (150, 149)", "sparse": "must be dense"}[what]
     assert refusal(SMOSVC(kernel="precomputed").fit, rows, y) == f"a precomputed kernel {message}"
 
 

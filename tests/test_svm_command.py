@@ -60,7 +60,7 @@ def test_report(method, inputs, tmp_path, capsys):
 
 
 def test_as_a_program(python, inputs, tmp_path):
-    """As a user starts it, and the prediction after it."""
+    """Training and prediction as a user starts them."""
     done = python("-W", "error", "-m", "casvm.casvm", inputs / "good.h5", "--partitions", "2", "--model", "m.h5",
                   "--report", "r.json", cwd=tmp_path)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

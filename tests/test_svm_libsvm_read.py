@@ -97,12 +97,12 @@ def test_classes_in_the_order_of_the_file(tmp_path):
 CASES = {
     "empty": ("", "", "not a LIBSVM model: there is no line SV"),
     "another file": (GOOD, "hello\n", "line 1: 'hello' is no line of a LIBSVM model's header"),
-    "type": ("c_svc", "c_rank", "line 1: svm_type 'c_rank': c_svc, nu_svc"),
-    "kernel": ("rbf", "precomputed", "line 2: kernel_type 'precomputed': linear, polynomial, rbf, sigmoid can be read"),
+    "type": ("c_svc", "c_rank", "line 1: svm_type 'c_rank': only c_svc, nu_svc"),
+    "kernel": ("rbf", "precomputed", "line 2: kernel_type 'precomputed': only linear, polynomial, rbf, sigmoid can"),
     "gamma": ("gamma 0.5", "gamma nan", "line 3: gamma 'nan' is not a finite number"),
     "negative gamma": ("gamma 0.5", "gamma -1", "gamma = -1: it must be a positive number"),
     "no gamma": ("gamma 0.5\n", "", "the header: a rbf kernel needs gamma"),
-    "twice": ("gamma 0.5\n", "gamma 0.5\ngamma 0.5\n", "line 4: gamma stands twice"),
+    "twice": ("gamma 0.5\n", "gamma 0.5\ngamma 0.5\n", "line 4: gamma occurs twice"),
     "no rho": ("rho 0.5 -0.25 0.125\n", "", "the header has no rho"),
     "rho": ("rho 0.5 -0.25", "rho 0.5 inf", "line 6: rho 'inf' is not a finite number"),
     "few rho": (" 0.125\n", "\n", "the header: rho has 2 values; 3 are needed"),
@@ -110,16 +110,16 @@ CASES = {
     "huge class": ("nr_class 3", "nr_class 99999999999999999999999", "line 4: nr_class '9999"),
     "labels": ("label 5 -2 9", "label 5 5 9", "label names a class twice"),
     "half a label": ("label 5", "label 5.5", "line 7: label '5.5' is not a whole number"),
-    "counts": ("nr_sv 1 2 1", "nr_sv 1 2 2", "nr_sv adds up to 5, and total_sv is 4"),
+    "counts": ("nr_sv 1 2 1", "nr_sv 1 2 2", "nr_sv adds up to 5, but total_sv is 4"),
     "huge counts": (
         "total_sv 4\nrho 0.5 -0.25 0.125\nlabel 5 -2 9\nnr_sv 1 2 1",
         "total_sv 2000000000\nrho 0.5 -0.25 0.125\nlabel 5 -2 9\nnr_sv 1 2 1999999997",
-        "4 support vectors, and total_sv is 2,000,000,000: the file was cut short",
+        "4 support vectors, but total_sv is 2,000,000,000: the file was cut short",
     ),
-    "cut short": ("-1 -1.5 3:2\n", "", "3 support vectors, and total_sv is 4: the file was cut short"),
-    "one more": ("3:2\n", "3:2\n1 1 1:1\n", "line 14: one support vector more than total_sv = 4"),
+    "cut short": ("-1 -1.5 3:2\n", "", "3 support vectors, but total_sv is 4: the file was cut short"),
+    "one more": ("3:2\n", "3:2\n1 1 1:1\n", "line 14: more support vectors than total_sv = 4"),
     "coefficient": ("0.5 1 1:0.5", "0.5 nan 1:0.5", "line 10: coefficient 'nan' is not a finite number"),
-    "few coefficients": ("-1 -1.5 3:2", "-1", "line 13: a support vector of this model begins with 2 coefficients"),
+    "few coefficients": ("-1 -1.5 3:2", "-1", "line 13: a support vector must begin with 2 coefficients"),
     "value": ("2:1\n", "2:1e999\n", "line 11: the value of index 2 '1e999' is not a finite number"),
     "order": ("1:0.5 3:1.5", "3:0.5 1:1.5", "line 10: '1:1.5': the indices must ascend"),
     "same index": ("1:0.5 3:1.5", "1:0.5 1:1.5", "line 10: '1:1.5': the indices must ascend"),
@@ -154,7 +154,7 @@ def test_a_width_that_memory_does_not_have(tmp_path, monkeypatch):
     path.write_text(GOOD.replace("3:2\n", "2147483647:2\n"))
     monkeypatch.setattr(memory, "limit_per_rank", lambda comm: 1 << 30)
     refusal(import_libsvm, path, match="a model of 2,147,483,647 features needs 32 GiB, and a rank may use 1 GiB")
-    refusal(import_libsvm, path, 3, match="it has 2,147,483,647 features, and n_features is 3")
+    refusal(import_libsvm, path, 3, match="it has 2,147,483,647 features, but n_features is 3")
 
 
 def test_features_that_no_support_vector_has(tmp_path):

@@ -91,7 +91,7 @@ def test_one_round(metric):
 
 
 def test_a_metric_that_does_not_help_is_not_kept():
-    """Of equal rounds the first: the model is that of a fit without a metric."""
+    """If rounds are equally good, the first is kept: the model is that of a fit without a metric."""
     X, y = rows()
     y = (X[:, :5].sum(axis=1) > 0).astype(int)  # all features count alike
     one, other = made("CASVC", kernel="linear").fit(X, y), made("CASVC", "none", kernel="linear").fit(X, y)
@@ -139,7 +139,7 @@ def test_csr(dtype, metric, tmp_path):
     loaded = SVMModel.load(tmp_path / "m.h5")
     same_content(loaded, model.model_)
     np.testing.assert_array_equal(loaded.decision_function(T), model.model_.decision_function(T))
-    assert "has no metric" in refusal(export_libsvm, model.model_, tmp_path / "m.model")
+    assert "cannot store a metric" in refusal(export_libsvm, model.model_, tmp_path / "m.model")
 
 
 @pytest.mark.parametrize("method", [cpsvm, dissmo], ids=["cpsvm", "dissmo"])
@@ -175,7 +175,7 @@ BAD = {
     "a matrix": (CASVC(kernel="precomputed", metric="full"), X4, Y4, "kernel = 'precomputed'"),
     "a word": (CASVC(metric="x"), X4, Y4, "metric = 'x': it must be one of none, diagonal, full"),
     "no rounds": (DisSMOSVC(metric="full", metric_rounds=0), X4, Y4, "metric_rounds = 0: it must be a whole number"),
-    "too wide": (CASVC(metric="full"), WIDE, Y4[:20], "5,000 features ask for 5,000 x 5,000 numbers"),
+    "too wide": (CASVC(metric="full"), WIDE, Y4[:20], "5,000 features require 5,000 x 5,000 numbers"),
     "one row": (CASVC(metric="full"), X4[:1], Y4[:1], "n_samples = 1, and a metric needs 2"),
     "one class": (CASVC(metric="full"), X4, np.zeros(40), "there is one class only"),
     "a class in one row": (CASVC(metric="full", random_state=0, validation_fraction=0.9), X4, ALONE,

@@ -173,7 +173,7 @@ def test_named_partitioners(partitioner):
 
 @pytest.mark.parametrize("make", [FCFS, BalancedKMeans, KMeans, KBalance])
 def test_partitioner_instance(make):
-    """As if it had been named, with its own number of parts if none is given."""
+    """A partitioner instance acts like its name, with its own number of parts unless one is given."""
     X, y = flat_clouds()
     name = {FCFS: "fcfs", BalancedKMeans: "bkm", KMeans: "kmeans", KBalance: "kbalance"}[make]
     own, before = make(4), make(4).get_params()
@@ -207,7 +207,7 @@ def test_partitioner_instance_that_balances():
 
 
 class Halves(Partitioner):
-    """Of another package: by the sign of the first feature."""
+    """A partitioner of another package: parts by the sign of the first feature."""
 
     def _partition(self, rows, y):
         labels = (rows.X[:, 0] > 0).astype(np.int32)

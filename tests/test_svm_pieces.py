@@ -73,7 +73,7 @@ def test_one_rank_keeps_the_whole():
 
 
 def test_a_model_without_support_vectors():
-    """Of a solver that was allowed no step: b alone decides."""
+    """If the solver was allowed no step, b alone decides."""
     X, y = drawn_clouds()
     model = train("dcsvm", X, y, tol=1e-3, max_iter=0).model
     (whole,) = model.parts.values()

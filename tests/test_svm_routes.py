@@ -23,7 +23,7 @@ TOL = 1e-6
 
 
 def shares_of(decisions, k):
-    """Of one row, class by class: its worst duel, held within [-1, 1], from 0 to 2, as a share of all classes' sum."""
+    """Shares of one row: each class's worst decision, clipped to [-1, 1] and shifted to [0, 2], divided by the sum."""
     duels = dict(zip(combinations(range(k), 2), decisions, strict=True))
     worst = [min([duels[i, j] if i < j else -duels[j, i] for j in range(k) if j != i], default=1) for i in range(k)]
     weights = [1 + min(1, max(-1, one)) for one in worst]
@@ -65,7 +65,7 @@ def routed(request):
 
 
 def every_part(model, X):
-    """What each part says of each row, shape (P, n, columns): two classes a decision, else shares or votes."""
+    """Outputs of each part for each row, shape (P, n, columns): decisions of two classes, else shares or votes."""
     k, kernel, parts = len(model.classes_), model.model_.kernel, model.model_.parts.values()
     if k == 2 or model.route == "nearest":
         return np.array([part.scores(X, kernel, k) for part in parts])
@@ -85,7 +85,7 @@ def nearness(X, centers, t, k):
 
 
 def variance_over_mean(X, centers):
-    """Of squared distances to the nearest centre."""
+    """Variance over mean of the squared distances to the nearest centre."""
     squares = cdist(X, centers, "sqeuclidean").min(axis=1)
     return squares.var() / squares.mean()
 

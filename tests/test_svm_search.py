@@ -181,7 +181,7 @@ def test_one_setting_is_judged_where_folds_are_asked_for():
 
 @pytest.mark.parametrize("scoring", ["balanced_accuracy", "f1", "recall_macro"])
 def test_other_scores_may_choose_otherwise(scoring):
-    """Of a rare class accuracy takes what never finds it."""
+    """With a rare class, accuracy chooses a model that never predicts it."""
     rng = np.random.default_rng(0)
     y = (np.arange(300) % 12 == 0).astype(int)
     X = rng.normal(size=(300, 2)) + 1.0 * y[:, None]
@@ -223,7 +223,7 @@ def test_parts_of_fewer_rows_than_folds():
     X, y = clouds(12)
     many = CASVC(9, C=[1, 10], gamma=0.5).fit(X, y)  # parts of one row and of two: a row alone is not judged
     assert many.best_params_["C"] == 1.0
-    assert "several values are compared inside the parts, which have one row each" in refusal(
+    assert "several values are compared inside the parts, but these have one row each" in refusal(
         CASVC(12, C=[1, 10]).fit, X, y
     )
     assert cpsvm.METHOD(Dataset(X, y), SVMOptions(partitions=12, C="grid"), Communicator()).search is None
@@ -260,7 +260,7 @@ REFUSED = {
     "a word": ({"gamma": "large"}, "gamma = 'large': it must be a positive number, scale or auto, a list"),
     "gammas of a kernel without": (
         {"kernel": "linear", "gamma": [0.1, 1]},
-        "gamma: several values are given, and this kernel has none; leave it out",
+        "gamma: several values are given, but this kernel has no gamma; leave it out",
     ),
     "text": ({"C": "1,2"}, "C = '1,2': it must be a positive number, a list of them or grid"),
     "a command's default": ({"C": "default"}, "C = 'default': it must be a positive number, a list of them or grid"),
@@ -283,7 +283,7 @@ def test_refused_in_words():
     assert "per_part: there is one value" in refusal(CASVC(2, per_part=True).fit, X, y)
     assert "per_part: a metric" in refusal(CASVC(2, C=[1, 2], per_part=True, metric="diagonal").fit, X, y)
     for kernel in ("precomputed", lambda A, B: A @ B.T):
-        assert "this kernel has none" in refusal(SMOSVC(kernel=kernel, C=[1, 2], gamma=[1, 2]).fit, X @ X.T, y)
+        assert "this kernel has no gamma" in refusal(SMOSVC(kernel=kernel, C=[1, 2], gamma=[1, 2]).fit, X @ X.T, y)
     y[:] = 0
     y[7] = 1
     assert "class 1 has one row only; give one value" in refusal(SMOSVC(C=[1, 2]).fit, X, y)

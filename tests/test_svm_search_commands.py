@@ -116,15 +116,15 @@ def test_resumed_in_one_model(inputs, tmp_path):
         (
             "casvm.cpsvm",
             ["--C", "1,2", "--quick"],
-            "quick: neither C nor gamma is a grid that is made up; leave it out",
+            "quick: it shortens a default grid, and neither C nor gamma is grid; leave it out",
         ),
-        ("casvm.dissmo", ["--quick"], "quick: neither C nor gamma is a grid that is made up; leave it out"),
+        ("casvm.dissmo", ["--quick"], "quick: it shortens a default grid, and neither C nor gamma is grid; leave it"),
         ("casvm.cpsvm", ["--gamma", "0,1"], "--gamma 0: it must be a positive number"),
         ("casvm.cpsvm", ["--scoring", "neg_log_loss"], "--scoring neg_log_loss: it must be a score that adds up"),
         (
             "casvm.cpsvm",
             ["--kernel", "linear", "--C", "1,9", "--gamma", "0.1,1"],
-            "gamma: several values are given, and",
+            "gamma: several values are given, but",
         ),
         ("casvm.cpsvm", ["--cv", "1"], "--cv 1: it must be a whole number of at least 2"),
         ("casvm.cpsvm", ["--cv", "200"], "cv = 200: class "),
@@ -160,7 +160,7 @@ def test_sparse_rows_in_a_checkpoint_of_their_own(tmp_path):
      (None, "grid", (1.0, "grid")), (1.0, "scale", (1.0, "scale"))],
 )  # fmt: skip
 def test_what_is_compared_where_a_command_names_nothing(C, gamma, made):
-    """What a command was told is what it does: one option alone has today's default for the other."""
+    """Settings compared for each combination of given options: one option alone has the default of the other."""
     options = SVMOptions(C=C, gamma=gamma)
     assert (options.C, options.gamma) == made
     assert SVMOptions().searches is False

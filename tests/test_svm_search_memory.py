@@ -63,12 +63,12 @@ def test_memory_that_does_not_suffice():
 
     assert train(3_000_000).search.chosen["C"] in CS
     message = refusal(train, 100_000)
-    assert "of the kernel matrix of 100 rows needs" in message
-    assert "leave it more memory (--memory-limit) or use fewer threads (--threads)" in message
+    assert "a kernel matrix of 100 rows in each thread needs" in message
+    assert "allow more memory (--memory-limit) or use fewer threads (--threads)" in message
 
 
 def test_the_bytes_of_a_part():
-    """Of more than two classes a pair's kernel values are copied: at worst, all of them."""
+    """With more than two classes, a pair's kernel values are copied: at worst, all of them."""
     import tracemalloc
 
     X = np.random.default_rng(0).normal(size=(1000, 2))
@@ -102,16 +102,16 @@ def test_more_settings_than_memory():
     values = tuple(np.linspace(1.0, 2.0, 1000))
     options = SVMOptions(C=values, gamma=values, memory_limit=1 << 29, cache_gib=0.0)
     message = refusal(cpsvm.METHOD, Dataset(X, y), options, Communicator())
-    assert "what is counted of 1,000,000 settings of C and gamma needs" in message
+    assert "comparing 1,000,000 settings of C and gamma needs" in message
     assert message.endswith("compare fewer values")
 
 
 def test_copies_of_the_rows_that_do_not_fit():
-    """Of a method whose parts are made for the search: refused before a copy is made."""
+    """If parts are made for the search, the copies of the rows are refused before one is made."""
     X, y = curved(400)
     options = SVMOptions(C=CS, gamma=0.5, memory_limit=2 * X.nbytes, cache_gib=0.0)
     message = refusal(dissmo.METHOD, Dataset(X, y), options, Communicator())
-    assert "a rank's rows, and two copies of them in the search needs" in message
+    assert "storing a rank's rows and two copies for the search needs" in message
 
 
 def test_a_full_disk_is_told(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from casvm.solver import smo
 
 
 def dual_of(model):
-    """Of all pairs of a model of one part together, from nothing but its coefficients."""
+    """Dual objective of all pairs of a model of one part, computed from its coefficients alone."""
     (whole,) = model.parts.values()
     codes = whole.classes.repeat(whole.n_support)
     K = matrix(model.kernel, whole.X)
@@ -67,7 +67,7 @@ def test_dcsvm_is_exact(csr, dtype, k):
 
 
 def test_dcsvm_of_rows_enough_for_single_precision():
-    """Which the gradient is computed in from 2000 rows on, also that of a start."""
+    """From 2000 rows on, gradients are in single precision, also that of a warm start."""
     X, y = drawn_clouds(3001)
     expected = exact_dual(X, y, np.full(3001, C))
     for P in (2, 5):
@@ -300,7 +300,7 @@ def test_all_rows_are_refused_where_they_do_not_fit():
     X, y = clouds(each=500)
     size = X.nbytes
     more = {"partitions": 4, "gamma": 0.01, "cache_gib": 0, "tol": 1e-3}
-    with pytest.raises(MemoryLimitError, match="a rank's rows and its kernel cache"):
+    with pytest.raises(MemoryLimitError, match="storing a rank's rows and its kernel cache needs"):
         train("dcsvm", X, y, memory_limit=int(1.9 * size), **more)
     train("dcsvm", X, y, memory_limit=int(3.1 * size), **more)
     train("cascade", X, y, memory_limit=int(1.1 * size), **more)

@@ -53,7 +53,7 @@ def coefficients(model, n):
 
 
 def objective(estimator, K, y, beta, params):
-    """Of the dual, minimised; of nu-SVC before its scaling to a margin of 1."""
+    """Dual objective, to be minimised; for nu-SVC before scaling to a margin of 1."""
     if estimator is SMONuSVC:
         beta = beta * params["nu"] * len(beta) / np.abs(beta).sum()
     linear = -y @ beta if estimator in (SMOSVR, SMONuSVR) else 0.0
@@ -209,7 +209,7 @@ def test_rows_that_cannot_be(estimator):
 @pytest.mark.parametrize("estimator", [SMOSVR, SMONuSVR])
 def test_targets_that_are_all_the_same(estimator):
     X, y, _ = problem()
-    with pytest.warns(UserWarning, match=r"^all targets are 3\.5: the model is this number$") as caught:
+    with pytest.warns(UserWarning, match=r"^all targets are 3\.5: the model is this constant$") as caught:
         model = estimator().fit(X, np.full(len(y), 3.5))
     assert [one.filename for one in caught] == [__file__]
     near(model.predict(X), 3.5, 1e-3)

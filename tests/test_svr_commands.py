@@ -58,7 +58,7 @@ def files(tmp_path_factory):
 
 
 def check_metrics(made, machine, values):
-    """Those of these values of the test rows, by scikit-learn."""
+    """Check the metrics of these predictions for the test rows against scikit-learn."""
     _, u, told = rows("test")
     if machine != "one class":
         mse = mean_squared_error(u, values)
@@ -179,7 +179,7 @@ def test_resumed_to_the_same_bits(more, files, tmp_path, refuses):
 
 @pytest.mark.parametrize("machine", ["epsilon", "one class"])
 def test_predictions(machine, files, tmp_path, capsys):
-    """Of both kinds of models, by the one command."""
+    """One command predicts with both kinds of models."""
     data, head = data_of(machine, files), "prediction,decision" if machine == "one class" else "prediction"
     words = [data, "--partitions", "2", "--gamma", "0.5", "--model", tmp_path / "m.h5"]
     made = reported(MACHINES[machine][0], words, tmp_path)
@@ -245,7 +245,7 @@ def test_the_mean_of_divisions(route, files, tmp_path):
 
 
 def test_errors_on_rows_left_out_are_those_of_libsvm():
-    """Of all settings and folds, with weights; and of none where there is nothing to learn from."""
+    """For all settings and folds, with weights; none if there are no rows to train on."""
     (X, y, _), rng = rows("train"), np.random.default_rng(0)
     X, y, weights = X[:90], (y[:90] - 300) / 10, rng.choice([0.0, 0.5, 2.0], 90)
     fold, Cs, epsilons, gammas = np.arange(90) % 4, (0.5, 5.0, 50.0), (0.02, 0.2), (0.2, 0.8)
@@ -337,25 +337,25 @@ REFUSED = {
     "C": ("svr", ["--C", "0"], "--C 0: it must be a positive number, or scale"),
     "nu": ("svr", ["--nu", "0"], "--nu 0: it must be a number above 0 and at most 1"),
     "nu of one class": ("oneclass", ["--nu", "1.5"], "--nu 1.5: it must be a number above 0 and at most 1"),
-    "both": ("svr", ["--nu", "0.5", "--epsilon", "1"], "nu, epsilon: nu finds epsilon; give one of them"),
+    "both": ("svr", ["--nu", "0.5", "--epsilon", "1"], "nu, epsilon: nu determines epsilon; give one of"),
     "route": ("svr", ["--route", "best"], "--route: invalid choice: 'best'"),
     "partitioner": ("svr", ["--partitioner", "spectral"], "--partitioner: invalid choice: 'spectral'"),
     "both ways": ("svr", ["--partitioner", "fcfs", "--exact"], "--exact: not allowed with argument --partitioner"),
-    "route of all": ("svr", ["--exact", "--route", "soft"], "route = soft: exact is one problem of all rows"),
-    "parts of all": ("svr", ["--exact", "--partitions", "2"], "partitions = 2: exact is one problem of all rows"),
-    "divisions of all": ("svr", ["--exact", "--divisions", "2"], "divisions = 2: exact is one problem of all rows"),
-    "overlap of all": ("svr", ["--exact", "--overlap", "1"], "overlap = 1.0: exact is one problem of all rows"),
+    "route of all": ("svr", ["--exact", "--route", "soft"], "route = soft: it applies to parts, and exact solves one"),
+    "parts of all": ("svr", ["--exact", "--partitions", "2"], "partitions = 2: it applies to parts, and exact"),
+    "divisions of all": ("svr", ["--exact", "--divisions", "2"], "divisions = 2: it applies to parts, and exact"),
+    "overlap of all": ("svr", ["--exact", "--overlap", "1"], "overlap = 1.0: it applies to parts, and exact"),
     "overlap": ("svr", ["--overlap", "-1"], "--overlap -1: it must be a number from 0 to 100"),
-    "overlap of random parts": ("svr", ["--partitioner", "random", "--overlap", "1"], "overlap: random parts lie"),
+    "overlap of random parts": ("svr", ["--partitioner", "random", "--overlap", "1"], "overlap: random parts have"),
     "overlap of one class": ("oneclass", ["--overlap", "1"], "unrecognized arguments: --overlap 1"),
-    "rounds of parts": ("svr", ["--working-set", "4"], "working_set: parts are solved each by one rank"),
+    "rounds of parts": ("svr", ["--working-set", "4"], "working_set: it only applies to --exact"),
     "parts": ("svr", ["--partitions", "158"], "158 parts of 157 rows: every part needs a row"),
     "C of one class": ("oneclass", ["--C", "1"], "unrecognized arguments: --C 1"),
-    "grid of nu": ("svr", ["--nu", "0.5", "--C", "1,2"], "nu: settings are compared with an epsilon"),
-    "gammas of one class": ("oneclass", ["--gamma", "1,2"], "gamma: there are no targets by which several values"),
+    "grid of nu": ("svr", ["--nu", "0.5", "--C", "1,2"], "nu: several settings can only be compared with eps"),
+    "gammas of one class": ("oneclass", ["--gamma", "1,2"], "gamma: without targets, several values cannot be"),
     "folds": ("svr", ["--cv", "158"], "cv = 158: there are only 157 rows; ask for fewer folds"),
-    "gammas of none": ("svr", ["--kernel", "linear", "--gamma", "1,2"], "gamma: several values are given, and this"),
-    "quick": ("svr", ["--C", "1", "--quick"], "quick: neither C, epsilon nor gamma is a grid that is made up"),
+    "gammas of none": ("svr", ["--kernel", "linear", "--gamma", "1,2"], "gamma: several values are given, but this"),
+    "quick": ("svr", ["--C", "1", "--quick"], "quick: it shortens a default grid, and neither C, epsilon nor"),
     "libsvm": ("svr", ["--kernel", "l1", "--libsvm", "l.model"], "--libsvm: LIBSVM has no l1 kernel"),
 }  # fmt: skip
 
@@ -369,7 +369,7 @@ def test_refused(what, files, refuses):
 def test_targets_that_cannot_be(files, refuses):
     message = "constant.h5 (train): all 157 targets are 3.5; there is nothing to learn"
     refuses("casvm.svr", ["constant.h5"], message, files)
-    refuses("casvm.svr", ["words.csv"], "python -m casvm.casvm and its relatives learn classes", files)
+    refuses("casvm.svr", ["words.csv"], "for class labels, use python -m casvm.casvm", files)
     refuses("casvm.svr", ["one.h5"], "one.h5 (train): there is no target y in it", files)
 
 
@@ -377,4 +377,4 @@ def test_nu_on_ranks(files, mpiexec):
     words = ["-m", "casvm.svr", files / "reg.h5", "--exact", "--nu", "0.5", "--quiet"]
     done = mpiexec(2, *words)
     assert done.returncode == 2
-    assert "casvm.svr: nu: rows on many ranks keep one sum, and not one of each sign" in done.stderr
+    assert "casvm.svr: nu: the exact nu-SVR cannot be solved on several ranks" in done.stderr

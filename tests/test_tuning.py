@@ -162,7 +162,7 @@ def test_every_fold_has_its_round():
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 1000))
 def test_results_are_those_of_grid_search_cv(seed):
-    """Of the same scores: means, deviations, ranks and the choice among equals. Tolerance: rounding."""
+    """With the same scores: means, deviations, ranks, and the choice among ties. Tolerance: rounding."""
     rng = np.random.default_rng(seed)
     X, y, fold = rng.normal(size=(24, 2)), np.arange(24) % 2, np.arange(24) // 2 % 4
     axes = {"max_depth": [1, 2, 3], "min_samples_leaf": [1, 4]}

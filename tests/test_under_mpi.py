@@ -41,7 +41,7 @@ def test_distributed(ranks, mpiexec, tmp_path):
 
 @OTHERS
 def test_distributed_by_another_library(library, tmp_path):
-    """What depends on the library most: the calls themselves, and failures."""
+    """The parts that depend most on the MPI library: the calls themselves, and failures."""
     options = [*PYTEST, *(f"tests/mpi/test_{name}.py" for name in ("comm", "failures", "manners"))]
     variables = {"CAKERNELS_MPI_TESTS": str(tmp_path)}
     all_pass(3, library.start(3, *options, cwd=ROOT, timeout=600, variables=variables), tmp_path)

@@ -203,7 +203,7 @@ def test_least():
 
 
 def test_extrapolation():
-    """What grows as a + b R is found again; so are a phase's calls."""
+    """A quantity that grows as a + b R is recovered; so are the calls of a phase."""
     assert fitted([2, 4, 8], [5.0, 7.0, 11.0], 100) == pytest.approx(103.0)
     assert fitted([4, 16, 64], [2.0, 4.0, 8.0], 256) == pytest.approx(16.0)
     assert fitted([2, 4], [0.0, 0.0], 100) == 0.0
@@ -339,7 +339,7 @@ def test_what_others_use():
 
 
 def test_compare(tmp_path, capsys):
-    """What takes 1.1 times as long or more is slower."""
+    """A measurement counts as slower from a ratio of 1.1 on."""
     for name, seconds in (("a", 1.0), ("b", 1.05), ("c", 1.2)):
         Results("x", [{"race": "one", "seconds": seconds}]).save(tmp_path / f"{name}.json")
     assert compare(tmp_path / "a.json", tmp_path / "b.json")

@@ -161,7 +161,7 @@ def test_which_features_are_packed():
 @pytest.mark.parametrize("d", [30, D])
 @pytest.mark.parametrize("kind", KERNELS)
 def test_blocks_of_kernel_values(kind, d):
-    """What ridge regression and routing evaluate: CSR rows with each other, and with dense ones."""
+    """Kernel values that ridge regression and routing evaluate: CSR rows with each other, and with dense ones."""
     A, B, kernel = text(1100, d, seed=7), text(150, d, seed=8), KERNELS[kind]
     A, B = (A, B) if d == D else (A[:40], B[:40])
     want = matrix(kernel, A, B)

@@ -67,7 +67,7 @@ class KernelCaches:
         self, X: Rows, kernel: Kernel, order: Index, bounds: Index, cache_bytes: int, dtype: DTypeLike, by_rows: bool
     ) -> None:  # fmt: skip
         if not kernel.compiled:
-            raise InputError("Asy-GCD evaluates kernels in compiled code, and not a callable: use SMOSVC or CASVC")
+            raise InputError("Asy-GCD cannot evaluate a callable kernel: use SMOSVC, or CASVC with the solver smo")
         self._X, self._dtype, self.n = X, np.dtype(dtype), len(order)
         self._layout = Layout.of(X, kernel, self._dtype)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype), self._layout.measure)
@@ -179,4 +179,4 @@ def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:
     packed = (32 if wide else 12) * numbers + 12 * n * (Features.of(X).packed if wide else d)
     cache = min(cache_bytes, 8 * 2 * n * n * threads)  # a cache never holds more than all n columns
     needed = packed + 40 * n * threads + cache
-    memory.require(needed, limit, "the rows, packed, and the kernel cache", "use a smaller cache, or fewer rows")
+    memory.require(needed, limit, "storing packed rows and the kernel cache", "use a smaller cache, or fewer rows")

@@ -34,7 +34,7 @@ Vector = NDArray[np.float64]
 _Loop = tuple[Callable[[], int], Callable[[], None] | None]
 
 UPDATES = ("owned", "atomic", "stochastic")
-TURNS = 1 << 20  # of a thread's loop before it returns from compiled code
+TURNS = 1 << 20  # turns of a thread's loop before it returns from compiled code
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class TeamSolution:
 
     @property
     def iterations(self) -> int:
-        """Updates of one coordinate, of all threads."""
+        """Number of updates of one coordinate by all threads."""
         return int(self.steps.sum())
 
 
 class AsyGCD:
-    """Threads with their blocks of rows and their caches, for one set of rows and any labels.
+    """A team of threads with their blocks of rows and their caches, for one set of rows and any labels.
 
     Parameters
     ----------
@@ -107,34 +107,36 @@ class AsyGCD:
         Not changed.
     kernel : Kernel
     threads : int
-        T; no more than n are used. More than there are cores is possible, and slow.
+        Number of threads, T; at most n are used. More threads than cores are possible, but slow.
     cache_bytes : int
-        Of kernel values, shared out evenly: each thread has an LRU cache of its own, in one piece of memory.
+        Memory for kernel values, divided evenly: each thread has its own LRU cache.
     dtype : dtype
-        Of the kernel values that are kept.
+        Type of the cached kernel values.
     update : {"owned", "atomic", "stochastic"}
-        A gradient with one writer a row, and logs; Algorithm 14 to the letter, with atomic adds; PSCD.
+        "owned": a gradient with one writer per row, and logs. "atomic": Algorithm 14 as published, with atomic adds.
+        "stochastic": PSCD.
     seed : int
-        Of the blocks, and of PSCD's order.
+        Seed of the blocks, and of PSCD's order.
     log : int
-        Updates that a thread may be ahead of the others.
+        Maximum number of updates by which a thread may be ahead of the others.
 
     Attributes
     ----------
     threads : int
     sizes : ndarray of int64, shape (T,)
-        Rows of each block.
+        Number of rows of each block.
     seconds : float
-        Spent on finding the blocks and packing the rows.
+        Time to determine the blocks and pack the rows.
 
     Raises
     ------
     InputError
-        No thread, a cache that does not hold two columns a thread, kernel values that overflow.
+        `threads` is below 1, the cache does not hold two columns per thread, or kernel values overflow.
 
     Notes
     -----
-    Memory: see :class:`asygcd.solver.gram.KernelCaches`. Kernel columns stay for the next :meth:`solve`.
+    For the memory, see :class:`asygcd.solver.gram.KernelCaches`. Cached kernel columns are kept for the next
+    :meth:`solve`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What messages between two ranks of this machine cost, through the communicator: a Network of one node.
+"""Measure the cost of messages between two ranks on this machine, through the communicator: a Network of one node.
 
 mpiexec -n 2 python -m benchmarks.cluster.calibrate [OUT.json]
 """
@@ -24,7 +24,7 @@ SMALL, LARGE = 8, 1 << 23  # bytes
 
 
 def seconds(work: Callable[[], object], comm: Communicator, times: int) -> float:
-    """The least mean of `times` calls, of five."""
+    """Smallest of five means over `times` calls."""
     work()
     means = []
     for _ in range(5):
@@ -37,20 +37,20 @@ def seconds(work: Callable[[], object], comm: Communicator, times: int) -> float
 
 
 def measured(comm: Communicator) -> dict[str, float]:
-    """A Link's figures and the rate of adding up, from sums and an exchange between two ranks."""
+    """Figures of a Link, and the rate of reductions, from sums and an exchange between two ranks."""
     small, large = np.zeros(SMALL // 8), np.zeros(LARGE // 8)
     halves = np.full(comm.size, len(large) // comm.size)
     step = seconds(lambda: comm.allreduce(small), comm, 2000)
     exchanged = seconds(lambda: comm.alltoall(large, halves), comm, 5)
     added = seconds(lambda: comm.allreduce(large), comm, 5)
     per_byte = max(1e-12, (exchanged - 4 * step) / (LARGE / comm.size))
-    # Halves are exchanged, added up and exchanged: LARGE bytes each way.
+    # Halves are exchanged, reduced, and exchanged again: LARGE bytes each way.
     reduce = max(0.0, (added - 2 * step - LARGE * per_byte) / (LARGE / 2))
     return {"latency": 0.4 * step, "overhead": 0.3 * step, "gap": 0.3 * step, "per_byte": per_byte, "reduce": reduce}
 
 
 def this_machine(ranks: int) -> Network:
-    """Measure, with two ranks under mpiexec; a network for so many on this machine."""
+    """Measure with two ranks under mpiexec; return a network of `ranks` ranks on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "link.json"
         command = ["mpiexec", "-n", "2", sys.executable, "-m", "benchmarks.cluster.calibrate", str(out)]
@@ -63,7 +63,7 @@ def this_machine(ranks: int) -> Network:
 
 
 def main() -> None:
-    """Measure under mpiexec; write or print."""
+    """Measure under mpiexec, and write or print the figures."""
     comm = world()
     figures = measured(comm)
     if comm.rank == 0:

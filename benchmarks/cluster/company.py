@@ -1,7 +1,7 @@
-"""Other ranks that compute meanwhile: what two cores of a machine share, caches and memory, is slower for both.
+"""Load by other ranks during timing, since the cores of a machine share caches and memory bandwidth.
 
-A rank timed alone has all of that to itself. Where several really compute at once, as many processes less one run the
-same program on virtual ranks of their own, again and again, while the ranks of this process are timed.
+A rank that is timed alone has these to itself. If R ranks would compute at once, R - 1 other processes run the same
+program on their own virtual ranks, repeatedly, while the ranks of this process are timed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ READY = "ready"
 
 @contextmanager
 def company(others: int, name: str, program: Program, data: Path, ranks: int, limit: float) -> Iterator[None]:
-    """So many processes that run this program while the block lasts."""
+    """Run `others` processes with this program inside the block."""
     words = [name, str(program.parts), str(data), str(ranks), str(limit)]
     command = [sys.executable, "-m", "benchmarks.cluster.company", *words]
     with ExitStack() as stack:
@@ -38,7 +38,7 @@ def company(others: int, name: str, program: Program, data: Path, ranks: int, li
 
 
 def main() -> None:
-    """One of the others: it says when it has compiled, and goes on until it is killed."""
+    """Work of one of the other processes: report when compilation is done, then run until killed."""
     name, parts, data, ranks, limit = sys.argv[1:]
     threads.set_threads(1)
     program = replace(PROGRAMS[name], parts=int(parts))

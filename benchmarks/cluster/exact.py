@@ -1,7 +1,7 @@
-"""DKRR on many ranks, by formula: its factorisation is ScaLAPACK's, which no virtual rank can call.
+"""DKRR on many ranks, by formula, since virtual ranks cannot call ScaLAPACK for the factorisation.
 
-Flops, bytes and messages are those of Choi, Dongarra, Ostrouchov, Petitet, Walker and Whaley, Scientific Programming
-5(3), 1996, for a square grid of R ranks; the rate is one core's, measured here.
+Flops, bytes and messages follow Choi, Dongarra, Ostrouchov, Petitet, Walker and Whaley, Scientific Programming 5(3),
+1996, for a square grid of R ranks; the flop rate is measured on one core of this machine.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import scipy.linalg
 
 from benchmarks.cluster.model import Network
 
-BLOCK = 64  # columns of a block
+BLOCK = 64  # columns per block
 
 
 def rate(n: int = 3000) -> float:
-    """Flops a second of LAPACK's Cholesky factorisation on the threads that BLAS has now."""
+    """Flops per second of LAPACK's Cholesky factorisation with the current number of BLAS threads."""
     A = np.eye(n, order="F") * n + 1.0
     begun = time.thread_time()
     scipy.linalg.lapack.dpotrf(A, lower=1, overwrite_a=1)
@@ -31,7 +31,7 @@ def memory(n: int, R: int) -> float:
 
 
 def seconds(n: int, d: int, R: int, flops_a_second: float, network: Network) -> float:
-    """One sigma and one lambda: the kernel matrix, its factor and the solution."""
+    """Seconds for one sigma and one lambda: kernel matrix, factor and solution."""
     compute = (n**3 / 3 + 2.0 * n * n * d + 2.0 * n * n) / R / flops_a_second
     if R == 1:
         return compute

@@ -1,4 +1,4 @@
-"""More ranks than can be run here: what grows with their number is fitted to the runs there are, and said to be so."""
+"""Extrapolation to more ranks than can run here: quantities that grow with R are fitted to the existing runs."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import scipy.optimize
 from benchmarks.cluster.model import Network, summary
 from benchmarks.cluster.trace import Trace, collectives
 
-# Of equally good ones the first. The busiest of R ranks, where chance decides, grows as the logarithm.
+# In case of ties, the first. The maximum over R random loads grows as the logarithm.
 GROWTHS: tuple[Callable[[Any], Any], ...] = (np.log2, np.sqrt, np.asarray)
 
 
 @dataclass
 class Load:
-    """What a phase asks of its ranks.
+    """The load of a phase on its ranks.
 
     Attributes
     ----------
     compute : float
         Seconds of the busiest rank.
     calls : dict of str to (count, most, total)
-        Of each collective call, how many there are, and the means of what :func:`summary` says of each.
+        For each collective call, the number of calls, and the means of the results of :func:`summary`.
     """
 
     compute: float = 0.0
     calls: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
     def seconds(self, network: Network, R: int) -> float:
-        """On a network, as if the ranks waited for the busiest one once."""
+        """Seconds of the phase on a network, assuming that the ranks wait for the busiest one once."""
         sent = sum(n * network.collective(call, R, most, total) for call, (n, most, total) in self.calls.items())
         return self.compute + sent
 
 
 def loads(traces: list[Trace]) -> dict[str, Load]:
-    """Of each phase of a run; messages from rank to rank are not in it."""
+    """Load of each phase of a run, without point-to-point messages."""
     found: dict[str, Load] = defaultdict(Load)
     for trace in traces:
         mine: dict[str, float] = defaultdict(float)
@@ -58,7 +58,7 @@ def loads(traces: list[Trace]) -> dict[str, Load]:
 
 
 def at(runs: dict[int, dict[str, Load]], R: int) -> dict[str, Load]:
-    """The loads of R ranks from those of fewer: each number by :func:`fitted`."""
+    """Loads of R ranks, extrapolated from runs on fewer ranks by :func:`fitted`."""
     sizes = sorted(runs)
     found = {}
     for phase in dict.fromkeys(phase for run in runs.values() for phase in run):
@@ -72,7 +72,7 @@ def at(runs: dict[int, dict[str, Load]], R: int) -> dict[str, Load]:
 
 
 def fitted(sizes: list[int], values: list[float], R: int) -> float:
-    """At R, of the curve a + b f(R), a and b not negative, with the least relative errors; f one of `GROWTHS`."""
+    """Value at R of the best fit a + b f(R) by relative errors, with a, b >= 0 and f among `GROWTHS`."""
     value, size = np.array(values), np.array(sizes, np.float64)
     if not value.any():
         return 0.0

@@ -1,7 +1,7 @@
-"""What a call of MPI costs: LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), and collectives made of it.
+"""Cost model of MPI calls: LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), and collectives built on it.
 
-The algorithms are those that MPICH chooses (Thakur, Rabenseifner and Gropp, Int. J. High Performance Computing
-Applications 19(1), 2005): by the number of bytes, for any number of ranks as for the next power of two.
+The algorithms of collectives are those that MPICH chooses by the number of bytes (Thakur, Rabenseifner and Gropp, Int.
+J. High Performance Computing Applications 19(1), 2005). Any number of ranks costs as much as the next power of two.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import numpy as np
 
 from cacore.comm.failure import LONGEST, SPIN
 
-# Bytes above which MPICH takes the algorithm for long messages.
+# Bytes above which MPICH uses its algorithms for long messages.
 LONG_BCAST, LONG_ALLREDUCE, LONG_ALLGATHER, LONG_ALLTOALL = 12288, 2048, 81920, 256
-EAGER = 65536  # above it a sender waits for its receiver
-SLACK = 6e-5  # seconds by which a pause is longer than asked for: Linux' timers have 50 us, then the thread is woken
+EAGER = 65536  # bytes above which a sender waits for its receiver
+SLACK = 6e-5  # seconds by which a sleep is longer than requested: 50 us of timer slack in Linux, plus the wake-up
 
 
 @dataclass(frozen=True)
 class Link:
-    """A way between two ranks.
+    """A link between two ranks.
 
     Attributes
     ----------
     latency : float
-        L, seconds that a message is on its way.
+        L, transfer time of a message, in seconds.
     overhead : float
-        o, seconds that a rank is busy with a message that it sends, or receives.
+        o, seconds that a rank is busy sending or receiving a message.
     gap : float
-        g, seconds between two messages of a rank.
+        g, minimum seconds between two messages of a rank.
     per_byte : float
-        G, seconds a byte.
+        G, seconds per byte.
     """
 
     latency: float
@@ -49,23 +49,23 @@ class Link:
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes of equal ranks.
+    """A network of nodes with equal numbers of ranks.
 
     Attributes
     ----------
     name, source : str
-        What it is, and where its figures are from.
+        Name, and source of the figures.
     between, inside : Link
-        Of ranks on different nodes, and on the same one. The ranks of a node share its link to the others.
+        Links between ranks on different nodes, and on the same node. The ranks of a node share its link to others.
     ranks_per_node : int
     cores_per_node : int
-        Fewer than ranks share their time.
+        If there are fewer cores than ranks, ranks share their time.
     memory_per_node : float
-        GiB.
+        Memory in GiB.
     reduce : float
-        Seconds a byte of adding up.
+        Seconds per byte of a reduction's arithmetic.
     pauses : bool
-        Whether a rank that waits looks now and then, as :func:`cacore.comm.failure.wait` does, or notices at once.
+        True if a waiting rank polls, as :func:`cacore.comm.failure.wait` does, and False if it notices at once.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Network:
     pauses: bool = False
 
     def noticed(self, waited: float) -> float:
-        """Seconds until a rank sees that what it waits for is there, which it is after `waited`."""
+        """Seconds until a rank notices an event that happens after `waited` seconds."""
         if not self.pauses or waited <= SPIN:
             return waited
         looked = SPIN
@@ -88,32 +88,32 @@ class Network:
         return looked + max(0, ceil((waited - looked) / (LONGEST + SLACK))) * (LONGEST + SLACK)
 
     def stages(self, R: int) -> list[tuple[Link, float]]:
-        """The link of each stage of a tree or butterfly over R ranks, and how many ranks of a node share it."""
+        """Link of each stage of a tree or butterfly over R ranks, and number of ranks of a node that share it."""
         near = min(R, self.ranks_per_node)
         inner = [(self.inside, 1.0)] * ceil(log2(near)) if near > 1 else []
         nodes = ceil(R / near)
         return inner + [(self.between, float(near))] * ceil(log2(nodes)) if nodes > 1 else inner
 
     def bulk(self, R: int) -> float:
-        """Seconds a byte that every rank sends while all others do."""
+        """Seconds per byte when all ranks send at once."""
         near = min(R, self.ranks_per_node)
         return self.inside.per_byte if near >= R else near * self.between.per_byte
 
     def far(self, R: int) -> Link:
-        """The link that the slowest message takes."""
+        """Link of the slowest message."""
         return self.inside if self.ranks_per_node >= R else self.between
 
     def collective(self, call: str, R: int, most: float, total: float) -> float:
-        """Seconds of a collective call after the last rank has come.
+        """Seconds of a collective call after the last rank has arrived.
 
         Parameters
         ----------
         call : str
         R : int
         most : float
-            Bytes that a rank brings at most; of an alltoall for one receiver.
+            Maximum number of bytes that a rank contributes; for an alltoall, to one receiver.
         total : float
-            Bytes of all ranks; of an alltoall those that the busiest rank sends or receives. See :func:`summary`.
+            Bytes of all ranks; for an alltoall, those that the busiest rank sends or receives. See :func:`summary`.
         """
         costs = {"barrier": self._barrier, "bcast": self._bcast, "allreduce": self._allreduce}
         return costs[call](R, most) if call in costs else getattr(self, f"_{call}")(R, most, total)
@@ -124,7 +124,7 @@ class Network:
     def _bcast(self, R: int, most: float) -> float:
         if most <= LONG_BCAST or R < 8:
             return sum(link.step + most * link.per_byte for link, _ in self.stages(R))  # binomial tree
-        # Scattered down a tree, then gathered around a ring.
+        # Scatter down a tree, then gather around a ring.
         return self._barrier(R) + self._ring(R, 2.0 * most)
 
     def _ring(self, R: int, total: float) -> float:
@@ -134,7 +134,7 @@ class Network:
         stages = self.stages(R)
         if most <= LONG_ALLREDUCE:  # recursive doubling
             return sum(link.step + most * (share * link.per_byte + self.reduce) for link, share in stages)
-        # Rabenseifner's: halves are added up, then gathered; the bytes halve from stage to stage.
+        # Rabenseifner's algorithm: reduce-scatter, then gather; the bytes halve in each stage.
         seconds, left = 0.0, most / 2.0
         for link, share in reversed(stages):
             seconds += 2.0 * (link.step + left * share * link.per_byte) + left * self.reduce
@@ -147,21 +147,21 @@ class Network:
         return self._ring(R, total)
 
     def _alltoall(self, R: int, most: float, total: float) -> float:
-        if most <= LONG_ALLTOALL:  # Bruck's: half of everything, log2 R times
+        if most <= LONG_ALLTOALL:  # Bruck's algorithm: half of everything, log2 R times
             return sum(link.step + total / 2.0 * share * link.per_byte for link, share in self.stages(R))
         link = self.far(R)
         # Pairwise: messages follow each other at the gap, or as fast as bytes go.
         return link.step + (R - 1) * max(link.gap, 2.0 * link.overhead) + total * self.bulk(R)
 
     def message(self, nbytes: int, source: int, dest: int) -> tuple[float, Link]:
-        """Seconds from a send to the end of its receipt, and the link."""
+        """Seconds from a send to the end of the receive, and the link."""
         same = source // self.ranks_per_node == dest // self.ranks_per_node
         link = self.inside if same else self.between
         return link.step + nbytes * link.per_byte, link
 
 
 def summary(call: str, sizes: list[Any]) -> tuple[float, float]:
-    """`most` and `total` of :meth:`Network.collective` from what each rank brings."""
+    """`most` and `total` of :meth:`Network.collective`, from the sizes that each rank contributes."""
     if call != "alltoall":
         return float(max(sizes)), float(sum(sizes))
     table = np.array(sizes, np.float64)
@@ -170,13 +170,13 @@ def summary(call: str, sizes: list[Any]) -> tuple[float, float]:
 
 
 def _network(name: str, source: str, microseconds: float, gigabytes: float, **nodes: float) -> Network:
-    """A network by its one-way latency between two programs, and the rate of a node's link."""
+    """A network with this one-way latency between two programs, and this rate of a node's link."""
     between = Link(0.6e-6 * microseconds, 0.2e-6 * microseconds, 0.2e-6 * microseconds, 1e-9 / gigabytes)
     inside = Link(0.2e-6, 0.15e-6, 0.1e-6, 1e-10)  # through shared memory: 0.5 us, 10 GB/s
     return Network(name, source, between, inside, **nodes)  # type: ignore[arg-type]
 
 
-# Latency is of a small message between two programs; of it a fifth is each side's overhead.
+# Latencies are those of a small message between two programs; each side's overhead is a fifth of them.
 PRESETS = {
     one.name: one
     for one in (

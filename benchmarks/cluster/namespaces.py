@@ -1,9 +1,9 @@
-"""Nodes of a cluster on one machine: network namespaces, with a delayed and slowed line between them.
+"""Nodes of a cluster on one machine: network namespaces, connected by a link with a delay and a limited rate.
 
-Each namespace has one end of a TUN device; a process passes their packets on, each after the time that the line's rate
-and delay say, as ``tc qdisc add ... netem delay D rate R`` would on each node's way out. It does so in user space, for
-kernels without netem, too. Needs root, /dev/net/tun, ip (Debian's iproute2), and MPICH, whose mpiexec starts ranks by
-any program that stands in for ssh.
+Each namespace has one end of a TUN device. A process forwards their packets, each after the time given by the rate and
+delay of the link, as ``tc qdisc add ... netem delay D rate R`` would do for each node's outgoing packets. It runs in
+user space, so it also works with kernels without netem. It needs root, /dev/net/tun, ip (Debian's iproute2), and MPICH,
+whose mpiexec can start ranks by a replacement of ssh.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from pathlib import Path
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 MTU, QUEUE = 9000, 5000
 READY = "ready"
-HEADERS = 52  # bytes of IPv4 and TCP of a packet
+HEADERS = 52  # bytes of the IPv4 and TCP headers of a packet
 
 
 @dataclass(frozen=True)
 class Line:
-    """Every node's way to the others.
+    """The link from each node to the others.
 
     Attributes
     ----------
     delay : float
-        Seconds that each packet takes.
+        Delay of each packet, in seconds.
     rate : float
-        Bytes a second that a node sends at most; 0 is no limit.
+        Maximum number of bytes per second that a node sends; 0 for no limit.
     """
 
     delay: float = 0.0
     rate: float = 0.0
 
     def __str__(self) -> str:
-        rate = f"{self.rate / 1e6:g} MB/s" if self.rate else "no limit of its rate"
+        rate = f"{self.rate / 1e6:g} MB/s" if self.rate else "unlimited rate"
         return f"a delay of {1e3 * self.delay:g} ms, {rate}"
 
     @property
     def per_byte(self) -> float:
-        """Seconds a byte of a long message."""
+        """Seconds per byte of a long message."""
         return MTU / (MTU - HEADERS) / self.rate if self.rate else 0.0
 
 
 def unavailable() -> str:
-    """Why this machine cannot make the nodes; empty if it can."""
+    """Reason why this machine cannot create the nodes; empty if it can."""
     if not sys.platform.startswith("linux") or os.geteuid():
         return "network namespaces need Linux and root"
     if shutil.which("ip") is None:
@@ -67,7 +67,7 @@ def unavailable() -> str:
         return "mpiexec is not MPICH's"
     first = [sys.executable, "-S", "-c", "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"]
     if subprocess.run(first, capture_output=True, check=False).returncode:
-        return "a process that is served before others, as the one that passes packets on is, is not allowed here"
+        return "real-time priority, which the process that forwards packets needs, is not allowed here"
     name = f"cakernels{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode:
@@ -77,23 +77,23 @@ def unavailable() -> str:
 
 
 def _address(node: int) -> str:
-    """Of a node; 0 is this machine. 198.18.0.0/15 is for benchmarks (RFC 2544)."""
+    """Address of a node; 0 is this machine. 198.18.0.0/15 is reserved for benchmarks (RFC 2544)."""
     return f"198.18.{os.getpid() % 256}.{node + 1}"
 
 
 @contextmanager
 def nodes(count: int, line: Line) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """So many nodes; what to begin a command with, up to the number of ranks, and the environment for it."""
+    """Create `count` nodes; yield the first words of a command, up to the number of ranks, and its environment."""
     devices = [f"cak{os.getpid() % 100000}n{node}" for node in range(count + 1)]
     spaces = {node: f"cakernels-{_address(node)}" for node in range(1, count + 1)}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         words = [sys.executable, "-m", "benchmarks.cluster.namespaces", str(line.delay), str(line.rate), *devices]
         relay = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
-        stack.callback(relay.kill)  # where what follows fails
+        stack.callback(relay.kill)  # if the following steps fail
         assert relay.stdout is not None
         if relay.stdout.readline().strip() != READY:
-            raise RuntimeError(f"{' '.join(words)}: it ended with status {relay.wait()}")
+            raise RuntimeError(f"{' '.join(words)}: exited with status {relay.wait()}")
         for node, device in enumerate(devices):
             if node:
                 _ip("netns", "add", spaces[node])
@@ -111,7 +111,7 @@ def nodes(count: int, line: Line) -> Iterator[tuple[list[str], dict[str, str]]]:
         launch = ["mpiexec", "-iface", devices[0], "-hosts", hosts, "-ppn", "1", "-launcher", "ssh",
                   "-launcher-exec", str(shell), "-n", str(count)]  # fmt: skip
         stack.callback(relay.kill)  # before its devices' namespaces go
-        # Namespaces share memory, by which UCX would find that the nodes are one.
+        # Namespaces share memory, so UCX would detect a single node.
         yield launch, {**os.environ, "MPICH_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
 
@@ -126,10 +126,10 @@ def _device(name: str) -> int:
 
 
 def relay(line: Line, devices: list[int]) -> None:
-    """Pass packets on until killed. The first device is this machine's, whose packets take no time."""
+    """Forward packets until killed. The first device belongs to this machine; its packets are not delayed."""
     node_of = {descriptor: node for node, descriptor in enumerate(devices)}
-    free = [0.0] * len(devices)  # when each node has sent what it has sent so far
-    waiting: list[tuple[float, int, int, bytes]] = []  # when, in which order, whereto, what
+    free = [0.0] * len(devices)  # time at which each node has finished sending
+    waiting: list[tuple[float, int, int, bytes]] = []  # (time, order, receiver, packet)
     order = 0
     while True:
         pause = None if not waiting else max(0.0, waiting[0][0] - time.perf_counter())
@@ -138,7 +138,7 @@ def relay(line: Line, devices: list[int]) -> None:
             for packet in _packets(descriptor):
                 dest, now = packet[19] - 1, time.perf_counter()
                 if packet[0] >> 4 != 4 or not 0 <= dest < len(devices):
-                    continue  # the kernel asks who else is there, by IPv6
+                    continue  # IPv6 neighbour discovery by the kernel
                 if source and dest:
                     free[source] = max(free[source], now) + (len(packet) / line.rate if line.rate else 0.0)
                     now = free[source] + line.delay
@@ -150,7 +150,7 @@ def relay(line: Line, devices: list[int]) -> None:
 
 
 def _packets(descriptor: int) -> Iterator[bytes]:
-    """Some of those that are there."""
+    """Yield some of the available packets."""
     for _ in range(64):
         try:
             yield os.read(descriptor, MTU)
@@ -159,10 +159,10 @@ def _packets(descriptor: int) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """The process that passes packets on."""
+    """Run the process that forwards packets."""
     delay, rate, *names = sys.argv[1:]
     devices = [_device(name) for name in names]
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # a packet's time has come whatever else computes
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # packets must not wait for computations
     print(READY, flush=True)
     relay(Line(float(delay), float(rate)), devices)
 

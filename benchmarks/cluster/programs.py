@@ -1,4 +1,4 @@
-"""The programs whose scaling is asked for: a command's options, and the same under mpiexec."""
+"""The programs whose scaling is measured: commands with options, on virtual ranks and under mpiexec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.cluster.trace import Trace
 from benchmarks.cluster.world import World
 from cacore.comm import Communicator
 
-PHASES = ("partition", "train", "predict")  # of a method; reading and compiling are the machine's affair
+PHASES = ("partition", "train", "predict")  # phases of a method; reading and compiling depend on the machine
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Program:
     Attributes
     ----------
     package, method : str
-        ``python -m PACKAGE.METHOD``.
+        The command is ``python -m PACKAGE.METHOD``.
     options : tuple of str
     parts : int
-        Parts a rank; 0 for methods without parts.
+        Parts per rank; 0 for methods without parts.
     """
 
     package: str
@@ -39,20 +39,20 @@ class Program:
 
     @property
     def name(self) -> str:
-        """As a table shows it."""
+        """Name for tables."""
         return self.method if self.parts < 2 else f"{self.method}, {self.parts} parts a rank"
 
     def arguments(self, data: Path, ranks: int) -> list[str]:
-        """What follows the module's name."""
+        """Arguments after the name of the module."""
         divided = ["--partitions", str(self.parts * ranks)] if self.parts else []
         return [str(data), *divided, *self.options, "--threads", "1", "--allow-overlap", "--quiet"]
 
     def virtual(
         self, data: Path, ranks: int, repeats: int, limit: float, words: Sequence[str] = ()
     ) -> list[Trace]:  # fmt: skip
-        """Every rank's trace, on virtual ranks; of each computation the least time of `repeats` runs.
+        """Trace of every virtual rank, with the smallest time of each computation over `repeats` runs.
 
-        `limit` is the memory of a rank in GiB, `words` are more options.
+        `limit` is the memory of a rank in GiB; `words` are further options.
         """
         method = importlib.import_module(f"{self.package}.{self.method}").METHOD
         command = importlib.import_module(f"{self.package}.command")
@@ -64,7 +64,7 @@ class Program:
         return least([World(ranks).run(work) for _ in range(repeats)])
 
     def real(self, data: Path, ranks: int) -> dict[str, Any]:
-        """The report of a run under mpiexec."""
+        """Run under mpiexec and return the report."""
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.json"
             command = [sys.executable, "-m", f"{self.package}.{self.method}", *self.arguments(data, ranks)]
@@ -74,7 +74,7 @@ class Program:
 
 
 def least(runs: list[list[Trace]]) -> list[Trace]:
-    """Of each computation the least time that several runs took: what else the machine did is left out."""
+    """Traces with the smallest time of each computation over several runs, to exclude other load on the machine."""
     first = runs[0]
     for run in runs[1:]:
         if [[step.call for step in trace] for trace in run] != [[step.call for step in trace] for trace in first]:
@@ -86,7 +86,7 @@ def least(runs: list[list[Trace]]) -> list[Trace]:
 
 
 def method_only(traces: list[Trace]) -> list[Trace]:
-    """What a method does, without reading, compiling and writing: the steps of PHASES."""
+    """Traces restricted to the steps in PHASES, without reading, compiling and writing."""
     return [[step for step in trace if step.phase in PHASES] for trace in traces]
 
 

@@ -1,6 +1,7 @@
-"""The same traces in SimGrid's replay format, and what SimGrid makes of them: an engine that is not ours.
+"""Traces in SimGrid's replay format, and SimGrid's predictions, for comparison with an independent simulator.
 
-``smpirun`` comes with SimGrid (Debian's libsimgrid-dev). One file a rank; a host computes one flop a nanosecond.
+``smpirun`` comes with SimGrid (Debian's libsimgrid-dev). There is one file per rank; a host computes one flop per
+nanosecond.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from pathlib import Path
 from benchmarks.cluster.model import EAGER, Network
 from benchmarks.cluster.trace import COLLECTIVES, Step, Trace, collectives
 
-BYTE = 6  # of SimGrid's codes of datatypes: MPI_BYTE's
-RATE = 1e9  # flops a second of a host
+BYTE = 6  # SimGrid's code of MPI_BYTE
+RATE = 1e9  # flops per second of a host
 
 
 def installed() -> bool:
-    """Whether ``smpirun`` is there."""
+    """True if ``smpirun`` is installed."""
     return shutil.which("smpirun") is not None
 
 
 def lines(trace: Trace, together: list[list[Step]], rank: int) -> Iterator[str]:
-    """One rank's actions; `together` has the collective calls of all ranks."""
+    """Yield the actions of one rank; `together` has the collective calls of all ranks."""
     calls = iter(together)
     yield f"{rank} init"
     for step in trace:
@@ -54,7 +55,7 @@ def _collective(steps: list[Step], rank: int) -> str:
 
 
 def platform(network: Network, R: int) -> str:
-    """A cluster of a host a node, whose ranks share its cores; the star of links is between nodes, loopback inside."""
+    """A cluster with one host per node, whose ranks share its cores; star links between nodes, loopback inside."""
     link, inside, hosts = network.between, network.inside, -(-R // network.ranks_per_node)
     return f"""<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
@@ -72,7 +73,7 @@ def predicted(traces: list[Trace], network: Network, timeout: float = 600.0) -> 
     Raises
     ------
     subprocess.CalledProcessError
-        SimGrid refuses them.
+        SimGrid rejects the traces.
     """
     R, link = len(traces), network.far(len(traces))
     with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,4 @@
-"""Traces of ranks on a network: when each of them computed, and when it waited."""
+"""Timelines of traces on a network: when each rank computed, and when it waited."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from benchmarks.cluster.trace import Trace
 
 @dataclass
 class Timeline:
-    """What came of it.
+    """Result of a replay.
 
     Attributes
     ----------
     end : float
-        Seconds until the last rank was done.
+        Seconds until the last rank finished.
     phases : dict of str to float
-        Seconds of each phase on its slowest rank, waiting for others included, as a report has them.
+        Seconds of each phase on its slowest rank, including waiting for others, as in a report.
     spans : list of list of (begin, end, phase, computing)
-        Of each rank.
+        Intervals of each rank.
     """
 
     end: float = 0.0
@@ -32,11 +32,11 @@ class Timeline:
 
 
 class _Node:
-    """Cores that as many ranks as compute share evenly, by a clock that runs as fast as each of them gets on."""
+    """Cores of a node, shared evenly by the computing ranks; a virtual clock runs at the speed of each of them."""
 
     def __init__(self, cores: int) -> None:
         self.cores, self.now, self.attained = cores, 0.0, 0.0
-        self.running: list[tuple[float, int]] = []  # what the clock shows at the end of each rank's computation
+        self.running: list[tuple[float, int]] = []  # (clock at the end of its computation, rank)
 
     def _rate(self) -> float:
         return min(1.0, self.cores / max(1, len(self.running)))
@@ -54,10 +54,10 @@ class _Node:
 
 
 def replay(traces: list[Trace], network: Network) -> Timeline:
-    """Let the ranks compute and call as their traces say.
+    """Replay computations and calls of the traces on a network.
 
-    A collective call ends for all of them as long after the last one came as :meth:`Network.collective` says; of a
-    broadcast the root is free once it has sent.
+    A collective call ends for all ranks :meth:`Network.collective` seconds after the last one has arrived; the root of
+    a broadcast continues as soon as it has sent.
     """
     return _Replay(traces, network).run()
 
@@ -69,8 +69,8 @@ class _Replay:
         shared = network.ranks_per_node > network.cores_per_node
         self.nodes = [_Node(network.cores_per_node) for _ in range(-(-R // network.ranks_per_node) if shared else 0)]
         self.begun, self.waiting = [0.0] * R, {}
-        self.mail: dict[tuple[int, int], deque[float]] = defaultdict(deque)  # when messages are there
-        self.events: list[tuple[float, int, bool]] = []  # ranks that go on, or (True) have computed
+        self.mail: dict[tuple[int, int], deque[float]] = defaultdict(deque)  # arrival times of messages
+        self.events: list[tuple[float, int, bool]] = []  # (time, rank, True if it finished computing)
         self.line = Timeline(spans=[[] for _ in range(R)])
         self.totals: list[dict[str, float]] = [defaultdict(float) for _ in range(R)]
 
@@ -88,14 +88,14 @@ class _Replay:
                 _, rank = heapq.heappop(node.running)
                 self._called(end, rank)
         if any(place < len(trace) for place, trace in zip(self.place, self.traces, strict=True)):
-            raise ValueError("the traces do not fit together: ranks wait for one another")
+            raise ValueError("the traces do not match: ranks wait for one another")
         phases = dict.fromkeys(phase for total in self.totals for phase in total)
         self.line.phases = {phase: max(total.get(phase, 0.0) for total in self.totals) for phase in phases}
         self.line.end = max(spans[-1][1] for spans in self.line.spans if spans)
         return self.line
 
     def _compute(self, now: float, rank: int) -> None:
-        """A rank goes on with its next step."""
+        """Start the next step of a rank."""
         if self.place[rank] == len(self.traces[rank]):
             return
         self.begun[rank], seconds = now, self.traces[rank][self.place[rank]].seconds
@@ -107,7 +107,7 @@ class _Replay:
             heapq.heappush(self.events, (now + seconds, rank, True))
 
     def _called(self, now: float, rank: int) -> None:
-        """A rank has computed, and calls."""
+        """Handle the call of a rank that finished computing."""
         step = self.traces[rank][self.place[rank]]
         self._span(rank, self.begun[rank], now, step.phase, True)
         if step.call in ("", "send", "recv"):
@@ -128,7 +128,7 @@ class _Replay:
         steps = [trace[place] for trace, place in zip(self.traces, self.place, strict=True)]
         calls = {step.call for step in steps}
         if len(calls) > 1:
-            raise ValueError(f"the traces do not fit together: ranks call {', '.join(sorted(calls))} at once")
+            raise ValueError(f"the traces do not match: ranks call {', '.join(sorted(calls))} at once")
         most, total = summary(steps[0].call, [step.sizes for step in steps])
         seconds = self.network.collective(steps[0].call, len(steps), most, total)
         waiting, self.waiting = self.waiting, {}
@@ -136,12 +136,10 @@ class _Replay:
         last = max(waiting.values())
         for rank, came in waiting.items():
             end = last + seconds
-            if root >= 0:  # a broadcast: nobody waits for those that come late
+            if root >= 0:  # a broadcast: the root does not wait for late ranks
                 sent = waiting[root] + seconds
                 end = max(came + self.network.far(len(steps)).overhead, sent) if rank != root else sent
-            if (
-                steps[0].call != "alltoall"
-            ):  # whose bytes move only while MPI is called: it is waited for without pauses
+            if steps[0].call != "alltoall":  # its bytes only move during MPI calls, so ranks wait without pauses
                 end = came + self.network.noticed(end - came)
             self._go_on(end, rank, came)
 

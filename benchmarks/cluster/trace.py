@@ -1,4 +1,4 @@
-"""What a rank did: seconds of computation and calls of MPI, in order."""
+"""Trace of a rank: seconds of computation and MPI calls, in order."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ COLLECTIVES = ("barrier", "bcast", "allreduce", "allgather", "alltoall")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Some computation, and the call that ended it.
+    """A computation, and the call that ended it.
 
     Attributes
     ----------
     phase : str
-        Of the communicator (:class:`cacore.comm.ledger.Ledger`), during the computation.
+        Phase of the communicator (:class:`cacore.comm.ledger.Ledger`) during the computation.
     seconds : float
-        Of computation, on a core of its own.
+        Seconds of computation, on a core of its own.
     call : str
-        "allreduce", "allgather", "alltoall", "barrier", "bcast", "send" or "recv"; "" where only the phase ended.
+        "allreduce", "allgather", "alltoall", "barrier", "bcast", "send" or "recv"; empty if only the phase ended.
     sizes : ndarray of int64
-        Bytes that this rank brings: one number, of an alltoall one a receiver.
+        Bytes that this rank contributes: one number, or for an alltoall one per receiver.
     peer : int
         The root, receiver or sender; -1 for none.
     """
@@ -36,15 +36,15 @@ class Step:
 
     @property
     def nbytes(self) -> int:
-        """All that this rank brings."""
+        """Total number of bytes that this rank contributes."""
         return 0 if self.sizes is None else int(np.sum(self.sizes))
 
 
-Trace = list[Step]  # of a rank
+Trace = list[Step]  # all steps of a rank
 
 
 def collectives(traces: list[Trace]) -> list[list[Step]]:
-    """The collective calls in order, each as every rank made it."""
+    """Collective calls in order, each with the steps of all ranks."""
     return [
         list(steps) for steps in zip(*([s for s in trace if s.call in COLLECTIVES] for trace in traces), strict=True)
     ]

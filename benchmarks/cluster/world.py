@@ -1,8 +1,8 @@
-"""Ranks that are threads of one process and compute one at a time, behind the calls that the communicator makes.
+"""Virtual ranks: threads of one process that compute one at a time.
 
-The program is the one that runs under mpiexec, unchanged: only what :class:`cacore.comm.Communicator` calls of mpi4py
-is played here. A rank computes until it has to wait for another one, and then hands over; so each computation is timed
-alone, by the processor time of its thread, whatever else the machine does.
+The program is the one that runs under mpiexec, unchanged; only the mpi4py calls of :class:`cacore.comm.Communicator`
+are replaced here. A rank computes until it has to wait for another one, and then yields. So each computation is timed
+alone, by the processor time of its thread, regardless of other load on the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _StoppedError(Exception):
 
 
 class World:
-    """The ranks' turns, and what they bring to each other.
+    """Scheduler of the virtual ranks, which also exchanges their data.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class World:
         self._error: BaseException | None = None
 
     def run(self, work: Callable[[Communicator], object]) -> list[Trace]:
-        """Do `work` on every rank; what each of them did. The first error of a rank is raised."""
+        """Run `work` on every rank and return the traces; raises the first error of a rank."""
         threads = [threading.Thread(target=self._rank, args=(rank, work), daemon=True) for rank in range(self.size)]
         for thread in threads:
             thread.start()
@@ -77,7 +77,7 @@ class World:
             self._turns[self._ready.popleft()].release()
 
     def pause(self, rank: int) -> None:
-        """Let others compute until this rank is ready again."""
+        """Let other ranks compute until this rank is ready again."""
         if not self._ready and self._error is None:
             self._fail(RuntimeError(f"all {self.size} ranks wait for one another"))
         self._hand_over()
@@ -86,7 +86,7 @@ class World:
             raise _StoppedError
 
     def meet(self, rank: int, brings: Any, finish: Callable[[list[Any]], None]) -> None:
-        """Wait until every rank has brought something; the last one to come finishes the call for all."""
+        """Wait until every rank has called; the last one finishes the call for all."""
         self._brought[rank] = brings
         if len(self._brought) < self.size:
             self.pause(rank)
@@ -96,14 +96,14 @@ class World:
         self._ready.extend(r for r in range(self.size) if r != rank)
 
     def post(self, source: int, dest: int, data: NDArray[np.uint8]) -> None:
-        """Leave a message."""
+        """Post a message."""
         self._mail[source, dest].append(data)
         if self._expects.get(dest) == (source, dest):
             del self._expects[dest]
             self._ready.append(dest)
 
     def expect(self, source: int, dest: int) -> deque[NDArray[np.uint8]]:
-        """Messages on this way, once there is one."""
+        """Wait for a message from `source`; return the queue of its messages."""
         while not self._mail[source, dest]:
             self._expects[dest] = (source, dest)
             self.pause(dest)
@@ -111,7 +111,7 @@ class World:
 
 
 class _VirtualRank(Communicator):
-    """The communicator of one of them, which notes where phases end."""
+    """Communicator of a virtual rank, which records where phases end."""
 
     def __init__(self, world: World, rank: int) -> None:
         self._calls = _Calls(world, rank)
@@ -126,21 +126,21 @@ class _VirtualRank(Communicator):
 
 
 class _Done:
-    """A request that is complete: whoever waits for it has waited already."""
+    """A completed request: the waiting has already happened."""
 
     def Test(self) -> bool:  # noqa: N802 - mpi4py's name
         return True
 
 
 class _Calls:
-    """What the communicator calls of an mpi4py communicator; names are mpi4py's."""
+    """The methods of an mpi4py communicator that ours calls; names are mpi4py's."""
 
     def __init__(self, world: World, rank: int) -> None:
         self._world, self._rank, self.phase = world, rank, "other"
         self._since = time.thread_time()
 
     def note(self, call: str = "", sizes: Any = None, peer: int = -1) -> None:
-        """End a piece of computation."""
+        """Record the end of a computation."""
         now = time.thread_time()
         self._world.traces[self._rank].append(Step(self.phase, now - self._since, call, sizes, peer))
         self._since = time.thread_time()
@@ -158,7 +158,7 @@ class _Calls:
         return self._rank
 
     def Split_type(self, kind: int) -> _Alone:  # noqa: N802
-        """Each rank is a node of its own."""
+        """Return a communicator of one rank: each rank is its own node."""
         return _Alone()
 
     def Ibarrier(self) -> _Done:  # noqa: N802
@@ -230,10 +230,10 @@ class _Calls:
         self._since = time.thread_time()
         return _Done()
 
-    Issend = Isend  # what is sent is a copy, for which nobody has to wait
+    Issend = Isend  # a copy is sent, so the sender does not wait
 
     def Iprobe(self, source: int, tag: int) -> bool:  # noqa: N802
-        """Waits, for a rank that asked in a loop would keep the others from computing. Nobody tells of failures."""
+        """Wait for a message, since a polling rank would block the others; failures are not announced here."""
         if tag == DATA:
             self.note()
             self._world.expect(source, self._rank)
@@ -248,7 +248,7 @@ class _Calls:
 
 
 class _Alone:
-    """The ranks of a node that has one."""
+    """The communicator of a node with one rank."""
 
     def Get_size(self) -> int:  # noqa: N802
         return 1

@@ -1,4 +1,4 @@
-"""The communicator: a wrapper of mpi4py, or a single rank without it, that counts every byte sent."""
+"""The communicator, which counts every byte sent: a wrapper around mpi4py, or a single rank without it."""
 
 from cacore.comm.alike import Words, require_same, shared_name, unlike
 from cacore.comm.communicator import Communicator, as_communicator, collective, world

@@ -322,11 +322,10 @@ class Communicator(Ledger):
     def guard(self) -> Iterator[None]:
         """Handle a failure of this rank alone inside a block of collective work.
 
-        In a command, the failure ends the whole job and prints its message, unless it is an :class:`InputError` or
-        :class:`OutputError` of which the other ranks learn soon. Otherwise all ranks raise the same error: these as
-        they are, anything else as a :class:`RankError`. If several ranks fail, the lowest rank's error is raised. The
-        others learn of it in their current or next call of this class, at the latest in a barrier at the end of the
-        block, for which the failed rank waits. The communicator is unusable afterwards.
+        In a command, the failure ends the job and prints its message, unless it is an InputError or OutputError that
+        others soon learn of. Otherwise all ranks raise the same error, that of the lowest rank that failed: these two
+        as they are, anything else as a RankError. They learn of it in their current or next call of this class, at the
+        latest in a barrier at the end of the block. The communicator is unusable afterwards.
         """
         self._guards += 1
         try:

@@ -1,4 +1,4 @@
-"""Names of the columns of a data set: of its features and its target, as files, DataFrames and models have them."""
+"""Names of the columns of a data set, features and targets, as they come from files, DataFrames and models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cacore.errors import InputError
 
 
 def clean(name: object) -> str:
-    """Name of a column in the one notation in which names are compared: without quotes, #, and surplus blanks."""
+    """Name of a column in the form in which names are compared: without quotes, #, and surplus blanks."""
     return " ".join(str(name).strip(" \"'\n\r#").split())
 
 

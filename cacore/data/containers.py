@@ -1,7 +1,8 @@
-"""Containers of numbers that users pass: what hides in them is refused, and sparse matrices are made safe to read.
+"""Checks of the arrays, tables and sparse matrices that users pass, before other code reads them.
 
-numpy and scikit-learn take the values under a mask for data and a date for its count of ticks, and trust the index
-arrays of a sparse matrix, which compiled code reads without bounds checks.
+numpy and scikit-learn treat masked values as data and dates as their count of ticks, and trust the index arrays of a
+sparse matrix, which compiled code reads without bounds checks. Here masks and dates are refused, and the index arrays
+are checked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cacore.errors import InputError
 
 _REBUILD = "build the matrix again from rows, columns and values"
 _MASK = "masked: fill masked cells, as numpy.ma.MaskedArray.filled does, or leave their rows out"
-# Type names of numpy, pandas, polars and Arrow that are no real numbers, and what to do.
+# Names of types in numpy, pandas, polars and Arrow whose values are not real numbers, and a remedy for each.
 _OTHER_TYPES = (
     (r"timedelta|duration", "write durations as numbers, such as seconds"),
     (r"datetime|date|timestamp|period|time", "write dates as numbers, such as days since the first"),
@@ -33,7 +34,7 @@ _TOO_LARGE = 2**1024 - 2**970  # from here on a whole number rounds to infinity
 
 
 def other_type(kind: str) -> str | None:
-    """Remedy for a type, given by its name, whose values are no real numbers; None for any other type."""
+    """Remedy for a type, given by its name, whose values are not real numbers; None for any other type."""
     return next((remedy for form, remedy in _OTHER_TYPES if re.match(form, kind, re.IGNORECASE)), None)
 
 
@@ -192,7 +193,7 @@ def _check_numbers(numbers: NDArray[Any], count: int, axis: str, name: str) -> N
 def _canonical(X: Rows) -> Rows:
     """Valid CSR rows with ascending column numbers, each once in its row."""
     used = int(X.indptr[-1])
-    rows = csr(X.data[:used], X.indices[:used], X.indptr, X.shape)  # of its own, so that nothing stale is known of it
+    rows = csr(X.data[:used], X.indices[:used], X.indptr, X.shape)  # a new matrix, without flags cached for the old one
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()

@@ -32,7 +32,7 @@ class Dataset:
     base : int or None
         For LIBSVM rows, number of the first feature (0 or 1).
     weights : ndarray of float64, shape (m,), or None
-        Row weights; a row of weight 0 counts as absent.
+        Row weights; a row of weight 0 is ignored.
     overlap : ndarray of bool, shape (m,), or None
         For test rows, mask of those that are also training rows, if this was checked.
     features : int or None

@@ -98,7 +98,7 @@ class Round(Protocol):
         """Moments of the gradients for :func:`next_root`, the same on all ranks; collective."""
 
     def again(self, root: Root) -> Self:
-        """The next round, in this metric; collective."""
+        """Run the next round of training, in this metric; collective."""
 
 
 def best_round(
@@ -176,7 +176,7 @@ def _way(
             run = run.again(next_root(run.root, found))
             run.choose()
         except InputError as error:  # raised by all ranks
-            return best, errors, [f"the metric is of the best of {number} rounds; round {number}: {error}"]
+            return best, errors, [f"the metric is that of the best of {number} rounds; round {number}: {error}"]
         errors.append(_agreed(run, comm))
         if errors[-1] < min(errors[:-1]):
             best = run
@@ -249,7 +249,7 @@ def check_features(form: str, d: int, limit: int) -> None:
     remedy = "use --metric diagonal (metric='diagonal')"
     if d > MOST:
         raise InputError(
-            f"metric full: {d:,} features ask for {d:,} x {d:,} numbers ({8 * d * d / 2**30:.1f} GiB) and "
+            f"metric full: {d:,} features require {d:,} x {d:,} numbers ({8 * d * d / 2**30:.1f} GiB) and "
             f"{10 * d**3:.0e} flops per round on every rank, and {MOST:,} is the most; {remedy}"
         )
     memory.require(6 * 8 * d * d, limit, f"a full metric of {d:,} features", remedy)

@@ -1,7 +1,7 @@
-"""Columns that single precision does not resolve: a small deviation far away from 0, as Unix times have it.
+"""Columns that single precision does not resolve: values far from 0 with a small deviation, such as Unix times.
 
-Rounding to single precision before the mean is subtracted leaves few digits of such a column, or none, and nothing that
-follows can bring them back. So rows are looked at before they are rounded, and such a column is refused.
+Rounding to single precision before the mean is subtracted leaves few digits of such a column, or none, and no later
+step can restore them. So rows are checked before they are rounded, and such a column is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows, check_alike, in_blocks, is_sparse
 from cacore.errors import InputError
 
-STEPS = 100  # deviation of a column, in steps between its numbers, below which rounding shows in the answers
+STEPS = 100  # deviation of a column, in spacings between float32 numbers, below which rounding affects the predictions
 _CONSTANT = 1e-11  # relative deviation up to which a column is one number, and its rounding
 
 

@@ -255,7 +255,7 @@ def _where(X: Rows, first: int, column: int = 0) -> tuple[int, int]:
 
 
 def largest_size(X: Rows) -> float:
-    """Largest absolute value; 0 if there are no numbers."""
+    """Largest absolute value; 0 without entries."""
     if is_sparse(X):
         return _largest(X.data)
     return float(np.max([_largest(block) for block in in_blocks(X)], initial=0.0))
@@ -289,7 +289,7 @@ def check_range(X: Rows, where: str = "X") -> None:
 
 
 def check_squares(X: Rows, comm: Communicator) -> None:
-    """Refuse training rows whose squares overflow, or all vanish, in their precision; collective."""
+    """Refuse training rows whose squares overflow, or all underflow, in their precision; collective."""
     with comm.uncounted():
         with comm.agreed():
             check_range(X, "the training rows")
@@ -297,8 +297,8 @@ def check_squares(X: Rows, comm: Communicator) -> None:
         with comm.agreed():
             if 0 < largest < 1 / largest_usable(X.dtype):
                 raise InputError(
-                    f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in "
-                    f"{X.dtype}: {range_remedy(X.dtype)}"
+                    f"the training rows: no value is above {largest:g}, so squares underflow in {X.dtype}: "
+                    f"{range_remedy(X.dtype)}"
                 )
 
 
@@ -308,7 +308,7 @@ def range_remedy(dtype: DTypeLike) -> str:
 
 
 def check_targets(y: NDArray[Any], where: str, most: float, comm: Communicator) -> None:
-    """Refuse targets whose squares overflow, or all vanish: no error would be a number, or all would be 0.
+    """Refuse targets whose squares overflow or all underflow: errors would all be NaN, or all 0.
 
     Parameters
     ----------
@@ -328,5 +328,5 @@ def check_targets(y: NDArray[Any], where: str, most: float, comm: Communicator) 
                 value = f"row {first + over[0]:,}, the target is {np.ravel(y[over[0]])[0]:g}"
                 raise InputError(f"{where}: {value}; above {most:g} a model's errors may overflow: scale the targets")
             if 0 < largest < 1 / most:
-                what = f"no target is above {largest:g}, and squares of such numbers vanish"
+                what = f"no target is above {largest:g}, so squares underflow"
                 raise InputError(f"{where}: {what}: scale the targets")

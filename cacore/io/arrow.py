@@ -91,7 +91,7 @@ class Arrow(Tabular):
         )
 
     def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
-        """Yield features and targets in batches of rows; a target that may be text is given as codes."""
+        """Yield features and targets in batches of rows; a target that may be text is yielded as integer codes."""
         rows = 0
         try:
             for batch in _batches(self._file, self._form, self.step):

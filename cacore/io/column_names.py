@@ -24,7 +24,7 @@ def write_columns(group: h5py.Group, columns: Columns) -> None:
 
 
 def read_columns(items: Mapping[str, Any], d: int, targets: int) -> Columns:
-    """The names in a group's arrays, of `d` features and so many targets; none unless there is one per feature.
+    """The names in a group's arrays, for `d` features and `targets` targets; none unless every feature has one.
 
     Files from elsewhere may have arrays of these names that hold something else, such as names of the rows.
     """

@@ -49,7 +49,7 @@ def read_all(
         raise InputError(f"{path}: --target does not apply to HDF5 sources")
     shapes = {split: replace(shape, dtype=plain(shape.dtype)) for split, shape in native.describe(path).items()}
     size = sum(native.needed(path, split, 0, shape.n, shape.dtype, limit) for split, shape in shapes.items())
-    memory.require(size, limit, f"{path}: to read its rows", REMEDY)
+    memory.require(size, limit, f"{path}: reading its rows", REMEDY)
     blocks = {split: native.read_block(path, split, 0, shape.n, shape.dtype) for split, shape in shapes.items()}
     for split, table in blocks.items():
         table.columns = shapes[split].columns
@@ -214,7 +214,7 @@ def _split(train: Selection, n_train: int, seed: int, limit: int) -> dict[str, S
     n = len(train)
     if not 0 < n_train < n:
         raise InputError(f"--split {n_train}: {train.stored.where} has {n:,} rows; each side needs at least one")
-    memory.require(_DRAWN * n, limit, f"{train.stored.where}: to draw from its {n:,} rows", REMEDY)
+    memory.require(_DRAWN * n, limit, f"{train.stored.where}: drawing from its {n:,} rows", REMEDY)
     order = np.random.RandomState(seed).permutation(n)
     if train.kept is not None:
         order = train.kept[order]

@@ -15,7 +15,6 @@ from cacore.data.dataset import Dataset
 from cacore.data.resolution import Spread
 from cacore.data.rows import block_bounds, in_blocks, is_sparse, scatter_rows
 from cacore.errors import InputError
-from cacore.files import same_file
 from cacore.io import stream, text
 from cacore.io.names import UNKNOWN, Expected, in_rows
 from cacore.io.table import LABELS, Table, Targets, check_size
@@ -83,8 +82,7 @@ def load(
         On every rank; it names the file and the place.
     """
     path, real = Path(path), np.dtype(dtype)
-    with comm.phase("read"):
-        same_file("data file", path, comm)
+    with comm.phase("read"), stream.unchanging(path, comm):
         form = _agree_on_form(path, comm)
         if form == "hdf5":
             return _blocks(path, comm, real, target, limit, wanted, remedy, expected, training)
@@ -123,7 +121,6 @@ def _blocks(
     from cacore.io import native  # loads h5py, which --help does not need
 
     with comm.agreed():
-        before = stream.stamp(path)
         shapes, orders = ordered(path, native.describe(path), expected, target)
         for split, shape in shapes.items():
             wanted.check(shape.y or (), f"{path} ({split})")
@@ -137,7 +134,6 @@ def _blocks(
             split: native.read_block(path, split, *rows, real, orders[split], spread.get(split))
             for split, rows in mine.items()
         }
-        stream.check_unchanged(path, before)
     for split in spread if training else ():
         spread[split].check(real, comm, f"{path} ({split})", shapes[split].columns.features)
     return {

@@ -232,7 +232,7 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
     if len(_alone(words)) > 1 or any(re.search(r"\d\s*;\s*[-+.\d]", word) for word in words):
         raise InputError(
             f"{path}: line {first_line}: columns are separated by commas (tabs in a .tsv file), not semicolons "
-            "or spaces, and numbers have a decimal point, not a comma: write it so"
+            "or spaces, and numbers have a decimal point, not a comma: rewrite the file"
         )
     if names and len(words) != len(names):
         raise InputError(f"{path}: line {first_line}: {len(words)} columns, and the header has {len(names)} names")

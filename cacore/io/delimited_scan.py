@@ -1,4 +1,4 @@
-"""Parser of CSV and TSV text without quotes, in compiled code that releases the interpreter's lock."""
+"""Parser for CSV and TSV text without quotes, in compiled code that releases the GIL."""
 
 from __future__ import annotations
 

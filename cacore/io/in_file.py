@@ -13,7 +13,7 @@ from cacore.data.resolution import Spread
 from cacore.data.rows import block_bounds
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
-from cacore.io import native, text
+from cacore.io import native, stream, text
 from cacore.io.dataset import TEST, ordered
 from cacore.io.names import UNKNOWN, Expected, Order
 from cacore.io.native import Shape
@@ -56,7 +56,7 @@ def load_in_file(
     Rows are read, checked, converted and written a few MiB at a time; only their targets stay in memory.
     """
     real = np.dtype(dtype)
-    with comm.phase("read"):
+    with comm.phase("read"), stream.unchanging(path, comm):
         with comm.agreed():
             if comm.rank == 0 and text.kind(path) != "hdf5":
                 raise InputError(

@@ -78,7 +78,7 @@ def check(layout: Layout, arrays: Mapping[str, Rows | None], sizes: dict[str, in
             if found != need:
                 raise InputError(f"{where}{name} has shape {values.shape}; {size} is {need}")
     if unknown := set(arrays) - set(layout):
-        raise InputError(f"{where}{min(unknown)} is not an array of such a model")
+        raise InputError(f"{where}{min(unknown)} is not an array of this kind of model")
 
 
 def rows(layout: Layout, folder: str = "") -> list[str]:

@@ -103,7 +103,7 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
             pieces.append((part.data, part.indices, part.lengths, part.y))
             rows, held = rows + len(part.y), held + part.nbytes
             width, least = max(width, part.most + 1), min(least, part.least)
-            memory.require(copies * held, limit, f"{path}: to read its first {rows:,} rows", REMEDY)
+            memory.require(copies * held, limit, f"{path}: reading its first {rows:,} rows", REMEDY)
     counts = [len(y) for *_, y in pieces]
     data, indices, lengths, y = _joined(pieces)
     entries, n = comm.allreduce(np.array([len(data), rows], np.int64)).tolist()
@@ -114,7 +114,7 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     dense = entries >= DENSE_FROM * n * width
     lo, hi = block_bounds(n, comm.size, comm.rank)
     with comm.agreed():
-        what = f"{path}: {n:,} rows of {width:,} features"
+        what = f"{path}: storing {n:,} rows of {width:,} features"
         memory.require(copies * held + 8 * width * (hi - lo if dense else 1), limit, what, REMEDY)
     indices -= indices.dtype.type(base)
     X = csr(data, indices, row_ends(lengths), (rows, width))

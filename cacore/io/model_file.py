@@ -20,9 +20,10 @@ from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import in_memory
 from cacore.errors import InputError, OutputError
-from cacore.files import check_writable, replacing, same_file
+from cacore.files import check_writable, replacing
 from cacore.io.native import created, is_link, lies_here, write_rows
 from cacore.io.seal import BLOCK, check_seal, seal
+from cacore.io.stream import unchanging
 
 SCHEMA = "cakernels-model/1"
 _PIECE = 30_000  # letters per attribute; JSON has ASCII alone
@@ -135,8 +136,7 @@ def load(path: str | Path, makers: Mapping[str, Maker[Model]], comm: Communicato
         The file is missing, damaged, not a model, or of a family that has no maker.
     """
     path = Path(path)
-    with comm.phase("read"):
-        same_file("model file", path, comm)
+    with comm.phase("read"), unchanging(path, comm, "model"):
         with comm.agreed():
             if comm.rank == 0:
                 _check_file(path)
@@ -229,7 +229,7 @@ def check_rows(dtype: object, source: object, standardizer: Standardizer | None,
 
 def _items(group: Any) -> dict[str, Any]:
     """Members of a group. Links are refused, since they would let a model file read any other file."""
-    require(isinstance(group, h5py.Group), "an array stands where a group belongs")
+    require(isinstance(group, h5py.Group), "it has an array in place of a group")
     for name in group:
         require(not is_link(group, name), f"{group.name}/{name} is a link")
     return dict(group.items())

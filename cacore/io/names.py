@@ -17,7 +17,7 @@ OPTION = "--ignore-extra-columns"
 
 
 def quiet(line: str) -> None:
-    """Do not tell anyone."""
+    """Ignore the line."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Expected:
     columns : Columns
         Without names, nothing is matched, and columns count by their position.
     where : str
-        Name in messages of whoever expects them.
+        Name, in messages, of the file or model that has these columns.
     needed : bool
         True if rows without a target are of no use.
     target : str or None
@@ -37,7 +37,7 @@ class Expected:
     ignore_extra : bool
         Leave out columns that are not expected, instead of refusing them.
     tell : callable
-        Told the line that says that the order differs.
+        Called with one line if the order differs.
     """
 
     columns: Columns = UNNAMED
@@ -70,7 +70,7 @@ def in_table(
     Raises
     ------
     InputError
-        A column is missing, there is one too many, or a name is not that of one column.
+        A column is missing or not expected, or several columns have the same name.
     """
     columns = expected.columns
     targets = given if given is not None else _targets(expected, names, where)
@@ -139,7 +139,7 @@ def select(expected: Expected, names: Sequence[str], where: str, aside: Collecti
 
 
 def _check_single(wanted: Sequence[str], names: Sequence[str], where: str, other: str) -> None:
-    """Raise an InputError if one of the names is there twice, on either side."""
+    """Raise an InputError if several columns, on either side, have the same one of these names."""
     for several, here, there in ((names, where, other), (wanted, other, where)):
         known = set(wanted)
         twice = [name for name, count in Counter(several).items() if count > 1 and name in known]
@@ -152,7 +152,7 @@ def _check_single(wanted: Sequence[str], names: Sequence[str], where: str, other
 
 @dataclass(frozen=True)
 class Order:
-    """Selection of the columns of rows in a native file; None stands for all of them, as they lie there.
+    """Selection of the columns of rows in a native file; None means all of them, in the file's order.
 
     Attributes
     ----------

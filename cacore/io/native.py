@@ -212,7 +212,7 @@ def read_block(
     path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], order: Order = AS_THEY_LIE,
     spread: Spread | None = None,
 ) -> Table:  # fmt: skip
-    """Read and check rows ``lo:hi``, and no others, of a split found by :func:`describe`, columns in this order.
+    """Read and check only rows ``lo:hi`` of a split found by :func:`describe`, with the columns in this order.
 
     Dense rows are added to `spread` before they are rounded to single precision.
     """

@@ -38,7 +38,7 @@ def parse(path: Path, limit: int) -> dict[str, Table]:
         members = _members(path, file)
         wanted = {name: members[name] for split in _SPLITS for name in split[1:] if name in members}
         size = sum(info.file_size for info in wanted.values())  # zipfile reads no more than this
-        memory.require(2 * size, limit, f"{path}: to read {some(sorted(wanted))}", REMEDY)
+        memory.require(2 * size, limit, f"{path}: reading {some(sorted(wanted))}", REMEDY)
         for split, x_name, y_name in _SPLITS:
             if x_name in wanted and split not in tables:
                 X = _matrix(_array(path, file, wanted[x_name]), path, x_name)

@@ -51,8 +51,8 @@ class Selection:
         Reordered rows are gathered in windows of a quarter of `limit`; the file is read once for each window.
         """
         if self.dense:
-            what = "features, as in the other file," if self.width > self.stored.shape.d else "features"
-            memory.require(16 * self.width, limit, f"{self.stored.where}: {self.width:,} {what}", REMEDY)
+            what = "features, as many as the other file has," if self.width > self.stored.shape.d else "features"
+            memory.require(16 * self.width, limit, f"{self.stored.where}: a row of {self.width:,} {what}", REMEDY)
         step = self._step(dtype, native.step_bytes(limit))
         if self.kept is None:
             for lo in range(0, len(self), step):
@@ -67,7 +67,7 @@ class Selection:
 
     def hashes(self, limit: int) -> NDArray[np.uint64]:
         """Fingerprint of each row and its target; 8 bytes per row stay in memory."""
-        memory.require(_PER_ROW * len(self), limit, f"{self.stored.where}: to compare its {len(self):,} rows", REMEDY)
+        memory.require(_PER_ROW * len(self), limit, f"{self.stored.where}: comparing its {len(self):,} rows", REMEDY)
         blocks = self.blocks(plain(self.stored.shape.dtype), limit)
         return np.concatenate([row_hashes(X, np.zeros(X.shape[0]) if y is None else y) for X, y in blocks])
 
@@ -79,7 +79,7 @@ class Selection:
     def _read(self, lo: int, hi: int, dtype: np.dtype[Any], limit: int) -> tuple[Rows, NDArray[Any] | None]:
         path, split = self.stored.path, self.stored.split
         size = native.needed(path, split, lo, hi, dtype, limit, self.stored.order)
-        memory.require(size, limit, f"{self.stored.where}: rows {lo:,} to {hi - 1:,}", REMEDY)
+        memory.require(size, limit, f"{self.stored.where}: reading rows {lo:,} to {hi - 1:,}", REMEDY)
         table = native.read_block(path, split, lo, hi, dtype, self.stored.order)
         return table.X, table.y
 

@@ -17,7 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cacore.comm import Communicator
 from cacore.errors import InputError, MemoryLimitError
+from cacore.files import same_file
 from cacore.machine import memory, threads
 
 _OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
@@ -35,23 +37,39 @@ OnBytesRead = Callable[[int], None]  # progress callback, called with the number
 # Exceptions raised when a damaged or truncated file is read.
 DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
-Stamp = tuple[int, int]  # size and modification time of a file
+Stamp = tuple[int, int, int]  # size of a file, and times of the last change of its content, and of the file itself
 
 
-def stamp(path: Path) -> Stamp:
-    """Size and modification time of a file, which change when it is written to."""
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
+def stamp(path: Path, what: str = "file") -> Stamp:
+    """Size and times of a file, which change when it is written to, and when another file takes its place."""
+    found = _facts(path, what)
+    # The time of the last change cannot be set: a copy that keeps the time of its content has another.
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def check_unchanged(path: Path, before: Stamp) -> None:
     """Raise an InputError if the file has been written to since this stamp, so that rows read may be inconsistent."""
     try:
         same = stamp(path) == before
-    except OSError:
+    except InputError:
         same = False
     if not same:
         raise InputError(f"{path}: it changed while it was read; read it again when nothing writes to it")
+
+
+@contextmanager
+def unchanging(path: Path, comm: Communicator, kind: str = "data") -> Iterator[None]:
+    """Raise an InputError on all ranks if they find other files, or one that changes while it is read; collective.
+
+    No rank enters the block before all have a stamp of the file, and no rank leaves it before all have read: so all of
+    them have read the same content. The messages are not counted. `kind` is "data" or "model".
+    """
+    same_file(f"{kind} file", path, comm)
+    with comm.uncounted(), comm.agreed():
+        before = stamp(path, "file" if kind == "data" else f"{kind} file")
+    yield
+    with comm.uncounted(), comm.agreed():
+        check_unchanged(path, before)
 
 
 @contextmanager
@@ -73,15 +91,20 @@ def reading(path: Path) -> Iterator[None]:
 
 def check_regular(path: Path) -> None:
     """Raise an InputError unless `path` is a regular file: a pipe can be read only once, and a device may never end."""
-    try:
-        mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{path}: no such file") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+    mode = _facts(path).st_mode
     if not stat.S_ISREG(mode):
         what = "a directory" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise InputError(f"{path}: {what} cannot be read; name a file that holds the rows")
+
+
+def _facts(path: Path, what: str = "file") -> os.stat_result:
+    """What the file system knows about a file; an InputError if there is none."""
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{path}: no such {what}") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -111,7 +134,7 @@ def in_memory(path: Path, limit: int) -> io.BytesIO:
     whole = io.BytesIO()
     with open_bytes(path) as stream:
         while block := stream.read(_BLOCK):
-            memory.require(whole.tell() + len(block), limit, f"{path}: its decompressed content", REMEDY)
+            memory.require(whole.tell() + len(block), limit, f"{path}: decompressing it", REMEDY)
             whole.write(block)
     whole.seek(0)
     return whole
@@ -133,7 +156,7 @@ def blocks_of_lines(
         while block := stream.read(size if end < 0 else max(0, min(size, end - at))):
             if not block.endswith(b"\n"):
                 block += stream.readline(limit // _PER_BYTE + 1)
-            memory.require(len(block) * _PER_BYTE, limit, f"{path}: to parse what begins at line {first}", REMEDY)
+            memory.require(len(block) * _PER_BYTE, limit, f"{path}: parsing the lines from line {first}", REMEDY)
             if on_read is not None:
                 on_read(place(stream))
             at += len(block)
@@ -185,7 +208,7 @@ class Lines:
                     self._on_read(place(text.buffer))
                 if len(line) == longest:
                     memory.require(
-                        longest * _PER_BYTE, self._limit, f"{self._path}: to parse line {self.number}", REMEDY
+                        longest * _PER_BYTE, self._limit, f"{self._path}: parsing line {self.number}", REMEDY
                     )
                 if self.number >= self._first:
                     self.rows += line != "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from cacore.data.columns import UNNAMED, Columns
 from cacore.data.rows import Rows, first_nonfinite
 from cacore.errors import InputError
+from cacore.io.stream import DAMAGE
 from cacore.io.words import FILL
 
 _DOUBLE = np.dtype(np.float64)
@@ -139,7 +141,12 @@ class Table:
 
     def _row(self, row: int) -> str:
         row += self.first
-        return f"row {row} (line {self.line_of(row)})" if self.line_of else f"row {row}"
+        if self.line_of is None:
+            return f"row {row}"
+        try:
+            return f"row {row} (line {self.line_of(row)})"
+        except (*DAMAGE, csv.Error):  # the file has been removed or written to since the row was read
+            return f"row {row}"
 
 
 def plain(dtype: np.dtype[Any]) -> np.dtype[Any]:

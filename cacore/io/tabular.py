@@ -215,7 +215,7 @@ class Tabular(ABC):
     def require(self, rows: int) -> None:
         """Raise an error if memory cannot hold this many rows (twice, if they are held) and the target's words."""
         size = (2 * 8 * self._columns * rows if self.request.held else 0) + (self.words.held if self.words else 0)
-        memory.require(size, self.request.limit, f"{self.path}: to read its first {rows:,} rows", REMEDY)
+        memory.require(size, self.request.limit, f"{self.path}: reading its first {rows:,} rows", REMEDY)
 
 
 class Words:
@@ -233,7 +233,7 @@ class Words:
 
     @property
     def known(self) -> Iterable[str]:
-        """Words seen so far."""
+        """Distinct words seen so far."""
         return self._codes
 
     def code(self, word: str) -> float:

@@ -1,1 +1,1 @@
-"""Nouns that commands and estimators share: options declared once, their groups, the record of a method."""
+"""Declarations that commands and estimators share: options, their groups, and the record of a method."""

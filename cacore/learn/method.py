@@ -72,13 +72,13 @@ class Method:
         return fitted
 
     def has(self, name: str) -> bool:
-        """True if the command of this method has the option `name`, of its own options or of every command's."""
+        """True if the command of this method has the option `name`, whether its own or one that all commands share."""
         only = next((known.only for one, known in declared(self.options) if one.name == name), None)
         return name not in self.without and (only is None or only(self))
 
     @property
     def without(self) -> Collection[str]:
-        """Options of every command that this one does not have."""
+        """Names of the options that other commands have and this one lacks."""
         return ()
 
     @property

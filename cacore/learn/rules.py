@@ -1,4 +1,4 @@
-"""Tables of options that do not go together, or not with a method: one line per mistake, in the order of the checks."""
+"""Rules for options that contradict each other or the method; each rule that is broken gives a one-line message."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Trained = TypeVar("Trained")
 
 @dataclass(frozen=True)
 class Rule(Generic[Chosen, Trained]):
-    """One mistake: when it is made, and what to say.
+    """A mistake in the options: the condition that detects it, and its message.
 
     Attributes
     ----------
     wrong : callable
-        ``wrong(o, m)`` is True if options `o` make no sense, or not for method `m`.
+        ``wrong(o, m)`` is True if options `o` contradict each other or method `m`.
     message : str or callable
-        Its fields are ``o`` and ``m``, as in ``"{o.route}: {m.name} ..."``; or ``message(o, m)``.
+        A format string with the fields ``o`` and ``m``, such as ``"{o.route}: {m.name} ..."``, or a function of both.
     """
 
     wrong: Callable[[Chosen, Trained], bool]
@@ -29,7 +29,7 @@ class Rule(Generic[Chosen, Trained]):
 
 
 def check(rules: Iterable[Rule[Chosen, Trained]], options: Chosen, method: Trained) -> None:
-    """Raise an InputError for the first rule that `options` for `method` break."""
+    """Raise an InputError for the first rule that `options` break, if any."""
     for rule in rules:
         if rule.wrong(options, method):
             message = rule.message

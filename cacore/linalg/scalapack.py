@@ -27,7 +27,7 @@ from cacore.linalg.lapack import cholesky, cholesky_solve
 from cacore.machine import threads
 
 BLOCK = 320  # rows and columns of a block
-FEW = 4  # up to so many right-hand sides are solved one by one: only vectors move; pdpotrs may move the factor
+FEW = 4  # up to this many right-hand sides are solved one by one: only vectors move; pdpotrs may move the factor
 VARIABLE = "CAKRR_SCALAPACK"
 
 _ROUTINES = [f"p{real}{name}_" for real in "ds" for name in ("potrf", "potrs", "trsv")]
@@ -206,7 +206,7 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         below = (height * row)[::-1].cumsum()[::-1] - height * row  # this rank's rows below block row k
         panels = int((below * height)[column].sum()) * (Pc - 1)
         left = number * self.block  # columns of L left of each diagonal block
-        diagonal = np.where(number + 1 < len(height), height, 0)  # nobody needs the last one
+        diagonal = np.where(number + 1 < len(height), height, 0)  # the last one is not sent
         transposed = int((height * (left + diagonal))[row & column].sum()) * (Pr - 1)
         return (panels + transposed) * self.dtype.itemsize
 

@@ -47,9 +47,9 @@ def _group_room() -> list[int]:
 
 
 def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> int:
-    """Bytes one rank may allocate: `requested_gib`, or its share of 0.9 of the memory available on its machine.
+    """Bytes one rank may allocate: `requested_gib`, or its share of 90 % of the memory available on its machine.
 
-    All ranks get the smallest share, so that they make the same decisions.
+    All ranks get the smallest of these limits, so that they make the same decisions.
     """
     if requested_gib is not None:
         if not (math.isfinite(requested_gib) and requested_gib > 0):

@@ -180,7 +180,7 @@ class Family(ABC, Generic[MethodT, OptionsT, FitT, ModelT, AnswersT]):
 
     @abstractmethod
     def predictions(self, model: ModelT, answers: AnswersT, decisions: bool) -> dict[str, Column]:
-        """GridColumns of the file of predictions for this rank's rows, with decision values on request."""
+        """Columns of the file of predictions for this rank's rows, with decision values on request."""
 
 
 def described_metric(form: str, fitted: Any) -> dict[str, Any]:

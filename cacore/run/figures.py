@@ -154,7 +154,7 @@ def metric(described: dict[str, Any], standardizer: Standardizer | None) -> Figu
     left.set_yticks(np.arange(len(order)), [_label(names[k]) for k in order])
     left.invert_yaxis()
     shown = f" ({len(order)} of {len(shares)})" if len(order) < len(shares) else ""
-    left.set(xlabel="importance", ylabel=f"feature{shown}", title="How much each feature counts")
+    left.set(xlabel="importance", ylabel=f"feature{shown}", title="Importance of each feature")
     middle.plot(errors, "o-", color="tab:gray")
     middle.plot(described["round"], errors[described["round"]], "o", color="tab:orange", label="kept")
     middle.set(xlabel="round", ylabel="error on validation rows", title="Rounds", xticks=range(len(errors)))
@@ -275,7 +275,7 @@ class _Cells:
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]], columns: GridColumns) -> _Cells:
-        """Build the panel from the report's lines."""
+        """Build the panel from the rows of the report."""
         xs, ys = ([*dict.fromkeys(row.get(axis, 0.0) for row in rows)] for axis in (columns.x, columns.y))
         made = cls(xs, ys, np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_))
         for row in rows:

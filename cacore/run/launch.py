@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 def run(
     work: Callable[[Communicator], None], prog: str, comm: Communicator | None = None, argv: list[str] | None = None
 ) -> None:
-    """Do `work` on all ranks of the job, and end the process as a command should.
+    """Do `work` on all ranks of the job; on an error, print it and end the process.
 
     One line on stderr, of rank 0, and exit status 2 for an :class:`InputError`, 1 for an :class:`OutputError`, also of
     one rank; anything else on one rank ends the whole job with that rank's message and status 1.
@@ -112,8 +112,8 @@ def start(job: Job, comm: Communicator) -> int:
 def compiled(work: Callable[[], object], comm: Communicator) -> None:
     """Do `work`, which compiles code or loads it from the cache, before anything is timed; collective.
 
-    numba's cache is on disk, often a shared one, and ranks that all fill it at once do the same work and
-    race for the files: so rank 0 goes first, then one rank of each other machine, then the rest. What numba
+    numba's cache is on disk, which is often shared. Ranks that all fill it at once do the same work and
+    race for the files, so rank 0 goes first, then one rank of each other machine, then the rest. What numba
     itself loads before its first call takes longer than a filled cache, and all ranks load that at once.
     """
     with comm.phase("compile"):

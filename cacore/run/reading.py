@@ -82,7 +82,7 @@ def read(
             if wanted.needed:
                 train.target()
             if job.test is not None and test is not None:
-                raise InputError(f"{job.data}: has test rows of its own; drop --test")
+                raise InputError(f"{job.data}: it has its own test rows; drop --test")
         if job.test is not None:
             expected = replace(expected, columns=train.columns, where=train.where)
             if disk.folder is not None:
@@ -107,7 +107,7 @@ def read(
 
 
 def _expected(job: Training | Predicting, comm: Communicator, **more: Any) -> Expected:
-    """Expected columns, whose names are yet to come, as the options say."""
+    """Expected columns according to the options; without `columns`, their names follow later."""
 
     def tell(line: str) -> None:
         if comm.rank == 0 and not job.quiet:
@@ -250,7 +250,7 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
 
 
 def _describe_target(rows: Dataset, comm: Communicator) -> None:
-    """Add to a target column that the user did not name what its values are, for the report; collective.
+    """Describe the values of a target column that the user did not name, for the report; collective.
 
     Its `range` is its least and largest number, and `values` their count where there are few; `classes` counts words.
     """

@@ -44,7 +44,7 @@ def build(
 ) -> dict[str, Any]:
     """Assemble the report; collective, and its own messages are not counted.
 
-    Further fields are written under their names, if they are not empty.
+    `further` fields are written under their names, unless they are empty.
     """
     counted, seconds = comm.totals()
     total = np.array([sum(comm.seconds.values())])
@@ -217,7 +217,7 @@ def _metric(metric: dict[str, Any]) -> str:
     names = metric.get("names", range(len(shares)))
     most = ", ".join(f"{names[k]} ({shares[k]:.3g})" for k in first)
     rounds = f"the best of rounds 0 to {len(metric['errors']) - 1} by validation error"
-    return f"{metric['form']}, of round {metric['round']}, {rounds}; features that count most: {most}"
+    return f"{metric['form']}, of round {metric['round']}, {rounds}; most important features: {most}"
 
 
 def _intervals(found: dict[str, Any]) -> str:

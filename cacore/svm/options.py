@@ -22,11 +22,11 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class DualOptions(Options):
-    """Options of the training of any kernel SVM; each option's text says what it is.
+    """Options for training any kernel SVM; the help text of each option describes it.
 
     C is multiplied by the weights of the class and the row. `class_weight` maps a class's code to its weight;
-    "balanced" is n / (classes x rows of the class), over all ranks. The limits are of each problem of two classes,
-    and `memory_limit` is in bytes a rank.
+    "balanced" is n / (classes x rows of the class), over all ranks. The limits apply to each two-class problem, and
+    `memory_limit` is in bytes per rank.
     """
 
     C: float = option(1.0, "upper bound of the coefficients alpha", checks.positive, metavar="C")
@@ -67,7 +67,7 @@ class DualOptions(Options):
 
     @property
     def limits(self) -> Limits:
-        """When a solver stops."""
+        """Limits at which a solver stops."""
         return Limits(float(self.tol), self.max_iter, float("inf") if self.max_time is None else self.max_time)
 
     @property

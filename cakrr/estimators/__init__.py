@@ -1,1 +1,1 @@
-"""The methods as scikit-learn estimators."""
+"""scikit-learn estimators of kernel ridge regression: exact, in parts, and on two levels."""

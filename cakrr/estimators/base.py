@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelRidge(BaseEstimator):
-    """Base of regressors and classifiers: the parameters that all of them have, training and prediction."""
+    """Base of regressors and classifiers: common parameters, training and prediction."""
 
     sigma: GridLike | None = None
     lam: GridLike = 1e-4
@@ -56,8 +56,8 @@ class KernelRidge(BaseEstimator):
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and `y`; neither is changed.
 
-        `y` is of shape (n_local,), or (n_local, t) for t targets of a regression, which share all factorisations.
-        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used.
+        `y` has shape (n_local,), or (n_local, t) for a regression with t targets, which share all factorisations. Rows
+        of weight 0 are ignored. Invalid input raises an InputError, a ValueError.
         """
         with collective(self.comm) as comm:
             same_fit(self, comm)
@@ -87,12 +87,12 @@ class KernelRidge(BaseEstimator):
         return self
 
     def _expose(self, fitted: RidgeFit) -> None:
-        """Attributes that only some methods have."""
+        """Set the attributes that only some methods have."""
 
     def _problem(
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
     ) -> tuple[Dataset, RidgeOptions]:
-        """This rank's rows, and what to do with them; collective."""
+        """This rank's rows, and the options of training; collective."""
         with comm.agreed():
             train = self._checked(X, y, sample_weight, int(comm.size == 1))
         check_same_names(self, comm)
@@ -103,7 +103,7 @@ class KernelRidge(BaseEstimator):
     def _checked(
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
     ) -> Dataset:
-        """A copy of this rank's rows, which training takes over, without those of weight 0."""
+        """A checked copy of this rank's rows without those of weight 0; training takes it over."""
         raise NotImplementedError
 
     def _options(self, train: Dataset, comm: Communicator) -> RidgeOptions:
@@ -113,7 +113,7 @@ class KernelRidge(BaseEstimator):
         return options
 
     def _automatic(self) -> dict[str, object]:
-        """The grids of the command in the place of "auto"."""
+        """The command's grids, for parameters set to "auto"."""
         given: dict[str, object] = {}
         if isinstance(self.sigma, str) and self.sigma == "auto":
             given |= {"sigma": None, "wide": True}
@@ -122,13 +122,13 @@ class KernelRidge(BaseEstimator):
         return given
 
     def _values(self, X: RowsLike, call: str = "predict") -> NDArray[np.float64]:
-        """The model's values for `X`, shape (n_local, d); with `comm`, a collective call."""
+        """The model's outputs for `X`, shape (n_local, d); with `comm`, a collective call."""
         return self._asked(X, KRRModel.predict, call)
 
     def _asked(
         self, X: RowsLike, ask: Callable[[KRRModel, Rows, Communicator], Answer], call: str, **arguments: object
     ) -> Answer:  # fmt: skip
-        """The result of `ask` for the model and the rows of `X`, once they are checked; `call` is what was called."""
+        """Result of ``ask(model, X, comm)`` once the rows of `X` are checked; `call` names the method in messages."""
         with asking(self, call, **arguments) as comm:
             with comm.agreed():
                 X = validated(
@@ -144,7 +144,7 @@ class KernelRidge(BaseEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Regressor(Regressing, KernelRidge):
-    """Base of the regressors: one or many targets, predictions of their shape, and standard deviations of these."""
+    """Base of the regressors: one or several targets, with standard deviations and intervals."""
 
     calibrate: float | str | None = None
 
@@ -157,11 +157,11 @@ class Regressor(Regressing, KernelRidge):
     def predict(
         self, X: RowsLike, return_std: bool = False
     ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predictions for `X`, shape (n_local, d), of the shape that `y` had; with `comm`, a collective call.
+        """Predictions for `X`, shape (n_local, d), in the shape of `y`; with `comm`, a collective call.
 
-        With `return_std` they are followed by the standard deviations of new targets there, of the same shape: those of
-        a Gaussian process of the model's kernel and ridge, in units that left-out rows tell. See
-        :func:`cakrr.uncertainty.deviation.predict` for their cost.
+        With `return_std`, returns the predictions and predictive standard deviations of the same shape: those of a
+        Gaussian process with the model's kernel and ridge, in units estimated from leave-one-out errors. For their
+        cost, see :func:`cakrr.uncertainty.deviation.predict`.
         """
         if return_std:
             return self._asked(X, KRRModel.predict_std, "predict", return_std=True)
@@ -170,13 +170,13 @@ class Regressor(Regressing, KernelRidge):
     def predict_interval(
         self, X: RowsLike, coverage: float = 0.9, adaptive: bool | str | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Lower and upper ends of intervals for new targets at `X`, of the shape of a prediction; collective.
+        """Lower and upper ends of intervals for new targets at `X`, in the shape of a prediction; collective.
 
-        They hold a new target with at least this probability, if the model was trained with a share of the rows set
-        aside, `calibrate`, and about this often with "jackknife+", whose widths are each row's. The others are of one
-        width, unless `adaptive` is "std", or True, for a model with `keep_factors`: narrow where it is sure; or
-        "parts": each part's own. See :mod:`cakrr.uncertainty.conformal`. Raises InputError
-        on a coverage that the model cannot give.
+        If `calibrate` set a share of the rows aside, an interval contains a new target with at least this probability;
+        with "loo" and "jackknife+" the coverage is approximate. Widths are the same for all rows, except with
+        "jackknife+", or if `adaptive` is given: "std" or True makes them proportional to the standard deviations, for a
+        model with `keep_factors`, and "parts" uses a width per part. See :mod:`cakrr.uncertainty.conformal`. A coverage
+        that the model does not support raises an InputError.
         """
         lower, upper = self._asked(
             X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm), "predict_interval",

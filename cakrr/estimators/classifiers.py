@@ -1,4 +1,4 @@
-"""The methods as scikit-learn classifiers: least squares on a column a class, whose largest value answers."""
+"""scikit-learn classifiers: least squares with one indicator column per class; the largest output wins."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from cakrr.twolevel import twolevel
 class RidgeClassifier(Labelled, KernelRidge):
     """Base of the classifiers: labels, decisions, probabilities.
 
-    Two classes are one column of targets, -1 and 1; more are a column each, 1 for its rows and 0 for the others. A
-    part without a class learns that its column is 0 there. Sigma and lambda are chosen by the squared error of the
-    columns on the judging rows, not by the wrong labels among them, which a few hundred rows count too coarsely: on
-    usps, a9a and 5,000 rows of mnist, in 4 or 6 parts, standardised or not, three splits each, the first chose as well
-    or better in 12 of 18 cases.
+    Two classes have one target column of -1 and 1; more classes have one column each, 1 for the rows of the class and 0
+    for others. A part without a class learns that its column is 0 there. Sigma and lambda are chosen by the squared
+    error of the columns on the held-out rows, since the share of wrong labels is too coarse on a few hundred rows: on
+    usps, a9a and 5,000 rows of mnist, in 4 or 6 parts, standardised or not, with three splits each, the squared error
+    chose as well or better in 12 of 18 cases.
     """
 
     probability: bool | str | None = None
@@ -43,7 +43,7 @@ class RidgeClassifier(Labelled, KernelRidge):
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`, shape (n_local,); neither is changed.
 
-        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used.
+        Rows of weight 0 are ignored. Invalid input raises an InputError, a ValueError.
         """
         super().fit(X, y, sample_weight)
         self.classes_ = self.model_.classes
@@ -55,9 +55,9 @@ class RidgeClassifier(Labelled, KernelRidge):
         return self.model_.labels(values)
 
     def decision_function(self, X: RowsLike) -> NDArray[np.float64]:
-        """Values of the columns for `X`: shape (n_local,) with two classes, else (n_local, k); with `comm`, collective.
+        """Outputs for `X`: shape (n_local,) with two classes, else (n_local, k); with `comm`, a collective call.
 
-        For two classes they are positive for the second.
+        With two classes, positive outputs mean the second class.
         """
         values: NDArray[np.float64] = self._values(X, "decision_function")
         return values
@@ -65,9 +65,9 @@ class RidgeClassifier(Labelled, KernelRidge):
     def predict_proba(self, X: RowsLike) -> NDArray[np.float64]:
         """Probabilities for `X`, shape (n_local, k); with `comm`, a collective call.
 
-        Least squares on a column of 0 and 1 estimates the probability of 1, but may leave [0, 1]: values are clipped at
-        0 and divided by their sum; see :meth:`cakrr.model.KRRModel.probabilities`. With `probability` they are
-        calibrated.
+        Least squares on an indicator column estimates the probability of its class, but may leave [0, 1], so outputs
+        are clipped at 0 and divided by their sum; see :meth:`cakrr.model.KRRModel.probabilities`. With `probability`,
+        they are calibrated instead.
         """
         values = self._values(X, "predict_proba")
         return self.model_.probabilities(values)
@@ -96,7 +96,7 @@ class RidgeClassifier(Labelled, KernelRidge):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BKRR2Classifier(RidgeInParts, RidgeClassifier):
-    """Classes by :class:`cakrr.BKRR2`: balanced parts, the nearest centre's model answers (Algorithm 10).
+    """Classifier by :class:`cakrr.BKRR2`: balanced parts; predictions by the nearest centre's model (Algorithm 10).
 
     Parameters
     ----------
@@ -109,53 +109,54 @@ class BKRR2Classifier(RidgeInParts, RidgeClassifier):
     class_weight : dict, "balanced" or None
         Weights of the rows by their labels; "balanced" is n / (classes x rows of the class), over all ranks.
     probability : bool, {"sigmoid", "isotonic"} or None
-        Calibrate probabilities by training rows that are left out of their part's model, in closed form: a
-        factorisation a part more. True is "sigmoid". Not where several models answer for a row.
+        Calibrate probabilities by leave-one-out predictions in closed form, which cost one more factorisation per part.
+        True means "sigmoid". Not available if several models predict a row.
 
     Attributes
     ----------
     classes_ : ndarray, shape (k,)
     model_, sigma_, lam_, params_, grid_, sizes_, centers_, n_features_in_
     metric_, feature_importances_, metric_errors_
-        See :class:`cakrr.BKRR2`; the errors in `grid_` are those of the columns, added up.
+        See :class:`cakrr.BKRR2`; the errors in `grid_` are summed over the columns.
 
     Notes
     -----
-    One factorisation a part for all classes, as :class:`cakrr.BKRR2`, and 2 m^2 flops a class and part of m rows.
+    All classes share one factorisation per part, which costs what it does in :class:`cakrr.BKRR2`; each class adds
+    2 m^2 flops per part of m rows.
     """
 
     _method = bkrr2
 
 
 class KKRR2Classifier(BKRR2Classifier):
-    """Classes by :class:`cakrr.KKRR2`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+    """Classifier by :class:`cakrr.KKRR2`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
 
     _method = kkrr2
 
 
 class DCKRRClassifier(BKRR2Classifier):
-    """Classes by :class:`cakrr.DCKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+    """Classifier by :class:`cakrr.DCKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
 
     _method = dckrr
 
 
 class BKRRClassifier(BKRR2Classifier):
-    """Classes by :class:`cakrr.BKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+    """Classifier by :class:`cakrr.BKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
 
     _method = bkrr
 
 
 class KKRRClassifier(BKRR2Classifier):
-    """Classes by :class:`cakrr.KKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+    """Classifier by :class:`cakrr.KKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
 
     _method = kkrr
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TwoLevelKRRClassifier(OnTwoLevels, RidgeClassifier):
-    """Classes by :class:`cakrr.TwoLevelKRR`.
+    """Classifier by :class:`cakrr.TwoLevelKRR`.
 
-    Parameters are those of :class:`cakrr.TwoLevelKRR`, `class_weight` and `probability`, attributes those of
+    Parameters are those of :class:`cakrr.TwoLevelKRR`, plus `class_weight` and `probability`; attributes are those of
     :class:`BKRR2Classifier`.
     """
 
@@ -164,10 +165,10 @@ class TwoLevelKRRClassifier(OnTwoLevels, RidgeClassifier):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DKRRClassifier(Iterated, RidgeClassifier):
-    """Classes by the exact :class:`cakrr.DKRR`.
+    """Classifier by the exact :class:`cakrr.DKRR`.
 
-    Parameters are those of :class:`cakrr.DKRR`, `class_weight` and `probability`, attributes those of
-    :class:`BKRR2Classifier`, and `n_iter_` and `residual_` of :class:`cakrr.DKRR`.
+    Parameters are those of :class:`cakrr.DKRR`, plus `class_weight` and `probability`; attributes are those of
+    :class:`BKRR2Classifier`, plus `n_iter_` and `residual_` as in :class:`cakrr.DKRR`.
     """
 
     _method = dkrr

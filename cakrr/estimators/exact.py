@@ -26,7 +26,7 @@ from cakrr.options import RidgeOptions
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Iterated:
-    """Parameters of the exact method, and what it tells of its iterations."""
+    """Parameters of the exact method, and attributes of its iterations."""
 
     solver: str = "cholesky"
     tol: float = 1e-6
@@ -48,7 +48,7 @@ class Iterated:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DKRR(Iterated, Regressor):
-    """Exact kernel ridge regression, one system of all rows over all ranks (Algorithm 6).
+    """Exact kernel ridge regression: one system of all rows, distributed over the ranks (Algorithm 6).
 
     Parameters
     ----------
@@ -57,42 +57,43 @@ class DKRR(Iterated, Regressor):
     scaling, standardize, dtype, calibrate, random_state, comm
         See :class:`BKRR2`, also for the attributes.
     kernel : as for :class:`BKRR2`, or "precomputed"
-        With "precomputed" `X` is K, shape (n, n), in `fit`, and kernel values of new rows with all training rows, shape
-        (n_new, n), in `predict`; in one process. There are no features then: `standardize` is ignored, and `sigma` has
-        to be left out. The model is not written to a file.
+        With "precomputed", `X` is K, shape (n, n), in `fit`, and kernel values of new rows with all training rows,
+        shape (n_new, n), in `predict`; only without `comm`. There are no features then: `standardize` is ignored, and
+        `sigma` must be left out. Such a model cannot be saved.
     solver : {"cholesky", "cg", "auto"}
-        Factor the matrix; or conjugate gradients with a preconditioner, which need n numbers a vector and no matrix; or
-        whichever is predicted to cost less and fits. "cholesky" refuses the parameters below, and "auto" takes "cg" if
-        one is given.
+        Factor the matrix ("cholesky"); use preconditioned conjugate gradients, which need vectors of n numbers but no
+        matrix ("cg"); or take the one with the lower predicted cost that fits in memory ("auto"). The parameters below
+        are refused with "cholesky", and select "cg" with "auto".
     tol : float
-        "cg": residual over the norm of the centred targets, at most; computed from scratch at the end.
+        "cg": tolerance of the residual over the norm of the centred targets; the final residual is recomputed.
     preconditioner : {"pivoted", "nystrom", "local", "two-level"}
-        A factor of K of low rank, whose pivots are drawn where K is not explained yet, or evenly; blocks of rows that
-        lie together; blocks of what the factor leaves.
+        "cg": a low-rank factor of K, with pivots sampled by the residual ("pivoted") or uniformly ("nystrom"); blocks
+        of neighbouring rows ("local"); or a factor and blocks of its residual ("two-level").
     rank : int or None
-        Rank of the factor; None adds pivots until more would cost more than they save.
+        Rank of the factor. None adds pivots until further ones would cost more than they save.
     early : float or None
-        With a choice: stop where the validation error has moved by less than this share of it over three iterations;
-        the final solution goes as far as the chosen pair did.
+        "cg": when comparing several pairs, stop once the validation error changes by less than this share over three
+        iterations. The final solution stops at the residual that the chosen pair reached.
     max_time : float or None
-        Seconds after which the solution is taken as it is, with a warning that has its residual; an error if there is
-        none yet.
+        "cg": time limit in seconds. The solution is then used as it is, with a warning that reports its residual; if
+        there is no useful solution yet, an error is raised.
     scratch : str, Path or None
-        A directory for kernel values that do not fit into memory, and for a factor of the given rank.
+        "cg": directory for kernel values that do not fit into memory, and for a factor of the given rank.
 
     Attributes
     ----------
     n_iter_ : int
-        "cg": iterations of the solution; of many targets the most.
+        "cg": iterations of the solution; the maximum over all targets.
     residual_ : float
-        "cg", or float32: its relative residual.
+        "cg" or float32: relative residual of the solution.
 
     Notes
     -----
     n^2 d + n^3/3 flops and 8 n^2 bytes, shared by the ranks. More than one rank needs ScaLAPACK:
-    pip install 'cakernels[scalapack]'. A round of a metric costs the choice of sigma and lambda, one more n^3/3, and
-    an Allreduce of the gradients at 2,000 rows at most. "cg": n^2/2 kernel values an iteration for all lambdas and
-    targets together, and n k^2 flops for a factor of rank k; any number of ranks, without ScaLAPACK.
+    pip install 'cakernels[scalapack]'. A round of a metric costs the search for sigma and lambda, another n^3/3 flops,
+    and an Allreduce of the gradients at 2,000 rows at most. "cg" costs n^2/2 kernel values per iteration for all
+    lambdas and targets together, and n k^2 flops for a factor of rank k; it runs on any number of ranks without
+    ScaLAPACK.
     """
 
     _method = dkrr
@@ -100,7 +101,7 @@ class DKRR(Iterated, Regressor):
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, or (n, n) with a precomputed kernel, and `y`, (n_local,)."""
         super().fit(X, y, sample_weight)
-        if self._has_matrix():  # which is not needed any longer: new rows bring their kernel values
+        if self._has_matrix():  # the matrix is no longer needed: new rows bring their own kernel values
             self.model_.like = of_new_rows()
             self.centers_ = self.model_.centers = np.zeros((0, self.n_features_in_))
         return self
@@ -121,15 +122,15 @@ class DKRR(Iterated, Regressor):
     ) -> tuple[Dataset, RidgeOptions]:
         if comm.size > 1:
             raise InputError(
-                f"a precomputed kernel is for one process, and these are {comm.size} ranks: use a callable"
+                f"a precomputed kernel needs a single process, but there are {comm.size} ranks: use a callable"
             )
         if self.metric != "none":
-            raise InputError("metric: a precomputed kernel has no features to weigh; leave it out")
+            raise InputError("metric: a precomputed kernel has no features to weight; leave it out")
         if self.sigma is not None:
             raise InputError("sigma: a precomputed kernel has no width; leave it out")
         train = self._checked(X, y, None, 1, copy=False)
         if issparse(train.X):
-            raise InputError("a precomputed kernel has to be dense")
+            raise InputError("a precomputed kernel must be dense")
         if train.X.shape[0] != train.X.shape[1]:
             raise InputError(f"a precomputed kernel must be square; this one has shape {train.X.shape}")
         K, rows = train.X, Dataset(numbered(len(train.X), train.X.dtype), train.target())

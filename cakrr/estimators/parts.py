@@ -1,4 +1,4 @@
-"""The methods in parts, and the one on two levels, as scikit-learn regressors."""
+"""scikit-learn regressors: the methods in parts, and the two-level method."""
 
 from __future__ import annotations
 
@@ -43,74 +43,76 @@ class OnTwoLevels:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Factors:
-    """The parameter of regressions in parts that keep the factors of their matrices."""
+    """Parameter of regressors in parts that can store the factors of their matrices."""
 
     keep_factors: bool = False
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BKRR2(RidgeInParts, Factors, Regressor):
-    """Balanced parts by K-balance; the nearest centre's model answers (Algorithm 10).
+    """Balanced parts by K-balance; predictions by the model of the nearest centre (Algorithm 10).
 
     Parameters
     ----------
     n_parts : int or None
-        Number of parts, P. None: one per rank, or as many as keep a part at 8,000 rows and its matrix in memory.
+        Number of parts, P. None means one per rank, or as many as keep a part at 8,000 rows and its matrix in memory.
     sigma : float, sequence of float, "auto" or None
-        Width: gamma = 1 / (2 sigma^2), for the Gaussian exp(-|x-z|^2 / (2 sigma^2)), and 1 / sigma of "laplacian" and
-        "l1"; None is the square root of the number of features, of "l1" their number. With a sequence here or in `lam`,
-        the pair with the least validation error is chosen, and all rows are used for the final fit.
+        Width of the kernel: gamma = 1 / (2 sigma^2) for the Gaussian exp(-|x-z|^2 / (2 sigma^2)), and 1 / sigma for
+        "laplacian" and "l1". None means the square root of the number of features, or for "l1" their number. With a
+        sequence here or in `lam`, the pair with the smallest validation error is chosen, and the final model is trained
+        on all rows.
     lam : float, sequence of float or "auto"
-        Ridge, lambda: a part of m rows solves (K + lambda m I) alpha = y. "auto", here and for `sigma`, is the grid
-        that the command tries: five widths around the kernel's natural one, five lambdas from 1e-7 to 1e-3.
+        Ridge parameter lambda: a part of m rows solves (K + lambda m I) alpha = y. "auto", here and for `sigma`, means
+        the command's grid: five widths around the kernel's natural one, and five lambdas from 1e-7 to 1e-3.
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
-        Or a callable ``k(A, B) -> K`` on blocks of rows, shape (len(A), len(B)), which may be called from several
-        threads at once; its model is not written to a file. scikit-learn's names "rbf" and "poly" are understood, and
-        its "laplacian" is "l1". The linear kernel and a callable have no width. With s for sigma and r for |x-z|/s:
-        laplacian exp(-r); matern32 (1 + q) exp(-q), q = sqrt(3) r; matern52 (1 + q + q^2/3) exp(-q), q = sqrt(5) r;
-        l1 exp(-|x-z|_1 / s); rational (1 + r^2 / (2 degree))^-degree. "auto" tries "gaussian", "matern52", "laplacian"
-        and "l1", as candidates like those of sigma.
+        Or a callable ``k(A, B) -> K`` on blocks of rows, with K of shape (len(A), len(B)). The callable may be called
+        from several threads at once, and its model cannot be saved. scikit-learn's names "rbf" and "poly" are accepted,
+        too; scikit-learn's "laplacian" is "l1" here. The linear kernel and a callable have no width. With s for sigma
+        and r for |x-z|/s: laplacian exp(-r); matern32 (1 + q) exp(-q), q = sqrt(3) r; matern52 (1 + q + q^2/3) exp(-q),
+        q = sqrt(5) r; l1 exp(-|x-z|_1 / s); rational (1 + r^2 / (2 degree))^-degree. "auto" compares "gaussian",
+        "matern52", "laplacian" and "l1" in the search for sigma and lambda.
     degree : int
-        For "rational" the exponent, at least 1; it costs about `degree` units of rounding.
+        For "rational" the exponent, at least 1; rounding errors grow with it.
     coef0 : float
-        (gamma x.z + coef0)^degree; tanh(gamma x.z + coef0).
+        Constant of the polynomial kernel (gamma x.z + coef0)^degree and the sigmoid kernel tanh(gamma x.z + coef0).
     n_divisions : int
-        Number of divisions of the rows, at the setting that was chosen on the first one. Predictions are averaged over
-        them, which smooths the borders of the parts. Rows sent, models kept and seconds of the last fit grow with it.
+        Number of independent divisions of the rows into parts, all with the setting chosen on the first one.
+        Predictions are averaged over them, which smooths the borders of the parts. Rows sent, models stored and the
+        time of the final fit grow in proportion.
     select : {"validation", "loo"}
-        Rows that judge the pairs: rows held out, or every row left out of its part's model, in closed form.
+        Rows used to compare pairs: held-out rows, or each row left out of its part's model, in closed form.
     validation_fraction : float
         Share of each part's rows that is held out.
     cv : int or None
-        Number of folds, which judge each row once, in place of one held-out share; the search takes so many times
-        longer.
+        Number of cross-validation folds, instead of one held-out share; the search takes this many times longer.
     per_part : bool
-        Every part chooses its own `sigma` and `lam`, by its own held-out rows, which are not sent; `sigma_` and `lam_`
-        are then arrays.
+        Choose `sigma` and `lam` separately for every part, on its own held-out rows; `sigma_` and `lam_` are then
+        arrays.
     route : {"nearest", "soft", "all"} or None
-        Other than the method's own: the nearest centre's model; the k nearest ones', weighted by
-        exp(-(d^2 - d_min^2)/t), with k and t chosen on held-out rows; the mean of all.
+        Models that predict a row: the nearest centre's model; the k nearest, weighted by exp(-(d^2 - d_min^2)/t), with
+        k and t chosen on held-out rows; or the mean of all. None means the method's own route.
     metric : {"none", "diagonal", "full", "lengths"}
-        Learn, in rounds of training, how much each feature counts, or each direction of them: rows are mapped by the
-        root of the mean of grad f grad f^T, f the model that answers. "lengths", of kernels of a distance: each feature
-        by the factor that lessens the leave-one-out errors inside the parts. The round with the least validation error
-        is kept, which may be the one without a metric. "full" takes 4,096 features at most, and makes CSR rows dense.
+        Learn the importance of features ("diagonal") or of directions ("full") in rounds of training: rows are mapped
+        by the square root of the mean of grad f grad f^T, where f is the model that predicts the row. "lengths", for
+        kernels of a distance, scales each feature by the factor that minimises the leave-one-out errors inside the
+        parts. The round with the smallest validation error is used, which may be the one without a metric. "full" takes
+        at most 4,096 features, and makes CSR rows dense.
     metric_rounds : int
-        Most rounds after the first one; three in a row without an improvement are the last.
+        Maximum number of rounds after the first; training stops after three rounds in a row without improvement.
     scaling : {"deviation", "quantile", "auto"}
-        "quantile" replaces each feature, dense ones only, by the normal score of its rank, as far as 10,000 rows show:
-        right where features have heavy tails. "auto" takes whichever has the lesser validation error.
+        "quantile" replaces each feature by the normal score of its rank, estimated from 10,000 rows; it suits features
+        with heavy tails, and needs dense rows. "auto" takes the scaling with the smaller validation error.
     standardize : bool
-        Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
+        Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
     dtype : {"float64", "float32"}
-        Type of the rows and the factors. float32 halves the memory; the solutions are refined to double precision.
+        Type of the rows and the factors. float32 halves the memory; solutions are refined to double precision.
     keep_factors : bool
-        Keep in the model the factors that standard deviations need, 8 m^2 bytes a part of m rows, for 2/3 m^3 flops;
-        otherwise ``predict(X, return_std=True)`` makes them when it is first called.
+        Store the factors that standard deviations need in the model: 8 m^2 bytes and 2/3 m^3 flops per part of m rows.
+        Otherwise the first call of ``predict(X, return_std=True)`` computes them.
     calibrate : float, "loo", "jackknife+" or None
-        Rows for :meth:`predict_interval`: the share of the rows that is set aside for it, and not learned from;
-        or "loo", the errors of rows left out of their part's model, which cost no rows and guarantee no coverage; or
-        "jackknife+", with what each row does to an answer as well, which costs 2 m^2 flops a row to be predicted.
+        Calibration of :meth:`predict_interval`: on this share of the rows, which is set aside and not trained on; by
+        leave-one-out errors ("loo"), which need no extra rows but guarantee no coverage; or by these errors and the
+        effect of each row on the prediction ("jackknife+"), at 2 m^2 flops per predicted row.
     random_state : int, RandomState or None
     comm : mpi4py communicator or None
         With one, `fit` and `predict` take this rank's own rows and are collective calls.
@@ -120,34 +122,36 @@ class BKRR2(RidgeInParts, Factors, Regressor):
     model_ : KRRModel
         ``model_.save(path)`` writes it, ``KRRModel.load(path)`` reads it.
     sigma_, lam_ : float, or ndarray, shape (P,)
-        The pair in use, or that of each part.
+        The chosen pair, or the pair of each part.
     grid_ : list of dict
-        Validation error of every pair, if there was a choice.
+        Validation error of every pair, if several were compared.
     params_ : dict
-        What else was chosen: soft_k and soft_t; centers, coarse_sigma and coarse_lambda.
+        Other chosen parameters: soft_k and soft_t; centers, coarse_sigma and coarse_lambda.
     metric_ : ndarray, shape (d, d) or (d,)
-        Metric of standardised features, with trace d, if one was learned; the identity if the first round was best.
+        Learned metric of standardised features, scaled to trace d; the identity if the first round was the best.
     feature_importances_ : ndarray, shape (d,)
-        Its diagonal as shares, sum 1; all alike if the first round was the best.
+        Diagonal of the metric, scaled to sum 1; all equal if the first round was the best.
     metric_errors_ : ndarray, shape (rounds,)
         Validation error of every round; the first one is without a metric.
     sizes_ : ndarray of int64, shape (P,)
+        Number of rows of each part.
     centers_ : ndarray, shape (P, d)
-        In standardised features, in the metric.
+        Centres in standardised features, after the map of the metric.
     n_features_in_ : int
 
     Notes
     -----
-    m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows. Training moves no bytes between ranks. A metric costs the
-    choice of sigma and lambda in each round, (rounds + 1) times, and rows are sent to their parts anew in each; then
-    one Allreduce of d x d numbers, or d, a round, and up to 2000 m d flops a part for the gradients.
+    m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows. Training sends nothing between ranks. With a metric, the
+    search for sigma and lambda is repeated in each of the (rounds + 1) rounds, and rows are sent to their parts again.
+    Each round also sends one Allreduce of d x d numbers, or d for a diagonal metric, and takes up to 2000 m d flops per
+    part for the gradients.
     """
 
     _method = bkrr2
 
 
 class KKRR2(BKRR2):
-    """Parts by K-means, of whatever size; the nearest centre's model answers (section 3.4).
+    """Parts by K-means, of any size; predictions by the model of the nearest centre (section 3.4).
 
     Parameters, attributes and cost of a part are those of :class:`BKRR2`.
     """
@@ -156,7 +160,7 @@ class KKRR2(BKRR2):
 
 
 class DCKRR(BKRR2):
-    """Random even parts; the mean of all models answers (Algorithm 8; Zhang, Duchi and Wainwright, 2013).
+    """Random even parts; predictions are the mean of all models (Algorithm 8; Zhang, Duchi and Wainwright, 2013).
 
     Parameters, attributes and cost are those of :class:`BKRR2`.
     """
@@ -165,7 +169,7 @@ class DCKRR(BKRR2):
 
 
 class BKRR(BKRR2):
-    """Balanced parts by K-balance; the mean of all models answers (section 3.4).
+    """Balanced parts by K-balance; predictions are the mean of all models (section 3.4).
 
     Parameters, attributes and cost are those of :class:`BKRR2`.
     """
@@ -174,7 +178,7 @@ class BKRR(BKRR2):
 
 
 class KKRR(BKRR2):
-    """Parts by K-means; the mean of all models answers (section 3.4).
+    """Parts by K-means; predictions are the mean of all models (section 3.4).
 
     Parameters, attributes and cost of a part are those of :class:`BKRR2`.
     """
@@ -184,31 +188,32 @@ class KKRR(BKRR2):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TwoLevelKRR(OnTwoLevels, Factors, Regressor):
-    """A coarse model of all rows, and balanced parts' models of its residual: the one to use for accuracy.
+    """A coarse model of all rows, and models of its residual on balanced parts: the most accurate method in parts.
 
     Parameters
     ----------
     n_parts : int or None
-        Number of parts, P. None: one per rank, or as many as keep a part at 8,000 rows and its matrix in memory.
+        Number of parts, P. None means one per rank, or as many as keep a part at 8,000 rows and its matrix in memory.
     centers : int, sequence of int or None
-        Centres of the coarse model, M; None tries 500, 1,000 and 1,500.
+        Number of centres of the coarse model, M; None compares 500, 1,000 and 1,500.
     coarse_sigma, coarse_lam : float, sequence of float or None
-        Width and ridge of the coarse model; None tries a small grid.
+        Width and ridge of the coarse model; None compares a small grid.
     sigma, lam : float or sequence of float
-        Setting of the parts' models; None for `sigma` tries a small grid.
+        Width and ridge of the parts' models; None for `sigma` compares a small grid.
     refine : int
-        Iterations of conjugate gradients from the chosen coarse model towards the exact one of its kernel and ridge,
-        whose centres are all rows; the parts' models are of what that leaves over. All rows are then on every rank.
+        Number of conjugate gradient iterations that refine the chosen coarse model towards the exact model with its
+        kernel and ridge, in which all rows are centres. Every rank then holds all rows. The parts' models learn the
+        residual of the refined model.
     kernel, degree, coef0, n_divisions, validation_fraction, route, metric, metric_rounds
         See :class:`BKRR2`.
     scaling, standardize, dtype, keep_factors, calibrate, random_state, comm
-        See :class:`BKRR2`, also for the attributes. All is chosen on held-out rows.
+        See :class:`BKRR2`, also for the attributes. All parameters are chosen on held-out rows.
 
     Notes
     -----
-    n M^2 flops a coarse sigma, shared by the ranks, M^3 a candidate on each, and what BKRR2 costs.
-    Training moves M x M + 3 M numbers a rank and coarse sigma, whatever n. All of it anew in each round of a metric,
-    and one Allreduce of d x d numbers, or d.
+    n M^2 flops per coarse sigma, shared by the ranks; M^3 flops per candidate on each rank; and the cost of BKRR2.
+    Training sends M x M + 3 M numbers per rank and coarse sigma, independent of n. All of this is repeated in each
+    round of a metric, which adds one Allreduce of d x d numbers, or d for a diagonal metric.
     """
 
     _method = twolevel

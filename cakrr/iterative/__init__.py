@@ -1,1 +1,1 @@
-"""The exact system without its factorisation: preconditioned conjugate gradients on rows that stay where they are."""
+"""Solving the exact system without a factorisation: preconditioned conjugate gradients on distributed rows."""

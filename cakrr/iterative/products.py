@@ -1,8 +1,8 @@
 """Products of the kernel matrix of all ranks' rows with a few vectors; no kernel value is computed twice.
 
-K is symmetric: rank r computes the blocks of its rows with those of the ranks r, r + 1, ..., r + R/2 (modulo R), each
-once, and uses it for both sides; of the ranks that are opposite to each other each computes half of their block. What
-belongs to rows of others travels to them, one vector of n/2 numbers a rank and right side.
+K is symmetric. Rank r computes the blocks between its rows and those of the ranks r, r + 1, ..., r + R/2 (modulo R)
+once each, and multiplies by both the block and its transpose. If R is even, two ranks at distance R/2 compute half of
+their common block each. Results for another rank's rows are sent to it: n/2 numbers per rank and right-hand side.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cacore.machine.threads import blocks, in_order
 from cakrr.iterative.keep import Keep
 from cakrr.iterative.spread import SpreadRows
 
-_ROWS, _COLUMNS = 256, 1024  # of a tile, which stays in a core's cache
+_ROWS, _COLUMNS = 256, 1024  # shape of a tile, which stays in a core's cache
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A task of one thread: kernel values of some of this rank's rows with some rows of a rank.
+    """A task for one thread: the kernel values between some of this rank's rows and some rows of one rank.
 
     Attributes
     ----------
@@ -56,13 +56,13 @@ class Strip:
 
 
 def strips(counts: NDArray[np.int64], rank: int) -> list[list[Strip]]:
-    """Strips that a rank computes: one list per rank whose rows are the columns, its own first."""
+    """Strips that `rank` computes: one list per rank that owns the columns, beginning with itself."""
     R, own, number = len(counts), int(counts[rank]), 0
     found: list[list[Strip]] = []
     for step in range(R // 2 + 1):
         other = (rank + step) % R
         rows, columns = (0, own), (0, int(counts[other]))
-        if step and 2 * step == R:  # the block of these two is divided between them, by rows of the lower one
+        if step and 2 * step == R:  # these two ranks share their block: it is halved along the lower rank's rows
             if rank < other:
                 rows = (0, own // 2)
             else:
@@ -77,30 +77,31 @@ def strips(counts: NDArray[np.int64], rank: int) -> list[list[Strip]]:
 
 
 class KernelProducts:
-    """Multiplication by S K S for the rows of all ranks; made collectively.
+    """Multiplication by S K S for the rows of all ranks; construction is collective.
 
     Parameters
     ----------
     spread : SpreadRows
     kernel : Kernel
     keep : Keep
-        Where single-precision values stay between products.
+        Store of single-precision kernel values between products.
     ring : bool
-        Whether the other ranks' rows pass by in every product, overlapped with the work, or are gathered once.
+        True to pass the ranks' rows around a ring in every product, overlapped with the computation; False to gather
+        all rows on every rank once.
 
     Attributes
     ----------
     calls : dict
-        Products so far, in single and in double precision.
+        Number of products so far, in single and in double precision.
     sent : int
-        Bytes that these have sent, all ranks together, by :meth:`predicted_bytes`.
+        Bytes sent by these products, summed over all ranks, by :meth:`predicted_bytes`.
 
     Notes
     -----
-    A product computes n^2/2 kernel values, shared by the ranks (those that are kept only once), and 4 flops a value and
-    right side. It sends, a right side and rank: n_local numbers to all, and a number for each row that its strips of
-    other ranks have; with `ring` the rows of a rank, too, R/2 times, and numbers only where rows go.
-    :meth:`predicted_bytes` is the sum.
+    All ranks together compute n^2/2 kernel values per product, except those that `keep` has stored, and spend 4 flops
+    per value and right-hand side. Per right-hand side, each rank sends its n_local numbers to all ranks, and one number
+    to the owner of each row of another rank that its strips contain. With `ring`, a rank's rows and its n_local numbers
+    are passed from rank to rank, R/2 times, instead of being gathered. :meth:`predicted_bytes` returns the sum.
     """
 
     def __init__(self, spread: SpreadRows, kernel: Kernel, keep: Keep, ring: bool = False) -> None:
@@ -126,8 +127,8 @@ class KernelProducts:
         ----------
         V : ndarray of float64, shape (t, n_local)
         single : bool
-            Kernel values and their products in single precision, their sums over tiles in double; otherwise all in
-            double.
+            True to compute kernel values and products in single precision, and sums over tiles in double; False to
+            compute everything in double precision.
         """
         single = single and self.single
         dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
@@ -145,7 +146,7 @@ class KernelProducts:
     def _visits(
         self, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
     ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
-        """Yield, per rank to compute with: the strips, its rows, its vectors, and a call that progresses messages."""
+        """Yield for each rank of columns: its strips, rows and vectors, and a function that progresses messages."""
         own = self.spread.points(dtype)
         if self.comm.size == 1:
             yield self.steps[0], own, mine, _nothing
@@ -163,7 +164,7 @@ class KernelProducts:
                 yield some, points, np.ascontiguousarray(every[lo:hi].T), _nothing
 
     def _points_of(self, rank: int, lo: int, hi: int, dtype: np.dtype[np.floating]) -> Points:
-        """Rows of another rank: kept in single precision, prepared again for every product in double."""
+        """Rows of another rank: kept in single precision, prepared anew for every product in double."""
         assert self._gathered is not None
         if dtype != np.float32:
             return self.spread.ready(self._gathered[lo:hi], dtype)
@@ -174,7 +175,7 @@ class KernelProducts:
     def _passing(
         self, own: Points, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
     ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
-        """Like :meth:`_visits` in a ring: the next rank's rows arrive, step by step, while this rank works."""
+        """Like :meth:`_visits`, in a ring: while this rank works with one rank's rows, the next rank's arrive."""
         comm, R = self.comm, self.comm.size
         before, after = (comm.rank - 1) % R, (comm.rank + 1) % R
         points, vectors = own, mine
@@ -210,7 +211,7 @@ class KernelProducts:
         out: NDArray[np.float64], back: dict[int, NDArray[np.float64]], dtype: np.dtype[np.floating],
         move: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Multiply strips, and add to the products of this rank's rows and of the other rank's rows."""
+        """Multiply by strips and their transposes; add to this rank's results and to those of the other rank."""
         if not some:
             return
         own, t = self.spread.points(dtype), len(mine)
@@ -240,13 +241,13 @@ class KernelProducts:
                 move()
 
     def _diagonal(self, points: Points, T: NDArray[np.floating]) -> None:
-        """Kernel values of some rows with themselves; the diagonal is exactly that of distance 0."""
+        """Write the kernel values between `points` and themselves to `T`; on the diagonal the distance is exactly 0."""
         self.kernel.block(points, points, T)
         if self.kernel.of_distance:
             T[np.arange(len(T)), np.arange(len(T))] = self.kernel.of_squares(points.squares)
 
     def _bring_home(self, back: dict[int, NDArray[np.float64]], out: NDArray[np.float64]) -> None:
-        """Send products to the ranks whose rows they belong to, and add up what comes for this one's."""
+        """Send results to the ranks that own the rows, and add up those that arrive for this rank's rows."""
         if self.comm.size == 1:
             return
         counts = np.zeros(self.comm.size, np.int64)
@@ -256,11 +257,11 @@ class KernelProducts:
             pieces.append(back[rank].T)
         arrived, _ = self.comm.alltoall(np.concatenate(pieces), counts)
         own = out.shape[1]
-        for lo in range(0, len(arrived), max(1, own)):  # from each rank that has met this one
+        for lo in range(0, len(arrived), max(1, own)):  # from each rank that computed with this rank's rows
             out += arrived[lo : lo + own].T
 
     def predicted_bytes(self, t: int, single: bool) -> int:
-        """Bytes sent on all ranks by one product with t right sides."""
+        """Bytes that all ranks together send in one product with t right-hand sides."""
         R, counts = self.comm.size, self.spread.counts
         if R == 1:
             return 0
@@ -268,7 +269,7 @@ class KernelProducts:
         home = 8 * t * sum(
             int(counts[some[0].rank]) for rank in range(R) for some in strips(counts, rank)[1:] if some
         )  # fmt: skip
-        frame = 8 * R * (R - 1) + 8 * R  # how many rows go where, and the longest message
+        frame = 8 * R * (R - 1) + 8 * R  # the counts of rows sent, and the longest message
         if not self.ring:
             return size * t * n + home + frame
         if is_sparse(self.spread.X):
@@ -279,7 +280,7 @@ class KernelProducts:
         return (R // 2) * (rows + size * t * n) + home + frame
 
     def setup_bytes(self) -> int:
-        """Bytes sent on all ranks to gather the rows."""
+        """Bytes that all ranks together send to gather the rows."""
         if self.comm.size == 1:
             return 0
         X, R = self.spread.X, self.comm.size
@@ -310,5 +311,5 @@ def _nothing() -> None:
 
 
 def gathers(comm: Communicator, rows: int, limit: int) -> bool:
-    """True if every rank may hold all `rows` bytes of rows, in both precisions, in an eighth of its memory."""
+    """True if all rows, `rows` bytes, fit in both precisions into an eighth of every rank's memory `limit`."""
     return comm.size > 1 and 2 * rows <= limit // 8

@@ -330,7 +330,7 @@ class _Refinement:
         return self.products.sent + self.preconditioner.sent + early
 
     def solution(self) -> CGSolution:
-        """The solution, scaled back to the norms of the right sides."""
+        """The solution, scaled back to the norms of the right-hand sides."""
         calls = {name: count - self.calls[name] for name, count in self.products.calls.items()}
         sent = self._sent_by_others() - self.others + self.sent if self.comm.size > 1 else 0
         return CGSolution(self.x * self.size[:, None], self.residual, self.iterations, self.stopped, calls, sent)

@@ -138,7 +138,7 @@ class Systems:
         )  # fmt: skip
         keep.forget()
         if self.scratch is not None:
-            del factor, preconditioner, blocks, products  # the factor may lie in the file
+            del factor, preconditioner, blocks, products  # the factor may be in the scratch file
             self.scratch.free(on_file)
         return spread.scaled(solution.x), solution
 
@@ -160,12 +160,12 @@ class Systems:
                 with comm.agreed():
                     raise InputError(
                         f"rank {options.rank}: a factor of {spread.n:,} x {options.rank:,} does not fit into "
-                        f"{options.memory_limit / memory.GIB:.3g} GiB a rank; the largest that does is {most:,}: "
-                        "use it, more ranks, a larger --memory-limit, or --scratch DIR"
+                        f"{options.memory_limit / memory.GIB:.3g} GiB per rank; the largest that fits is {most:,}: "
+                        "use that, more ranks, a larger --memory-limit, or --scratch DIR"
                     )
             with comm.agreed():
                 need = 8 * options.rank**2 * (2 + ridges)
-                what = f"the {options.rank:,} x {options.rank:,} cores of a factor"
+                what = f"storing the {options.rank:,} x {options.rank:,} cores of a factor"
                 memory.require(need, room, what, "use a smaller --rank, fewer lambdas, or a larger --memory-limit")
         work = plan.Work(spread.n, spread.X.shape[1], plan.sides(every), max(mu, 1e-300), options.tol)
 
@@ -184,7 +184,7 @@ class Systems:
             return {"rows": found.rows, "traces": found.traces}
 
         with comm.phase("train"):
-            # A factor that lies in a scratch file is not copied to the checkpoint.
+            # A factor in a scratch file is not copied to the checkpoint.
             rows = made()["rows"] if on_disk else remembered(options.checkpoint, f"{piece}-factor", made, comm)["rows"]
         return Factor(rows, self.scratch if on_disk else None) if len(rows) else None
 
@@ -195,7 +195,7 @@ class Systems:
         need = 8 * n_local * PART * (1 + ridges)
         with self.comm.agreed():
             remedy = "use --preconditioner pivoted, or more ranks"
-            memory.require(need, room, "the blocks of the preconditioner", remedy)
+            memory.require(need, room, "storing the blocks of the preconditioner", remedy)
         return need
 
     def _blocks(self, spread: SpreadRows, kernel: Kernel, factor: Factor | None) -> ResidualBlocks | None:

@@ -1,4 +1,4 @@
-"""The algorithms that train this family's methods; each is loaded when it is called, and not for ``--help``."""
+"""The trainers of the ridge methods; each is imported when called, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def in_parts(*args: Any) -> RidgeFit:
-    """One model a part; see :func:`cakrr.methods.parts.fit`."""
+    """Train one model per part; see :func:`cakrr.methods.parts.fit`."""
     from cakrr.methods.calibrated import calibrated
     from cakrr.methods.parts import fit
 
@@ -17,7 +17,7 @@ def in_parts(*args: Any) -> RidgeFit:
 
 
 def exact(*args: Any) -> RidgeFit:
-    """One system of all rows; see :func:`cakrr.methods.dkrr.fit`."""
+    """Solve one system of all rows; see :func:`cakrr.methods.dkrr.fit`."""
     from cakrr.methods.calibrated import calibrated
     from cakrr.methods.dkrr import fit
 

@@ -1,4 +1,4 @@
-"""``--solver auto``: the solver that is predicted to cost less, of those that can be used."""
+"""``--solver auto``: the available solver with the lower predicted cost."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cakrr.options import RidgeOptions
 
 
 def cheaper(method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator) -> tuple[str, str]:
-    """The solver that costs less of those that can be used, and a sentence that says why; collective."""
+    """The available solver with the lower predicted cost, and a sentence that explains the choice; collective."""
     if told := options.of_iteration():
-        return "cg", f"solver cg: {' and '.join(told)} would mean nothing to a factorisation"
+        return "cg", f"solver cg: {' and '.join(told)} would not apply to a factorisation"
     X, n = prepared.samples.X, comm.offset(prepared.samples.X.shape[0])[1]
     d, widths, targets = X.shape[1], options.widths(method, X.shape[1]), math.prod(prepared.samples["y"].shape[1:])
     pairs = len(widths) * len(options.lam)
@@ -35,10 +35,10 @@ def cheaper(method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, com
         need = int(comm.allreduce(np.array([matrix_bytes(n, X, rows, comm)], np.int64), "max")[0])
         there = comm.all(comm.size == 1 or _has_scalapack())
     if need > options.memory_limit:
-        room = f"{need / memory.GIB:.3g} GiB a rank, and it may use {options.memory_limit / memory.GIB:.3g}"
+        room = f"{need / memory.GIB:.3g} GiB per rank, and the limit is {options.memory_limit / memory.GIB:.3g}"
         return "cg", f"solver cg: a factorisation needs {room}"
     if not there:
-        return "cg", "solver cg: there is no ScaLAPACK for a factorisation over ranks"
+        return "cg", "solver cg: a factorisation on several ranks needs ScaLAPACK, which is not installed"
     if direct <= iterated:
         return "cholesky", f"solver cholesky: {figures}"
     return "cg", f"solver cg: {figures} for a factorisation"

@@ -1,4 +1,4 @@
-"""The system of all rows over all ranks, block-cyclically: what is factored (section 3.3, Fig. 3.3)."""
+"""The system of all rows in block-cyclic layout over all ranks, for factorisation (section 3.3, Fig. 3.3)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cakrr.solver.local import credible, longest
 
 
 class BlockCyclicSystem:
-    """K + lambda n I of n rows over all ranks, for any sigma and lambda.
+    """K + lambda n I of n rows, distributed over all ranks, for any sigma and lambda.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (n_local, d)
         This rank's rows.
     number : ndarray of int64, shape (n_local,)
-        Their places among the n rows of the system.
+        Places of these rows among the n rows of the system.
     weights : ndarray, shape (n,)
         Weights w of all rows, in the order of the system: the diagonal gets lambda sum(w)/w.
     like : Kernel
@@ -44,7 +44,7 @@ class BlockCyclicSystem:
         _, self._i, self._j = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
 
     def factor(self, kernel: Kernel, lam: float) -> bool:
-        """Form K + lambda n I and factor it; whether it is positive definite."""
+        """Form K + lambda n I and factor it; return True if it is positive definite."""
         local = self.matrix.local
         for columns, rows in self.matrix.column_blocks():
             kernel.fill(self.left[columns], self.right[rows], local[columns, rows])
@@ -54,7 +54,7 @@ class BlockCyclicSystem:
         return self.matrix.cholesky() == 0
 
     def solve(self, kernel: Kernel, lam: float, y: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Alpha of all n rows, on all ranks, and the relative residual where it was refined; as `y`, (n,) or (n, t)."""
+        """Alpha of all n rows, in the shape of `y`, on all ranks, and the relative residual if it was refined."""
         if self.matrix.dtype == np.float64:
             if not self.factor(kernel, lam):
                 return np.full_like(y, np.nan), np.inf
@@ -70,7 +70,7 @@ class BlockCyclicSystem:
         )
 
     def _is_credible(self, kernel: Kernel, lam: float, alpha: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
-        """True if the equations of the longest rows are solved; a few numbers from each rank to all."""
+        """True if the equations of the longest rows are solved; each rank sends a few numbers to all."""
         with self.comm.uncounted():
             mine = longest(self.right.squares)
             rows, squares = self.comm.allgather(self.matrix.rows[mine]), self.comm.allgather(self.right.squares[mine])
@@ -85,7 +85,7 @@ class BlockCyclicSystem:
             return credible(left, np.square(y).max(axis=0))
 
     def _agreed(self, residual: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rank 0's: all ranks take as many steps."""
+        """Rank 0's residual, so that all ranks take the same number of steps."""
         return self.comm.bcast(np.atleast_1d(residual)).reshape(residual.shape)
 
     def _product(self, kernel: Kernel, lam: float) -> refine.Operator:
@@ -102,12 +102,12 @@ class BlockCyclicSystem:
 
 
 def _columns(ridge: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A number a row, to be multiplied by `y`, shape (n,) or (n, t)."""
+    """Reshape one number per row for multiplication with `y`, shape (n,) or (n, t)."""
     return ridge if y.ndim == 1 else ridge[:, None]
 
 
 def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> tuple[Rows, NDArray[np.int64]]:
-    """The rows that this rank's blocks need, each once, and their places among the n; collective."""
+    """Rows that this rank's blocks need, each once, and their places among the n rows; collective."""
     sends, counts = [], np.zeros(comm.size, np.int64)
     for rank, (rows, columns) in enumerate(layout(n, comm.size)):
         wanted = np.zeros(n, np.bool_)
@@ -120,9 +120,9 @@ def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> t
 
 
 def matrix_bytes(n: int, X: Rows, row_bytes: float, comm: Communicator) -> int:
-    """Bytes of this rank's share of the n x n matrix, and of the rows that make it: `row_bytes` each."""
+    """Bytes of this rank's share of the n x n matrix, and of the rows it is computed from, `row_bytes` each."""
     rows, columns = layout(n, comm.size)[comm.rank]
-    # The rows read, those on their way, those received, and both panels of them, in double where that is refined.
+    # Rows as read, sent and received, and two panels of them, in double precision if solutions are refined.
     copies = 2 if X.dtype == np.float64 else 5
     held = int(row_bytes * (2 * X.shape[0] + copies * (len(rows) + len(columns))))
     return len(rows) * len(columns) * int(X.dtype.itemsize) + held

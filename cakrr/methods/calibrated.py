@@ -1,4 +1,4 @@
-"""Training with intervals: rows that are set aside before it, and what is kept for them after it."""
+"""Training with uncertainty: rows set aside before training, and factors and errors stored after it."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def calibrated(
 ) -> RidgeFit:
     """Train with `fit`, and add the factors and errors that standard deviations and intervals need; collective.
 
-    Rows that are set aside take no part in the mean and the deviation of the features, the partitioning, the choice of
-    sigma and lambda, or the final model, and are not learned from afterwards. So their errors are those of new rows.
+    Rows set aside are used neither for the mean and deviation of the features, nor for partitioning, the choice of
+    sigma and lambda, or the final model. So their errors are those of new rows.
 
     Raises
     ------
     InputError
-        On all ranks: options that do not go together, too few rows, factors that cannot fit.
+        On all ranks: incompatible options, too few rows, or factors that do not fit.
 
     Notes
     -----
-    2/3 m^3 flops per part of m rows for factors, and for left-out rows, as for probabilities; for adaptive intervals
-    what :func:`cakrr.uncertainty.noise.of_rows_left_out` costs; for rows set aside a prediction, and 8 Allreduces of up
-    to 256 counts for each error that is kept.
+    Factors, leave-one-out errors and probabilities each take 2/3 m^3 flops per part of m rows. Adaptive intervals add
+    the cost of :func:`cakrr.uncertainty.noise.of_rows_left_out`. Rows set aside cost a prediction, and 8 Allreduces of
+    up to 256 counts per stored error.
     """
     with comm.agreed():
         options.checked(method)
@@ -79,32 +79,32 @@ def calibrated(
 
 
 def _kept(fitted: RidgeFit, options: RidgeOptions, comm: Communicator) -> dict[int, LeftOutRows]:
-    """Put the factors into the model; return the rows of this rank's parts, left out; collective."""
+    """Store the factors in the model; return the leave-one-out errors of this rank's parts. Collective."""
     with comm.phase("train"):
         found = deviation.keep(fitted.model, comm, options.memory_limit)
     held = deviation.matrices_bytes(fitted.sizes)
     fitted.reasons.append(
-        f"factors for standard deviations: {held / memory.GIB:.3g} GiB in memory, over all ranks, when they are "
-        f"used, and {held / 2 / memory.GIB:.3g} GiB in the model's file"
+        f"factors for standard deviations take {held / memory.GIB:.3g} GiB of memory on all ranks together when used, "
+        f"and {held / 2 / memory.GIB:.3g} GiB in the model file"
     )
     return found
 
 
 def _from_rows_set_aside(fitted: RidgeFit, aside: Dataset, options: RidgeOptions, comm: Communicator) -> None:
-    """Calibrate intervals by rows that were set aside; collective."""
+    """Calibrate intervals on rows set aside; collective."""
     model = fitted.model
     errors, deviations = _missed(model, aside, options, comm)
     with comm.phase("train"):
         model.calibration = Calibration.of(conformal.HELD_OUT, errors, deviations, comm)
         if has_parts(model):
             to_parts(model, aside.X, errors, comm)
-    fitted.reasons.append(f"{aside.n:,} rows were set aside for intervals, and not learned from")
+    fitted.reasons.append(f"{aside.n:,} rows were set aside for intervals and not used in training")
 
 
 def _from_rows_left_out(
     fitted: RidgeFit, found: dict[int, LeftOutRows], factors: list[NDArray[np.float64]] | None, comm: Communicator
 ) -> None:
-    """Calibrate intervals by left-out rows; without `factors` of the noise, for jackknife+; collective."""
+    """Calibrate intervals by leave-one-out errors, for jackknife+ if `factors` of the noise is None; collective."""
     model, parts = fitted.model, sorted(found)
     errors = deviation.joined(model, [found[part].errors for part in parts])
     with comm.phase("train"):
@@ -114,21 +114,21 @@ def _from_rows_left_out(
             )
             model.calibration = Calibration.of(conformal.LEFT_OUT, errors, deviations, comm)
             fitted.reasons.append(
-                "intervals from rows that are left out one at a time: their coverage is about right and not "
-                "guaranteed; --calibrate 0.1 sets rows aside for one that is"
+                "intervals from leave-one-out errors: their coverage is approximate; --calibrate 0.1 sets rows aside "
+                "for guaranteed coverage"
             )
             return
         for part in parts:
             model.parts[part] = replace(model.parts[part], left_out=found[part].errors)
         model.calibration = Calibration.of(conformal.JACKKNIFE, errors, None, comm)
     fitted.reasons.append(
-        "jackknife+ intervals from rows that are left out one at a time: about the coverage that is asked for, and "
-        "1 - 2 (1 - coverage) for certain if they have not chosen sigma and lambda"
+        "jackknife+ intervals: approximately the requested coverage; 1 - 2 (1 - coverage) is guaranteed if sigma and "
+        "lambda were not chosen on these rows"
     )
 
 
 def _set_aside(train: Dataset, share: float, seed: int, comm: Communicator) -> tuple[Dataset, Dataset]:
-    """The rows to learn from, and a random share of all ranks' rows, the same on any number of ranks; collective."""
+    """Split off a random share of all ranks' rows, the same on any number of ranks: (training, aside). Collective."""
     with comm.agreed():
         train.target()
     rows = train.X.shape[0]
@@ -136,7 +136,7 @@ def _set_aside(train: Dataset, share: float, seed: int, comm: Communicator) -> t
     count = round(share * n)
     with comm.agreed():
         if not 0 < count < n:
-            raise InputError(f"calibrate = {share:g}: of {n:,} rows that is {count:,}, and both sides need some")
+            raise InputError(f"calibrate = {share:g}: this share of {n:,} rows is {count:,}; both sides need rows")
     aside = Shuffle(n, seed).position(np.arange(first, first + rows)) < count
     parted = [_some(train, ~aside, n - count), _some(train, aside, count)]
     train.give()
@@ -149,20 +149,20 @@ def _some(rows: Dataset, which: NDArray[np.bool_], n: int) -> Dataset:
 
 
 def _check_room(method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator) -> None:
-    """Refuse, before training, factors that do not fit into a rank's memory, of parts that are even; collective."""
+    """Before training, refuse factors that do not fit into a rank's memory, assuming even parts; collective."""
     n = comm.offset(train.X.shape[0])[1]
     with comm.agreed():
         P = options.partitions or default_parts(n, train.X.dtype.itemsize, options.memory_limit, comm.size)
         m, here = -(-n // P), -(-P // comm.size) * options.divisions
-        need = deviation.matrices_bytes([m] * here) * 3 // 2  # each also packed, for the file
-        what = f"keep_factors: the factors of {here} parts of {m:,} rows"
+        need = deviation.matrices_bytes([m] * here) * 3 // 2  # each is also packed for the file
+        what = f"keep_factors: storing the factors of {here} parts of {m:,} rows"
         memory.require(need, options.memory_limit, what, "use more parts, more ranks, or leave it out")
 
 
 def _missed(
     model: KRRModel, rows: Dataset, options: RidgeOptions, comm: Communicator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-    """Errors of these rows, and the scales of their adaptive intervals if the factors are there."""
+    """Errors of these rows, and the scales of their adaptive intervals if the model has factors."""
     y = rows.target().astype(np.float64)
     if options.keep_factors:
         mean, deviations = model.predict_std(rows.X, comm, options.memory_limit)

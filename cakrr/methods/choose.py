@@ -1,4 +1,4 @@
-"""The choice of sigma and lambda, and of the coarse model that goes with them (Algorithm 10, lines 8 and 13 to 23)."""
+"""The choice of sigma, lambda and the coarse model (Algorithm 10, lines 8 and 13 to 23)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from partition.routing import SOFT, Soft
 
 
 def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
-    """Choose sigma and lambda, a coarse model and the soft route by the rows that judge; collective.
+    """Choose sigma, lambda, the coarse model and the soft route on held-out rows; collective.
 
     Raises
     ------
     InputError
-        On all ranks: no rows to judge, or no pair that can be solved.
+        On all ranks: no rows can be held out, or no pair can be solved.
 
     Notes
     -----
     m^2 d flops per part and sigma, and m^3/3 per lambda, or 4/3 m^3 for many lambdas. One Allreduce of the errors per
-    fold, counted under "predict"; see :meth:`cakrr.grid_search.Search.errors`.
+    fold, counted in phase "predict"; see :meth:`cakrr.grid_search.Search.errors`.
     """
     options, soft, chosen = task.options, task.route == "soft", grid.first(task)
     settings = len(grid.widths) * len(grid.lams)
@@ -57,7 +57,7 @@ def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
 
 
 def _choose_pair(task: RidgeTask, grid: RidgeGrid, first: Fold, route: Soft, chosen: Chosen) -> None:
-    """Take sigma, lambda and the candidate of the coarse model with the least error; each part its own, if it may."""
+    """Take the sigma, lambda and coarse-model candidate with the smallest error, for all parts or per part."""
     steps = (task.options.cv or 1) * len(grid.widths) * sum(cost(rows) for _, rows in task.parts)
     advance = task.options.progress(CHOOSING, steps)
 
@@ -83,9 +83,9 @@ def _choose_pair(task: RidgeTask, grid: RidgeGrid, first: Fold, route: Soft, cho
     chosen.notes += left_out(found.failed, grid.widths, grid.lams)
     if task.options.per_part:
         middle = choose_per_part(task, grid, found.by_part, chosen)
-        if not np.isfinite(errors).any():  # no pair suits all parts: the middle one represents them, in the next round
+        if not np.isfinite(errors).any():  # no pair suits all parts: take the median part's pair for the next round
             errors[0, *middle] = chosen.error
-    # Line 23: the pair with the least error.
+    # Line 23: the pair with the smallest error.
     with task.comm.phase("predict"):
         chosen.candidate, s, ell = best(errors, grid.widths, grid.lams, task.workspace.dtype, task.comm)
     chosen.errors = errors

@@ -1,4 +1,4 @@
-"""Several divisions of the rows, each trained at the setting that was chosen on the first one."""
+"""Several divisions of the rows into parts, all trained with the setting chosen on the first one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Solver = Callable[[RidgeTask, Chosen], RidgeFit]
 
 
 def in_divisions(solve: Solver) -> Solver:
-    """Train as `solve` does, on every division: one model that has the parts of all of them."""
+    """Wrap `solve` to train on every division; returns one model with the parts of all divisions."""
 
     def every(task: RidgeTask, chosen: Chosen) -> RidgeFit:
         fitted = solve(task, chosen)

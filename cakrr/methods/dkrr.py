@@ -1,4 +1,4 @@
-"""The exact method: one n x n system over all ranks, factored or solved by iteration (Algorithm 6, section 3.3)."""
+"""The exact method: one n x n system over all ranks, solved by factorisation or iteration (Algorithm 6)."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ def fit(
     Raises
     ------
     InputError
-        On all ranks: options that make no sense, a matrix that cannot fit, one that is not positive
-        definite, more than one rank and no ScaLAPACK.
+        On all ranks: invalid options, a matrix that does not fit or is not positive definite, or several ranks without
+        ScaLAPACK.
 
     Notes
     -----
-    n^2 d + n^3/3 flops a pair, and n^2 numbers, shared by the R ranks; n/Pr + n/Pc rows a rank for its
-    panels on a grid of Pr x Pc. Rows are sent to where they are needed once for the grid and once for the
-    final fit; ScaLAPACK sends about s n^2/2 (1/Pr + 1/Pc) bytes a rank and pair (s bytes a number).
+    n^2 d + n^3/3 flops per (sigma, lambda) pair, and n^2 numbers of memory, shared by the R ranks. On a grid of Pr x Pc
+    ranks, each rank also holds two panels of n/Pr + n/Pc rows. Rows are sent where they are needed, once for the grid
+    search and once for the final fit. ScaLAPACK sends about s n^2/2 (1/Pr + 1/Pc) bytes per rank and pair, with s bytes
+    per number.
     """
     prepared = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
     kind, reasons = _solver(method, prepared, options, comm)
     scaled = scalings(prepared, options, comm)
     ways = [[kind(method, one, way, comm) for one in scaled] for way in options.ways()]
-    # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
+    # Algorithm 6, lines 1 to 14: train and predict with every pair of sigma and lambda, and compare the errors.
     run, errors, notes = best_round(ways, options.rounds, comm)
     del ways
-    # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
+    # Lines 3 to 6 once more, with the chosen pair and all rows.
     alpha, residual = run.solve()
     model = run.model(alpha)
     run.accept(residual, model)
@@ -62,7 +63,7 @@ def fit(
 def _solver(
     method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator
 ) -> tuple[type[Exact], list[str]]:
-    """The runs of the solver that is asked for, or of the one that costs less; why, in a sentence; collective."""
+    """Class of the requested solver, or of the cheaper one, and a sentence that explains the choice; collective."""
     if options.solver == "cholesky":
         return Exact, []
     if options.solver == "cg":

@@ -1,4 +1,4 @@
-"""``--early``: right sides that stop where their validation error no longer moves."""
+"""``--early``: stop right-hand sides whose validation error no longer changes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cacore.kernels import Kernel
 from cacore.linalg import cg
 from cakrr.methods.factored import Judging
 
-SETTLED = 3  # iterations over which an error must not move
+SETTLED = 3  # number of iterations over which an error must not change
 
 
 class SettledErrors:
-    """A test for right sides whose validation error has settled: it moved by less than a share of itself lately.
+    """Stopping criterion: the validation error of a right-hand side changed by less than a share of itself.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class SettledErrors:
     kernel : Kernel
     share : float
     lams, targets : int
-        Numbers of right sides: all targets for the first lambda, then for the next.
+        Numbers of lambdas and targets; right-hand sides are ordered by lambda, then by target.
     scale : ndarray, shape (targets,)
         Units of the targets.
     comm : Communicator
@@ -48,9 +48,9 @@ class SettledErrors:
         self.sent = 0
 
     def __call__(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """True where expansions `x`, shape (a, m), of right sides `ids` may stop; one Allreduce of predictions.
+        """Mask of the right-hand sides `ids` that may stop, given coefficients `x`, shape (a, m).
 
-        Rank 0 decides: sums of many numbers may differ in the last bit from rank to rank.
+        One Allreduce of predictions. Rank 0 decides, since long sums may differ in the last bit between ranks.
         """
         comm, rows = self.comm, len(self.judging.y)
         settled = self._settled(x, ids).astype(np.uint8)
@@ -68,4 +68,4 @@ class SettledErrors:
         recent = np.column_stack([self.history[ids, 1:], errors])
         self.history[ids] = recent
         moved = recent.max(axis=1) - recent.min(axis=1)
-        return np.asarray(moved <= self.share * errors)  # not of a number that is none
+        return np.asarray(moved <= self.share * errors)  # False for NaN

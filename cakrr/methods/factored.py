@@ -1,4 +1,4 @@
-"""The exact method's steps, by a factorisation: choose a pair, solve, make the model."""
+"""Steps of the exact method by factorisation: choose a pair, solve, and make the model."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from cakrr.options import RidgeOptions, Width
 from cakrr.part import PartModel
 from cakrr.solver import refine
 
-PIECE = 2048  # rows of a piece of the model: what ranks share when they load it
+PIECE = 2048  # rows per piece of the model, the unit of distribution when it is loaded
 
 
 @dataclass
 class Judging:
-    """The rows that judge the pairs, on every rank: X, shape (q, d), what they should be, and their weights."""
+    """The rows on which pairs are compared, on every rank: X, shape (q, d), targets and weights."""
 
     X: Rows
     y: NDArray[np.float64]
@@ -43,7 +43,7 @@ class Judging:
 
 
 class Exact:
-    """One training, or one round of it: what its steps share."""
+    """One training, or one round of a metric: the state that its steps share."""
 
     def __init__(
         self, method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator,
@@ -73,14 +73,14 @@ class Exact:
             self._check_memory(total / self.n)
 
     def _everywhere(self, values: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The values of all ranks' rows, in shuffled order, on every rank."""
+        """Gather the values of all ranks' rows on every rank, in shuffled order."""
         out = np.empty((self.n, *values.shape[1:]))
         out[self.comm.allgather(self.place)] = self.comm.allgather(values.astype(np.float64))
         return out
 
     def _check_memory(self, row_bytes: float) -> None:
         need = matrix_bytes(self.n, self.X, row_bytes, self.comm)
-        what = f"a rank's share of the {self.n:,} x {self.n:,} matrix, and its rows,"
+        what = f"storing a rank's rows and its share of the {self.n:,} x {self.n:,} matrix"
         remedy = "use --solver cg, more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
         memory.require(need, self.options.memory_limit, what, remedy)
 
@@ -89,17 +89,17 @@ class Exact:
         return type(self)(self.method, self.prepared, self.options, self.comm, root, self)
 
     def nearby(self) -> tuple[Width, ...]:
-        """The widths that the next round tries: the best of this one, and what is beside it; collective."""
+        """Widths for the next round: the best of this round, and its neighbours; collective."""
         with self.comm.uncounted():  # the ranks' errors may differ in the last bit
             return next_widths(self.widths, self.comm.bcast(least(self.errors, 1)))
 
     @property
     def held(self) -> int:
-        """Rows that are validated on: the first ones in shuffled order."""
+        """Number of validation rows, which are the first ones in shuffled order."""
         return held_out(self.n, self.options.validation_fraction if self.options.select == "validation" else 0.0)
 
     def choose(self) -> None:
-        """Sigma, lambda, the grid's errors, and notes: the errors of all pairs are one reduction."""
+        """Choose sigma and lambda, and set the grid's errors and notes; one reduction of the errors of all pairs."""
         options, comm, lams = self.options, self.comm, self.options.lam
         if len(self.widths) * len(lams) == 1 and not options.compares and options.early is None:
             return
@@ -118,7 +118,7 @@ class Exact:
                 X, y, weights = gather_rows(X, comm), comm.allgather(y), comm.allgather(weights)
         with comm.agreed():
             need = 8 * len(self.widths) * len(lams) * X.shape[0] * math.prod(y.shape[1:])
-            memory.require(need, options.memory_limit, "the grid's predictions", "use a smaller grid")
+            memory.require(need, options.memory_limit, "storing the grid's predictions", "use a smaller grid")
         predicted, failed = self._grid(learnt, Judging(X, y, weights))
         with comm.phase("predict"):
             gap = np.square((comm.allreduce(predicted) - y) / self.prepared.scale)
@@ -132,17 +132,18 @@ class Exact:
         self.grid = table(errors, self.widths, lams, options)
 
     def _left_out(self, failed: NDArray[np.int64]) -> list[str]:
-        """A sentence about the pairs without a solution."""
+        """A note on the pairs without a solution."""
         return left_out(failed, self.widths, self.options.lam)
 
     def _hopeless(self) -> str:
-        """Why no pair has a solution, and what to do; "" if lambda is too small."""
+        """Reason and remedy if no pair has a solution; empty if lambda is too small."""
         return ""
 
     def moments(self) -> NDArray[np.float64]:
-        """The sum of grad f grad f^T, or its diagonal, at some learning rows, of the model of all of them.
+        """Sum of grad f grad f^T, or its diagonal, over a sample of the training rows; collective.
 
-        n^3/3 flops over all ranks, and the gradients'; one Allreduce of the gradients of the sample.
+        f is the model of all training rows. n^3/3 flops on all ranks together, plus those of the gradients; one
+        Allreduce of the gradients of the sample.
         """
         comm, held, kernel = self.comm, self.held, self.width.kernel
         learnt, diagonal = self.place >= held, self.options.metric == "diagonal"
@@ -158,7 +159,7 @@ class Exact:
         return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
 
     def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Alpha of this rank's learning rows at the chosen pair, for the targets `y` of all, shape (n - held, t)."""
+        """Alpha of this rank's training rows at the chosen pair; `y` are the targets of all, shape (n - held, t)."""
         comm, number = self.comm, self.place[learnt] - self.held
         with comm.phase("partition"):
             system = BlockCyclicSystem(self.X[learnt], number, self.weights[self.held :], self.like, comm)
@@ -173,7 +174,7 @@ class Exact:
             return remembered(self.checkpoint, self._piece("moments"), work, comm)["alpha"][number]
 
     def _piece(self, name: str) -> str:
-        """The name of a piece of this round in the checkpoint."""
+        """Name of this round's piece in the checkpoint."""
         return self.prepared.piece(name, self.number, self.options)
 
     def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -191,7 +192,7 @@ class Exact:
                 kernel = self.widths[s].kernel
 
                 def work(kernel: Kernel = kernel, lam: float = lams[ell]) -> dict[str, NDArray[Any]]:
-                    # A step of the search is as good as the factor: nothing is refined.
+                    # For comparing pairs, solutions need no refinement.
                     if not system.factor(kernel, lam):
                         return {"given": np.full(shape, np.nan), "solved": np.array(False)}
                     self.sent += system.matrix.predicted_bytes()
@@ -207,7 +208,7 @@ class Exact:
         return predicted, failed
 
     def solve(self) -> tuple[NDArray[np.float64], float]:
-        """Alpha of this rank's rows, and the relative residual."""
+        """Solve with the chosen pair: alpha of this rank's rows, and the relative residual."""
         with self.comm.phase("partition"):
             system = BlockCyclicSystem(self.X, self.place, self.weights, self.like, self.comm)
 
@@ -223,12 +224,12 @@ class Exact:
 
     def accept(self, residual: float, model: KRRModel) -> None:
         """Refuse a solution with a large residual; collective."""
-        if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
+        if not residual <= refine.ACCEPTED:  # also refuses NaN
             with self.comm.agreed():
                 raise InputError(not_definite(f"the system of all {self.n:,} rows", model))
 
     def model(self, alpha: NDArray[np.float64]) -> KRRModel:
-        """The model in pieces, each on the rank that read its rows."""
+        """The model in pieces, each on the rank that has the rows."""
         pieces = threads.blocks(self.X.shape[0], PIECE)
         first, _ = self.comm.offset(len(pieces))
         owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
@@ -241,7 +242,7 @@ class Exact:
         )  # fmt: skip
         weights = self.prepared.samples.columns.get("weight")
         if made.classes is not None and self.options.probability is None:
-            weights = None  # of no use afterwards
+            weights = None  # not needed afterwards
         for i, (lo, hi) in enumerate(pieces):
             weight = None if weights is None else weights[lo:hi]
             made.parts[first + i] = PartModel(self.X[lo:hi], alpha[lo:hi], weight)

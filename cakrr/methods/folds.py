@@ -1,4 +1,4 @@
-"""Folds: the rows that judge settings, held out once or once per fold, and the errors over all folds."""
+"""Folds of held-out rows on which settings are compared, and the errors over all folds."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from partition.routing import Soft
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """One way to hold rows out.
+    """One choice of held-out rows.
 
     Attributes
     ----------
     parts : Parts
         The parts, with the held-out rows first.
     held : ndarray of bool, shape (n_local,)
-        Mark of these rows.
+        Mask of the held-out rows.
     targets : ndarray, shape (n_local, C, t)
         Targets of the parts, for each of C candidates of the coarse model.
     judging : Samples
-        The rows that judge, with the columns "y", shape (q, C, t), and "weight".
+        The rows on which settings are compared, with the columns "y", shape (q, C, t), and "weight".
     name : str
         Prefix of the fold's pieces in the checkpoint.
     """
@@ -46,7 +46,7 @@ class Fold:
     def of(
         cls, task: RidgeTask, parts: Parts, held: NDArray[np.bool_], tried: Candidates | None = None, name: str = ""
     ) -> Fold:
-        """Targets and judging rows, in units of `RidgeRows.scale`, so that squared errors of several targets add up."""
+        """Make a fold; targets are in units of `RidgeRows.scale`, so that squared errors of several targets add up."""
         if task.options.select == "test":
             X, y, weights = task.rows.test_rows(task.standardizer)
         else:
@@ -60,14 +60,14 @@ class Fold:
         return cls(parts, held, targets, Samples(X, {"y": y, "weight": weights}), name)
 
     def of_candidate(self, c: int) -> Fold:
-        """This fold for one candidate of the coarse model alone."""
+        """This fold, restricted to one candidate of the coarse model."""
         judging = Samples(self.judging.X, {**self.judging.columns, "y": self.judging["y"][:, [c]]})
         return Fold(self.parts, self.held, self.targets[:, [c]], judging, self.name)
 
 
 @dataclass(frozen=True)
 class GridErrors:
-    """Errors of the settings on the rows that judge; see :class:`cakrr.grid_search.Search`.
+    """Errors of the settings on the held-out rows; see :class:`cakrr.grid_search.Search`.
 
     Attributes
     ----------
@@ -81,11 +81,11 @@ class GridErrors:
     by_part: dict[int, NDArray[np.float64]]
 
 
-Judge = Callable[[Fold, NDArray[np.float64]], GridErrors]  # of a fold, told the parts' sums of earlier folds
+Judge = Callable[[Fold, NDArray[np.float64]], GridErrors]  # a fold, and sums of earlier folds -> errors
 
 
 def over_folds(judge: Judge, task: RidgeTask, first: Fold) -> GridErrors:
-    """The errors of `judge` over all folds, their mean weighted by the rows that judge; one Allreduce if several."""
+    """Mean of the errors of `judge` over all folds, weighted by their held-out rows; one Allreduce if several."""
     found: list[GridErrors] = []
     weights: list[float] = []
     for one in _folds(task, first):
@@ -101,7 +101,7 @@ def over_folds(judge: Judge, task: RidgeTask, first: Fold) -> GridErrors:
 
 
 def _folds(task: RidgeTask, first: Fold) -> Iterator[Fold]:
-    """All folds, one copy of the rows at a time."""
+    """Yield all folds, with one copy of the rows at a time."""
     yield first
     for number in range(1, task.options.cv or 1):
         parts, held = fold(task.parts, number, task.options.cv or 1)
@@ -109,7 +109,9 @@ def _folds(task: RidgeTask, first: Fold) -> Iterator[Fold]:
 
 
 def held_rows(task: RidgeTask) -> NDArray[np.bool_]:
-    """Mark the validation rows; the same rows in all that is compared, unless these are all that a part has.
+    """Mask of the validation rows.
+
+    All trainings that are compared share the same validation rows, but each part keeps at least one row to train on.
 
     Raises
     ------
@@ -137,6 +139,6 @@ def held_rows(task: RidgeTask) -> NDArray[np.bool_]:
 
 
 def judges(task: RidgeTask, fold: Fold, routes: list[Soft]) -> Judges:
-    """Bring the rows that judge to the models that answer for them; collective."""
+    """Send the held-out rows to the models that predict them; collective."""
     with task.comm.phase("predict" if task.options.select == "test" else "partition"):
         return Judges.routed(fold.judging, task.route, routes, task.parts.centers, task.parts.owners, task.comm)

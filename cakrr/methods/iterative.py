@@ -1,4 +1,4 @@
-"""The exact method by conjugate gradients: rows stay where they are, and all lambdas of a sigma share kernel values."""
+"""The exact method by conjugate gradients: rows stay on their ranks, and lambdas of a sigma share kernel values."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from cakrr.model import KRRModel
 from cakrr.options import RidgeOptions
 from cakrr.part import PartModel
 
-GRID_TOL = 1e-4  # of the systems that are only compared: the error is settled long before
-SINGULAR = 1e-2  # residual above which it is the system that is at fault
-NOTHING = 0.999  # the residual of x = 0 is 1, but for rounding
-UNSOLVED = ("stalled", "iterations", "time")  # why a pair may have no solution
+GRID_TOL = 1e-4  # tolerance for comparing pairs: validation errors converge long before
+SINGULAR = 1e-2  # residual above which the system counts as singular
+NOTHING = 0.999  # residuals above this are those of x = 0, up to rounding
+UNSOLVED = ("stalled", "iterations", "time")  # reasons for a pair without a solution
 REMEDY = "use a larger lambda, a larger --rank, a larger --tol, or --solver cholesky"
 
 
 class Iterative(Exact):
-    """One training, or one round of it, by conjugate gradients."""
+    """One training, or one round of a metric, by conjugate gradients."""
 
     def __init__(
         self, method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator, root: Any = None,
@@ -52,13 +52,13 @@ class Iterative(Exact):
         self.systems: Systems = Systems(options, self._shape(), comm, scratch)
 
     def _shape(self) -> tuple[int, int, int]:
-        """Rows of all ranks and of this one, and targets."""
+        """Numbers of rows on all ranks, of rows on this rank, and of targets."""
         return self.n, self.X.shape[0], math.prod(self.y.shape[1:])
 
     def _check_memory(self, row_bytes: float) -> None:
         limit = self.options.memory_limit
         need = needed(self._shape(), row_bytes, len(self.options.lam), limit, self.comm)
-        what = f"the rows and vectors of {self.n:,} rows, of which a rank has {self.X.shape[0]:,},"
+        what = f"storing rows and vectors of a system of {self.n:,} rows, with {self.X.shape[0]:,} on a rank,"
         memory.require(need, limit, what, "use more ranks, a smaller grid of lambdas, or bkrr2")
 
     def _weights(self, rows: NDArray[np.bool_]) -> NDArray[np.float64] | None:
@@ -73,7 +73,7 @@ class Iterative(Exact):
     # -- the steps of the exact method -------------------------------------------------------------
 
     def _left(self) -> float:
-        """Seconds left to this rank."""
+        """Seconds left until the time limit, on this rank."""
         most = math.inf if self.options.max_time is None else self.options.max_time
         return max(0.0, most - (working_time() - self.begun))
 
@@ -81,7 +81,7 @@ class Iterative(Exact):
         return Rules(tol, max_time=self._left(), final=final)
 
     def _of_pair(self, name: str) -> str:
-        """The name of a piece that belongs to the chosen pair: with more time another one may be chosen."""
+        """Name in the checkpoint of a piece for the chosen pair; another run, with more time, may choose another."""
         return self._piece(f"{name}-{self.width.like.kind}-{float(self.width.sigma)!r}-{float(self.lam)!r}")
 
     def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -123,7 +123,7 @@ class Iterative(Exact):
             self.ended[s] = done["residual"]
             words = done["stopped"].reshape(len(lams), -1)
             self.why[s] = [next((word for word in UNSOLVED if word in row), "") for row in words.tolist()]
-            # What its time has ended is a model as far as it came; x = 0, with a residual of 1, is none.
+            # A solution stopped by the time limit counts, unless it is still x = 0, with a residual of 1.
             solved = (self.why[s] == "") | ((self.why[s] == "time") & (self.ended[s] < NOTHING))
             predicted[s] = np.where(solved.reshape(-1, *[1] * len(shape)), done["given"], np.nan)
             failed[s] = np.where(solved, -1, 0)
@@ -135,11 +135,11 @@ class Iterative(Exact):
 
     def _hopeless(self) -> str:
         if (self.why == "time").any():
-            return f"--max-time {self.options.max_time:g} was over: allow more, or use a smaller grid"
-        return f"conjugate gradients ended by {', '.join(np.unique(self.why))}: {REMEDY}"
+            return f"--max-time {self.options.max_time:g} was exceeded: allow more, or use a smaller grid"
+        return f"conjugate gradients stopped by {', '.join(np.unique(self.why))}: {REMEDY}"
 
     def choose(self) -> None:
-        """See :meth:`cakrr.methods.factored.Exact.choose`; with `early` it also says how far the solution has to go."""
+        """See :meth:`cakrr.methods.factored.Exact.choose`; with `early`, this also sets the final tolerance."""
         super().choose()
         if self.options.early is not None and self.grid:
             s, ell = self.widths.index(self.width), self.options.lam.index(self.lam)
@@ -159,7 +159,7 @@ class Iterative(Exact):
             return self._unless_late(piece, work)["alpha"]
 
     def solve(self) -> tuple[NDArray[np.float64], float]:
-        """Alpha of this rank's rows, and the relative residual, which was computed from scratch."""
+        """Solve with the chosen pair: alpha of this rank's rows, and the recomputed relative residual."""
         shape = self.prepared.samples["y"].shape
         y = self._targets()
         every, piece = np.ones(len(self.place), np.bool_), self._of_pair("solution")
@@ -186,13 +186,13 @@ class Iterative(Exact):
         if "time" in self.stopped:
             self.notes = [
                 *self.notes,
-                f"--max-time {self.options.max_time:g} is over: the relative residual is "
-                f"{float(done['residual'].max()):.1e}, and --tol {self.options.tol:g} was asked for",
+                f"--max-time {self.options.max_time:g} was exceeded: the relative residual is "
+                f"{float(done['residual'].max()):.1e}, above --tol {self.options.tol:g}",
             ]
         return done["alpha"], float(done["residual"].max())
 
     def _unless_late(self, name: str, work: Callable[[], dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-        """Run `work` as :func:`remembered`, but do not keep what the time limit stopped: a later run continues it."""
+        """Run `work` like :func:`remembered`, but do not store a result that the time limit cut short."""
         late: dict[str, NDArray[Any]] = {}
 
         def checked() -> dict[str, NDArray[Any]]:
@@ -208,22 +208,22 @@ class Iterative(Exact):
             return late
 
     def accept(self, residual: float, model: KRRModel) -> None:
-        """Refuse a solution that did not converge, unless its time was over and it is better than none; collective."""
+        """Refuse a solution that did not converge, except a useful one stopped by the time limit; collective."""
         late = np.array([word == "time" for word in self.stopped])
         if (late & ~(self.residual < NOTHING)).any():
             with self.comm.agreed():
                 raise InputError(
-                    f"--max-time {self.options.max_time:g} was over before the solution was better than none: allow "
-                    "more, name one sigma and lambda, or use --checkpoint and go on with more time"
+                    f"--max-time {self.options.max_time:g} was exceeded before there was a useful solution: allow "
+                    "more, name one sigma and lambda, or resume with --checkpoint and more time"
                 )
         others = self.residual[~late]
         if (others <= self.reached).all():
             return
         residual = float(others.max())
         pair = f"sigma {model.sigma:g}, lambda {model.lam:g}"
-        told = f"conjugate gradients came to a relative residual of {residual:.1e}, asked for was {self.reached:g}"
+        told = f"conjugate gradients reached a relative residual of {residual:.1e}, above {self.reached:g}"
         if not residual < SINGULAR:
-            remedy = "K + lambda n I is singular to the rounding: use a larger lambda, or a smaller sigma"
+            remedy = "K + lambda n I is numerically singular: use a larger lambda, or a smaller sigma"
         else:
             remedy = REMEDY
         with self.comm.agreed():
@@ -231,4 +231,4 @@ class Iterative(Exact):
 
 
 class _LateError(Exception):
-    """The time was over, on all ranks."""
+    """The time limit was exceeded, on all ranks."""

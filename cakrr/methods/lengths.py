@@ -1,4 +1,4 @@
-"""Length scales of the features, found by the gradient of the leave-one-out error over the parts of all ranks."""
+"""Length scales of the features, from gradients of the leave-one-out error over the parts of all ranks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cakrr.methods.settings import Chosen
 from cakrr.methods.task import RidgeTask
 from cakrr.solver.lengths import slope
 
-ROWS = 2500  # of all parts together whose errors are minimised: there are only d + 1 numbers to find
-EVALUATIONS = 10  # per round: then the rows are divided again, by the new lengths
-FARTHEST = 4.0  # largest change of a scale's logarithm in a round
+ROWS = 2500  # rows of all parts together whose errors are minimised: enough for d + 1 parameters
+EVALUATIONS = 10  # per round; then the rows are divided again with the new lengths
+FARTHEST = 4.0  # largest change of a scale's logarithm per round
 
 
 def scales(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
     """Factors of the features, shape (d,), that minimise the leave-one-out errors inside the parts; collective.
 
-    L-BFGS on the logarithms of the factors and of lambda, on all ranks alike, begins at the chosen pair. It sees the
-    learning rows of some parts: about `ROWS` rows, at most `SAMPLE` of each part.
+    L-BFGS on the logarithms of the factors and of lambda starts at the chosen pair, with the same steps on all ranks.
+    It uses the training rows of some parts: about `ROWS` rows in all, at most `SAMPLE` per part.
 
     Notes
     -----
@@ -44,7 +44,7 @@ def scales(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
             mine.append((dense(parts.X[learn]).astype(np.float64), chosen.targets[learn, 0], ridge, w))
 
     def error(logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """The logarithm of the mean squared error, the same on all ranks, and its slope."""
+        """Logarithm of the mean squared error, the same on all ranks, and its gradient."""
         total, factors = np.zeros(d + 3), np.exp(logs)
         for X, Y, ridge, w in mine:
             left, slopes = slope(kernel, X * factors[:d], Y, factors[d] * ridge, w)
@@ -54,7 +54,7 @@ def scales(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
         with comm.uncounted():  # the ranks' sums may differ in the last bit
             total = comm.bcast(total)
         if not 0.0 < total[0] < np.inf:
-            return 1e3, np.zeros(d + 1)  # no solution: L-BFGS goes back
+            return 1e3, np.zeros(d + 1)  # no solution: L-BFGS backtracks
         return math.log(total[0] / total[1]), total[2:] / total[0]
 
     found = scipy.optimize.minimize(
@@ -62,4 +62,4 @@ def scales(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
         options={"maxfun": EVALUATIONS},
     )  # fmt: skip
     factors = np.exp(found.x[:d])
-    return np.asarray(np.where(found.jac[:d] == 0.0, factors.min(), factors))  # a constant feature counts for nothing
+    return np.asarray(np.where(found.jac[:d] == 0.0, factors.min(), factors))  # a constant feature has no effect

@@ -1,7 +1,7 @@
 """Training in parts: divide the rows, choose sigma and lambda, solve every part (Algorithms 8, 10 and 11).
 
-The rest goes around these steps: scalings that are compared (:mod:`cakrr.methods.scaling`), rounds of a metric
-(:mod:`cakrr.methods.rounds`), folds (:mod:`cakrr.methods.folds`), a coarse model that is refined
+Other features wrap these steps: comparison of scalings (:mod:`cakrr.methods.scaling`), rounds of a metric
+(:mod:`cakrr.methods.rounds`), folds (:mod:`cakrr.methods.folds`), refinement of a coarse model
 (:mod:`cakrr.methods.refined`), several divisions (:mod:`cakrr.methods.divisions`), and intervals
 (:mod:`cakrr.methods.calibrated`).
 """
@@ -35,23 +35,23 @@ def fit(
     Raises
     ------
     InputError
-        On all ranks: options that make no sense, more parts than rows, a matrix that cannot fit, one
-        that is not positive definite, a checkpoint of another run.
+        On all ranks: invalid options, more parts than rows, a matrix that does not fit or is not positive definite, or
+        a checkpoint of another run.
 
     Notes
     -----
-    m^2 d flops per part and sigma, and m^3/3 per lambda, or 4/3 m^3 for many lambdas; this rank's rows, and
-    one matrix of its largest part. Training sends nothing but a coarse model's one Allreduce; the
-    grid's errors are one reduction, counted under "predict".
+    m^2 d flops per part and sigma, and m^3/3 per lambda, or 4/3 m^3 for many lambdas. Memory holds this rank's rows,
+    and one matrix of its largest part. Training sends nothing except one Allreduce for a coarse model; the errors of
+    the grid are one reduction, counted in phase "predict".
     """
     rows = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
     # Algorithm 10, lines 1 to 7 (Algorithm 8, lines 1 to 5): divide the rows.
     tasks = [divided(method, scaled, options, comm) for scaled in scalings(rows, options, comm)]
-    # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
+    # Lines 8 and 13 to 23: train and predict with every pair of sigma and lambda, reduce the errors, choose the best.
     task, chosen = in_rounds(choose)(tasks)
-    del tasks  # the rows of the others
-    # Lines 9 to 12, at the pair that was chosen, with all rows; the same for other divisions.
+    del tasks  # frees the rows of the other scalings
+    # Lines 9 to 12 with the chosen pair and all rows, for every division.
     if options.refine:
         refine_coarse(task, chosen)
     fitted = in_divisions(solve_parts)(task, chosen)

@@ -1,4 +1,4 @@
-"""The choice of sigma and lambda by each part, on its own held-out rows."""
+"""The choice of sigma and lambda for each part, on its own held-out rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cakrr.methods.task import RidgeTask
 def choose_per_part(
     task: RidgeTask, grid: RidgeGrid, by_part: dict[int, NDArray[np.float64]], chosen: Chosen
 ) -> tuple[int, int]:
-    """Take the best pair of each part; one Allreduce of 2 P + 2 numbers.
+    """Choose the best pair of each part; one Allreduce of 2 P + 2 numbers.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def choose_per_part(
     Returns
     -------
     tuple of int
-        Place in the grid of the pair of the part with the median sigma.
+        Indices in the grid of the pair whose part has the median sigma.
     """
     P, comm = len(task.parts.sizes), task.comm
     with comm.agreed():
@@ -36,7 +36,7 @@ def choose_per_part(
     for part, (s, ell) in best.items():
         settings[:, part] = s, ell
         total[0] += by_part[part][s, ell]
-    every = task.options.cv or task.options.select == "loo"  # row judges, or those held out
+    every = task.options.cv or task.options.select == "loo"  # every row counts, or only held-out ones
     total[1] = task.parts.row_weights()[slice(None) if every else chosen.held].sum()
     with comm.phase("predict"):
         *pairs, error, weight = comm.allreduce(np.concatenate([settings.ravel(), total]))

@@ -1,4 +1,4 @@
-"""The first step of every method: check, standardise and centre the rows, and take up a checkpoint."""
+"""The first step of every method: check, standardise and centre the rows, and open the checkpoint."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from cakrr.model import Offset
 from cakrr.options import RidgeOptions
 
 ROWS_PER_PART = 8000
-# RidgeOptions that decide where data lies, what is kept and how far a run gets, but not the result.
+# RidgeOptions for storage, saved data and time limits, which do not affect the result.
 WHERE = ("scratch", "max_time", "keep_factors", "out_of_core")
 
 
 @dataclass
 class RidgeRows:
-    """The training rows, checked, standardised and centred, and what every method needs to know of them.
+    """The training rows, checked, standardised and centred, with facts about them that every method needs.
 
     Attributes
     ----------
@@ -46,15 +46,15 @@ class RidgeRows:
     offset : float or ndarray, shape (t,)
         Mean of the targets.
     scale : ndarray, shape (t,)
-        Unit of each target's errors where sigma and lambda are chosen.
+        Unit of each target's errors in the choice of sigma and lambda.
     classes : ndarray, shape (k,), or None
-        The labels, if the targets are indicators of classes.
+        The labels, if targets are class indicators.
     standardizer : Standardizer or None
     test : Dataset or None
     partitions : int
         P.
     scaling : {"deviation", "quantile"}
-        How the features were scaled.
+        Scaling applied to the features.
     """
 
     samples: Samples
@@ -67,13 +67,13 @@ class RidgeRows:
     scaling: str = "deviation"
 
     def piece(self, name: str, number: int, options: RidgeOptions) -> str:
-        """Name, in the checkpoint, of a piece of the n-th round on these rows."""
+        """Name in the checkpoint of a piece of round `number` on these rows."""
         name = f"{options.kernel}-{name}" if options.of_several else name
         name = f"{self.scaling}-{name}" if options.scaling == "auto" else name
         return f"round-{number}-{name}" if number else name
 
     def test_rows(self, standardizer: Standardizer | None) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
-        """Test rows, standardised, their centred targets, and weights of 1."""
+        """Standardised test rows, their centred targets, and weights of 1."""
         assert self.test is not None
         X, y = self.test.X, self.test.target()
         if self.classes is not None:
@@ -85,7 +85,7 @@ class RidgeRows:
 def prepare(
     method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator, test: Dataset | None
 ) -> RidgeRows:
-    """Check the options and the rows on all ranks alike, and take the rows; collective."""
+    """Check the options and the rows, with the same result on all ranks, and take the rows; collective."""
     with comm.agreed():
         options.checked(method)
         y = train.target()
@@ -109,7 +109,7 @@ def prepare(
         check_squares(X, comm)
         check_targets(y, train.where, 1e30 if X.dtype == np.float32 else LARGEST_TARGET, comm)
         if not options.kernels()[0].of_distance:
-            with comm.uncounted(), comm.agreed():  # of the widest kernel: a narrower one may drop out of the grid
+            with comm.uncounted(), comm.agreed():  # for the widest kernel: a narrower one may drop out of the grid
                 widest = max(options.widths(method, X.shape[1]), key=lambda width: width.sigma)
                 widest.kernel.largest(X, X.dtype)
         total = comm.allreduce(np.append(w @ y, w.sum()))
@@ -124,17 +124,17 @@ def _check_targets(method: RidgeMethod, options: RidgeOptions, y: NDArray[Any], 
     if options.select == "test" and test is None:
         raise InputError("select test: there are no test rows; give --test, or use --select validation")
     if options.classify and y.ndim > 1:
-        raise InputError(f"y has shape {y.shape}: a classifier takes one label a row")
+        raise InputError(f"y has shape {y.shape}: a classifier takes one label per row")
     if y.ndim > 1 and (y.ndim > 2 or not y.shape[1]):
         raise InputError(f"y has shape {y.shape}: there is no target; give (rows,) or (rows, targets)")
     if y.ndim > 1 and method.oracle:
-        raise InputError(f"y has shape {y.shape}: {method.name} looks at the one answer of a row; take a column of y")
+        raise InputError(f"y has shape {y.shape}: {method.name} takes a single target; select a column of y")
 
 
 def _classes(
     train: Dataset, options: RidgeOptions, comm: Communicator
 ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64] | None]:
-    """Indicators of the labels, the labels of all ranks, ascending, and weights times those of the classes."""
+    """Indicator columns, the ascending labels of all ranks, and row weights times class weights."""
     y, weights = train.target(), train.weights
     classes = all_classes(y, comm)
     with comm.agreed():
@@ -147,7 +147,7 @@ def _classes(
 
 
 def indicators(codes: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """One column per class, 1 for its rows and 0 for others; for two classes one column, -1 and 1, shape (n,)."""
+    """Indicator columns: 1 for rows of the class, else 0; for two classes a single column of -1 and 1, shape (n,)."""
     if k == 2:
         return np.where(codes < 0, 0.0, 2.0 * codes - 1.0)
     return np.asarray(codes[:, None] == np.arange(k), np.float64)
@@ -160,10 +160,10 @@ def _scale(
     options: RidgeOptions,
     comm: Communicator,
 ) -> NDArray[np.float64]:
-    """Divisors of the errors of t targets, whose squares then add up to the mean of MSE over variance; collective.
+    """Divisors of the errors of t targets: squared errors then add up to the mean of MSE / variance; collective.
 
-    One Allreduce of t + 1 numbers, none for one target. Indicators of classes are in one unit already. A constant
-    target has no error, and counts for nothing.
+    One Allreduce of t + 1 numbers, none for one target. Class indicators already share one unit. A constant target has
+    no error and does not count.
     """
     t = y.shape[1]
     if t == 1 or options.classify:
@@ -185,10 +185,10 @@ def _partitions(method: RidgeMethod, options: RidgeOptions, n: int, itemsize: in
 def _open_checkpoint(
     method: RidgeMethod, train: Dataset, options: RidgeOptions, P: int, n: int, comm: Communicator, test: Dataset | None
 ) -> None:
-    """Take up the run in the checkpoint's directory, or begin it; collective."""
+    """Resume the run in the checkpoint's directory, or begin one; collective."""
     assert options.checkpoint is not None
     facts = _facts(method, options)
-    # Free memory differs from run to run, and determines P alone, which is a fact of its own.
+    # Free memory differs between runs, and only determines P, which is compared itself.
     del facts["memory_limit"]
     facts |= {
         "partitions": P, "ranks": comm.size, "threads": threads.current(), "features": train.X.shape[1],
@@ -204,12 +204,12 @@ def _open_checkpoint(
 
 
 def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
-    """One part per rank, or as many as keep a part at 8,000 rows and its matrix inside the limit.
+    """Default number of parts: one per rank, or as many as keep a part at 8,000 rows and its matrix in the limit.
 
     Raises
     ------
     MemoryLimitError
-        Parts of 500 rows do not fit: so little memory is a mistake, not a setting.
+        Parts of 500 rows do not fit, so the memory limit must be a mistake.
     """
     least = min(n, 500)
     memory.require(

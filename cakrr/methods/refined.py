@@ -1,11 +1,11 @@
-"""The coarse model of two levels, brought nearer to the exact model of its kernel: all rows become its centres.
+"""Refinement of the coarse model towards the exact model with its kernel, in which all rows are centres.
 
-The coarse model differs from the exact one of its sigma and lambda in expanding in M centres instead of all n rows. The
-centres are rows: so its coefficients are a warm start for the exact system (K + lambda n I) alpha = y. A few iterations
-of conjugate gradients follow, preconditioned by a factor of K with M pivots.
+The coarse model expands in M centres, and the exact model with the same sigma and lambda in all n rows. Since the
+centres are rows, the coarse coefficients are a warm start for the exact system (K + lambda n I) alpha = y. A few
+iterations of conjugate gradients follow, preconditioned by a factor of K with M pivots.
 
-A lambda that suits M centres may be far too small for n, which can follow the noise of every row. So larger ones are
-tried too, all together, on the rows that are not held out, and the held-out rows choose among them.
+A lambda that suits M centres may be far too small for n centres, which can follow the noise of every row. So larger
+lambdas are tried as well, all at once, without the held-out rows, which then choose among them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from cakrr.solver.coarse import CoarseModel
 from partition.redistribute import Parts
 
 TOL = 1e-12  # relative residual at which nothing is left to refine
-TIMES = (1.0, 10.0, 100.0, 1e3, 1e4)  # the coarse model's lambda, for all rows as centres
+TIMES = (1.0, 10.0, 100.0, 1e3, 1e4)  # multiples of the coarse model's lambda to try with all rows as centres
 
 
 def refine_coarse(task: RidgeTask, chosen: Chosen) -> None:
     """Refine the coarse model of the chosen setting, if there is one; collective.
 
-    If several lambdas were tried, the held-out rows choose one for the refined model. It stays as it is if it errs less
-    on them than the refined one.
+    If several lambdas were tried, the held-out rows choose one for the refined model. If the coarse model has a smaller
+    error on them than the refined one, it is not refined.
     """
     if chosen.candidates is None or chosen.coarse is None:
         return
@@ -49,7 +49,7 @@ def refine_coarse(task: RidgeTask, chosen: Chosen) -> None:
         learned = chosen.candidates.chosen(chosen.candidate, learned=True)
         lam = chosen_lambda(learned, task.parts, chosen.held, task.rows.scale, task.options, task.comm)
     if lam is None:
-        chosen.reasons.append("refine: on the validation rows the coarse model errs less than the refined one")
+        chosen.reasons.append("refine: not done, since the coarse model has a smaller validation error")
         return
     chosen.params["coarse_lambda"] = lam
     chosen.coarse = refined(replace(chosen.coarse, lam=lam), task.parts, task.options, task.comm)
@@ -59,29 +59,29 @@ def chosen_lambda(
     coarse: CoarseModel, parts: Parts, held: NDArray[np.bool_], scale: NDArray[np.float64], options: RidgeOptions,
     comm: Communicator,
 ) -> float | None:  # fmt: skip
-    """The lambda with which the refined model errs least on held-out rows; None if the coarse one errs less.
+    """The lambda whose refined model has the smallest held-out error; None if the coarse model's is smaller.
 
     Parameters
     ----------
     coarse : CoarseModel
-        From the rows that are not held out.
+        The coarse model trained without the held-out rows.
     parts : Parts
         See :func:`refined`.
     held : ndarray of bool, shape (n_local,)
     scale : ndarray, shape (t,)
-        Units of the targets, in which their squared errors add up.
+        Units of the targets; squared errors in these units add up.
     options : RidgeOptions
     comm : Communicator
 
     Raises
     ------
     MemoryLimitError
-        On all ranks, as :func:`refined`.
+        On all ranks, as in :func:`refined`.
 
     Notes
     -----
-    As :func:`refined`, with five times as many right sides, which share all kernel values; and n kernel values for each
-    held-out row. One Allreduce of 6 numbers.
+    The cost is that of :func:`refined` with five times as many right-hand sides, which share all kernel values, plus n
+    kernel values per held-out row and one Allreduce of 6 numbers.
     """
     lams = [coarse.lam * factor for factor in TIMES]
 
@@ -104,22 +104,22 @@ def refined(coarse: CoarseModel, parts: Parts, options: RidgeOptions, comm: Comm
     Parameters
     ----------
     coarse : CoarseModel
-        On the last M rows of the shuffled order, the last one first.
+        Its centres are the last M rows of the shuffled order, in reverse.
     parts : Parts
-        With the columns "y", "order" and, optionally, "weight".
+        The parts, with the columns "y", "order" and, optionally, "weight".
     options : RidgeOptions
     comm : Communicator
 
     Raises
     ------
     MemoryLimitError
-        On all ranks: every one holds all rows, which are the centres.
+        On all ranks: all rows, which are the centres, do not fit on every rank.
 
     Notes
     -----
-    n^2/2 kernel values an iteration, and as many in double precision to begin with, shared by the ranks; n M^2 flops
-    for the factor. Phase "train": what an iteration sends, see :class:`cakrr.iterative.products.KernelProducts`, and
-    at the end all rows and coefficients to all ranks.
+    n^2/2 kernel values per iteration, and as many in double precision at the start, shared by the ranks; n M^2 flops
+    for the factor. In phase "train", each iteration sends what :class:`cakrr.iterative.products.KernelProducts` does;
+    in the end, all rows and coefficients are sent to all ranks.
     """
     every = np.ones(len(parts), np.bool_)
     with comm.phase("train"):
@@ -131,7 +131,7 @@ def _towards(
     coarse: CoarseModel, parts: Parts, some: NDArray[np.bool_], lams: list[float], piece: str, options: RidgeOptions,
     comm: Communicator,
 ) -> CoarseModel:  # fmt: skip
-    """The coarse model refined on some of the rows, for all these lambdas: coefficients of shape (rows, L t)."""
+    """The coarse model refined on the rows `some`, for all `lams`; coefficients have shape (rows, L t)."""
     X, order, y = parts.X[some], parts["order"][some], parts["y"][some].astype(np.float64)
     weights = parts.columns["weight"][some] if "weight" in parts.columns else None
     M, local, kernel = len(coarse.beta), len(order), coarse.kernel.with_sigma(coarse.sigma)
@@ -147,8 +147,8 @@ def _towards(
     with comm.agreed():
         sides = y.shape[1] * len(lams)
         need = 2 * rows + dtype.itemsize * M * local + 24 * M * M + 8 * sides * (16 * local + 3 * spread.n)
-        what = f"a coarse model that is refined to all {spread.n:,} rows"
-        memory.require(need, options.memory_limit, what, "leave out --refine, or use more memory a rank")
+        what = f"refining the coarse model to all {spread.n:,} rows"
+        memory.require(need, options.memory_limit, what, "leave out --refine, or use more memory per rank")
 
     def work() -> dict[str, NDArray[Any]]:
         targets, begin = (np.tile(values, len(lams)).T for values in (y, start))

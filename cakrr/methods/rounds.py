@@ -1,4 +1,4 @@
-"""Rounds of a metric around the choice of a setting: each divides the rows and chooses in the metric of the last."""
+"""Rounds of a metric: each divides the rows and chooses a setting in the metric learned in the last round."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BestTask = Callable[[list[RidgeTask]], tuple[RidgeTask, Chosen]]
 
 
 def in_rounds(choose: Chooser) -> BestTask:
-    """Choose as `choose` does, in every round of a metric, and take the round with the least error.
+    """Wrap `choose` to run in every round of a metric, and take the round with the smallest error.
 
-    Without a metric there is one round per task: the best task is taken, for example the better scaling.
+    Without a metric, there is one round per task, and the best task is taken, for example the better scaling.
     """
 
     def best(tasks: list[RidgeTask]) -> tuple[RidgeTask, Chosen]:
@@ -61,7 +61,7 @@ class PartsRound:
         self.chooser, self.task, self.grid = choose, task, grid or RidgeGrid.whole(task)
         self.root: Root | None = task.root
         self.error = math.inf
-        self.stretch: float | None = None  # of distances by the next metric, where it is known
+        self.stretch: float | None = None  # factor by which the next metric changes distances, if known
 
     def choose(self) -> None:
         """Choose in this round's metric; collective."""
@@ -69,7 +69,7 @@ class PartsRound:
         self.error = self.chosen.error
 
     def moments(self) -> NDArray[np.float64]:
-        """Moments of the gradients, see :func:`gradient_moments`; of length scales, their squares; collective."""
+        """Moments of the gradients, see :func:`gradient_moments`, or squares of the length scales; collective."""
         if self.task.options.metric != LENGTHS:
             return gradient_moments(self.task, self.chosen)
         factors = scales(self.task, self.chosen)
@@ -78,16 +78,16 @@ class PartsRound:
         return np.asarray(np.square(factors))
 
     def again(self, root: Root) -> PartsRound:
-        """The next round, around the setting that was chosen in this one; collective."""
+        """The next round, which searches around the setting chosen in this one; collective."""
         task = self.task.in_metric(root)
         return PartsRound(self.chooser, task, self.grid.around(self.chosen, self.stretch, task.comm))
 
 
 def gradient_moments(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
-    """Sum of grad f grad f^T, or its diagonal, over a sample of each part's learning rows; collective.
+    """Sum of grad f grad f^T, or its diagonal, over a sample of each part's training rows; collective.
 
-    f is the model from the learning rows. m^3/3 flops per part, and those of the gradients; one Allreduce of d x d
-    numbers, or d.
+    f is the model trained without the held-out rows. m^3/3 flops per part, plus those of the gradients; one Allreduce
+    of d x d numbers, or d for the diagonal.
     """
     parts, comm, d = task.parts, task.comm, task.parts.X.shape[1]
     diagonal = task.options.metric == "diagonal"

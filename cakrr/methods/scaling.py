@@ -1,4 +1,4 @@
-"""Scalings of the features that are compared: by their deviation, or by the normal scores of their quantiles."""
+"""Scalings of the features to compare: by standard deviation, or by normal scores of their quantiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cakrr.options import RidgeOptions
 
 
 def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list[RidgeRows]:
-    """The rows in one scaling, or in both if validation chooses between them; collective.
+    """The rows with one scaling, or with both if validation chooses between them; collective.
 
     Raises
     ------
@@ -25,15 +25,13 @@ def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list
         return [rows]
     if is_sparse(rows.samples.X):
         with comm.agreed():
-            raise InputError(
-                f"scaling {options.scaling}: the rows are sparse, and normal scores would fill them; leave it out"
-            )
+            raise InputError(f"scaling {options.scaling}: normal scores would make the sparse rows dense; leave it out")
     scored = _scored(rows, options.seed, comm)
     return [scored] if options.scaling == "quantile" else [rows, scored]
 
 
 def _scored(rows: RidgeRows, seed: int, comm: Communicator) -> RidgeRows:
-    """The rows with the normal scores of their features; collective."""
+    """The rows with features replaced by their normal scores; collective."""
     assert rows.standardizer is not None
     with comm.phase("read"):
         quantiles = quantiles_of(rows.samples.X, seed, comm)

@@ -1,4 +1,4 @@
-"""The settings that training in parts tries, and the one that it chooses."""
+"""The settings that training in parts compares, and the one it chooses."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from partition.routing import Soft
 
 @dataclass
 class Chosen:
-    """The setting with the least error, and what the search for it leaves behind.
+    """The setting with the smallest error, and further results of the search.
 
     Attributes
     ----------
     like : Kernel
         The kernel, of any width.
     sigma, lam : float
-        The pair of all parts.
+        The common pair of all parts.
     held : ndarray of bool, shape (n_local,)
-        Validation rows of the parts; with several folds those of the first one.
+        Mask of the validation rows; with several folds, those of the first one.
     targets : ndarray, shape (n_local, C, t)
         Targets of the parts, for each of C candidates of the coarse model.
     seconds : ndarray, shape (P,)
         Seconds of each part's share of the search.
     sigmas, lams : ndarray, shape (P,), or None
-        The pair of each part, if parts choose their own.
+        The pair of each part, if parts chose their own.
     soft : Soft or None
-        Weights of the soft route.
+        Parameters of the soft route.
     candidates : Candidates or None
         Coarse models that were tried.
     candidate : int
-        Number of the one that was chosen.
+        Index of the chosen coarse model.
     coarse : CoarseModel or None
-        The chosen coarse model, from all rows.
+        The chosen coarse model, trained on all rows.
     errors : ndarray, shape (C, S, L)
         Mean squared errors of the grid.
     error : float
@@ -77,16 +77,16 @@ class Chosen:
 
     @property
     def width(self) -> Width:
-        """The kernel of the pair of all parts."""
+        """Kernel and width of the common pair."""
         return Width(self.like, self.sigma)
 
     def setting(self, part: int) -> tuple[Width, float]:
-        """Kernel and lambda of a part: its own, or those of all parts."""
+        """Width and lambda of a part: its own, or the common ones."""
         sigma = self.sigma if self.sigmas is None else float(self.sigmas[part])
         return Width(self.like, sigma), self.lam if self.lams is None else float(self.lams[part])
 
     def describe(self, fitted: RidgeFit) -> None:
-        """Put what a report says about the search into a fit, whose first parts are those of the search."""
+        """Copy the search's results for the report to `fitted`, whose first parts are those of the search."""
         fitted.seconds[: len(self.seconds)] += self.seconds
         fitted.grid, fitted.params, fitted.errors = self.grid, self.params, self.rounds
         fitted.notes, fitted.reasons = self.notes + fitted.notes, self.reasons + fitted.reasons
@@ -94,7 +94,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class RidgeGrid:
-    """The settings that one round tries: S kernels of a width, L lambdas and the coarse models.
+    """The settings that one round compares: S widths, L lambdas, and the coarse models.
 
     Attributes
     ----------
@@ -110,19 +110,19 @@ class RidgeGrid:
 
     @classmethod
     def whole(cls, task: RidgeTask) -> RidgeGrid:
-        """The grid of the options, which the first round tries."""
+        """The grid of the options, for the first round."""
         n, d = int(task.parts.sizes.sum()), task.parts.centers.shape[1]
         coarse = task.options.coarse_grid(n, d) if task.method.coarse else []
         return cls(task.options.widths(task.method, d), task.options.lam, coarse)
 
     def first(self, task: RidgeTask) -> Chosen:
-        """The first setting, as a choice that no row has judged."""
+        """The first setting, without comparing any."""
         width = self.widths[0]
         held, seconds = np.zeros(len(task.y), np.bool_), np.zeros(len(task.parts.sizes))
         return Chosen(width.like, width.sigma, self.lams[0], held, task.y[:, None], seconds)
 
     def around(self, chosen: Chosen, stretch: float | None, comm: Communicator) -> RidgeGrid:
-        """The grid of the next round: the best setting of this one and its neighbours; collective.
+        """The grid of the next round: the best setting of this round and its neighbours; collective.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The choice of the soft route: how many models answer for a row, and how their weights fall with the distance."""
+"""The choice of the soft route: number k of models per row, and decay t of their weights with distance."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cakrr.methods.settings import Chosen
 from cakrr.methods.task import RidgeTask
 from partition.routing import Soft, gap
 
-# Sigma and lambda are chosen under partition.routing.SOFT; then these are tried.
+# Sigma and lambda are chosen with partition.routing.SOFT; then these routes are compared.
 SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
 
 
 def unit_of(task: RidgeTask, fold: Fold) -> float:
-    """Unit of t, from the distances of the rows that judge; collective."""
+    """Unit of t, from the distances of the held-out rows; collective."""
     with task.comm.phase("partition"):
         return gap(fold.judging.X, task.parts.centers, task.comm)
 
 
 def choose_soft_route(task: RidgeTask, first: Fold, unit: float, chosen: Chosen) -> None:
-    """Take the k and t with the least error at the chosen pair; one Allreduce per fold.
+    """Choose the k and t with the smallest error, given the chosen pair; one Allreduce per fold.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The solution of every part at the setting that was chosen (Algorithm 10, lines 9 to 12)."""
+"""Solving every part with the chosen setting (Algorithm 10, lines 9 to 12)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cakrr.solver.system import ridge_system
 
 
 def solve_parts(task: RidgeTask, chosen: Chosen) -> RidgeFit:
-    """Train one model per part on all rows of the part; collective, and sends nothing in phase "train".
+    """Train one model per part on all rows of the part; collective, but sends nothing in phase "train".
 
     Raises
     ------
@@ -46,7 +46,7 @@ def solve_parts(task: RidgeTask, chosen: Chosen) -> RidgeFit:
         nonlocal failed
         weights = task.weights(rows)
         if model.classes is not None and task.options.probability is None:
-            weights = None  # of no use afterwards
+            weights = None  # not needed afterwards
         model.parts[part] = PartModel(some(parts.X, rows), done["alpha"], weights)
         fitted.seconds[part] += done["seconds"]
         residual[part] = done["residual"]
@@ -65,7 +65,7 @@ def solve_parts(task: RidgeTask, chosen: Chosen) -> RidgeFit:
 
 
 def solve_part(task: RidgeTask, chosen: Chosen, part: int, rows: slice) -> dict[str, NDArray[np.float64]]:
-    """Solve one part, of m rows: the arrays that the checkpoint keeps; m^2 d + m^3/3 flops."""
+    """Solve one part of m rows; returns the arrays to store in a checkpoint. m^2 d + m^3/3 flops."""
     begun = time.perf_counter()
     X, y = task.parts.X[rows], task.y[rows]
     if chosen.coarse is not None:
@@ -85,7 +85,7 @@ def solve_part(task: RidgeTask, chosen: Chosen, part: int, rows: slice) -> dict[
 
 
 def empty_model(task: RidgeTask, chosen: Chosen) -> KRRModel:
-    """The model at the chosen setting, without the models of its parts."""
+    """A model with the chosen setting, still without the models of its parts."""
     parts = task.parts
     return KRRModel(
         method=task.method.name, route=task.route, soft=chosen.soft, like=chosen.like, sigma=chosen.sigma,
@@ -96,6 +96,6 @@ def empty_model(task: RidgeTask, chosen: Chosen) -> KRRModel:
 
 
 def not_definite(where: str, model: KRRModel, part: int = 0) -> str:
-    """Message about a system without a solution."""
+    """Error message for a system that is not positive definite."""
     pair = f"sigma {model.sigma_of(part):g}, lambda {model.lam_of(part):g}"
     return f"{where}: K + lambda m I is not positive definite at {pair}; use {larger_lambda(model.dtype)}"

@@ -1,4 +1,4 @@
-"""Rows divided into parts, and everything that training on these parts shares (Algorithm 10, lines 1 to 7)."""
+"""A ridge task: rows divided into parts, and the state that all steps of training share."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from cakrr.solver.local import Workspace
 from partition.divide import divide, hand_out, order_of
 from partition.redistribute import Parts, assign_owners
 
-_COPIES = 3  # of the rows of a part that is read from a file: shifted ones, and what products make of them
-_COLUMN_BYTES = 48  # in memory, per row in a file: its target, its residual, its place and its coefficient
+_COPIES = 3  # copies of the rows of a part that is read from a file: shifted, and packed for products
+_COLUMN_BYTES = 48  # memory per row stored in a file: target, residual, place and coefficient
 
 
 @dataclass(frozen=True, eq=False)
 class RidgeTask:
-    """One division of the rows into parts, in one metric, on which models are trained.
+    """One division of the rows into parts, with one metric, on which models are trained.
 
     Attributes
     ----------
     method : RidgeMethod
     options : RidgeOptions
     rows : RidgeRows
-        All rows before they were divided; empty unless they are divided again.
+        All rows before the division; empty unless they will be divided again.
     parts : Parts
-        With the columns "y" and, if there are weights, "weight".
+        The parts, with the columns "y" and, if there are weights, "weight".
     workspace : Workspace
     comm : Communicator
     root : Root or None
@@ -66,13 +66,13 @@ class RidgeTask:
 
     @property
     def route(self) -> str:
-        """The route: which models answer for a row."""
+        """The route: which models predict a row."""
         route = self.options.route or self.method.route
-        return "nearest" if route == "soft" and len(self.parts.sizes) == 1 else route  # there is one model to ask
+        return "nearest" if route == "soft" and len(self.parts.sizes) == 1 else route  # there is only one model
 
     @property
     def standardizer(self) -> Standardizer | None:
-        """Map of raw rows to rows of this metric."""
+        """Map from raw rows to rows in this metric."""
         return Standardizer.with_root(self.rows.standardizer, self.root)
 
     def weights(self, rows: slice) -> NDArray[np.float64] | None:
@@ -80,7 +80,7 @@ class RidgeTask:
         return self.parts.columns["weight"][rows] if "weight" in self.parts.columns else None
 
     def piece(self, name: str) -> str:
-        """Name of a piece of this round in the checkpoint."""
+        """Name of this round's piece in the checkpoint."""
         return self.rows.piece(name, self.round, self.options)
 
     def in_metric(self, root: Root) -> RidgeTask:
@@ -94,7 +94,7 @@ class RidgeTask:
         return replace(self, parts=parts, root=root, round=self.round + 1)
 
     def divided_again(self, number: int) -> RidgeTask:
-        """The n-th division of the rows, in the same metric; collective."""
+        """Divide the rows again, for the division with this number, in the same metric; collective."""
         with self.comm.phase("partition"):
             parts = _divided(self.method, self.rows, self.root, self.options, self.comm, number)
         return replace(self, parts=parts, division=number)
@@ -106,7 +106,7 @@ def divided(method: RidgeMethod, rows: RidgeRows, options: RidgeOptions, comm: C
     Raises
     ------
     MemoryLimitError
-        On all ranks: a part's matrix, or the metric, does not fit.
+        On all ranks: the matrix of a part, or the metric, does not fit.
     """
     with comm.phase("partition"):
         if options.metric != "none":
@@ -126,7 +126,7 @@ def _divided(
     """Partition the rows in their metric, and send them to the owners of their parts."""
     if not options.keeps_rows:
         samples = rows.samples.give()
-    else:  # they stay for the next round or division
+    else:  # keep them for the next round or division
         samples = Samples(mapped(rows.samples.X, root), dict(rows.samples.columns))
     division = divide(method.partitioner, rows.partitions, samples.X, comm, (options.seed + number) % 2**32)
     owners = assign_owners(division.sizes, comm.size)
@@ -136,19 +136,19 @@ def _divided(
 
 
 def _check_memory(sizes: NDArray[np.int64], X: Rows, ranks: int, limit: int, on_disk: bool) -> None:
-    """Refuse parts whose largest matrix does not fit beside this rank's rows, or those of a part and all columns."""
+    """Refuse parts whose largest matrix does not fit beside the rows in memory (only one part's, if in a file)."""
     largest, even, itemsize = int(sizes.max()), sizes.sum() / len(sizes), X.dtype.itemsize
     rows, matrix, what = nbytes(X), largest * largest * itemsize, "a rank's rows"
     disk = enough = ""
     if isinstance(X, StoredRows):
-        what = "its rows and what is in memory of the others"
+        what = "its rows and the columns of all parts"
         rows = _COPIES * largest * X.row_bytes + _COLUMN_BYTES * int(sizes.sum()) // ranks
     else:
         enough = memory.enough_ranks(ranks * rows, limit - matrix)
         disk = "--out-of-core, " if on_disk else ""
     remedy = f"{disk}--dtype float32, more ranks{enough} or a larger --memory-limit"
     if limit > rows + itemsize:
-        # Parts that are uneven now are taken to be as uneven when there are more of them.
+        # Assume that more parts would be as uneven as these.
         parts = math.ceil(sizes.sum() * (largest / even) / math.isqrt((limit - rows) // itemsize))
         remedy = f"more --partitions (about {parts}), {remedy}"
     what = f"the matrix of a part of {largest:,} rows, beside {what},"

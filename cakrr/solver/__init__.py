@@ -1,1 +1,1 @@
-"""The solvers of a ridge system."""
+"""Solvers of the ridge system of a part, and what is derived from its factor."""

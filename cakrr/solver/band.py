@@ -1,9 +1,9 @@
-"""One reduction for every lambda: K = Q B Q^T with B a band, after which a lambda costs O(m w^2).
+"""Reduction to band form, K = Q B Q^T, after which each lambda costs only O(m w^2) for a band of width w.
 
-A tridiagonal B takes half its 4/3 m^3 flops in products of a matrix and a vector, bound by memory: 11
-Cholesky factorisations at m = 6,000. A band of `width` diagonals takes all of them in products of
-matrices (the first stage of LAPACK's two-stage reduction: Dongarra, Hammarling and Sorensen, 1989),
-and shifting it, factoring it and solving with it is cheap enough to stop there.
+Reducing K to tridiagonal form spends half of its 4/3 m^3 flops in matrix-vector products, which are limited by memory
+bandwidth: at m = 6,000 it takes as long as 11 Cholesky factorisations. Reducing K to a band of `width` diagonals uses
+matrix-matrix products only (the first stage of LAPACK's two-stage reduction: Dongarra, Hammarling and Sorensen, 1989).
+Shifting the band, factoring it and solving with it is so cheap that the second stage is not needed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from cacore.linalg.lapack import at, call
 from cacore.machine import threads
 
-TILE = 320  # rows of a task
-MANY, FEW, STEPS = 512, 64, 8  # right-hand sides that go in blocks, rows of a block, reflections at a time
-LANES = 8  # lambdas that are factored side by side, one in each lane of a vector
+TILE = 320  # rows per tile
+MANY, FEW, STEPS = 512, 64, 8  # right-hand sides from which Q is applied in blocks, rows per block, steps at a time
+LANES = 8  # lambdas factored at once, one per SIMD lane
 
 
 class Band:
@@ -28,17 +28,17 @@ class Band:
     Parameters
     ----------
     A : ndarray of float32 or float64, shape (m, m), C-contiguous
-        Its lower triangle is read, and overwritten by the reflectors that make up Q; it must stay as
-        it is as long as this object is used. The strict upper triangle is neither read nor written.
+        The lower triangle is read and overwritten by the reflectors that form Q; do not change it while this object
+        is in use. The strict upper triangle is neither read nor written.
     width : int, optional
-        Diagonals beside the main one.
+        Number of diagonals below the main one.
 
     Notes
     -----
-    4/3 m^3 flops, and a few m x `width` blocks of memory.
+    The reduction takes 4/3 m^3 flops and a few m x `width` blocks of memory.
     """
 
-    @np.errstate(invalid="ignore")  # of kernel values that overflowed: they have no solution
+    @np.errstate(invalid="ignore")  # kernel values may have overflowed: such systems have no solution
     def __init__(self, A: NDArray[np.floating], width: int | None = None) -> None:
         self.A, m = A, len(A)
         self.width = min(width or (32 if m < 1500 else 48), max(1, m - 1))
@@ -51,7 +51,7 @@ class Band:
             self.diagonals[: m - j, j] = np.diagonal(A, -j)
 
     def _step(self, k: int) -> None:
-        """Annihilate columns k to k + width below the band: QR of the panel, then both sides of what is left."""
+        """Annihilate columns k to k + width below the band: QR of the panel, then update the trailing matrix."""
         A, w = self.A, self.width
         m, start = len(A), k + w
         r = m - start
@@ -79,19 +79,19 @@ class Band:
         threads.for_blocks(update, threads.blocks(r, TILE)[::-1])
 
     def _reflectors(self, k: int) -> NDArray[np.floating]:
-        """V of the step at column k, from where the matrix keeps it: below a unit diagonal."""
+        """Reflectors V of the step at column k, read from the matrix; their unit diagonal is not stored."""
         start = k + self.width
         V = np.tril(self.A[start:, k:start], -1)[:, : len(self.A) - start]
         np.fill_diagonal(V, 1.0)
         return np.ascontiguousarray(V)
 
     def _product(self, start: int, V: NDArray[np.floating]) -> NDArray[np.floating]:
-        """``A[start:, start:] @ V`` from the lower triangle: each tile is used as it stands and transposed."""
+        """``A[start:, start:] @ V`` from the lower triangle: each tile is used twice, once transposed."""
         A, m = self.A, len(self.A)
         r, c = V.shape
         tiles = threads.blocks(r, TILE)
         strips = min(threads.current(), len(tiles))
-        # One sum a strip, added up in order: the same bits however the threads are scheduled.
+        # One sum per strip, added up in order: the same bits however the threads are scheduled.
         sums = np.zeros((strips, r, c), A.dtype)
 
         def strip(s: int) -> None:
@@ -120,13 +120,14 @@ class Band:
         Returns
         -------
         solutions : ndarray of float64, shape (L, k, m)
-            Not a number where A + shift I is not positive definite to the rounding.
+            NaN where A + shift I is not numerically positive definite.
         solved : ndarray of bool, shape (L,)
+            True where A + shift I is positive definite.
 
         Notes
         -----
-        m w^2 flops a shift, 4 m w a shift and right-hand side, and 2 m^2 for applying Q to each
-        vector. m (w + 1) x 8 numbers of memory a thread.
+        m w^2 flops per shift, 4 m w flops per shift and right-hand side, and 2 m^2 flops to apply Q to each vector.
+        Each thread needs memory for 8 m (w + 1) numbers.
         """
         k, m = Y.shape
         with threads.one_blas_thread():
@@ -147,9 +148,9 @@ class Band:
         return out, solved
 
     def _applied(self, X: NDArray[np.float64], transposed: bool) -> NDArray[np.float64]:
-        """Q x, or Q^T x, for every row x of `X`, in place.
+        """Overwrite every row x of `X` with Q x or Q^T x, and return `X`.
 
-        Many rows go a few at a time through a few steps: they stay in cache, and all threads work.
+        Many rows are processed in blocks, a few steps at a time, so that they stay in cache and keep all threads busy.
         """
         starts = list(range(0, len(self.A) - self.width, self.width))
         steps = list(zip(starts, self._T, strict=True))[:: 1 if transposed else -1]
@@ -170,7 +171,7 @@ class Band:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _load(band: Any, shifts: Any, Z: Any, factor: Any, x: Any) -> None:  # pragma: no cover - compiled
-    """Every lane gets the band plus its shift, and the right-hand sides."""
+    """Copy the band plus the lane's shift, and the right-hand sides, into every lane."""
     for j in range(band.shape[0]):
         for p in range(band.shape[1]):
             for e in range(LANES):
@@ -184,7 +185,7 @@ def _load(band: Any, shifts: Any, Z: Any, factor: Any, x: Any) -> None:  # pragm
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _eliminate(j: Any, last: Any, factor: Any, scaled: Any, x: Any) -> None:  # pragma: no cover - compiled
-    """Column j of L, and what it takes from the rows below it."""
+    """Compute column j of L, and subtract its contribution from the rows below."""
     for p in range(1, last + 1):
         for e in range(LANES):
             scaled[p, e] = factor[j, p, e] / factor[j, 0, e]
@@ -203,7 +204,7 @@ def _eliminate(j: Any, last: Any, factor: Any, scaled: Any, x: Any) -> None:  # 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _substitute(j: Any, last: Any, factor: Any, x: Any) -> None:  # pragma: no cover - compiled
-    """Row j of the solution, from those after it."""
+    """Compute row j of the solution from the rows after it."""
     for q in range(x.shape[1]):
         for e in range(LANES):
             x[j, q, e] /= factor[j, 0, e]
@@ -215,7 +216,7 @@ def _substitute(j: Any, last: Any, factor: Any, x: Any) -> None:  # pragma: no c
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _solve_shifted(band: Any, shifts: Any, Z: Any, factor: Any, x: Any) -> Any:  # pragma: no cover - compiled
-    """L D L^T of the band plus each shift, one in each lane, then x of every right-hand side; which were definite."""
+    """Factor the band plus each lane's shift as L D L^T, and solve; returns which lanes were positive definite."""
     m, w = band.shape[0], band.shape[1] - 1
     good, scaled = np.ones(LANES, np.bool_), np.empty((w + 1, LANES))
     _load(band, shifts, Z, factor, x)

@@ -1,14 +1,16 @@
-"""How sure a coarse model is: the variance of its coefficients, from the factor of its normal equations.
+"""Predictive variance of the coarse model, from the factor of its normal equations.
 
-f(x) = beta^T k(x), k = K(centers, x), is a linear model whose coefficients have the prior s^2 K_MM^-1, and its targets
-the noise v = s^2 lambda n. So f(x) has the variance
+The coarse model f(x) = beta^T k(x), with k(x) = K(centers, x), is linear in beta. The coefficients have the prior
+covariance s^2 K_MM^-1, and the targets have the noise variance v = s^2 lambda n. So f(x) has the variance
 
     v k^T (K_Mn K_nM + lambda n K_MM)^-1 k,
 
-that of the subset of regressors (Smola and Bartlett, 2001; Quinonero-Candela and Rasmussen, 2005, eq. 16b). With K_MM =
-L L^T and W = K_nM L^-T it is v |F^-1 L^-1 k|^2, F F^T = W^T W + lambda n I. What the centres cannot say is not in it:
-that is for the parts' models to say. v is the sum of the squared residuals over n - tr(W F^-T F^-1 W^T), as in
-generalised cross-validation (Golub, Heath and Wahba, 1979): to the coarse model all that it leaves over is noise.
+known from the subset-of-regressors approximation (Smola and Bartlett, 2001; Quinonero-Candela and Rasmussen, 2005,
+eq. 16b). With K_MM = L L^T, W = K_nM L^-T and F F^T = W^T W + lambda n I, the variance is v |F^-1 L^-1 k|^2.
+
+It does not include what lies outside the span of the centres; the parts' models account for that. v is estimated as in
+generalised cross-validation (Golub, Heath and Wahba, 1979): the sum of the squared residuals over
+n - tr(W F^-T F^-1 W^T). The coarse model treats its whole residual as noise.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from cakrr.solver.coarse import CoarseModel, factor_of, projected
 
 @dataclass(eq=False)
 class CoarseVariance:
-    """Predictive variance of a coarse model, and the factors that it is computed from.
+    """Predictive variance of a coarse model, and the Cholesky factors it is computed from.
 
     Attributes
     ----------
@@ -34,9 +36,9 @@ class CoarseVariance:
         The centres, ready for the kernel.
     kernel : Kernel
     L, F : ndarray of float64, shape (M, M)
-        Cholesky factors, in the lower triangles; what lies above them is undefined.
+        Cholesky factors, in the lower triangles; the entries above the diagonals are undefined.
     unit : float or ndarray, shape (t,)
-        v, times the mean weight of a row.
+        The noise variance v, times the mean row weight.
     """
 
     points: Points
@@ -46,7 +48,7 @@ class CoarseVariance:
     unit: float | NDArray[np.float64]
 
     def __call__(self, X: Rows) -> NDArray[np.float64]:
-        """Variances of the answers at the rows of `X`, shape (n, d): of shape (n,) or (n, t); 2 n M^2 flops."""
+        """Variance of the prediction at each row of `X`, shape (n,) or (n, t); 2 n M^2 flops."""
         found = np.empty(X.shape[0])
         for some, W in projected(X, np.arange(X.shape[0]), self.kernel, self.points, self.L):
             lapack.solve_lower(self.F, W)
@@ -56,15 +58,16 @@ class CoarseVariance:
 
 
 class CoarseSums:
-    """The sums over rows that the variance of a coarse model is made of; ranks add theirs up.
+    """Sums over rows from which the variance of a coarse model is computed; they add up over ranks.
 
     Attributes
     ----------
     gram : ndarray, shape (M, M)
-        W^T W in the lower triangle, of weighted rows.
+        W^T W over the weighted rows, in the lower triangle.
     squares : ndarray, shape (max(1, t),)
-        Weighted squares of the residuals.
+        Weighted sum of squared residuals, per target.
     weight, rows : float
+        Sum of the weights, and number of rows.
     """
 
     def __init__(self, coarse: CoarseModel, targets: tuple[int, ...]) -> None:
@@ -76,18 +79,18 @@ class CoarseSums:
         self.squares, self.weight, self.rows = np.zeros(int(np.prod(targets))), 0.0, 0.0
 
     def add(self, X: Rows, residuals: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
-        """Some rows, what the coarse model leaves of their targets, and their sample weights: m M^2 flops."""
+        """Add rows, given the coarse model's residuals and the sample weights; m M^2 flops for m rows."""
         for _, W in projected(X, np.arange(len(weights)), self.kernel, self.points, self.L, np.sqrt(weights)):
             lapack.add_gram(W, self.gram)
         self.squares += weights @ np.square(residuals.reshape(len(weights), -1))
         self.weight, self.rows = self.weight + float(weights.sum()), self.rows + len(weights)
 
     def packed(self) -> NDArray[np.float64]:
-        """All sums in one array, shape (M^2 + max(1, t) + 2,), which may be added to that of other rows."""
+        """All sums in one array, shape (M^2 + max(1, t) + 2,); the arrays of several sets of rows may be added."""
         return np.concatenate([np.tril(self.gram).ravel(), self.squares, [self.weight, self.rows]])
 
     def variance(self, packed: NDArray[np.float64]) -> CoarseVariance | None:
-        """The variance from these sums over all rows; None if the equations have no factor. M^3 flops."""
+        """Variance from `packed` sums over all rows; None if the Cholesky factorisation fails. M^3 flops."""
         M = len(self.L)
         F, squares = packed[: M * M].reshape(M, M).copy(), packed[M * M : -2]
         weight, rows = packed[-2:]
@@ -96,6 +99,6 @@ class CoarseSums:
         if lapack.cholesky(F) != 0:
             return None
         free = M - ridge * lapack.diagonal_of_inverse(F).sum()
-        # A row of weight w has the noise v mean(w) / w: the squares are weighted by w / mean(w), and so is W^T W.
+        # A row of weight w has noise variance v mean(w) / w, so squares and W^T W are weighted by w / mean(w).
         unit = squares / max(1.0, rows - free)
         return CoarseVariance(self.points, self.kernel, self.L, F, unit if self.targets else float(unit[0]))

@@ -34,7 +34,7 @@ from cacore.machine import threads
 Vector = NDArray[np.float64]
 
 MOST = 128  # features that have curves of their own
-WIDTH = 7  # numbers of a column: middle, 1 / spread, the line's slope, the three bends, what makes its mean 0
+WIDTH = 7  # numbers per column: middle, 1 / spread, slope of the line, three bends, offset that makes the mean 0
 _BENDS = (-0.6744897501960817, 0.0, 0.6744897501960817)  # quartiles of a normal distribution
 _ENDS = 3.0  # spreads from the middle beyond which a curve is constant
 _SOFTER, _LARGE = 0.3, 0.9  # c, and the share of the errors that are below q
@@ -145,7 +145,7 @@ def _fit(
     table[:, :2] = _places(columns, f, n, comm)
     for _ in range(_ROUNDS):
         (large,) = order_statistics(np.concatenate([np.zeros(0), *z]), [math.ceil(_LARGE * n)], comm)
-        if not 0 < large < np.inf:  # of a constant target there is no noise
+        if not 0 < large < np.inf:  # a constant target has no noise
             break
         y = [np.log(one + _SOFTER * large) for one in z]
         found = _regressed(columns, y, table, n, comm)
@@ -158,7 +158,7 @@ def _fit(
             for rows, B in _bent(*one, table):
                 B -= middle[:-1]
                 fitted, own = B @ slopes, target[rows] - middle[-1]
-                # A row counts for h in its own fit, and is missed by 1 / (1 - h) times as much without itself.
+                # h is the row's leverage: its leave-one-out error is 1 / (1 - h) times its residual.
                 h = (1.0 + np.einsum("ij,ij->i", B @ inverse, B)) / n
                 log[rows] += own - (own - fitted) / np.maximum(1.0 - h, 1e-3)
                 errors[rows] *= np.exp(-fitted)
@@ -168,7 +168,7 @@ def _fit(
 def _regressed(
     columns: list[tuple[Rows, Vector, Vector]], y: list[Vector], table: Vector, n: int, comm: Communicator
 ) -> tuple[Vector, Vector, Vector] | None:
-    """Slopes, means of the basis and of y, and the inverse of the ridge matrix; None if the mean of y does as well."""
+    """Slopes, means of the basis and of y, and the inverse ridge matrix; None if the mean of y fits as well."""
     f = len(table)
     sums = np.zeros((4 * f + 2, 4 * f + 2))
     for one, target in zip(columns, y, strict=True):

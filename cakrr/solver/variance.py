@@ -36,7 +36,7 @@ class Variance:
     noise : float
         lambda m.
     L : ndarray of float64, shape (m, m)
-        Cholesky factor of K + lambda m I in the lower triangle; what lies above it is undefined.
+        Cholesky factor of K + lambda m I, in the lower triangle; the entries above the diagonal are undefined.
     unit : float or ndarray, shape (t,)
         s^2 of each target.
     """

@@ -1,1 +1,1 @@
-"""How sure predictions are: standard deviations and intervals."""
+"""Uncertainty of predictions: standard deviations, intervals and probabilities."""

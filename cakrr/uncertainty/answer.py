@@ -1,4 +1,4 @@
-"""Prediction intervals on all ranks: of one width, one per part, in standard deviations, or one per row."""
+"""Prediction intervals on all ranks: of constant width, per part, scaled by standard deviations, or per row."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class IntervalRequest:
-    """A request for more than predictions: standard deviations, and intervals of a coverage.
+    """A request for standard deviations or intervals, in addition to predictions.
 
     Attributes
     ----------
     std : bool
-        Standard deviations of new targets.
+        True to report predictive standard deviations.
     coverage : float or None
         Coverage of intervals; None for no intervals.
     adaptive : {"std", "parts"} or None
-        Intervals in standard deviations (also True), or from each part's own errors.
+        Widths in proportion to standard deviations ("std" or True), or from each part's own errors ("parts").
     """
 
     std: bool = False
@@ -51,11 +51,11 @@ class IntervalRequest:
 
     @property
     def needs_std(self) -> bool:
-        """True if standard deviations are needed, reported or not."""
+        """True if standard deviations must be computed, whether reported or not."""
         return self.std or (self.coverage is not None and self.adaptive == "std")
 
     def check(self, model: KRRModel) -> None:
-        """Refuse what the model cannot answer."""
+        """Raise an InputError if the model cannot satisfy the request."""
         if self.needs_std:
             deviation.check(model)
         if self.coverage is None:
@@ -66,25 +66,25 @@ class IntervalRequest:
             calibration_of(model).half_width(self.coverage, self.adaptive == "std")
             if self.adaptive == "std" and model.noise is None and model.coarse is not None:
                 raise InputError(
-                    "adaptive intervals: the model of two levels was made by an earlier version, and its errors are in "
-                    "other standard deviations; train it again"
+                    "adaptive intervals: this two-level model was saved by an earlier version with a different scale "
+                    "of its errors; train it again"
                 )
             if self.adaptive == "parts" and not has_parts(model):
                 raise InputError(
-                    "adaptive parts: intervals of each part need a model whose parts have centers, other than the mean "
-                    "of all, and rows that were set aside: train it with calibrate, --calibrate 0.1"
+                    "adaptive parts: the model has no calibration errors per part; train with calibrate (--calibrate "
+                    "0.1), in parts, and with a route other than all"
                 )
 
     def _check_jackknife(self, model: KRRModel, coverage: float) -> None:
         if self.adaptive is not None:
-            raise InputError("adaptive: jackknife+ intervals have a width for each row in any case; leave it out")
+            raise InputError("adaptive: jackknife+ intervals already have a width for each row; leave it out")
         if is_of_new_rows(model.like):
-            raise InputError("jackknife+ intervals: a precomputed kernel is not kept; give a callable kernel")
+            raise InputError("jackknife+ intervals: models do not store a precomputed kernel; give a callable kernel")
         m = int(model.sizes.sum() if model.route == "sum" else model.sizes[model.sizes > 0].min())
         if rank_of(coverage, m) > m:
             raise InputError(
-                f"coverage {coverage:g} needs {rows_for(coverage):,} rows in each part, and one has {m:,}: train fewer "
-                "parts, or set rows aside, --calibrate 0.1"
+                f"coverage {coverage:g} needs {rows_for(coverage):,} rows in each part, and one has {m:,}: use fewer "
+                "parts, or set rows aside (--calibrate 0.1)"
             )
 
 
@@ -93,24 +93,22 @@ def _is_plain(value: Any) -> bool:
 
 
 def has_parts(model: KRRModel) -> bool:
-    """True if parts have errors of their own: rows have a nearest part, and some were set aside."""
+    """True if parts have their own calibration errors: each row has a nearest part, and rows were set aside."""
     held = model.calibration is not None and model.calibration.rows == HELD_OUT
     return held and model.route in ("nearest", "soft")
 
 
 def calibration_of(model: KRRModel) -> Calibration:
-    """The errors that the model keeps for intervals."""
+    """The model's calibration errors; raises an InputError if it has none."""
     if model.calibration is None:
-        raise InputError(
-            "intervals: the model was trained without calibrate, --calibrate, which sets rows aside for them"
-        )
+        raise InputError("intervals: the model was trained without calibrate; train it again with --calibrate 0.1")
     return model.calibration
 
 
 def answered(
     model: KRRModel, X: Rows, request: IntervalRequest, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, Ends | None]:
-    """Predictions, standard deviations, and intervals, for this rank's rows; a collective call.
+    """Predictions, standard deviations and intervals for this rank's rows; a collective call.
 
     Parameters
     ----------
@@ -124,19 +122,19 @@ def answered(
     Returns
     -------
     mean : ndarray, shape (n_local,) or (n_local, t)
-    std : ndarray of the same shape, or None if they were not needed
+    std : ndarray of the same shape, or None if not needed
     ends : tuple of two ndarrays of the same shape, lower and upper, or None without intervals
 
     Raises
     ------
     InputError
-        On all ranks: a request that the model cannot answer.
+        On all ranks: the model cannot satisfy the request.
 
     Notes
     -----
-    As :func:`cakrr.uncertainty.deviation.predict` where standard deviations are needed, and as
-    :func:`cakrr.uncertainty.jackknife.predict` for a model that keeps left-out rows; one Allreduce of P t numbers
-    for the errors of parts; otherwise what a prediction costs.
+    The cost is that of :func:`cakrr.uncertainty.deviation.predict` if standard deviations are needed, of
+    :func:`cakrr.uncertainty.jackknife.predict` for jackknife+ intervals, and otherwise that of a prediction. Intervals
+    per part add one Allreduce of P t numbers.
     """
     with comm.agreed():
         request.check(model)
@@ -163,9 +161,9 @@ def answered(
 def scales(
     model: KRRModel, X: Rows, mean: NDArray[np.float64], std: NDArray[np.float64], comm: Communicator
 ) -> NDArray[np.float64]:
-    """Scales of adaptive intervals: the deviations of these rows times the factors of the noise; collective.
+    """Scales of adaptive intervals: standard deviations of these rows times noise factors; collective.
 
-    A model without these factors, made by an earlier version, has its deviations as scales.
+    A model of an earlier version has no noise factors; its standard deviations are the scales.
     """
     if model.noise is None:
         return std
@@ -173,7 +171,7 @@ def scales(
 
 
 def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) -> NDArray[np.float64]:
-    """Half width of each part, shape (P,) or (P, t); `every`, that of all rows, for parts with too few rows."""
+    """Half width of each part, shape (P,) or (P, t); parts with too few rows get `every`, the one of all rows."""
     widths = np.zeros((len(model.sizes), *model.target_shape))
     for part, one in model.parts.items():
         n = 0 if one.errors is None else len(one.errors)
@@ -183,20 +181,20 @@ def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) 
 
 
 def nearest_part(model: KRRModel, Z: Rows) -> NDArray[np.int32]:
-    """The part of each standardised row: that of the nearest centre of the first division."""
+    """Part of each standardised row: the part with the nearest centre in the first division."""
     return nearest(Z, model.centers[: len(model.centers) // model.divisions])
 
 
 def to_parts(model: KRRModel, X: Rows, errors: NDArray[np.float64], comm: Communicator) -> None:
-    """Give the parts the absolute errors of the rows that are nearest to their centres; collective.
+    """Store in each part the absolute errors of the calibration rows nearest to its centre; collective.
 
     Parameters
     ----------
     X : array-like or CSR, shape (n_local, d)
-        Rows that were not learned from.
+        Rows that were not trained on.
     errors : ndarray, shape (n_local,) or (n_local, t)
     comm : Communicator
-        An error travels to the rank of its part, with the part's number; rows stay.
+        Each error is sent to the rank of its part, with the part's number; rows are not sent.
     """
     labels = nearest_part(model, model.standardized(X, comm))
     toward = model.owners[labels]

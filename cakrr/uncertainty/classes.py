@@ -1,7 +1,7 @@
-"""Calibrated probabilities of a classifier, from its training rows, each left out of its part's model.
+"""Calibrated probabilities of a classifier, from leave-one-out predictions for its training rows.
 
-Least squares need no folds: the model without row i predicts it as y - alpha_i / (G^-1)_ii, where G is the part's
-matrix (:mod:`cakrr.solver.variance`).
+Least squares needs no folds: the model without row i predicts y_i - alpha_i / (G^-1)_ii, where G is the part's matrix
+(:mod:`cakrr.solver.variance`).
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ if TYPE_CHECKING:
 
 
 def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Calibrator:
-    """Sigmoids, or curves, of the values that a classifier's rows have when they are left out; collective.
+    """Fit sigmoids or isotonic curves to a classifier's leave-one-out outputs; collective.
 
     Parameters
     ----------
     model : KRRModel
-        A classifier in which one part answers for a row, or the exact one.
+        A classifier in which a single part predicts each row, or the exact one.
     form : {"sigmoid", "isotonic"}
     comm : Communicator
     limit : int
-        Bytes that this rank may use.
+        Memory limit of this rank, in bytes.
 
     Raises
     ------
     InputError
-        On all ranks: a matrix that does not fit, or has no factor.
+        On all ranks: a matrix does not fit, or has no Cholesky factor.
 
     Notes
     -----
-    2/3 m^3 flops per part of m rows, m^2 of memory, and what :class:`cacore.probability.calibrator.Calibrator` sends.
+    2/3 m^3 flops and memory for m^2 numbers per part of m rows; sends what
+    :class:`cacore.probability.calibrator.Calibrator` does.
     """
     assert model.classes is not None
     k = len(model.classes)
     errors, y = _judged(model, comm, limit)
     codes, values = (y > 0).astype(np.int64) if k == 2 else y.argmax(axis=1), y - errors
-    # For two classes a value above 0 is the second.
+    # With two classes, an output above 0 means the second.
     none = np.zeros_like(codes)
     found = LeftOutDecisions(-values, codes == 0, none) if k == 2 else LeftOutDecisions.of_classes(values, codes, k)
     return Calibrator.fit(form, found, 1 if k == 2 else k, comm)
 
 
 def _judged(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors of this rank's rows, each left out of its part or of the exact model, and their targets; collective."""
+    """Leave-one-out errors of this rank's rows, and their targets; collective."""
     rows = left_out_parts(model, left_out(model, comm, limit), comm)
     with comm.agreed():
         parts = [one for _, one in rows]

@@ -1,14 +1,14 @@
-"""How sure a model is: standard deviations of new targets, by the model's route, on all ranks.
+"""Predictive standard deviations, by the model's route, on all ranks.
 
-A part's model has a predictive variance of its own (:mod:`cakrr.solver.variance`), whose unit is the part's: so noise
-that differs from part to part shows. Where several models answer, with weights w that add up to 1, so do their
-precisions: 1 / variance = sum of w / variance of each (a generalised product of experts; Cao and Fleet, 2014). Those
-who know little count for little, and nobody is surer than the surest of them, for the parts' errors are not
-independent. The prediction stays what it is without variances.
+Each part's model has its own predictive variance (:mod:`cakrr.solver.variance`) with its own unit, so noise that
+differs between parts is captured. If several models predict a row, with weights w of sum 1, their precisions are
+averaged: 1 / variance = sum of w / variance of each model (a generalised product of experts; Cao and Fleet, 2014).
+Uncertain models then count less, and the variance is never below the smallest one, since the errors of the parts are
+not independent. Predictions do not depend on the variances.
 
-On two levels the coarse model's variance (:mod:`cakrr.solver.coarse_variance`) is added to that of the parts' models of
-what it leaves over. It is small where there are rows, and says so where there are none. A model that is refined has no
-normal equations, and its variance is left out.
+In a two-level model, the coarse model's variance (:mod:`cakrr.solver.coarse_variance`) is added to the variance of the
+parts' models of its residual. It is small near training rows and large far from them. A refined coarse model has no
+normal equations, and its variance is ignored.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from cakrr.model import KRRModel
     from cakrr.part import PartModel
 
-WHOLE = -1  # the number of the one model whose rows lie in pieces
+WHOLE = -1  # part number of an exact model, whose rows are in pieces
 _REMEDY = "use more parts, more ranks or a larger memory limit"
 
 
 def predict(
     model: KRRModel, X: Rows, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Predictions, and standard deviations of new targets, for this rank's rows; a collective call.
+    """Predictions and predictive standard deviations for this rank's rows; a collective call.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def predict(
     X : array-like or CSR, shape (n_local, d)
     comm : Communicator
     limit : int, optional
-        Bytes that this rank may use; by default its share of what is free.
+        Memory limit of this rank in bytes; by default its share of the free memory.
 
     Returns
     -------
@@ -57,16 +57,16 @@ def predict(
     Raises
     ------
     InputError
-        On all ranks: a model without variances, a matrix that does not fit.
+        On all ranks: the model has no variances, or a matrix does not fit.
 
     Notes
     -----
-    A row costs m^2 flops for each model of m rows that answers for it. Factors that are not kept in the model cost
-    2/3 m^3 flops and 8 m^2 bytes per part: they stay, for the next call, where those of all parts of the rank fit, and
-    are otherwise made anew, one at a time, in each call. A row travels as for a prediction, and two numbers back. The
-    exact model needs all rows, and the factor of their matrix, on every rank. A coarse model of M centres costs 2 M^2
-    flops a row, and before the first one n_local M^2 + 2 M^3 flops and an Allreduce of M^2 numbers: its factors are
-    not in the model's file.
+    A row costs m^2 flops per model of m rows that predicts it. A factor that the model does not store costs 2/3 m^3
+    flops and 8 m^2 bytes per part. If the factors of all parts on a rank fit in memory, they are kept for the next
+    call; otherwise they are computed one at a time in every call. Rows are sent as for a prediction, and two numbers
+    per row are sent back. The exact model needs all rows and the factor of their matrix on every rank. A coarse model
+    with M centres costs 2 M^2 flops per row, and once n_local M^2 + 2 M^3 flops and an Allreduce of M^2 numbers, since
+    model files do not hold its factors.
     """
     with comm.agreed():
         check(model)
@@ -77,7 +77,7 @@ def predict(
     else:
         values, weights = model.consult(Z, Held(model, comm, limit).answer, comm, (*model.target_shape, 2))
         mean = np.einsum("ij...,ij->i...", values[..., 0], weights)
-        precisions = np.ascontiguousarray(values[..., 1])  # einsum adds up in an order that depends on strides
+        precisions = np.ascontiguousarray(values[..., 1])  # the order of einsum's sums depends on strides
         variance = 1.0 / np.einsum("ij...,ij->i...", precisions, weights)
     if model.coarse is not None and not model.coarse.refined:
         variance += _of_coarse(model, comm, limit)(Z)
@@ -86,29 +86,29 @@ def predict(
 
 
 def told_together(model: KRRModel, Z: Rows, comm: Communicator) -> NDArray[np.float64]:
-    """The sum of the pieces of an exact model at standardised rows, without the offset; collective."""
+    """Predictions of an exact model in pieces for standardised rows, without the offset; collective."""
     return model.consult(Z, model.answer, comm, model.target_shape)[0][:, 0]
 
 
 def check(model: KRRModel) -> None:
-    """Refuse a model that has no standard deviations."""
+    """Raise an InputError if the model has no standard deviations."""
     if model.route == "oracle":
         raise InputError(f"{model.method} is an oracle: it needs the true targets and cannot predict")
     if model.classes is not None:
-        raise InputError("standard deviations: the model is a classifier's; its answers are classes")
+        raise InputError("standard deviations: the model is a classifier, whose predictions are classes")
     if is_of_new_rows(model.like):
         raise InputError(
-            "standard deviations: a precomputed kernel does not tell the values of new rows with themselves; "
-            "give a callable kernel"
+            "standard deviations: a precomputed kernel lacks the values of new rows with themselves; give a callable "
+            "kernel"
         )
 
 
 class Held:
-    """The variances of this rank's parts: in memory, or made when they are needed if not all fit; collective."""
+    """Variances of this rank's parts: kept in memory, or computed on demand if they do not all fit; collective."""
 
     def __init__(self, model: KRRModel, comm: Communicator, limit: int | None = None) -> None:
         self.model = model
-        self.left_out: dict[int, LeftOutRows] = {}  # rows of the parts whose factors were made here
+        self.left_out: dict[int, LeftOutRows] = {}  # leave-one-out errors of parts whose factors were computed here
         limit = memory.limit_per_rank(comm) if limit is None else limit
         missing = [model.sizes[part] for part in model.parts if part not in model.variances]
         self.stay = matrices_bytes(missing) <= limit
@@ -120,7 +120,7 @@ class Held:
                 self.of(part)
 
     def of(self, part: int) -> Variance:
-        """The variance of a part's model."""
+        """Variance of a part's model."""
         known = self.model.variances.get(part)
         if known is None:
             known, left_out = _made(self.model, part)
@@ -132,12 +132,12 @@ class Held:
 
     def answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
         """Mean and precision (1 / variance), side by side, shape (len(rows), ..., 2)."""
-        variance = np.maximum(self.of(part)(rows), np.finfo(np.float64).tiny)  # of a constant target it is 0
+        variance = np.maximum(self.of(part)(rows), np.finfo(np.float64).tiny)  # it is 0 for a constant target
         return np.stack([self.model.answer(part, rows), 1.0 / variance], axis=-1)
 
 
 def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> CoarseVariance:
-    """The variance of the coarse model, on every rank: made when it is first asked for; collective."""
+    """Variance of the coarse model, on every rank; computed on first use. Collective."""
     if comm.all(model.coarse_variance is not None) and model.coarse_variance is not None:
         return model.coarse_variance
     coarse = model.coarse
@@ -149,7 +149,7 @@ def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> Coarse
         memory.require(5 * matrices_bytes([M]), limit, what, "use fewer centers, or a larger memory limit")
         sums, first = CoarseSums(coarse, model.target_shape), len(model.sizes) // model.divisions
         for part in sorted(model.parts):
-            if part < first:  # other divisions have the same rows
+            if part < first:  # further divisions have the same rows
                 one = model.parts[part]
                 sums.add(one.X, learned(model, part), row_weights(one))
     total = comm.allreduce(sums.packed())
@@ -162,7 +162,7 @@ def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> Coarse
 
 
 def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
-    """Targets that a part's model learned, less the offset and the coarse model's predictions; m^2 d flops."""
+    """Targets of a part's model, minus the offset and the coarse model's predictions; m^2 d flops."""
     one = model.parts[part]
     weights = row_weights(one)
     noise = model.lam_of(part) * len(weights) * weights.mean() / weights
@@ -186,17 +186,17 @@ def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np
 
 
 def scaled(alpha: NDArray[np.floating], by: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each row of `alpha` times a number."""
+    """Each row of `alpha` times one number of `by`."""
     return np.asarray((alpha.T * by).T, np.float64)
 
 
 def matrices_bytes(sizes: Any) -> int:
-    """Bytes of matrices with these numbers of rows, in double precision."""
+    """Bytes of square matrices of these sizes, in double precision."""
     return 8 * sum(int(m) ** 2 for m in sizes)
 
 
 def factored_part(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows]:
-    """The variance of a part of this rank, from its rows, and these rows left out."""
+    """Variance of one of this rank's parts, computed from its rows, and their leave-one-out errors."""
     one = model.parts[part]
     found = factored(one.X, one.alpha, model.kernel_of(part), model.lam_of(part), one.weight)
     return _solved(found, f"part {part}")
@@ -211,7 +211,7 @@ def _solved(found: tuple[Variance, LeftOutRows] | None, where: str) -> tuple[Var
 
 
 def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows | None]:
-    """A part's variance from its kept factor; without one from its rows, which are then left out in passing."""
+    """A part's variance from its stored factor, or else from its rows, with their leave-one-out errors."""
     one = model.parts[part]
     if one.factor is None or one.unit is None:
         return factored_part(model, part)
@@ -220,9 +220,10 @@ def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows | None]:
 
 
 def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
-    """Put the factors of this rank's parts into the model, which saves them; collective.
+    """Store the factors of this rank's parts in the model, so that they are saved with it; collective.
 
-    Returns each part's rows, left out. 2/3 m^3 flops per part; 8 m^2 bytes in memory and half of that in the file.
+    Returns the leave-one-out errors of each part. 2/3 m^3 flops per part; 8 m^2 bytes in memory, half of that in the
+    file.
     """
     held = Held(model, comm, limit)
     with comm.agreed():
@@ -233,7 +234,7 @@ def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRo
 
 
 def left_out(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
-    """The rows of this rank's parts, each left out of its own part, or of the exact model; collective."""
+    """Leave-one-out errors of the rows in this rank's parts, or of the exact model; collective."""
     if model.route != "sum":
         with comm.agreed():
             return {part: factored_part(model, part)[1] for part in sorted(model.parts)}
@@ -248,13 +249,13 @@ def left_out(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftO
 
 @dataclass(frozen=True, eq=False)
 class LeftOutPart:
-    """The rows of a part, each left out of it.
+    """The rows of a part with their leave-one-out errors.
 
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
     learned : ndarray, shape (m,) or (m, t)
-        What the part's model learned: targets, less the offset and `coarse`.
+        Targets of the part's model: minus the offset and `coarse`.
     coarse : ndarray, shape (m,) or (m, t), or 0
         Predictions of the coarse model.
     errors, deviations : ndarray, shape (m,) or (m, t)
@@ -271,9 +272,9 @@ class LeftOutPart:
 def left_out_parts(
     model: KRRModel, found: Mapping[int, LeftOutRows], comm: Communicator
 ) -> Iterator[tuple[int, LeftOutPart]]:
-    """The rows that :func:`left_out` found, part by part, with what they were to be; collective until it returns.
+    """Yield the rows and leave-one-out errors of each part, given the result of :func:`left_out`; collective.
 
-    A coarse model's predictions are made part by part, as the iterator goes: m M d flops each.
+    The predictions of a coarse model are computed part by part, m M d flops each.
     """
     targets = learned_by_part(model, comm)
 
@@ -291,7 +292,7 @@ def joined(model: KRRModel, values: Iterable[NDArray[np.float64]]) -> NDArray[np
 
 
 def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, LeftOutRows]:
-    """The variance of an exact model whose rows lie in pieces, and all rows left out, on every rank; collective."""
+    """Variance and leave-one-out errors of an exact model stored in pieces, on every rank for all rows; collective."""
     n = int(model.sizes.sum())
     with comm.agreed():
         what = f"the factor of all {n:,} rows, on every rank, for standard deviations,"
@@ -313,18 +314,18 @@ def row_weights(one: PartModel) -> NDArray[np.float64]:
 
 
 def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
-    """All rows of the pieces, on every rank."""
+    """Rows of all pieces, on every rank."""
     sparse = not comm.all(not pieces or not is_sparse(pieces[0].X))
     if pieces:
         return gather_rows(concatenate([one.X for one in pieces]), comm)
-    none: Rows = np.zeros((0, model.n_features), model.dtype)  # a rank without rows does not know their kind
+    none: Rows = np.zeros((0, model.n_features), model.dtype)  # a rank without rows cannot tell if they are sparse
     if sparse:
         none = csr(none[:, 0], np.zeros(0, np.int64), np.zeros(1, np.int64), none.shape)
     return gather_rows(none, comm)
 
 
 def whole(model: KRRModel, comm: Communicator, limit: int | None = None) -> Variance:
-    """The variance of an exact model, of all rows, on every rank: made when it is first asked for; collective."""
+    """Variance of an exact model of all rows, on every rank; computed on first use. Collective."""
     known = comm.all(WHOLE in model.variances)
     if not known:
         made, _ = pooled(model, comm, memory.limit_per_rank(comm) if limit is None else limit)

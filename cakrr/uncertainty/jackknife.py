@@ -1,14 +1,15 @@
-"""Jackknife+ intervals: from models without each row, in closed form (Barber, Candes, Ramdas and Tibshirani, 2021).
+"""Jackknife+ intervals, from leave-one-out models in closed form (Barber, Candes, Ramdas and Tibshirani, 2021).
 
-A part's model answers w^T y at x, with weights w = G^-1 K(rows, x), G = K + lambda m I. Row i is missed by r_i =
-alpha_i / (G^-1)_ii if it is left out, and the model without it, of the same noise, answers f(x) - w_i r_i: alpha
-without row i is alpha - G^-1 e_i r_i, which is 0 at i. An interval for coverage c goes from the
-floor((m + 1) (1 - c))-th smallest of f(x) - w_i r_i - |r_i|, over the part's m rows, to the ceil((m + 1) c)-th
-smallest of f(x) - w_i r_i + |r_i|.
+A part's model predicts f(x) = w^T y at x, with weights w = G^-1 K(rows, x) and G = K + lambda m I. The leave-one-out
+error of row i is r_i = alpha_i / (G^-1)_ii. The model without row i, with the same ridge lambda m, has the coefficients
+alpha - G^-1 e_i r_i, which are 0 at i, and predicts f(x) - w_i r_i. An interval with coverage c extends from the
+floor((m + 1) (1 - c))-th smallest value of f(x) - w_i r_i - |r_i|, over the part's m rows, to the ceil((m + 1) c)-th
+smallest value of f(x) - w_i r_i + |r_i|.
 
-If those rows and a new one come in random order from one source, it holds the new target with probability 1 - 2 (1 - c)
-at least, whatever the noise is, and mostly about c: unlike the plain jackknife, whose intervals may hold nothing where
-one row moves the model. That is of a sigma and lambda, mean, scaling and centres that these rows did not choose.
+If the training rows and a new row are exchangeable, the interval contains the new target with probability at least
+1 - 2 (1 - c) for any noise, and usually about c. The plain jackknife has no such guarantee: its intervals may miss most
+targets if single rows change the model. The guarantee assumes that sigma, lambda, mean, scaling and centres were not
+chosen from these rows.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ if TYPE_CHECKING:
 def predict(
     model: KRRModel, X: Rows, coverage: float, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Predictions, and both ends of intervals, for this rank's rows; a collective call.
+    """Predictions and both ends of intervals for this rank's rows; a collective call.
 
     Parameters
     ----------
     model : KRRModel
-        A model that keeps the errors of left-out rows.
+        A model that stores leave-one-out errors.
     X : array-like or CSR, shape (n_local, d)
     coverage : float
-        Coverage for which each part has enough rows.
+        Coverage; each part must have enough rows for it.
     comm : Communicator
     limit : int, optional
-        Bytes that this rank may use; by default its share of what is free.
+        Memory limit of this rank in bytes; by default its share of the free memory.
 
     Returns
     -------
@@ -52,13 +53,14 @@ def predict(
     Raises
     ------
     InputError
-        On all ranks: a matrix that does not fit, or has no factor.
+        On all ranks: a matrix does not fit, or has no Cholesky factor.
 
     Notes
     -----
-    A row costs 2 m^2 flops for each model of m rows that answers for it, and a selection of the m ends of each side and
-    target. Factors as for :func:`cakrr.uncertainty.deviation.predict`. A row travels as for a prediction, and
-    three numbers back. Where several models answer, the ends are averaged with the weights of their answers.
+    A row costs 2 m^2 flops per model of m rows that predicts it, and one selection among m values per end and target.
+    Factors cost what they do in :func:`cakrr.uncertainty.deviation.predict`. Rows are sent as for a prediction, and
+    three numbers per row are sent back. If several models predict a row, the ends of their intervals are averaged with
+    the weights of the predictions.
     """
     Z = model.standardized(X, comm)
     if model.route == "sum":
@@ -79,14 +81,14 @@ def predict(
 
 
 def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: float) -> NDArray[np.float64]:
-    """Offsets from a part's answers at the rows of `X`: 0, those of the lower ends, and those of the upper ends.
+    """Offsets from a part's predictions at the rows of `X`: 0, the lower end, and the upper end.
 
     Parameters
     ----------
     variance : Variance
         Variance of the part's model.
     errors : ndarray, shape (m,) or (m, t)
-        Errors of its rows, each left out.
+        Leave-one-out errors of the part's rows.
     X : ndarray or CSR, shape (n, d)
     coverage : float
 
@@ -113,7 +115,7 @@ def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: flo
 
 
 def _selected(values: NDArray[np.float64], place: int) -> NDArray[np.float64]:
-    """The value of each row that has `place` smaller ones; overwrites `values`."""
+    """In each row, the value with exactly `place` smaller ones; overwrites `values`."""
     values.partition(place, axis=1)
     return values[:, place]
 

@@ -1,9 +1,9 @@
-"""The noise of a model's rows, estimated from left-out rows: factors of the deviations in adaptive intervals.
+"""Noise factors of the standard deviations in adaptive intervals, estimated from leave-one-out errors.
 
-A row that is left out of its part has an error and a deviation in closed form, for which no part is asked again, and
-the regression of :mod:`cakrr.solver.noise` over all of them needs one Allreduce of a few thousand numbers. Its factors
-make intervals narrow where there is little noise. They need not be right: rows that were set aside say how many
-deviations, times these factors, an interval takes, and are held as often whatever the factors are.
+Leave-one-out errors and their standard deviations have closed forms. The regression of :mod:`cakrr.solver.noise` over
+all of them needs one Allreduce of a few thousand numbers. Its factors make intervals narrow where there is little
+noise. The factors need not be correct: intervals are calibrated on rows set aside, and keep their coverage with any
+factors.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Found = tuple[Noise, list[NDArray[np.float64]]]
 
 
 def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOutRows], comm: Communicator) -> Found:
-    """The factors, and those that the other rows give each row, from all rows, each left out; a collective call.
+    """Fit the noise factors to the leave-one-out errors of all rows; a collective call.
 
-    A row is left out of its own part, or of the exact model. Only the first division counts, for others have
-    the same rows. A row's prediction is that of its part without it, and so is its deviation, to which a coarse
-    model's variance is not added.
+    Returns the curves, and for each row the factor by curves fitted without this row. Each row is left out of its own
+    part, or of the exact model. Only the first division is used, since further divisions have the same rows. Standard
+    deviations do not include the variance of a coarse model.
 
     Notes
     -----
-    m^2 d flops per part of m rows, and what :func:`cakrr.solver.noise.fit` costs.
+    m^2 d flops per part of m rows, and the cost of :func:`cakrr.solver.noise.fit`.
     """
     first = len(model.sizes) // model.divisions
     some = [

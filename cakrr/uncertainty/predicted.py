@@ -1,4 +1,4 @@
-"""The result of the predicting command of kernel ridge regression: what it writes, and how it is judged."""
+"""The result of ``cakrr.predict``: the columns it writes, and their metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Predicted:
-    """Predictions for this rank's rows, and how sure they are; all of shape (n_local,) or (n_local, t).
+    """Predictions for this rank's rows and their uncertainty, all of shape (n_local,) or (n_local, t).
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Predicted:
 
     @classmethod
     def of(cls, model: KRRModel, X: Rows, job: Predicting, comm: Communicator) -> Predicted:
-        """The answers to a command; collective. Standard deviations are computed once."""
+        """Predict what the command requests, computing standard deviations only once; collective."""
         with comm.phase("predict"):
             mean, std, ends = answered(model, X, request(job), comm, memory.limit_per_rank(comm, job.memory_limit))
         shown = std if job.std else None
@@ -75,7 +75,7 @@ class Predicted:
         return found
 
     def metrics(self, y: NDArray[np.floating], comm: Communicator) -> dict[str, Any]:
-        """Errors, and scores of the normal distributions where there are standard deviations; collective."""
+        """Errors; with standard deviations also scores of the predictive normal distributions; collective."""
         found: dict[str, Any] = errors.regression_metrics(y, self.mean, comm)
         return found if self.std is None else found | gaussian_scores(y, self.mean, self.std, comm)
 
@@ -85,12 +85,12 @@ class Predicted:
 
 
 def check(model: KRRModel, job: Predicting) -> None:
-    """Refuse a command that the model cannot answer."""
+    """Raise an InputError if the model cannot do what the command requests."""
     if job.probability and model.classes is None:
         raise InputError("--probability: the model predicts numbers and has no classes; train it with --classify")
     request(job).check(model)
 
 
 def request(job: Predicting) -> IntervalRequest:
-    """The standard deviations and intervals that the command asks for."""
+    """The standard deviations and intervals that the command requests."""
     return IntervalRequest(job.std, job.interval, job.adaptive)

@@ -1,4 +1,4 @@
-"""The base of the estimators on all ranks: each rank gives its own rows, and gets its own answers."""
+"""The base of the estimators on all ranks: each rank passes its own rows and receives its own predictions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AllRanks(Generic[Trained]):
     def _trained(
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None
     ) -> tuple[SVMFit[Trained], SVMOptions | ValueOptions]:
-        """Train on this rank's rows, and take the fitted attributes: the fit, and the options of it. Collective."""
+        """Train on this rank's rows and set the fitted attributes; return the fit and its options. Collective."""
         with collective(self.comm) as comm:
             same_fit(self, comm)
             threads.share_once(comm)
@@ -44,22 +44,22 @@ class AllRanks(Generic[Trained]):
 
     @abstractmethod
     def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
-        """The rows, checked; `least` is 1 in one process, where rows must be there, and 0 otherwise."""
+        """Checked training rows; there must be `least` of them, 1 in one process and 0 on many ranks."""
 
     @abstractmethod
     def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, SVMOptions | ValueOptions]:
-        """The method and the options that the parameters ask for; collective."""
+        """The method and the options that the parameters select; collective."""
 
     @abstractmethod
     def _take(self, fitted: SVMFit[Trained], comm: Communicator) -> None:
-        """The fitted attributes; collective."""
+        """Set the fitted attributes; collective."""
 
     @abstractmethod
     def _rows(self, X: RowsLike, least: int = 1) -> Rows:
-        """Rows to predict, checked; at least so many."""
+        """Checked rows to predict; there must be `least` of them."""
 
     def _answer(self, question: str, X: RowsLike) -> NDArray[Any]:
-        """The answer of this method of the model to `X`; collective."""
+        """Result of the model's method `question` for `X`; collective."""
         with asking(self, question) as comm:
             with comm.agreed():
                 X = self._rows(X, int(comm.size == 1))

@@ -1,4 +1,4 @@
-"""The methods that train on many ranks as scikit-learn classifiers."""
+"""scikit-learn classifiers that train on many ranks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _METHODS = {"random": casvm, "fcfs": fcfssvm, "bkm": bkmsvm, "kmeans": cpsvm}
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
-    """A classifier whose `fit` and `predict` take each rank's own rows, if it is given `comm`."""
+    """The base of these classifiers; with `comm`, `fit` and `predict` take each rank's own rows."""
 
     metric: str = "none"
     metric_rounds: int = 10
@@ -54,14 +54,14 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
     _method: ClassVar[SVMMethod]
 
     def _trained_by(self) -> tuple[SVMMethod, dict[str, object]]:
-        """The method, and options that do not come from the parameter of their name."""
+        """The method, and options that are not set by the parameter of the same name."""
         return self._method, {}
 
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`; neither is changed.
 
-        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
-        ConvergenceWarning if a limit was reached.
+        Rows of weight 0 are ignored. Invalid input raises an InputError, a ValueError. A ConvergenceWarning is issued
+        if a limit was reached.
         """
         fitted, options = self._trained(X, y, sample_weight)
         for note in fitted.notes:
@@ -102,55 +102,57 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CASVC(CollectiveSVC):
-    """Kernel SVM in parts: nothing is sent while the parts are trained (Algorithm 5).
+    """Kernel SVM in parts, whose training sends nothing (Algorithm 5).
 
-    The parameters are in the order of the groups of ``python -m casvm.casvm --help``: common ones (`n_parts` to
-    `gamma`); parts and routing (`partitioner` to `route`); kernel and classes (`degree` to `class_weight`); choice of
-    parameters (`cv` to `per_part`); metric and scaling (`metric` to `standardize`); solver (`solver` to `max_time`);
-    probabilities; resources.
+    The parameters are grouped as in ``python -m casvm.casvm --help``: common parameters (`n_parts` to `gamma`), parts
+    and routing (`partitioner` to `route`), kernel and classes (`degree` to `class_weight`), parameter search (`cv` to
+    `per_part`), metric and scaling (`metric` to `standardize`), solver (`solver` to `max_time`), probabilities, and
+    resources.
 
     Parameters
     ----------
     n_parts : int or None
         Number of parts, P. None: one per rank.
     C, kernel, gamma
-        As for :class:`SMOSVC`, the same for every part, without "precomputed"; a callable needs the exact solver.
+        As for :class:`SMOSVC`, the same for every part; "precomputed" is not available, and a callable needs
+        ``solver="smo"``.
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
         "random" is CA-SVM, "fcfs" FCFS-SVM, "bkm" BKM-SVM and "kmeans" CP-SVM. A Partitioner keeps its own
         parameters, except `random_state` and, if it is given here, `n_parts`.
     ratio : bool
-        Balance every class as well as the sizes of the parts: "fcfs" and "bkm".
+        Balance every class as well as the sizes of the parts; for "fcfs" and "bkm".
     route : {"nearest", "soft", "all"}
-        The model of the nearest centre answers; the nearest four's decisions, weighted by distance; or the mean of
-        all decisions, which suits "random". With more than two classes the parts' shares are added, not decisions
-        (:func:`cacore.svm.decision.shares`), and "all" weights them by distance, too.
+        Models that predict a row: the model of the nearest centre; the nearest four, with decisions weighted by
+        distance; or all, with the mean decision, which suits "random". With more than two classes, the parts' shares
+        of the classes are averaged instead of decisions (:func:`cacore.svm.decision.shares`), and "all" also weights
+        by distance.
     degree, coef0, class_weight
-        As for :class:`SMOSVC`; "balanced" counts the rows of all parts.
+        As for :class:`SMOSVC`; "balanced" refers to the class counts of all parts together.
     cv, scoring
-        As for :class:`SMOSVC`; C and gamma are chosen inside the parts, from the sum of the parts' counts.
+        As for :class:`SMOSVC`; folds lie inside the parts, and the counts of all parts are added up.
     per_part : bool
-        Let every part choose the C and gamma that are best for itself.
+        Choose C and gamma separately for every part.
     metric : {"none", "diagonal", "full"}
-        Learn, in rounds of training, how much each feature counts, or each direction of them: rows are mapped by the
-        root of the mean of grad f grad f^T, where f are the decisions. The round with the smallest share of wrong
-        answers on validation rows is trained again on all rows. It may be the one without a metric, for SVMs gain less
-        than regression does. "full" takes at most 4,096 features, and makes CSR rows dense.
+        Learn the importance of features ("diagonal") or of directions ("full") in rounds of training: rows are mapped
+        by the square root of the mean of grad f grad f^T, where f is the decision function. The round with the smallest
+        validation error is trained again on all rows. It may be the first round, without a metric, since SVMs gain less
+        than regression. "full" takes at most 4,096 features, and makes CSR rows dense.
     metric_rounds : int
-        Most rounds after the first one; training stops after three in a row without an improvement.
+        Maximum number of rounds after the first; training stops after three rounds in a row without improvement.
     validation_fraction : float
-        Share of the rows that judges the rounds; without a metric none is held out.
+        Share of rows held out to evaluate the rounds; without a metric, no rows are held out.
     standardize : bool
         Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
     solver : {"smo", "asygcd"}
-        Solver of each part: exact; or asynchronous greedy coordinate descent, whose models have no bias; or another one
-        that is registered in :mod:`cacore.svm.solvers`.
+        Solver of each part: SMO; asynchronous greedy coordinate descent, whose models have no bias; or another one
+        registered in :mod:`cacore.svm.solvers`.
     tol, max_iter, max_time
         As for :class:`SMOSVC`, for every part.
     probability : bool or {"sigmoid", "isotonic"}
         As for :class:`SMOSVC`; rows are left out of their own parts, and only sums are sent. All parts share one
-        sigmoid, or curve, per pair of classes.
+        sigmoid or isotonic curve per pair of classes.
     cache_gib : float
-        Memory of a rank for kernel values and packed rows of the parts that it works on.
+        Memory per rank for kernel values and packed rows of the parts being trained.
     random_state : int, RandomState or None
         Seed of the random number generator.
     comm : mpi4py communicator or None
@@ -160,32 +162,34 @@ class CASVC(CollectiveSVC):
     ----------
     model_ : SVMModel
     cv_results_, best_params_, best_score_, best_index_
-        As of :class:`SMOSVC`. With `per_part`, `best_params_` has arrays with one entry per part, `best_score_` is the
-        score of all parts' own settings together, and there is no `best_index_`.
+        As for :class:`SMOSVC`. With `per_part`, `best_params_` has arrays with one entry per part, `best_score_` is the
+        score of all parts with their own settings, and there is no `best_index_`.
     classes_ : ndarray, shape (k,)
     sizes_ : ndarray of int64, shape (P,)
+        Number of rows of each part.
     centers_ : ndarray, shape (P, d)
     support_ : ndarray, shape (s,)
-        Global rows of the support vectors of this rank's parts, class by class.
+        Global row numbers of the support vectors of this rank's parts, class by class.
     support_vectors_, n_support_, dual_coef_
-        Theirs, in scikit-learn's layout; a part without a class has 0 for the pairs of that class.
+        Attributes of these support vectors, in scikit-learn's layout; coefficients are 0 in pairs with a class that the
+        part lacks.
     solver_ : dict of str to ndarray
         One entry per part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
     n_iter_ : ndarray of int64, shape (P,)
     metric_ : ndarray, shape (d, d) or (d,)
-        With trace d, where one was asked for; the identity if the first round was the best.
+        The learned metric, scaled to trace d, if requested; the identity if the first round was the best.
     feature_importances_ : ndarray, shape (d,)
-        Its diagonal as shares, sum 1; all alike if the first round was the best.
+        Diagonal of the metric, scaled to sum 1; all equal if the first round was the best.
     metric_errors_ : ndarray, shape (rounds,)
-        Share of wrong answers for the validation rows in every round; the first one is without a metric.
+        Validation error of every round; the first one is without a metric.
     n_features_in_ : int
 
     Notes
     -----
-    What :class:`SMOSVC` costs on a part's rows, for each part. Training moves no bytes between ranks. A choice of C and
-    gamma costs what :func:`casvm.search.choose.search` does, and sends counts alone. A metric costs
-    one more training per round, and rows are sent to their parts anew in each; then 2,000 rows to all ranks and one
-    Allreduce of d x d numbers, or d.
+    Each part costs what :class:`SMOSVC` does on its rows. Training sends nothing between ranks. A search for C and
+    gamma costs what :func:`casvm.search.choose.search` does, and sends counts only. A metric costs one more training
+    per round, in which rows are sent to their parts again; each round also sends 2,000 rows to all ranks, and one
+    Allreduce of d x d numbers, or d for a diagonal metric.
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
@@ -214,11 +218,11 @@ class CASVC(CollectiveSVC):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OneModelSVC(CollectiveSVC):
-    """The base of the classifiers whose training ends in one model."""
+    """The base of classifiers whose training ends in one model."""
 
     def _take(self, fitted: SVMFit[SVMModel], comm: Communicator) -> None:
         super()._take(fitted, comm)
-        self.n_iter_ = self.n_iter_.sum(keepdims=True)  # a layer's start may leave nothing to do
+        self.n_iter_ = self.n_iter_.sum(keepdims=True)  # a warm start may leave a layer without iterations
         b = fitted.model.intercepts()
         self.intercept_ = -b if len(self.classes_) == 2 else b
         if "layers" in fitted.more:
@@ -227,39 +231,39 @@ class OneModelSVC(CollectiveSVC):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DCSVC(OneModelSVC):
-    """DC-SVM: parts by K-means, all of whose rows are merged two by two (section 2.2): exact.
+    """DC-SVM, exact: parts by K-means, all of whose rows are merged two by two (section 2.2).
 
     Parameters
     ----------
     n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
-        As for :class:`CASVC`, of every part and every merged problem.
+        As for :class:`CASVC`, for every part and every merged problem.
     metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, random_state, comm
-        As for :class:`CASVC`. C and gamma are chosen in parts of about 2,000 rows that are made for that, or
-        by one of all rows if there are 6,000 at most.
+        As for :class:`CASVC`. C and gamma are chosen in parts of about 2,000 rows made for the search, or on all rows
+        if there are at most 6,000.
     probability : bool or {"sigmoid", "isotonic"}
-        As for :class:`SMOSVC`; the method trains anew without each of one to five folds of all rows.
+        As for :class:`SMOSVC`; training is repeated without each of one to five folds of all rows.
 
     Attributes
     ----------
     model_ : SVMModel
-        In pieces, one a rank, whose decisions add up.
+        Stored in pieces, one per rank, whose decisions add up.
     classes_, support_, support_vectors_, n_support_, dual_coef_, n_features_in_
-        As of :class:`CASVC`, of this rank's piece.
+        As for :class:`CASVC`, for this rank's piece.
     metric_, feature_importances_, metric_errors_, cv_results_, best_params_, best_score_, best_index_
-        As of :class:`CASVC`.
+        As for :class:`CASVC`.
     intercept_ : ndarray, shape (k (k - 1) / 2,)
     sizes_ : ndarray of int64, shape (P,)
-        Rows of the parts.
+        Number of rows of each part.
     solver_ : dict of str to ndarray
-        An entry a layer, and a pass: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
+        One entry per pass and layer: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
     layers_ : list of dict
         The problems of each layer: rows, iterations, support vectors, seconds.
     n_iter_ : ndarray of int64, shape (1,)
-        Pairs of rows optimised, of all problems together.
+        Number of pairs of rows optimised in all problems together.
 
     Notes
     -----
-    Half of the rows move at most, log2 P times; the last problem holds all rows on one rank.
+    At most half of the rows are sent per layer, in log2 P layers; one rank holds all rows for the last problem.
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
@@ -273,14 +277,15 @@ class DCSVC(OneModelSVC):
 class CascadeSVC(DCSVC):
     """Cascade SVM: random parts, whose support vectors are merged two by two (Fig. 2.1).
 
-    Parameters, attributes and cost of a problem are those of :class:`DCSVC`, but that support vectors and their
-    coefficients move, log2 P times at most; and
+    Parameters, attributes and the cost of each problem are those of :class:`DCSVC`, but only support vectors and their
+    coefficients are sent, at most log2 P times per pass.
 
     Parameters
     ----------
     passes : int
-        Most passes through the tree; the next one begins with the last support vectors in all parts, and is made
-        while the objective changes. Many passes end at the exact solution, one may be far from it.
+        Maximum number of passes through the tree. Each further pass adds the last support vectors to all parts; passes
+        stop when the objective no longer changes. Many passes converge to the exact solution; a single pass may end far
+        from it.
     """
 
     passes: int = 2
@@ -292,8 +297,8 @@ class CascadeSVC(DCSVC):
 class DCFilterSVC(CascadeSVC):
     """DC-Filter: parts by K-means, whose support vectors are merged two by two (section 2.3).
 
-    Parameters, attributes and cost are those of :class:`CascadeSVC`, and the partitioning; one pass is
-    usually enough here, so that `passes` is 1 unless the user says otherwise.
+    Parameters, attributes and cost are those of :class:`CascadeSVC`, plus the cost of partitioning. One pass is usually
+    enough here, so `passes` is 1 by default.
     """
 
     passes: int = 1
@@ -303,21 +308,21 @@ class DCFilterSVC(CascadeSVC):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DisSMOSVC(OneModelSVC):
-    """Dis-SMO: exact, one problem of which every rank holds a share of the rows (sections 2.2 and 2.3).
+    """Dis-SMO, exact: one problem whose rows are distributed over the ranks (sections 2.2 and 2.3).
 
     Parameters
     ----------
     C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
         As for :class:`SMOSVC`, without "precomputed".
     working_set : int or None
-        Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
+        Number of rows optimised per round. None lets the solver choose; 2 is one pair, as in standard SMO.
     metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, probability, comm
-        As for :class:`DCSVC`, and so are the attributes; `sizes_` has the rows that each rank holds, and `solver_`
-        one entry.
+        As for :class:`DCSVC`. The attributes are those of :class:`DCSVC`, too, but `sizes_` has the number of rows of
+        each rank, and `solver_` has one entry.
 
     Notes
     -----
-    See :func:`casvm.solver.distributed.solve`; without `comm` it is :class:`SMOSVC`'s solver.
+    For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVC`.
     """
 
     working_set: int | None = None

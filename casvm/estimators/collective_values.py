@@ -1,4 +1,4 @@
-"""Support vector regression on all ranks as scikit-learn regressors: exact, and in parts."""
+"""scikit-learn regressors for support vector regression on many ranks: exact, and in parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from partition import Partitioner
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
-    """A regression whose `fit`, `predict` and `score` take each rank's own rows, if it is given `comm`."""
+    """The base of these regressors; with `comm`, `fit`, `predict` and `score` take each rank's own rows."""
 
     C: GridLike = 1.0
     epsilon: GridLike = 0.1
@@ -44,8 +44,8 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and targets `y`, shape (n_local,); neither is changed.
 
-        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
-        ConvergenceWarning if a limit was reached.
+        Rows of weight 0 are ignored. Invalid input raises an InputError, a ValueError. A ConvergenceWarning is issued
+        if a limit was reached.
         """
         fitted, _ = self._trained(X, y, sample_weight)
         for note in fitted.notes:
@@ -64,7 +64,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         return svr, options
 
     def _chosen(self, comm: Communicator) -> dict[str, object]:
-        """Options that do not come from the parameter of their name; collective."""
+        """Options that are not set by the parameter of the same name; collective."""
         raise NotImplementedError
 
     def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
@@ -84,7 +84,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DisSMOSVR(CollectiveSVR):
-    """Support vector regression of all ranks' rows: exact, one problem of which every rank holds a share.
+    """Support vector regression, exact: one problem whose rows are distributed over the ranks.
 
     Parameters
     ----------
@@ -95,27 +95,27 @@ class DisSMOSVR(CollectiveSVR):
     kernel, degree, coef0, max_iter, max_time
         As for :class:`SMOSVR`, without "precomputed".
     working_set : int or None
-        Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
+        Number of rows optimised per round. None lets the solver choose; 2 is one pair, as in standard SMO.
 
     Attributes
     ----------
     model_ : SVRModel
-        In pieces, one a rank, whose values add up.
+        Stored in pieces, one per rank, whose outputs add up.
     support_, dual_coef_
-        As of :class:`CASVR`, of this rank's piece.
+        As for :class:`CASVR`, for this rank's piece.
     intercept_ : ndarray, shape (1,)
     objective_ : float
-        Of the dual, maximised.
+        Maximum of the dual objective.
     sizes_ : ndarray of int64, shape (ranks,)
-        Support vectors of each rank.
+        Number of support vectors of each rank.
     solver_, n_iter_, fit_status_, n_features_in_
-        As of :class:`CASVR`, with one entry.
+        As for :class:`CASVR`, with one entry.
     cv_results_, best_params_, best_score_, best_index_
-        As of :class:`CASVR`; parts of about 2,000 rows are made for the search.
+        As for :class:`CASVR`; the search uses parts of about 2,000 rows made for it.
 
     Notes
     -----
-    See :func:`casvm.solver.distributed.solve`; without `comm` it is :class:`SMOSVR`'s solver.
+    For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVR`.
     """
 
     working_set: int | None = None
@@ -131,41 +131,41 @@ class DisSMOSVR(CollectiveSVR):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CASVR(CollectiveSVR):
-    """Support vector regression in parts: nothing is sent while the parts are trained (Algorithm 5).
+    """Support vector regression in parts, whose training sends nothing (as in Algorithm 5).
 
     Parameters
     ----------
     n_parts : int or None
-        Parts, P. None: one a rank.
+        Number of parts, P. None means one per rank.
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
-        "random" leaves rows where they are. Of a Partitioner its own parameters are used, but for `n_parts`, if that is
-        given here, and `random_state`.
+        "random" leaves rows on their rank. A Partitioner keeps its own parameters, except `random_state` and, if it is
+        given here, `n_parts`.
     n_divisions : int
-        Divide the rows so many times: the mean of the divisions' models answers.
+        Number of independent divisions of the rows into parts; predictions are averaged over them.
     overlap : float
-        Each part learns from so many times its own rows beside them, the closest ones of other parts. 1 doubles the
+        Train each part also on the closest rows of other parts, this many times its own number of rows. 1 doubles the
         rows of a part, which takes about four times as long. Not for "random".
     C, epsilon, gamma
-        A number as for :class:`SMOSVR`, of every part; "scale", which for C is the targets' deviation and for epsilon a
-        tenth of it; several values, or "grid" for values that are made up: those with the least squared error on rows
-        that are left out inside the parts are used, and no row travels.
+        A number as for :class:`SMOSVR`, the same for every part; or "scale": for C the targets' standard deviation, for
+        epsilon a tenth of it. With several values, or "grid" for default values, the setting with the smallest squared
+        error on left-out rows inside the parts is chosen; no rows are sent.
     cv : int or None
-        Folds of that choice. None: 5; of more than 5,000 rows a tenth judges.
+        Number of folds for this choice. None means 5, or with more than 5,000 rows one held-out tenth.
     tol : float, "scale" or None
         Largest violation of the optimality conditions at which training stops. A number is in the units of the targets,
-        "scale" is a thousandth of their deviation. None is "scale" if C or epsilon is "scale" or "grid", and 0.001
-        otherwise.
+        and "scale" is a thousandth of their standard deviation. None means "scale" if C or epsilon is "scale" or
+        "grid", and 0.001 otherwise.
     kernel, degree, coef0, max_iter, max_time
         As for :class:`SMOSVR`, without "precomputed".
     solver : str
-        "smo", or another solver of regressions that is registered in :mod:`cacore.svm.solvers`.
+        Solver of each part: "smo", or another regression solver registered in :mod:`cacore.svm.solvers`.
     route : {"nearest", "soft", "all"}
-        The nearest centre's model answers; the nearest four's values, weighted by distance; or the mean of all values,
-        which suits "random".
+        Models that predict a row: the model of the nearest centre; the nearest four, with predictions weighted by
+        distance; or all, with the mean prediction, which suits "random".
     standardize : bool
-        Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
+        Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
     cache_gib : float
-        Memory of a rank for kernel values and packed rows of the parts it works on.
+        Memory per rank for kernel values and packed rows of the parts being trained.
     random_state : int, RandomState or None
     comm : mpi4py communicator or None
         With one, `fit`, `predict` and `score` take this rank's own rows and are collective calls.
@@ -174,24 +174,25 @@ class CASVR(CollectiveSVR):
     ----------
     model_ : SVRModel
     support_ : ndarray, shape (s,)
-        Global rows of the support vectors of this rank's parts, part by part.
+        Global row numbers of the support vectors of this rank's parts, part by part.
     dual_coef_ : ndarray, shape (1, s)
-        alpha - alpha* of these.
+        Coefficients alpha - alpha* of these support vectors.
     sizes_ : ndarray of int64, shape (P,)
-        Rows that each part learned from, those of all divisions one after the other, as all that has an entry a part.
+        Number of rows each part was trained on. Attributes with one entry per part list the parts of all divisions one
+        after the other.
     centers_ : ndarray, shape (P, d)
     solver_ : dict of str to ndarray
-        An entry a part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values, converged.
+        One entry per part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values, converged.
     n_iter_ : ndarray of int64, shape (P,)
     cv_results_, best_params_, best_score_, best_index_
-        As :class:`sklearn.model_selection.GridSearchCV` has them, where settings were compared: scores are R^2.
+        As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared; scores are R^2.
     fit_status_ : int
         0 if all parts met the tolerance, 1 otherwise.
     n_features_in_ : int
 
     Notes
     -----
-    What :class:`SMOSVR` costs on a part's rows, for each part. Training moves no bytes between ranks.
+    Each part costs what :class:`SMOSVR` does on its rows. Training sends nothing between ranks.
     """
 
     n_parts: int | None = field(default=None, kw_only=False)

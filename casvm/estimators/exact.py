@@ -40,7 +40,7 @@ from partition.redistribute import Parts
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OneProcessSVC(Probabilistic, Labelled, OneProcess):
-    """Training, prediction and fitted attributes of the classifiers; C or nu is theirs."""
+    """The base of the classifiers: training, prediction and fitted attributes; subclasses add C or nu."""
 
     decision_function_shape: str = "ovr"
 
@@ -49,8 +49,8 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
 
-        With a precomputed kernel, `X` is K, shape (n, n). Raises InputError, a ValueError, on what cannot
-        be used; warns with ConvergenceWarning if a limit was reached.
+        With a precomputed kernel, `X` is K, shape (n, n). Invalid input raises an InputError, a ValueError. A
+        ConvergenceWarning is issued if a limit was reached.
         """
         comm = Communicator()
         train = self._labelled(X, y, sample_weight)
@@ -70,7 +70,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
             setting.cache_bytes, watch=setting.watch, nu=self._nu(),
         )  # fmt: skip
         if len(part.classes) < len(classes):
-            raise InputError("a class has no row with a positive weight")
+            raise InputError("sample_weight: a class has no row with a positive weight")
         model = SVMModel(
             method=self._method, classes=classes, kernel=setting.kernel, C=self._bound(options, solutions),
             **self._one_part(train.X, part),
@@ -87,20 +87,20 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
     def _calibrated(
         self, rows: Samples, form: str, setting: Setting, solutions: list[Solution], comm: Communicator
     ) -> Calibrator:
-        """The calibrator of probabilities, from rows that are left out."""
+        """Calibrator of probabilities, fitted to decisions on left-out rows."""
         k = len(self.classes_)
         folds = folds_to_leave_out(np.bincount(rows["code"][rows["C"] > 0], minlength=k))
         training = PartTraining(setting.kernel, setting.limits, setting.cache_bytes)
-        # A solution of nu-SVC is one of C-SVC with C = 1 / r.
+        # A solution of nu-SVC also solves C-SVC with C = 1 / r.
         bounds = None if self._nu() is None else np.array([one.margin for one in solutions])
         return Calibrator.fit(form, left_out(rows, k, folds, training, bounds), k * (k - 1) // 2, comm)
 
     def _options(self, factor: ClassWeight) -> SVMOptions:
-        """The options of training, given the weights of the classes."""
+        """Options of training, given the weights of the classes."""
         raise NotImplementedError
 
     def _chosen(self, rows: Samples, options: SVMOptions, comm: Communicator) -> SVMOptions:
-        """The options with what is chosen from the rows, with the columns "code" and "C"."""
+        """The options after a search on the rows, which have the columns "code" and "C"."""
         return options
 
     def _nu(self) -> float | None:
@@ -108,11 +108,11 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         return None
 
     def _bound(self, options: SVMOptions, solutions: list[Solution]) -> float:
-        """The C of the model."""
+        """C of the model."""
         return float(options.C)
 
     def _take(self, part: PartSVM, solutions: list[Solution]) -> None:
-        """The fitted attributes of the one part."""
+        """Set the fitted attributes from the single part."""
         self.intercept_ = -part.b if len(self.classes_) == 2 else part.b
         self.n_iter_ = np.array([one.iterations for one in solutions])
         self.objective_ = np.array([one.objective for one in solutions])
@@ -147,81 +147,82 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SMOSVC(OneProcessSVC):
-    """Kernel SVM by the exact solver, in one process and all its threads.
+    """Kernel SVM by the exact solver, in one process with all its threads.
 
     Parameters
     ----------
     C : float, list of float or "grid"
-        Bound of the coefficients. Of several, the best one by cross-validation; "grid": 10 from 0.1 to 1,000.
+        Upper bound of the coefficients. If several values are given, cross-validation chooses the best; "grid" means 10
+        values from 0.1 to 1,000.
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
-        Or "precomputed", or a callable ``k(A, B) -> K`` on blocks of rows, shape (len(A), len(B)), which may be called
-        from several threads at once; its model is not written to a file. scikit-learn's names "rbf" and "poly" are
-        understood, and its "laplacian" is "l1".
+        Or "precomputed", or a callable ``k(A, B) -> K`` on blocks of rows, with K of shape (len(A), len(B)). The
+        callable may be called from several threads at once, and its model cannot be saved. scikit-learn's names "rbf"
+        and "poly" are accepted, too; scikit-learn's "laplacian" is "l1" here.
     gamma : float, list of float or {"scale", "auto", "grid"}
         Gaussian exp(-gamma |x-z|^2); laplacian exp(-gamma |x-z|); matern32 (1 + r) exp(-r), r = sqrt(6 gamma) |x-z|;
         matern52 (1 + r + r^2/3) exp(-r), r = sqrt(10 gamma) |x-z|; l1 exp(-gamma |x-z|_1); rational
         (1 + gamma |x-z|^2 / degree)^-degree; polynomial (gamma x.z + coef0)^degree; sigmoid tanh(gamma x.z + coef0).
-        "scale" is 1 / (d var(X)), of laplacian its square root, of l1 1 / (d std(X)); "auto" is "scale" of a variance
-        of 1. "grid": 10 around 1 over the median squared distance.
+        "scale" is 1 / (d var(X)); for laplacian the square root of this, for l1 1 / (d std(X)). "auto" is "scale" with
+        a variance of 1. "grid" means 10 values around 1 over the median squared distance.
     degree : int
-        For "rational" at least 1; it costs about `degree` units of rounding.
+        At least 1 for "rational", where rounding errors grow with `degree`.
     coef0 : float
     tol : float
-        Largest violation of the optimality conditions at which training stops, as LIBSVM's.
+        Tolerance: training stops when the largest violation of the optimality conditions is below it, as in LIBSVM.
     class_weight : dict, "balanced" or None
     shrinking : bool
     decision_function_shape : {"ovr", "ovo"}
-        One column a class, or one a pair of classes; nothing to choose with two classes.
+        One column per class, or one per pair of classes; ignored with two classes.
     cache_gib : float
         Memory for kernel values and packed rows.
     max_iter : int
-        Pairs of rows optimised, of each problem of two classes; -1 for no limit.
+        Maximum number of pairs of rows to optimise in each two-class problem; -1 for no limit.
     max_time : float or None
-        Seconds, of each problem of two classes.
+        Time limit in seconds for each two-class problem.
     verbose : bool
-        Print how far it is, about once a second.
+        Print progress about once per second.
     cv : int or None
-        Stratified folds by which C and gamma are chosen, of more than 6,000 rows inside parts of about 2,000 that lie
-        together; then all rows are trained on once. None: 5 where there are several, or as many as the rarest class
-        has rows.
+        Number of stratified folds for choosing C and gamma. With more than 6,000 rows, settings are compared inside
+        parts of about 2,000 neighbouring rows; the final model is trained on all rows. None means 5 folds, or as many
+        as the rarest class has rows, if C or gamma has several values.
     scoring : str
-        What is compared: "accuracy", "balanced_accuracy", "f1", "precision", "recall", "jaccard", or an average of
-        one of the last four, as "f1_macro".
+        Score to compare: "accuracy", "balanced_accuracy", "f1", "precision", "recall", "jaccard", or an average of one
+        of the last four, such as "f1_macro".
     probability : bool or {"sigmoid", "isotonic"}
-        Whether there is `predict_proba`. True is "sigmoid", Platt's; either is fitted to decisions on rows that are
-        left out, of one to five stratified folds: as many as 5,000 rows of each pair of classes need. Several classes
-        by pairwise coupling, as in LIBSVM.
+        Enable `predict_proba`. True means "sigmoid" (Platt scaling). The sigmoid or isotonic curve is fitted to
+        decisions on left-out rows, from one to five stratified folds: enough for 5,000 rows of each pair of classes.
+        More than two classes use pairwise coupling, as in LIBSVM.
 
     Attributes
     ----------
     classes_ : ndarray, shape (k,)
     support_ : ndarray, shape (s,)
-        Rows of the support vectors, class by class.
+        Row indices of the support vectors, class by class.
     support_vectors_ : ndarray or CSR, shape (s, d)
     n_support_ : ndarray, shape (k,)
     dual_coef_ : ndarray, shape (k - 1, s)
         Coefficients in scikit-learn's layout.
     intercept_ : ndarray, shape (k (k - 1) / 2,)
     coef_ : ndarray or CSR, shape (k (k - 1) / 2, d)
-        Of the linear kernel.
+        Weights of the features; only for the linear kernel.
     probA_, probB_ : ndarray, shape (k (k - 1) / 2,)
-        Of the sigmoids, as SVC's.
+        Parameters of the sigmoids, as in SVC.
     objective_ : ndarray, shape (k (k - 1) / 2,)
-        Of the dual, maximised.
+        Maximum of the dual objective.
     gap_, n_iter_ : ndarray, shape (k (k - 1) / 2,)
-        Violation left; pairs of rows optimised.
+        Remaining violation, and number of pairs of rows optimised.
     fit_status_ : int
         0 if all problems met the tolerance, 1 otherwise.
     cv_results_, best_params_, best_score_, best_index_
-        As of :class:`sklearn.model_selection.GridSearchCV`, where there was a choice or `cv` was given; settings that
-        were ended early, "ended", have scores of their first folds only, and rank last.
+        As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared or `cv` was given. Settings
+        marked "ended" were dropped early: they have scores of their first folds only, and rank last.
     model_ : SVMModel
         ``model_.save(path)`` writes it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
     n_features_in_ : int
 
     Notes
     -----
-    About 2 s n nnz flops for s support vectors among n rows of nnz nonzeros, on all threads; see
+    Training takes about 2 s n nnz flops for s support vectors among n rows with nnz nonzeros each, on all threads; see
     :func:`casvm.solver.smo.solve`. Probabilities cost what :func:`casvm.methods.left_out.left_out` does.
     """
 
@@ -237,7 +238,7 @@ class SMOSVC(OneProcessSVC):
         return options
 
     def _chosen(self, rows: Samples, options: SVMOptions, comm: Communicator) -> SVMOptions:
-        """The options with the C and gamma of a search, where there is a choice."""
+        """The options with the C and gamma that a search chose, if there are several."""
         found = None
         if options.searches:
             found = choose(rows, self.classes_, options, self._precomputed, comm)
@@ -250,20 +251,20 @@ class SMOSVC(OneProcessSVC):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SMONuSVC(OneProcessSVC):
-    """nu-SVC by the exact solver, in one process and all its threads.
+    """nu-SVC by the exact solver, in one process with all its threads.
 
-    Parameters, attributes and cost are those of :class:`SMOSVC`, but for C and its search. LIBSVM's formulation, scaled
-    as LIBSVM does to a margin of 1, for each pair of classes.
+    Parameters, attributes and cost are those of :class:`SMOSVC`, except C and the search. The formulation is LIBSVM's:
+    for each pair of classes, the solution is scaled to a margin of 1.
 
     Parameters
     ----------
     nu : float
-        Above 0, at most 1: at most this share of the rows are errors, at least this share support vectors. It is
-        infeasible above twice the share of the smaller class.
+        Upper bound on the share of margin errors, and lower bound on the share of support vectors; above 0, at most 1.
+        The problem is infeasible if nu exceeds twice the share of the smaller class.
     kernel, gamma, degree, coef0, tol, class_weight, shrinking, decision_function_shape, cache_gib, max_iter
-        As for :class:`SMOSVC`. Weights multiply the bound of a row's coefficient, which is 1 before the scaling.
+        As for :class:`SMOSVC`. Weights multiply the bound of a row's coefficient, which is 1 before scaling.
     max_time, verbose, probability
-        As for :class:`SMOSVC`. Folds are solved as C-SVC with the C that is 1 over the margin of all rows.
+        As for :class:`SMOSVC`. Folds are solved as C-SVC with C = 1 / margin of the solution on all rows.
     """
 
     nu: float = 0.5
@@ -279,34 +280,34 @@ class SMONuSVC(OneProcessSVC):
         return float(self.nu)
 
     def _bound(self, options: SVMOptions, solutions: list[Solution]) -> float:
-        """1 / r, of the pair of classes where that is largest."""
+        """The largest 1 / r of any pair of classes, where r is the margin."""
         return max(one.margin for one in solutions)
 
 
 def choose(
     rows: Samples, classes: NDArray[Any], options: SVMOptions, precomputed: bool, comm: Communicator
 ) -> Results | None:
-    """C and gamma by cross-validation inside parts of these rows.
+    """Search for C and gamma by cross-validation inside parts of these rows.
 
     Parameters
     ----------
     rows : Samples
-        With the columns "code" of the class and "C", what C is multiplied by; X is K, shape (n, n), if `precomputed`.
+        Columns: "code" of the class, and "C", the factor of C. X is K, shape (n, n), if `precomputed`.
     classes : ndarray, shape (k,)
     options : SVMOptions
-        Without a limit of memory: what the machine has left is asked for here.
+        Its memory limit is ignored; the memory available on this machine is used instead.
     precomputed : bool
     comm : Communicator
 
     Returns
     -------
     Results or None
-        See :func:`casvm.search.choose.search`, whose cost this is.
+        See :func:`casvm.search.choose.search`, also for the cost.
 
     Raises
     ------
     InputError
-        As there.
+        As raised there.
     """
     limit = memory.limit_per_rank(comm)
     if precomputed:
@@ -318,7 +319,7 @@ def choose(
 
 
 def expose_search(estimator: Any, found: Results | None) -> None:
-    """Give an estimator the attributes of a search that :class:`sklearn.model_selection.GridSearchCV` has."""
+    """Set the attributes that :class:`sklearn.model_selection.GridSearchCV` has, if there was a search."""
     for name in ("cv_results_", "best_index_", "best_params_", "best_score_"):
         vars(estimator).pop(name, None)
     if found is None:
@@ -330,7 +331,7 @@ def expose_search(estimator: Any, found: Results | None) -> None:
 
 
 def expose(estimator: Any, model: SVMModel) -> None:
-    """Give an estimator the fitted attributes that SVC has, of this process' parts together."""
+    """Set the fitted attributes that SVC has, from all parts of this process."""
     estimator.model_, estimator.classes_ = model, model.classes
     k, parts = len(model.classes), list(model.parts.values())
     codes = np.concatenate([part.codes for part in parts])
@@ -339,6 +340,6 @@ def expose(estimator: Any, model: SVMModel) -> None:
     estimator.support_ = rows[order].astype(np.int32 if rows.size == 0 or rows.max() < 2**31 else np.int64)
     estimator.n_support_ = np.bincount(codes, minlength=k).astype(np.int32)
     coef = np.concatenate([part.spread(k) for part in parts], axis=1)[:, order]
-    estimator.dual_coef_ = -coef if k == 2 else coef  # a positive decision is for the second class
+    estimator.dual_coef_ = -coef if k == 2 else coef  # positive decisions mean the second class
     vectors = concatenate([part.X for part in parts])
     estimator.support_vectors_ = vectors if len(parts) == 1 and (np.diff(order) == 1).all() else vectors[order]

@@ -1,4 +1,4 @@
-"""The exact solver as scikit-learn estimators whose answer is a number a row: regression, and one class."""
+"""The exact solver as scikit-learn estimators with one real output per row: regression and one class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TRAIN = {"dtype": ("float64", "float32"), "ensure_min_samples": 2, **ROWS}
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OneProcessValues(OneProcess):
-    """Training, values and fitted attributes; what is solved is the estimators' own."""
+    """The base of these estimators: training, outputs and fitted attributes; subclasses define the dual."""
 
     _svm_type: ClassVar[str]
 
@@ -65,7 +65,7 @@ class OneProcessValues(OneProcess):
         return self
 
     def _params(self) -> dict[str, float]:
-        """C, epsilon and nu, as far as the estimator has them, checked."""
+        """The checked values of C, epsilon and nu, as far as the estimator has them."""
         checks = dict(zip(PARAMETERS, (None, at_least_zero, nu_share), strict=True))
         own = {name: check for name, check in checks.items() if hasattr(self, name)}
         return {
@@ -74,11 +74,11 @@ class OneProcessValues(OneProcess):
         }
 
     def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
-        """Solve the dual of rows with weights above 0."""
+        """Solve the dual; all weights are above 0."""
         raise NotImplementedError
 
     def _take(self, part: PartSVR, solution: Solution) -> None:
-        """The fitted attributes."""
+        """Set the fitted attributes."""
         self.support_ = part.rows.astype(np.int32 if part.rows.max(initial=0) < 2**31 else np.int64)
         self.support_vectors_, self.dual_coef_ = part.X, part.beta[None]
         self.n_support_ = np.array([len(part.rows)], np.int32)
@@ -91,23 +91,23 @@ class OneProcessValues(OneProcess):
         return np.asarray(part.X.T @ part.beta)[None]
 
     def _values(self, X: RowsLike) -> Vector:
-        """Values for `X`, shape (n, d)."""
+        """Outputs for `X`, shape (n, d)."""
         X = self._rows(X)
         return self.model_.parts[0].predict(X, self.model_.kernel)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Regressor(RegressorMixin, OneProcessValues):
-    """Targets, and predictions that are values."""
+    """The base of the regressors: they have targets and predict them."""
 
     C: float = 1.0
 
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and targets `y`, shape (n,); neither is changed.
 
-        With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 count as absent. Raises InputError, a
-        ValueError, on what cannot be used; warns with ConvergenceWarning if a limit was reached, and if all targets are
-        the same, which makes the model this number.
+        With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 are ignored. Invalid input raises an
+        InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached, and a warning if all targets
+        are equal, since the model is then this constant.
         """
         columns = columns_of(X, y)
         X, y = validated(self, X, y, y_numeric=True, **_TRAIN)
@@ -117,7 +117,7 @@ class _Regressor(RegressorMixin, OneProcessValues):
             raise InputError(f"y: {error}") from error
         check_targets(targets, "y", LARGEST_TARGET, Communicator())
         if np.ptp(targets) == 0:
-            warnings.warn(f"all targets are {targets[0]:g}: the model is this number", stacklevel=2)
+            warnings.warn(f"all targets are {targets[0]:g}: the model is this constant", stacklevel=2)
         self._fit(X, targets, sample_weight)
         self._keep_names(columns)
         return self
@@ -129,49 +129,50 @@ class _Regressor(RegressorMixin, OneProcessValues):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SMOSVR(_Regressor):
-    """Support vector regression (epsilon-SVR) by the exact solver, in one process and all its threads.
+    """Support vector regression (epsilon-SVR) by the exact solver, in one process with all its threads.
 
     Parameters
     ----------
     C : float
-        Bound of the coefficients, times the weight of the row.
+        Upper bound of the coefficients' magnitude, multiplied by the weight of the row.
     epsilon : float
-        Errors up to it cost nothing; at least 0.
+        Errors up to this cost nothing; at least 0.
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
-        Or "precomputed", or a callable; all as for :class:`SMOSVC`.
+        Or "precomputed", or a callable; see :class:`SMOSVC`.
     gamma : float or {"scale", "auto"}
         As for :class:`SMOSVC`.
     degree : int
     coef0 : float
     tol : float
-        Largest violation of the optimality conditions at which training stops, as LIBSVM's, in units of the targets.
+        Tolerance: training stops when the largest violation of the optimality conditions is below it, as in LIBSVM. In
+        units of the targets.
     shrinking : bool
     cache_gib : float
         Memory for kernel values and packed rows.
     max_iter : int
-        Pairs of rows optimised; -1 for no limit.
+        Maximum number of pairs of rows to optimise; -1 for no limit.
     max_time : float or None
-        Seconds.
+        Time limit in seconds.
     verbose : bool
-        Print how far it is, about once a second.
+        Print progress about once per second.
 
     Attributes
     ----------
     support_ : ndarray, shape (s,)
-        Rows of the support vectors.
+        Row indices of the support vectors.
     support_vectors_ : ndarray or CSR, shape (s, d)
     n_support_ : ndarray, shape (1,)
     dual_coef_ : ndarray, shape (1, s)
-        alpha - alpha*.
+        Coefficients alpha - alpha*.
     intercept_ : ndarray, shape (1,)
     coef_ : ndarray or CSR, shape (1, d)
-        Of the linear kernel.
+        Weights of the features; only for the linear kernel.
     objective_ : float
-        Of the dual, maximised.
+        Maximum of the dual objective.
     gap_ : float
-        Violation left.
+        Remaining violation.
     n_iter_ : int
-        Pairs of rows optimised.
+        Number of pairs of rows optimised.
     fit_status_ : int
         0 if the tolerance was met, 1 otherwise.
     model_ : SVRModel
@@ -180,9 +181,10 @@ class SMOSVR(_Regressor):
 
     Notes
     -----
-    LIBSVM's problem, but with one variable a row, alpha - alpha*, and a kink at 0, where LIBSVM has two: rows of K are
-    n numbers wide, and the rows within epsilon of the model are shrunk together. About 2 s n nnz flops for s support
-    vectors among n rows of nnz nonzeros, on all threads; see :func:`casvm.solver.smo.solve`.
+    The problem is LIBSVM's, but with one variable per row, alpha - alpha*, whose objective has a kink at 0, instead of
+    LIBSVM's two. So rows of K have n values, and all rows within epsilon of the model can be shrunk. Training takes
+    about 2 s n nnz flops for s support vectors among n rows with nnz nonzeros each, on all threads; see
+    :func:`casvm.solver.smo.solve`.
     """
 
     epsilon: float = 0.1
@@ -196,26 +198,26 @@ class SMOSVR(_Regressor):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SMONuSVR(_Regressor):
-    """nu-SVR by the exact solver: nu in the place of epsilon, which the solution finds.
+    """nu-SVR by the exact solver: nu replaces epsilon, which the solution determines.
 
-    Parameters, attributes and cost are those of :class:`SMOSVR`, but for epsilon.
+    Parameters, attributes and cost are those of :class:`SMOSVR`, except epsilon.
 
     Parameters
     ----------
     nu : float
-        Above 0, at most 1: at most this share of the rows have errors above epsilon, at least this share are support
-        vectors.
+        Upper bound on the share of rows with errors above epsilon, and lower bound on the share of support vectors;
+        above 0, at most 1.
     C, kernel, gamma, degree, coef0, tol, shrinking, cache_gib, max_iter, max_time, verbose
         As for :class:`SMOSVR`.
 
     Attributes
     ----------
     epsilon_ : float
-        The one that was found.
+        Epsilon at the solution.
 
     Notes
     -----
-    Two variables a row here, alpha and alpha*, as LIBSVM has them: a row of K is computed once, and is 2n numbers wide.
+    Here each row has two variables, alpha and alpha*, as in LIBSVM; a row of K is computed once, and has 2n values.
     """
 
     nu: float = 0.5
@@ -233,21 +235,21 @@ class SMONuSVR(_Regressor):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SMOOneClassSVM(OutlierMixin, OneProcessValues):
-    """One-class SVM by the exact solver, in one process and all its threads.
+    """One-class SVM by the exact solver, in one process with all its threads.
 
-    Parameters, attributes and cost are those of :class:`SMOSVR`, but for C and epsilon.
+    Parameters, attributes and cost are those of :class:`SMOSVR`, except C and epsilon.
 
     Parameters
     ----------
     nu : float
-        Above 0, at most 1: at most this share of the rows are outliers, at least this share support vectors.
+        Upper bound on the share of outliers, and lower bound on the share of support vectors; above 0, at most 1.
     kernel, gamma, degree, coef0, tol, shrinking, cache_gib, max_iter, max_time, verbose
         As for :class:`SMOSVR`.
 
     Attributes
     ----------
     offset_ : float
-        The decision is :meth:`score_samples` less this.
+        The decision function is :meth:`score_samples` minus this.
     """
 
     nu: float = 0.5
@@ -255,10 +257,10 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
     _svm_type = "one_class"
 
     def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Train on `X`, shape (n, d), dense or CSR, which is not changed; `y` is not used.
+        """Train on `X`, shape (n, d), dense or CSR, which is not changed; `y` is ignored.
 
-        With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 count as absent. Raises InputError, a
-        ValueError, on what cannot be used; warns with ConvergenceWarning if a limit was reached.
+        With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 are ignored. Invalid input raises an
+        InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached.
         """
         columns = columns_of(X)
         X = validated(self, X, **_TRAIN)
@@ -275,20 +277,20 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
 
     @property
     def offset_(self) -> float:
-        """See the class."""
+        """Offset of the decision function from the scores."""
         check_is_fitted(self)
         return -float(self.intercept_[0])
 
     def decision_function(self, X: RowsLike) -> Vector:
-        """Decisions for `X`, shape (n, d), at least 0 for rows of the class: shape (n,)."""
+        """Decisions for `X`, shape (n, d): shape (n,), at least 0 for inliers."""
         return self._values(X)
 
     def score_samples(self, X: RowsLike) -> Vector:
-        """Decisions without the offset."""
+        """Scores for `X`, shape (n, d): decisions plus the offset."""
         values = self._values(X)
         return values + self.offset_
 
     def predict(self, X: RowsLike) -> NDArray[np.int64]:
-        """1 for rows of the class, -1 for others."""
+        """Predictions for `X`, shape (n, d): 1 for inliers, -1 for outliers."""
         values = self._values(X)
         return self.model_.answers(values)

@@ -1,4 +1,4 @@
-"""The base of the exact solver's estimators in one process: its parameters, its kernel, how it ended."""
+"""The base of the exact estimators in one process: parameters, kernel, and convergence warnings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from casvm.model.svr import PartSVR
 
 @dataclass(frozen=True)
 class Setting:
-    """The arguments of a solver beside the rows and their dual; see :class:`cacore.svm.dual.PartSolver`."""
+    """Arguments of a solver besides the rows and their dual; see :class:`cacore.svm.dual.PartSolver`."""
 
     kernel: Kernel | None
     limits: Limits
@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OneProcess(KernelMachine):
-    """Parameters of the solver, and its steps that do not depend on what is solved."""
+    """Parameters of the solver, and the steps of training that all problems share."""
 
     shrinking: bool = True
     verbose: bool = False
@@ -53,11 +53,11 @@ class OneProcess(KernelMachine):
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     def _known(self) -> dict[str, object]:
-        """Options in place of this estimator's parameters: of a precomputed kernel nothing is evaluated."""
+        """Options that replace this estimator's parameters, since a precomputed kernel is not evaluated."""
         return {"kernel": "linear"} if self._precomputed else {}
 
     def _check_rows(self, X: Rows) -> None:
-        """Refuse rows to train on that the kernel cannot have."""
+        """Refuse training rows that do not suit the kernel."""
         if not self._precomputed:
             comm = Communicator()
             check_resolved(X, comm)
@@ -66,15 +66,15 @@ class OneProcess(KernelMachine):
         if X.shape[0] != X.shape[1]:
             raise InputError(f"a precomputed kernel must be square; this one has shape {tuple(X.shape)}")
         if sp.issparse(X):
-            raise InputError("a precomputed kernel has to be dense")
+            raise InputError("a precomputed kernel must be dense")
 
     def _switches(self) -> tuple[bool, bool]:
-        """The switches to shrink and to print, checked."""
+        """The checked values of `shrinking` and `verbose`."""
         shrinking, verbose = (yes_or_no(getattr(self, name), f"{name} =") for name in ("shrinking", "verbose"))
         return shrinking, verbose
 
     def _setting(self, X: Rows, options: DualOptions, comm: Communicator) -> Setting:
-        """The arguments of the solver beside the rows and their dual."""
+        """Arguments of the solver besides the rows and their dual."""
         shrinking, verbose = self._switches()
         kernel = None
         if not self._precomputed:
@@ -87,7 +87,7 @@ class OneProcess(KernelMachine):
         )
 
     def _warn(self, solutions: list[Solution], depth: int) -> None:
-        """Keep whether all problems met the tolerance, and say so if one did not; `fit` is `depth` calls above."""
+        """Store whether all problems met the tolerance, and warn if one did not; `fit` is `depth` calls above."""
         late = [one for one in solutions if not one.converged]
         self.fit_status_ = int(bool(late))
         if late:
@@ -102,7 +102,7 @@ class OneProcess(KernelMachine):
             )
 
     def _one_part(self, X: Rows, part: PartSVM | PartSVR) -> dict[str, Any]:
-        """The fields of a model whose one part learnt from all rows."""
+        """Fields of a model with a single part trained on all rows."""
         n, d = X.shape
         return {
             "route": "nearest", "centers": np.zeros((1, d)), "sizes": np.array([n]), "owners": np.zeros(1, np.int64),
@@ -116,16 +116,16 @@ class OneProcess(KernelMachine):
 
     @property
     def coef_(self) -> NDArray[np.float64] | sp.csr_matrix:
-        """Weights of the features, a row per problem, of the linear kernel."""
+        """Weights of the features, one row per problem; only for the linear kernel."""
         check_is_fitted(self)
         if self.kernel != "linear":
-            raise AttributeError("coef_ is there for the linear kernel only")
+            raise AttributeError("coef_ is only available for the linear kernel")
         part = self.model_.parts[0]
         coef = self._linear(part)
         return sp.csr_matrix(coef) if sp.issparse(part.X) else np.ascontiguousarray(coef)
 
     def _linear(self, part: Any) -> NDArray[np.float64]:
-        """These weights, of the part's model."""
+        """Compute `coef_` from the part's model."""
         raise NotImplementedError
 
     def _rows(self, X: RowsLike, least: int = 1) -> Rows:

@@ -1,4 +1,4 @@
-"""The algorithms that train this family's methods; each is loaded when it is called, and not for ``--help``."""
+"""The trainers of the SVM methods; each is imported when called, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def in_parts(
     method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Dataset | None = None
 ) -> ClassFit:
-    """One classifier per part; see :func:`casvm.methods.parts.fit`."""
+    """Train one classifier per part; see :func:`casvm.methods.parts.fit`."""
     from casvm.methods.parts import fit
 
     return _trained(fit, method, train, options, comm)
@@ -32,7 +32,7 @@ def in_parts(
 def in_a_tree(
     method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Dataset | None = None
 ) -> ClassFit:
-    """A tree of merges; see :func:`casvm.methods.tree.fit`."""
+    """Train a tree of merges; see :func:`casvm.methods.tree.fit`."""
     from casvm.methods.tree import fit
 
     return _trained(fit, method, train, options, comm)
@@ -41,7 +41,7 @@ def in_a_tree(
 def of_all_rows(
     method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Dataset | None = None
 ) -> ClassFit:
-    """One problem of all rows; see :func:`casvm.methods.dissmo.fit`."""
+    """Solve one problem of all rows; see :func:`casvm.methods.dissmo.fit`."""
     from casvm.methods.dissmo import fit
 
     return _trained(fit, method, train, options, comm)
@@ -50,14 +50,14 @@ def of_all_rows(
 def of_values(
     method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator, test: Dataset | None = None
 ) -> SVMFit[SVRModel]:
-    """Regression or one class, in parts or of all rows; see :func:`casvm.methods.parts.fit_values`."""
+    """Train a regression or one-class SVM, in parts or of all rows; see :func:`casvm.methods.parts.fit_values`."""
     from casvm.methods.parts import fit_values
 
     return fit_values(method, train, options, comm)
 
 
 def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:
-    """The fit of this trainer, at a setting that is chosen, and in a metric that is learned, if they are asked for."""
+    """Fit with this trainer; before that, search for settings and learn a metric, if requested."""
     with comm.agreed():
         options.checked(method, comm.size)
     if options.searches and (method.one_model or options.metric != "none"):
@@ -74,7 +74,7 @@ def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOption
 def _with_probabilities(
     fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator
 ) -> ClassFit:
-    """The fit of this trainer, with probabilities of one model if they are asked for; parts fit theirs themselves."""
+    """Fit with this trainer, with probabilities if requested; training in parts calibrates them itself."""
     if options.probability is None or not method.one_model:
         return fit(method, train, options, comm)
     from casvm.methods.probability import fit_apart

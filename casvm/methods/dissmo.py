@@ -1,4 +1,4 @@
-"""Dis-SMO: one problem of all rows, of which every rank holds a share (Algorithm 1 on all ranks)."""
+"""Dis-SMO: one problem of all rows, distributed over the ranks (Algorithm 1 on all ranks)."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ Kept = dict[str, NDArray[Any]]
 
 
 def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> SVMFit[SVMModel]:
-    """Solve the problem of all rows, pair of classes by pair; a collective call.
+    """Solve the problem of all rows, for one pair of classes after the other; a collective call.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
 
     Raises
     ------
     InputError
-        As :meth:`casvm.tasks.task.SVMTask.prepared`.
+        As raised by :meth:`casvm.tasks.task.SVMTask.prepared`.
 
     Notes
     -----
-    See :func:`casvm.solver.distributed.solve`. No rank ever holds all rows, and the model stays in pieces.
+    For the cost, see :func:`casvm.solver.distributed.solve`. No rank ever holds all rows; the model stays in pieces.
     """
     task = ClassesTask.prepared(method, train, options, comm)
     rows = task.rows
@@ -68,14 +68,15 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
 
 
 def of_values(task: ValuesTask, comm: Communicator) -> SVMFit[SVRModel]:
-    """Solve the regression, or one class, of all rows; collective. See :func:`casvm.methods.parts.fit_values`."""
+    """Solve the regression or one-class problem of all rows; see :func:`casvm.methods.parts.fit_values`. Collective."""
     if task.searches:
         settle_values(task, comm)
     rows, options, problem = task.rows, task.options, task.problem
     with comm.agreed():
         cache_bytes = min(options.cache_bytes, 8 * task.n**2 + 2 * nbytes(rows.X))
         remedy = "use a smaller cache (--cache-gib), more ranks or --dtype float32"
-        memory.require(nbytes(rows.X) + cache_bytes, options.memory_limit, "a rank's rows and its kernel cache", remedy)
+        need = nbytes(rows.X) + cache_bytes
+        memory.require(need, options.memory_limit, "storing a rank's rows and its kernel cache", remedy)
     sizes = comm.allgather(np.array([len(rows)]))
     begun, advance = time.perf_counter(), options.progress("training", 1)
 
@@ -95,7 +96,7 @@ def of_values(task: ValuesTask, comm: Communicator) -> SVMFit[SVRModel]:
     seconds = time.perf_counter() - begun
     part = task.part(rows, done)
     if comm.rank:
-        part.b = np.zeros(1)  # once in all pieces together
+        part.b = np.zeros(1)  # only one piece has the intercept
     model, numbers = task.model_in_pieces(part, len(part.rows), comm), done["statistics"]
     numbers[STATISTICS.index("n_support")], numbers[STATISTICS.index("seconds")] = model.sizes.sum(), seconds
     with comm.uncounted():
@@ -107,7 +108,7 @@ def _together(
     task: ClassesTask | ValuesTask, X: Rows, dual: Dual, cache_bytes: int, advance: Advance,
     unfinished: Unfinished | None, comm: Communicator,
 ) -> Solution:  # fmt: skip
-    """This rank's share of the solution of a dual, of which every rank has some rows; collective."""
+    """This rank's share of the solution of a dual whose rows are distributed over the ranks; collective."""
     options = task.options
     return distributed.solve(
         X, dual, task.kernel, options.limits, cache_bytes, comm, options.working_set, told(advance, "training"),
@@ -118,7 +119,7 @@ def _together(
 def _resumed(
     task: ClassesTask | ValuesTask, name: str, work: Callable[[Unfinished | None], Kept], comm: Communicator
 ) -> Kept:
-    """The arrays of `work`, or of an earlier run, which goes on from the state that it left. Collective."""
+    """Arrays that `work` returns, read from the checkpoint if it holds them, or resumed from its state; collective."""
     unfinished = None if task.checkpoint is None else Unfinished(task.checkpoint, name, comm)
     done = remembered(task.checkpoint, name, lambda: work(unfinished), comm)
     if unfinished is not None:
@@ -127,7 +128,7 @@ def _resumed(
 
 
 def _pair_by_pair(task: ClassesTask, comm: Communicator) -> tuple[PartSVM, NDArray[np.float64]]:
-    """This rank's piece of the model, and the statistics of all ranks together."""
+    """This rank's piece of the model, and statistics summed over all ranks."""
     rows, codes, C, k = task.rows, task.rows["code"], task.rows["C"], len(task.classes)
     coef, b, collected = np.zeros((k - 1, len(codes))), np.zeros(k * (k - 1) // 2), []
     advance = task.progress("training", len(b))

@@ -1,8 +1,8 @@
-"""Decisions on rows that are left out of their part's models, from which probabilities are made.
+"""Decisions on left-out rows of a part, from which probabilities are calibrated.
 
-Folds are sets of rows of a part: nothing is sent. A problem of few rows has its kernel matrix in memory once for all of
-its folds, and those of many classes are cut out of the one of all rows; one of many rows is solved anew for each fold,
-by the part's own solver.
+Folds lie inside a part, so nothing is sent. A small problem keeps its kernel matrix in memory for all of its folds;
+with several classes, it is copied from the kernel matrix of all rows of the part. A large problem is solved again for
+each fold, by the part's own solver.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from casvm.search.path import along
 from casvm.solver.pair import padded
 from casvm.solver.part import fit_part
 
-LOOSE = 1e-2  # violation that is good enough: decisions within so much of the margin
+LOOSE = 1e-2  # tolerance that suffices here: decisions are accurate to this share of the margin
 MOST = 3000  # rows of a problem whose kernel matrix is kept for all folds
 
 
 @dataclass(frozen=True)
 class PartTraining:
-    """How a part is trained, but for its bounds.
+    """Settings with which a part is trained, except the bounds of alpha.
 
     Attributes
     ----------
     kernel : Kernel or None
-        None: rows are kernel values with all rows of the part.
+        None if rows are kernel values with all rows of the part.
     limits : Limits
     cache_bytes : int
     solver : str
@@ -49,32 +49,32 @@ class PartTraining:
     solver: str = DEFAULT
 
     def keeps(self, rows: int, side_by_side: int) -> bool:
-        """True if the kernel matrices of so many problems of so many rows are small, and fit into the cache."""
+        """True if problems of `rows` rows are small, and `side_by_side` of their kernel matrices fit in the cache."""
         known = self.kernel is not None and self.solver == DEFAULT
         return known and rows <= MOST and side_by_side * 2 * 8 * rows * padded(rows) <= self.cache_bytes
 
     @property
     def loose(self) -> Limits:
-        """Until decisions do not change by much."""
+        """Limits of the solver with a tolerance that suffices for decisions."""
         return Limits(max(LOOSE, self.limits.tol), self.limits.max_iter, self.limits.max_time)
 
 
 def left_out(
     rows: Samples, k: int, folds: int, training: PartTraining, bounds: NDArray[np.float64] | None = None
 ) -> LeftOutDecisions:
-    """Decisions of all pairs of the classes of a part, on their rows, each left out.
+    """Decisions of all pairs of a part's classes on left-out rows.
 
     Parameters
     ----------
     rows : Samples
-        Of a part, with the columns "code" of the class and "C", the bound of alpha; rows of bound 0 count as absent.
+        Rows of a part, with the columns "code" of the class and "C", the bound of alpha; rows of bound 0 are ignored.
     k : int
-        Classes of all parts.
+        Number of classes in all parts.
     folds : int
-        Of how many of five folds rows are left out.
+        Number of folds, among five, that are left out in turn.
     training : PartTraining
     bounds : ndarray, shape (k (k - 1) / 2,), optional
-        By which the bounds are multiplied in each pair.
+        Factor of the bounds in each pair.
 
     Returns
     -------
@@ -83,9 +83,10 @@ def left_out(
 
     Notes
     -----
-    For each pair `folds` trainings on four fifths of its rows. Of a pair of at most 3,000 rows, m^2 kernel values once,
-    and that matrix in memory, in double precision at worst, for each thread. Of more than two classes those of all n
-    rows, once, where they fit beside it: n^2 values, and not about 2 n^2 (k - 1) / k.
+    Each pair is trained `folds` times on four fifths of its rows. For a pair of m rows, at most 3,000, m^2 kernel
+    values are computed once; each thread holds one such matrix, in double precision at worst. With more than two
+    classes, the n^2 kernel values of all n rows are computed once, if they fit in memory as well, instead of about
+    2 n^2 (k - 1) / k.
     """
     codes, C = rows["code"], rows["C"]
     fold = stratified(codes, FOLDS)
@@ -119,16 +120,16 @@ def left_out(
 
 @dataclass(eq=False)
 class Whole:
-    """The kernel values of all rows of a part, of which each pair of classes needs some.
+    """The kernel matrix of all rows of a part, from which the matrix of each pair of classes is copied.
 
     Attributes
     ----------
     K : ndarray, shape (n, n)
-        Class by class.
+        Kernel values, with rows sorted by class.
     ends : ndarray of int64, shape (k + 1,)
         Where classes begin and end.
     spare : list of ndarray
-        Matrices of pairs that are done, whose memory is there already.
+        Matrices of finished pairs, for reuse.
     """
 
     K: NDArray[np.floating]
@@ -140,7 +141,7 @@ class Whole:
         cls, rows: Samples, present: NDArray[np.int64], training: PartTraining, C: float, counts: NDArray[np.int64],
         side_by_side: int,
     ) -> Whole | None:  # fmt: skip
-        """The values of the rows that are present; None if they do not fit beside the matrices of so many pairs."""
+        """Kernel matrix of the present rows; None if it does not fit beside the matrices of `side_by_side` pairs."""
         kernel, n, largest = training.kernel, len(present), int(np.sort(counts)[-2:].sum())
         assert kernel is not None
         dtype = precision(rows.X, [kernel], C, training.loose.tol)
@@ -152,7 +153,7 @@ class Whole:
         return cls(K, np.concatenate([[0], np.cumsum(counts)]))
 
     def of_pair(self, i: int, j: int) -> NDArray[np.floating]:
-        """The kernel values of the rows of two classes with each other, as the solver takes them."""
+        """Kernel matrix of the rows of two classes, padded for the solver."""
         sides = [slice(*self.ends[code : code + 2]) for code in (i, j)]
         sizes = [side.stop - side.start for side in sides]
         m = sum(sizes)
@@ -169,7 +170,7 @@ class Whole:
 
 
 def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[np.floating]:
-    """The kernel values of a pair's rows with each other, computed for this pair alone."""
+    """Kernel matrix of a pair's rows, computed for this pair alone."""
     kernel, m, X = training.kernel, len(chosen), rows.X[chosen]
     assert kernel is not None
     K = np.zeros((m, padded(m)), precision(X, [kernel], C, training.loose.tol))
@@ -178,7 +179,7 @@ def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C
 
 
 def _fill(K: NDArray[np.floating], X: Rows, kernel: Kernel) -> None:
-    """Kernel values of the rows with each other, in the first columns of K and its precision."""
+    """Write the kernel matrix of the rows to the first columns of K, in its precision."""
     points = points_of(X, kernel, K.dtype)
     values = K[:, : len(points)]
     kernel.compare_all(points, values)
@@ -186,7 +187,7 @@ def _fill(K: NDArray[np.floating], X: Rows, kernel: Kernel) -> None:
 
 
 def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) -> list[NDArray[np.bool_]]:
-    """Masks of the rows that are left out together, where both classes remain to learn from."""
+    """Masks of the rows to leave out together, for folds that keep rows of both classes."""
     held = [fold == f for f in range(folds)]
     return [one for one in held if one.any() and first[~one].any() and not first[~one].all()]
 
@@ -195,7 +196,7 @@ def _in_memory(
     K: NDArray[np.floating], first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int,
     limits: Limits,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Decisions on the rows of a pair, NaN where a row is not left out, from their kernel matrix."""
+    """Decisions on the left-out rows of a pair from its kernel matrix; NaN for rows never left out."""
     D, m = np.full(len(first), np.nan), len(first)
     most = PAIRS * m if limits.max_iter < 0 else limits.max_iter
     y = np.where(first, 1.0, -1.0)
@@ -209,7 +210,7 @@ def _by_solver(
     rows: Samples, chosen: NDArray[np.int64], first: NDArray[np.bool_], C: NDArray[np.float64],
     fold: NDArray[np.int64], folds: int, training: PartTraining,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Decisions on the rows of a pair, NaN where a row is not left out, from a training per fold."""
+    """Decisions on the left-out rows of a pair, by a full training per fold; NaN for rows never left out."""
     D, codes = np.full(len(chosen), np.nan), np.where(first, 0, 1)
     for held in _trainings(first, fold, folds):
         mine, others = chosen[~held], chosen[held]

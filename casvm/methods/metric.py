@@ -1,8 +1,8 @@
-"""A metric for kernel SVMs, learned in rounds by whichever method trains them.
+"""Learning a metric for kernel SVMs in rounds, with any training method.
 
-Validation rows are held out of all rounds. After each, the gradients of the decisions at some learning rows make the
-next metric (:mod:`cacore.data.metric`); the round with the fewest wrong answers on the validation rows is trained again
-on all rows. It may well be the first one: SVMs gain less by a metric than regression does.
+Validation rows are held out of all rounds. After each round, the gradients of the decision function at some training
+rows define the next metric (:mod:`cacore.data.metric`). The round with the smallest validation error is trained again
+on all rows. It is often the first one, without a metric: SVMs gain less from a metric than regression does.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ from casvm.model.model import SVMModel
 from casvm.options import SVMMethod, SVMOptions
 from partition.routing import nearest
 
-WHOLE = "whole"  # the training that is kept, in a checkpoint
-_ABSENT = np.iinfo(np.int64).max  # the place of rows of weight 0
+WHOLE = "whole"  # name of the final training in a checkpoint
+_ABSENT = np.iinfo(np.int64).max  # place of rows with weight 0
 
 Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], SVMFit[SVMModel]]
 
 
 def fit(train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, comm: Communicator) -> SVMFit[SVMModel]:
-    """Train in the best metric of some rounds; arguments and result are those of the trainer. Collective.
+    """Train with the best metric found in several rounds; collective.
+
+    Arguments and result are those of the trainer.
 
     Notes
     -----
-    Every round costs a training on 1 - `validation_fraction` of the rows, and sends what that sends; the validation
-    rows to their models; `SAMPLE` rows to all ranks; and an Allreduce of d x d numbers, or d (of the gradients of
-    those rows where one model lies on all ranks in pieces).
+    Every round trains on 1 - `validation_fraction` of the rows and sends what that training sends. It also sends the
+    validation rows to their models, `SAMPLE` rows to all ranks, and an Allreduce of d x d numbers, or d for a diagonal
+    metric. If the model is in pieces on all ranks, the Allreduce has the gradients at the sampled rows instead.
     """
     with comm.phase("read"):
         with comm.agreed():

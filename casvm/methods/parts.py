@@ -1,4 +1,4 @@
-"""Training in parts: see :func:`partition.in_parts.in_parts`, the frame of the methods that send nothing."""
+"""Training in parts: see :func:`partition.in_parts.in_parts`, the common procedure of methods that send nothing."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
     Raises
     ------
     InputError
-        On all ranks: options that make no sense, one class only, more parts than rows, memory that does not
-        suffice, a checkpoint of another run.
+        On all ranks: invalid options, a single class, more parts than rows, insufficient memory, or a checkpoint of
+        another run.
 
     Notes
     -----
-    Several values of C or gamma cost what :func:`casvm.search.choose.search` does, first. Then a
-    part costs what :func:`casvm.solver.smo.solve` does; this rank's rows, and the kernel caches. Training
-    sends nothing; partitioning sends nothing without a partitioner.
+    If there are several values of C or gamma, :func:`casvm.search.choose.search` comes first. Each part then costs
+    what :func:`casvm.solver.smo.solve` does. Memory holds this rank's rows and the kernel caches. Training sends
+    nothing; partitioning sends nothing if the method has no partitioner.
     """
     return in_parts(ClassesTask.prepared(method, train, options, comm), comm)
 
@@ -43,14 +43,15 @@ def fit_values(method: ValueMethod, train: Dataset, options: ValueOptions, comm:
     Raises
     ------
     InputError
-        On all ranks: options that make no sense, rows that do not fit together or cannot be used, more parts than rows,
-        memory that does not suffice, a checkpoint of another run.
+        On all ranks: invalid options or rows, more parts than rows, insufficient memory, or a checkpoint of another
+        run.
 
     Notes
     -----
-    Exactly: see :func:`casvm.solver.distributed.solve`, and on one rank without a working set
-    :func:`casvm.solver.smo.solve`; the model stays in pieces. A part costs what the latter does; this rank's rows, and
-    the kernel caches. Training parts sends nothing; partitioning sends nothing for "random".
+    With `exact`, the cost is that of :func:`casvm.solver.distributed.solve`, or of :func:`casvm.solver.smo.solve` on
+    one rank without a working set, and the model stays in pieces. Otherwise each part costs what
+    :func:`casvm.solver.smo.solve` does. Memory holds this rank's rows and the kernel caches. Training in parts sends
+    nothing; partitioning sends nothing for "random".
     """
     task = ValuesTask.prepared(method, train, options, comm)
     return dissmo.of_values(task, comm) if options.exact else in_parts(task, comm)

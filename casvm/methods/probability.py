@@ -1,7 +1,7 @@
-"""Probabilities of one model of all rows: the method trains anew without a fold, whose rows the new model then judges.
+"""Probabilities for a model of all rows, calibrated by training again without each of some folds.
 
-The folds are those of all ranks' rows, the same on any number of ranks, and as few as two numbers of a sigmoid need
-(:func:`cacore.probability.left_out.folds_to_leave_out`).
+The folds divide the rows of all ranks, in the same way on any number of ranks. Only as many folds are left out as the
+two parameters of a sigmoid need (:func:`cacore.probability.left_out.folds_to_leave_out`).
 """
 
 from __future__ import annotations
@@ -29,22 +29,25 @@ Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], SVMFit[SVMMod
 def fit_apart(
     fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator
 ) -> SVMFit[SVMModel]:
-    """Train, and then without each of some folds; collective. Arguments and result are those of the trainer.
+    """Train, then calibrate by training again without each of some folds; collective.
+
+    Arguments and result are those of the trainer.
 
     Raises
     ------
     InputError
-        On all ranks: as of the trainer; memory that does not suffice for a second copy of a rank's rows.
+        On all ranks: errors of the trainer, or insufficient memory for a second copy of a rank's rows.
 
     Notes
     -----
-    One to five trainings of four fifths of the rows, to a violation of 0.01, and a prediction of the others; it sends
-    what these send, and an Allreduce of 6 numbers a pair of classes for each step of Newton's method.
+    One to five further trainings on four fifths of the rows, to a tolerance of 0.01, and predictions for the other
+    rows. These are sent as usual; in addition, each step of Newton's method sends an Allreduce of 6 numbers per pair of
+    classes.
     """
     X, y, weights = train.X, train.target(), train.row_weights()
     with comm.agreed():
         remedy = "use more ranks, or leave --probability out"
-        memory.require(2 * nbytes(X), options.memory_limit, "a rank's rows, and a copy of most of them", remedy)
+        memory.require(2 * nbytes(X), options.memory_limit, "storing a rank's rows and a copy of them", remedy)
     fitted = fit(method, train, replace(options, probability=None), comm)
     model = fitted.model
     k, there = len(model.classes), np.flatnonzero(weights > 0)

@@ -1,4 +1,4 @@
-"""The memory that problems need, and what is reported about their solutions."""
+"""Memory checks for SVM problems, and the statistics of their solutions in the report."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from casvm.volume import Terms
 from partition.redistribute import Parts
 
 STATISTICS = ("iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values")
-_COLUMN_BYTES = 64  # in memory, of a row in a file: its class, bound, number, place, coefficients
+_COLUMN_BYTES = 64  # memory per row stored in a file: its class, bound, number, place, coefficients
 _COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
 
 
 def check_memory(rows: int, options: DualOptions, largest: int | None = None, ranks: int = 0) -> None:
-    """Refuse what cannot fit: `rows` bytes of rows, and the kernel cache.
+    """Raise a MemoryLimitError if `rows` bytes of rows and the kernel cache do not fit.
 
-    Of parts, which may lie in a file, `ranks` is how many there are.
+    `ranks` is the number of ranks if the rows are parts, which could also be kept in a file, and otherwise 0.
 
-    Where no problem has more than `largest` dense rows, the cache, which the solver's copy of the rows is part of, is
-    never larger than these and two kernel matrices a thread, which Asy-GCD's two levels of columns may take.
+    If no problem has more than `largest` dense rows, the cache (which includes the solver's copy of the rows) never
+    exceeds these rows and two kernel matrices per thread, the most that Asy-GCD's two levels of columns take.
     """
     cache = options.cache_bytes
     if largest is not None:
@@ -37,17 +37,17 @@ def check_memory(rows: int, options: DualOptions, largest: int | None = None, ra
     remedy = (
         f"use a smaller cache (--cache-gib), more ranks{enough}{', --out-of-core' if ranks else ''} or --dtype float32"
     )
-    memory.require(rows + cache, options.memory_limit, "a rank's rows and its kernel cache", remedy)
+    memory.require(rows + cache, options.memory_limit, "storing a rank's rows and its kernel cache", remedy)
 
 
 def check_parts(parts: Parts, held: int, options: DualOptions, ranks: int = 0) -> None:
-    """Refuse parts in memory, and `held` bytes of rows in all, that do not fit; see :func:`check_memory`."""
+    """Refuse parts in memory that do not fit, given `held` bytes of rows in all; see :func:`check_memory`."""
     largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
     check_memory(held, options, largest, ranks)
 
 
 def check_parts_at_a_time(parts: Parts, options: DualOptions) -> None:
-    """Refuse parts of rows in a file where those that are solved side by side do not fit, with as many as would."""
+    """Refuse parts in a file if those solved side by side do not fit; the error says how many would."""
     largest = int(np.diff(parts.bounds).max(initial=0))
     rows, columns = largest * parts.X.row_bytes, _COLUMN_BYTES * len(parts)
 
@@ -66,18 +66,18 @@ def check_parts_at_a_time(parts: Parts, options: DualOptions) -> None:
 
 
 def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cost of training on so many rows, in any unit: a fitted power."""
+    """Predicted cost of training on `rows` rows, in arbitrary units: a fitted power law."""
     return rows**1.7
 
 
 def named(numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-    """The columns of lines of statistics, by name."""
+    """Columns of the table of statistics, by name."""
     columns = dict(zip(STATISTICS, numbers.T, strict=False))
     return {name: values.astype(np.int64) if name in _COUNTS else values for name, values in columns.items()}
 
 
 def not_met(numbers: NDArray[np.float64], tol: float, what: str) -> list[str]:
-    """A line about the problems that stopped at a limit, if there are any."""
+    """A note on the problems that stopped at a limit, if there are any."""
     late = numbers[numbers[:, len(STATISTICS)] == 0]
     if not len(late):
         return []
@@ -90,7 +90,7 @@ def not_met(numbers: NDArray[np.float64], tol: float, what: str) -> list[str]:
 
 
 def told(advance: Advance, label: str) -> Callable[[Progress], None]:
-    """A callback that shows how far a solver of one large problem is."""
+    """Callback that shows the progress of the solver of one large problem."""
 
     def tell(now: Progress) -> None:
         advance(0, f"{label}: violation {now.gap:.3g} after {now.iterations:,} pairs, {now.active:,} rows active")
@@ -99,6 +99,6 @@ def told(advance: Advance, label: str) -> Callable[[Progress], None]:
 
 
 def terms(sizes: NDArray[np.int64], nonzeros: float, rounds: int, solver: dict[str, NDArray[Any]]) -> Terms:
-    """The terms of the volume: parts of these sizes, nonzeros a row, rounds of K-means, and the solver's statistics."""
+    """Variables of the predicted volume, from part sizes, nonzeros per row, K-means rounds and solver statistics."""
     support, iterations = int(solver["n_support"][-1]), int(solver["iterations"].sum())
     return Terms(int(sizes.sum()), nonzeros, len(sizes), support, iterations, rounds)

@@ -1,4 +1,4 @@
-"""Settings before training, chosen in parts that are made for it, where training itself ends in one model."""
+"""Choice of settings before training one model of all rows, in parts made for the search."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from casvm.tasks.values import ValuesTask
 from partition.divide import divide, hand_out
 from partition.redistribute import Parts, assign_owners
 
-PARTITIONER = "kbalance"  # of parts that are made for the search
-_COPIES = "a rank's rows, and two copies of them in the search"
+PARTITIONER = "kbalance"  # makes the parts for the search
+_COPIES = "storing a rank's rows and two copies for the search"
 
 Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], SVMFit[SVMModel]]
 
@@ -29,20 +29,20 @@ Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], SVMFit[SVMMod
 def settle_apart(
     train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, comm: Communicator
 ) -> SVMFit[SVMModel]:  # fmt: skip
-    """Train at the setting that a search in parts of about 2,000 rows, or of all of few rows, has found; collective.
+    """Search for C and gamma in parts of about 2,000 rows, or on all rows if they are few, then train; collective.
 
-    For methods whose training ends in one model of all rows, and for those that learn a metric. Arguments and result
-    are those of the trainer.
+    Used by methods whose training ends in one model of all rows, and by methods that learn a metric. Arguments and
+    result are those of the trainer.
 
     Raises
     ------
     InputError
-        On all ranks: as of the trainer and the search; memory that does not suffice for two copies of a rank's rows.
+        On all ranks: errors of the trainer or the search, or insufficient memory for two copies of a rank's rows.
 
     Notes
     -----
-    The rows travel once, in a copy, to parts that K-balance makes, so that kernels see as many near rows there as in
-    all rows; then what :func:`casvm.search.choose.search` costs.
+    A copy of each row is sent once, to parts made by K-balance: neighbours stay together, so that the parts suggest the
+    same gamma as all rows. The search costs what :func:`casvm.search.choose.search` does.
     """
     own = nbytes(rows.X)
     with comm.agreed():
@@ -64,7 +64,7 @@ def settle_apart(
 
 
 def settle_values(task: ValuesTask, comm: Communicator) -> None:
-    """Choose C, epsilon and gamma of a regression of all rows in such parts, made of a copy of its rows; collective."""
+    """Choose C, epsilon and gamma for a regression of all rows, in parts made from a copy of them; collective."""
     rows, options = task.rows, task.options
     with comm.agreed():
         remedy = "use more ranks, or give one value of C, epsilon and gamma"
@@ -76,7 +76,7 @@ def settle_values(task: ValuesTask, comm: Communicator) -> None:
 
 
 def _parts(rows: Samples, n: int, seed: int, comm: Communicator) -> tuple[Parts, int]:
-    """Parts of about 2,000 of these n rows of all ranks, or one of few rows; and their number. Collective."""
+    """Divide the n rows of all ranks into parts of about 2,000, or one part if n is small; and P. Collective."""
     with comm.phase("partition"):
         P = -(-n // ROWS) if n > WHOLE else 1
         division = divide(PARTITIONER, P, rows.X, comm, seed)
@@ -85,5 +85,5 @@ def _parts(rows: Samples, n: int, seed: int, comm: Communicator) -> tuple[Parts,
 
 
 def _within(options: SVMOptions, name: str) -> Checkpoint | None:
-    """The checkpoint's folder of this name; its two runs are each their own."""
+    """A checkpoint in a subfolder of this name: search and training have one each."""
     return None if options.checkpoint is None else options.checkpoint.within(name)

@@ -1,8 +1,7 @@
-"""Trees of merges (section 2.2, Fig. 2.1): parts are solved side by side, then two by two together, down to one.
+"""Trees of merges (section 2.2, Fig. 2.1): parts are solved in parallel, then merged two by two until one is left.
 
-What goes up is each problem's support vectors (Cascade, DC-Filter) or all of its rows (DC-SVM), with their
-alpha, from which the merged problem starts. A part that is left over waits for a partner a layer further up, so
-that any number of parts will do.
+Each problem passes up its support vectors (Cascade, DC-Filter) or all of its rows (DC-SVM). Their alpha are the start
+of the merged problem. An unpaired part moves up and is merged in a later layer, so any number of parts is possible.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from partition.in_parts import solve_all
 from partition.redistribute import Parts
 from partition.task import SolvedPart
 
-_SETTLED = 1e-3  # times tol: the relative change of the objective at which another pass would change nothing
+_SETTLED = 1e-3  # passes stop once the relative change of the objective is below this times tol
 
 
 def merged(left: Samples, right: Samples) -> Samples:
-    """Both nodes' rows, each once; if some are in both, the mean of both solutions, which is as feasible as they."""
+    """Rows of both nodes, each once; if any row is in both, the mean of the two solutions, which is feasible."""
     every = Samples.stacked([left, right])
     unique, first, home = np.unique(every["row"], return_index=True, return_inverse=True)
     if len(unique) == len(every):
@@ -45,14 +44,14 @@ def merged(left: Samples, right: Samples) -> Samples:
 
 
 def solved(node: Samples, part: PartSVM) -> Samples:
-    """The node's rows with the coefficients of its solution."""
+    """The node's rows, with the coefficients of its solution."""
     coef = np.zeros_like(node["coef"])
     coef[placed(part.rows, node["row"])] = part.spread(coef.shape[1] + 1).T
     return Samples(node.X, {**node.columns, "coef": coef})
 
 
 def filtered(node: Samples) -> Samples:
-    """The support vectors, and every row of a class that has none here: this problem says nothing about it."""
+    """The support vectors, and all rows of classes without any, on which this problem has no information."""
     support = node["coef"].any(axis=1)
     known = np.isin(node["code"], node["code"][support])
     return node.take(np.flatnonzero(support | ~known))
@@ -60,7 +59,7 @@ def filtered(node: Samples) -> Samples:
 
 @dataclass(frozen=True)
 class Place:
-    """A problem of the tree: its children in the layer before, its rank, and the rows below it."""
+    """A problem in the tree: its children in the layer before, its owner, and the number of rows below it."""
 
     children: tuple[int, ...]
     owner: int
@@ -68,7 +67,7 @@ class Place:
 
 
 def plan(sizes: Sequence[int], owners: Sequence[int]) -> list[list[Place]]:
-    """The layers of the tree over parts of these sizes and ranks: the fewer rows of two move to the more."""
+    """Layers of the tree over parts with these sizes and owners; of two nodes, the smaller moves to the larger."""
     layers = [[Place((i,), int(owner), int(m)) for i, (m, owner) in enumerate(zip(sizes, owners, strict=True))]]
     while len(layers[-1]) > 1:
         below, layer = layers[-1], []
@@ -81,11 +80,11 @@ def plan(sizes: Sequence[int], owners: Sequence[int]) -> list[list[Place]]:
 
 
 def neighbours(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
-    """Ranks of parts, consecutive ones for each rank and each about as much work, so that most merges move nothing."""
+    """Owners of parts: consecutive parts per rank, with about equal work, so that most merges send nothing."""
     cost = np.cumsum(predicted_cost(sizes.astype(np.float64)))
     middle = cost - 0.5 * np.diff(cost, prepend=0.0)
     owners = np.minimum((middle / cost[-1] * ranks).astype(np.int64), ranks - 1)
-    # Every rank needs a part: none may be skipped, and enough parts must be left for those that follow.
+    # Every rank needs a part: skip none, and leave enough parts for the following ranks.
     for i in range(len(owners)):
         before = -1 if i == 0 else int(owners[i - 1])
         owners[i] = min(max(owners[i], before, ranks - (len(owners) - i)), before + 1)
@@ -100,12 +99,12 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
     Raises
     ------
     InputError
-        As :meth:`casvm.tasks.task.SVMTask.prepared`; memory that does not suffice for a merge.
+        As raised by :meth:`casvm.tasks.task.SVMTask.prepared`; insufficient memory for a merge.
 
     Notes
     -----
-    A problem costs what :func:`casvm.solver.smo.solve` does with a start. Half of the rows (DC-SVM) or of the support
-    vectors at most move a layer, point to point. The last rank to work holds all of them.
+    Each problem costs what :func:`casvm.solver.smo.solve` does with a warm start. In each layer, at most half of the
+    rows (DC-SVM) or of the support vectors are sent, point to point. The last rank to work holds all of them.
     """
     task = ClassesTask.prepared(method, train, options, comm)
     with comm.phase("partition"):
@@ -125,7 +124,7 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
 
 
 def _everywhere(parts: Parts, comm: Communicator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All parts' sizes and owners."""
+    """Sizes and owners of all parts."""
     rows = np.column_stack([parts.parts, np.diff(parts.bounds), np.full(len(parts.parts), comm.rank)]).astype(np.int64)
     table = comm.allgather(rows)
     table = table[np.argsort(table[:, 0])]
@@ -135,20 +134,20 @@ def _everywhere(parts: Parts, comm: Communicator) -> tuple[NDArray[np.int64], ND
 def _check_memory(
     method: SVMMethod, parts: Parts, layers: list[list[Place]], options: SVMOptions, comm: Communicator
 ) -> None:
-    """For the rows of the largest problem of this rank; how many support vectors there will be, nobody knows."""
+    """Check memory for this rank's largest problem; if only support vectors move, their number is not known yet."""
     held = nbytes(parts.X) * (2 if is_sparse(parts.X) else 1)  # slices of CSR are copies
     if method.merge == "all" and parts.X.shape[0]:
         most = max(place.rows for layer in layers for place in layer if place.owner == comm.rank)
-        held += 2 * most * nbytes(parts.X) // parts.X.shape[0]  # a merge, and what it is made of
+        held += 2 * most * nbytes(parts.X) // parts.X.shape[0]  # a merged node and its two children
     check_memory(held, options)
 
 
 @dataclass
 class _Tree:
-    """One training: its layers, and what was measured.
+    """The layers and the measurements of one training.
 
-    `lines` has per problem: pass, layer, its number, rows, and its statistics; `seconds` those of
-    each layer, pass after pass.
+    `lines` has one row per problem: pass, layer, number, rows, and statistics. `seconds` has the time of each layer,
+    pass by pass.
     """
 
     method: SVMMethod
@@ -160,7 +159,7 @@ class _Tree:
     seconds: list[float] = field(default_factory=list)
 
     def run(self, parts: Parts) -> tuple[PartSVM | None, int]:
-        """Pass through the tree, again while it changes the objective: the last model, on its rank, and the passes."""
+        """Run passes while they change the objective; return the last model, on its owner, and the number of passes."""
         leaves = {part: parts.take(rows) for part, rows in parts}
         for leaf in leaves.values():
             leaf.columns.pop("order", None)
@@ -184,11 +183,11 @@ class _Tree:
     def _pass(
         self, leaves: dict[int, Samples], support: Samples | None, turn: int
     ) -> tuple[SolvedPart[PartSVM] | None, Samples | None]:
-        """Through all layers; the last problem's solution and its rows, on its rank."""
+        """Run one pass through all layers; return the last problem's solution and rows, on its owner."""
         solved, nodes = self._layer(leaves, turn, 0, support)
         for depth, (below, layer) in enumerate(pairwise(self.layers), 1):
             moved = self._moved(nodes, below, layer)
-            # A problem that found no partner is solved already.
+            # A node without a partner has been solved already.
             alone = {i: layer[i].children[0] for i in moved if len(layer[i].children) == 1}
             todo = {i: node for i, node in moved.items() if i not in alone}
             before, (solved, nodes) = solved, self._layer(todo, turn, depth)
@@ -199,9 +198,9 @@ class _Tree:
     def _layer(
         self, nodes: dict[int, Samples], turn: int, depth: int, support: Samples | None = None
     ) -> tuple[dict[int, SolvedPart[PartSVM]], dict[int, Samples]]:
-        """Solve this rank's problems of a layer: the solutions, and the rows that go up.
+        """Solve this rank's problems in a layer; return the solutions and the rows to pass up.
 
-        The rows of a node and the last pass' `support` vectors are put together when they are needed, not all at once.
+        The last pass's `support` vectors are added to one node at a time, to save memory.
         """
 
         def load(number: int) -> tuple[str, Samples]:
@@ -221,7 +220,7 @@ class _Tree:
         return solutions, up
 
     def _moved(self, nodes: dict[int, Samples], below: list[Place], layer: list[Place]) -> dict[int, Samples]:
-        """This rank's nodes of the next layer; every rank goes through the merges in the same order."""
+        """Send, receive and merge nodes; returns this rank's nodes of the next layer. All ranks use the same order."""
         comm, out = self.comm, {}
         for number, place in enumerate(layer):
             for child in place.children:
@@ -238,13 +237,13 @@ class _Tree:
         return out
 
     def _shared(self, node: Samples | None, root: int) -> Samples:
-        """The last problem's support vectors, on all ranks."""
+        """Broadcast the last problem's support vectors to all ranks."""
         X = bcast_rows(None if node is None else node.X, self.comm, root)
         numbers, values = (None, None) if node is None else _tables(node)
         return _from_tables(X, self.comm.bcast(numbers, root), self.comm.bcast(values, root))
 
     def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int) -> SVMFit[SVMModel]:
-        """All ranks' figures, on every rank."""
+        """Gather the statistics of all ranks, and build the result of training."""
         comm, depth = self.comm, len(self.layers)
         width = 4 + len(STATISTICS) + 1
         with comm.uncounted():
@@ -275,7 +274,7 @@ class _Tree:
 
 
 def _joined(leaf: Samples, support: Samples | None) -> Samples:
-    """A leaf's rows with the support vectors of the last pass, if there was one, and their alpha."""
+    """A leaf's rows together with the last pass's support vectors and their alpha, if there was a pass."""
     if support is None:
         return leaf
     others = np.flatnonzero(~np.isin(leaf["row"], support["row"]))
@@ -283,7 +282,7 @@ def _joined(leaf: Samples, support: Samples | None) -> Samples:
 
 
 def _tables(node: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The columns of the rows, in one table of whole numbers and one of real ones."""
+    """Columns of the rows, in one table of integers and one of floats."""
     return np.column_stack([node["code"], node["row"]]), np.column_stack([node["C"], node["coef"]])
 
 

@@ -1,4 +1,4 @@
-"""Models as LIBSVM's text files, written and read."""
+"""Export and import of models in LIBSVM's text format."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 from casvm.model.svr import PartSVR, SVRModel
 
-NU_SVC = "nusvc"  # the method of models that were trained with nu
+NU_SVC = "nusvc"  # method name of models trained with nu
 
 
 def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
-    """Write the parts of this process as model files that LIBSVM's ``svm-predict`` reads.
+    """Write this process's parts as model files that LIBSVM's ``svm-predict`` can read.
 
     Parameters
     ----------
     model : SVMModel or SVRModel
-        Of a kernel that LIBSVM has; a classifier of whole-number labels. Standardised features have to be
-        standardised for LIBSVM too.
+        Its kernel must exist in LIBSVM, and a classifier's labels must be whole numbers. If the model standardises
+        features, rows must be standardised before LIBSVM predicts them.
     path : path
-        Of a single part's file; of several parts, each number is added before the suffix.
+        The file of a single part. For several parts, the number of the part is added before the suffix.
 
     Returns
     -------
     list of Path
+        The files written.
 
     Raises
     ------
     InputError
-        Labels, a kernel or probabilities that LIBSVM cannot have, a precomputed kernel, a model in pieces on several
-        ranks, a path that cannot be written.
+        Labels, a kernel or probabilities that LIBSVM does not support, a precomputed kernel, a model in pieces on
+        several ranks, or a path that cannot be written.
     """
     path = Path(path)
     check_writable(path)
@@ -151,28 +152,28 @@ def import_libsvm(path: str | Path, n_features: int | None = None) -> SVMModel |
     path : path
         May be compressed by gzip, bzip2 or xz.
     n_features : int, optional
-        Of the rows to predict; by default the largest index of a support vector.
+        Number of features of the rows to predict; by default the largest index of a support vector.
 
     Returns
     -------
     SVMModel or SVRModel
-        In one part. What the file does not say is unknown: numbers of the training rows, C of a classifier, for which
-        the largest coefficient stands, and the parameters of a regression. Probabilities are left out.
+        A model of one part. The file lacks the numbers of the training rows and the parameters of a regression, so
+        these are unknown; C of a classifier is set to the largest coefficient. Only classifiers keep probabilities.
 
     Raises
     ------
     InputError
-        One line that names the file and its line: anything that is not as LIBSVM writes it.
+        The file differs from what LIBSVM writes; the message names the file and the line.
 
     Notes
     -----
-    About a microsecond a word. Of classes with equally many votes the lowest label wins; in LIBSVM, the first of the
-    file.
+    Reading takes about a microsecond per word. Ties between votes go to the lowest label, but in LIBSVM to the first
+    label in the file.
     """
     path, limit = Path(path), memory.limit_per_rank(Communicator())
     header, coef, X = read(path, limit)
     if n_features is not None and n_features < X.shape[1]:
-        raise InputError(f"{path}: it has {X.shape[1]:,} features, and n_features is {n_features:,}")
+        raise InputError(f"{path}: it has {X.shape[1]:,} features, but n_features is {n_features:,}")
     d = n_features or X.shape[1]
     dense = 0 if is_sparse(X) else X.shape[0]
     memory.require(8 * d * (2 + dense), limit, f"{path}: a model of {d:,} features", REMEDY)
@@ -190,7 +191,7 @@ def import_libsvm(path: str | Path, n_features: int | None = None) -> SVMModel |
         part = PartSVR(X, np.arange(header.total), coef[0], -header.rho)
         return SVRModel(method="libsvm", svm_type=header.svm_type, params={}, parts={0: part}, **alone)
     if len(header.labels) == 1:
-        raise InputError(f"{path}: the model has one class, and there is nothing to decide")
+        raise InputError(f"{path}: the model has only one class, so there is nothing to predict")
     method = NU_SVC if header.svm_type == "nu_svc" else "libsvm"
     largest = float(np.abs(coef).max(initial=0.0)) or 1.0
     return SVMModel(
@@ -210,7 +211,7 @@ def _widened(X: Rows, d: int) -> Rows:
 
 
 def _calibrator(header: Header) -> Calibrator | None:
-    """The sigmoids of the pairs of ascending classes: a pair the other way round has the decision -f, and so -B."""
+    """Sigmoids of the pairs of ascending classes; swapping a pair negates its decision f, and thus B."""
     if header.slopes is None or header.offsets is None:
         return None
     k, place = len(header.labels), np.argsort(np.argsort(header.labels))
@@ -223,7 +224,7 @@ def _calibrator(header: Header) -> Calibrator | None:
 
 
 def _ascending(header: Header, coef: NDArray[np.float64], X: Rows) -> PartSVM:
-    """The part with its classes in ascending order; the file's are in the order of their first rows."""
+    """The part with ascending classes; in the file, classes are in the order of their first rows."""
     k, stops = len(header.labels), np.append(0, np.cumsum(header.n_support))
     order = np.argsort(header.labels)
     place = np.argsort(order)

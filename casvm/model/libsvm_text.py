@@ -1,6 +1,6 @@
-"""LIBSVM's model files as they stand in the text: header and support vectors, parsed and checked line by line.
+"""LIBSVM's model files: header and support vectors, parsed and checked line by line.
 
-A file is not trusted. Nothing is allocated for the counts that its header names: rows are kept as they come, and
+Files are not trusted: nothing is allocated from the counts in the header; rows are stored as they are read, and
 counted.
 """
 
@@ -24,7 +24,7 @@ from cacore.machine import memory
 
 CLASSIFIERS, VALUED = ("c_svc", "nu_svc"), ("one_class", "epsilon_svr", "nu_svr")
 KERNELS = ("linear", "polynomial", "rbf", "sigmoid")
-# Names of the header's lines, and how many words follow: -1 for any number.
+# Names of the header's lines, and the number of words that follow: -1 for any number.
 _WORDS = {
     "svm_type": 1, "kernel_type": 1, "degree": 1, "gamma": 1, "coef0": 1, "nr_class": 1, "total_sv": 1, "rho": -1,
     "label": -1, "probA": -1, "probB": -1, "prob_density_marks": -1, "nr_sv": -1,
@@ -43,13 +43,13 @@ class Header:
     svm_type, kernel_type : str
     degree : int
     gamma, coef0 : float
-    rho : ndarray of float64, shape (k (k - 1) / 2,), or (1,) where the answer is a value
+    rho : ndarray of float64, shape (k (k - 1) / 2,), or (1,) for regression and one class
     labels, n_support : ndarray of int64, shape (k,)
-        In the file's order; of a classifier only.
+        In the file's order; for classifiers only.
     total : int
-        Support vectors.
+        Number of support vectors.
     slopes, offsets : ndarray of float64, shape (k (k - 1) / 2,), or None
-        Of the probabilities of a classifier.
+        probA and probB, for classifiers with probabilities.
     """
 
     svm_type: str
@@ -66,12 +66,12 @@ class Header:
 
     @property
     def coefficients(self) -> int:
-        """Coefficients per support vector: k - 1."""
+        """Number of coefficients per support vector: k - 1."""
         return max(len(self.labels) - 1, 1)
 
 
 class _Reader:
-    """The words of the file, and where they stand."""
+    """Reader of the file's words that knows the current line number."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path, self.limit = path, limit
@@ -79,24 +79,24 @@ class _Reader:
         self._each = iter(self.lines)
 
     def words(self) -> Iterator[list[str]]:
-        """Numbers of each line that has some."""
+        """Words of each line that is not empty."""
         for line in self._each:
             if words := line.split():
                 yield words
 
     def refuse(self, what: str) -> InputError:
-        """The error, with the line."""
+        """The error, with the file and the line number."""
         return InputError(f"{self.path}: line {self.lines.number}: {what}")
 
     def whole(self, word: str, name: str, least: int, most: int = _LARGEST) -> int:
-        """A whole number within these limits."""
+        """Parse a whole number within these limits."""
         value = int(word) if len(word) < 20 and word.lstrip("+-").isascii() and word.lstrip("+-").isdigit() else None
         if value is None or not least <= value <= most:
             raise self.refuse(f"{name} {short(word)!r} is not a whole number from {least:,} to {most:,}")
         return value
 
     def real(self, word: str, name: str) -> float:
-        """A finite number."""
+        """Parse a finite number."""
         try:
             value = float(word) if "_" not in word else math.nan
         except ValueError:
@@ -114,12 +114,12 @@ def read(path: Path, limit: int) -> tuple[Header, NDArray[np.float64], Rows]:
     path : Path
         May be compressed.
     limit : int
-        Bytes that may be allocated.
+        Number of bytes that may be allocated.
 
     Raises
     ------
     InputError
-        One line that names the file, and the line or what is missing.
+        The file cannot be read; the message names the file, and the line or what is missing.
     """
     check_regular(path)
     reader = _Reader(path, limit)
@@ -138,7 +138,7 @@ def _header(reader: _Reader) -> Header:
         if name not in _WORDS:
             raise reader.refuse(f"{short(name)!r} is no line of a LIBSVM model's header")
         if name in found:
-            raise reader.refuse(f"{name} stands twice in the header")
+            raise reader.refuse(f"{name} occurs twice in the header")
         if _WORDS[name] >= 0 and len(words) != _WORDS[name]:
             raise reader.refuse(f"{name} needs one value, and has {len(words)}")
         if len(words) > MOST_CLASSES * MOST_CLASSES // 2:
@@ -154,13 +154,13 @@ def _header(reader: _Reader) -> Header:
 
 
 def _check(reader: _Reader, name: str, words: list[str]) -> None:
-    """Refuse values that the line of this name cannot have."""
+    """Refuse invalid values on a line of this name."""
     if name == "svm_type" and words[0] not in (*CLASSIFIERS, *VALUED):
-        raise reader.refuse(f"svm_type {short(words[0])!r}: {', '.join((*CLASSIFIERS, *VALUED))} can be read")
+        raise reader.refuse(f"svm_type {short(words[0])!r}: only {', '.join((*CLASSIFIERS, *VALUED))} can be read")
     if name == "kernel_type" and words[0] not in KERNELS:
         raise reader.refuse(
-            f"kernel_type {short(words[0])!r}: {', '.join(KERNELS)} can be read; LIBSVM's file of a precomputed kernel "
-            "does not say of how many rows"
+            f"kernel_type {short(words[0])!r}: only {', '.join(KERNELS)} can be read; LIBSVM's file of a precomputed "
+            "kernel lacks the number of training rows"
         )
     if name in ("gamma", "coef0", "rho", "probA", "probB", "prob_density_marks"):
         for word in words:
@@ -171,7 +171,7 @@ def _check(reader: _Reader, name: str, words: list[str]) -> None:
 
 
 def _made(reader: _Reader, found: dict[str, list[str]]) -> Header:
-    """The header, if its lines fit together."""
+    """Build the header, if its lines are consistent."""
 
     def wrong(what: str) -> InputError:
         return InputError(f"{reader.path}: the header: {what}")
@@ -182,13 +182,13 @@ def _made(reader: _Reader, found: dict[str, list[str]]) -> Header:
     if len(found["rho"]) != pairs:
         raise wrong(f"rho has {len(found['rho']):,} values; {pairs:,} are needed")
     if not classifies and k != 2:
-        raise wrong(f"nr_class is {k:,}; of {svm_type} it is 2")
+        raise wrong(f"nr_class is {k:,}; for {svm_type} it must be 2")
     labels, counts = (list(map(int, found.get(name, []))) if classifies else [] for name in ("label", "nr_sv"))
     if classifies:
         _check_classes(labels, counts, k, total, wrong)
     sigmoids = [np.array(found[name], np.float64) for name in ("probA", "probB") if classifies and name in found]
     if len(sigmoids) == 1 or any(len(values) != pairs for values in sigmoids):
-        raise wrong(f"probA and probB need {pairs:,} values each, one a pair of classes")
+        raise wrong(f"probA and probB need {pairs:,} values each, one per pair of classes")
     for name, kernels in (("gamma", KERNELS[1:]), ("coef0", ("polynomial", "sigmoid")), ("degree", ("polynomial",))):
         if found["kernel_type"][0] in kernels and name not in found:
             raise wrong(f"a {found['kernel_type'][0]} kernel needs {name}")
@@ -202,23 +202,23 @@ def _made(reader: _Reader, found: dict[str, list[str]]) -> Header:
 def _check_classes(
     labels: list[int], counts: list[int], k: int, total: int, wrong: Callable[[str], InputError]
 ) -> None:
-    """Refuse classes that do not fit together."""
+    """Refuse inconsistent classes."""
     for name, values in (("label", labels), ("nr_sv", counts)):
         if len(values) != k:
-            raise wrong(f"{name} has {len(values):,} values; {k:,} are needed, one a class")
+            raise wrong(f"{name} has {len(values):,} values; {k:,} are needed, one per class")
     if len(set(labels)) < k:
         raise wrong("label names a class twice")
     if sum(counts) != total:
-        raise wrong(f"nr_sv adds up to {sum(counts):,}, and total_sv is {total:,}")
+        raise wrong(f"nr_sv adds up to {sum(counts):,}, but total_sv is {total:,}")
 
 
 def _support_vectors(reader: _Reader, header: Header) -> tuple[NDArray[np.float64], Rows]:
     coef, values, columns, lengths, width = array("d"), array("d"), array("q"), array("q"), 0
     for words in reader.words():
         if len(lengths) == header.total:
-            raise reader.refuse(f"one support vector more than total_sv = {header.total:,}")
+            raise reader.refuse(f"more support vectors than total_sv = {header.total:,}")
         if len(words) < header.coefficients:
-            raise reader.refuse(f"a support vector of this model begins with {header.coefficients:,} coefficients")
+            raise reader.refuse(f"a support vector must begin with {header.coefficients:,} coefficients")
         coef.extend(reader.real(word, "coefficient") for word in words[: header.coefficients])
         last = 0
         for word in words[header.coefficients :]:
@@ -233,16 +233,17 @@ def _support_vectors(reader: _Reader, header: Header) -> tuple[NDArray[np.float6
             values.append(reader.real(value, f"the value of index {column}"))
         width = max(width, last)
         lengths.append(len(words) - header.coefficients)
-        memory.require(64 * len(values) + 32 * len(coef), reader.limit, f"{reader.path}: its support vectors", REMEDY)
+        need = 64 * len(values) + 32 * len(coef)
+        memory.require(need, reader.limit, f"{reader.path}: storing the support vectors", REMEDY)
     if len(lengths) < header.total:
         raise InputError(
-            f"{reader.path}: {len(lengths):,} support vectors, and total_sv is {header.total:,}: the file was cut short"
+            f"{reader.path}: {len(lengths):,} support vectors, but total_sv is {header.total:,}: the file was cut short"
         )
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.frombuffer(lengths, np.int64))])
     kind = np.int32 if len(values) < 2**31 else np.int64
     X = csr(np.array(values, np.float64), np.array(columns, kind), starts.astype(kind), (header.total, max(width, 1)))
     A = np.array(coef, np.float64).reshape(header.total, header.coefficients).T
     if len(values) >= _DENSE_FROM * header.total * width:
-        memory.require(8 * header.total * width, reader.limit, f"{reader.path}: its support vectors", REMEDY)
+        memory.require(8 * header.total * width, reader.limit, f"{reader.path}: storing the support vectors", REMEDY)
         return np.ascontiguousarray(A), X.toarray()
     return np.ascontiguousarray(A), X

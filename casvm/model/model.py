@@ -24,13 +24,13 @@ from casvm.model.part import PART, PartSVM, join
 from partition.model import SHARED, InParts, one_piece_a_rank
 
 OWN: Layout = {
-    "Cs": Array("float64", ("P",), "of each part, where every part has chosen its own", optional=True),
+    "Cs": Array("float64", ("P",), "C of each part, if every part chose its own", optional=True),
     "gammas": Array("float64", ("P",), "likewise", optional=True),
 }
 
 
 def own_settings(chosen: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
-    """The fields of a model for settings that every part has chosen for itself; none where all have the same."""
+    """Fields of a model for settings that each part chose for itself; empty if all parts share one setting."""
     return {f"{name}s": values for name, values in chosen.items() if np.ndim(values)}
 
 
@@ -43,12 +43,12 @@ class SVMModel(InParts):
     classes : ndarray, shape (k,)
         Labels, ascending.
     kernel : Kernel or None
-        None: rows are kernel values with the training rows.
+        None if the kernel is precomputed: rows are then kernel values with the training rows.
     C : float
     Cs, gammas : ndarray of float64, shape (P,), or None
-        Of each part, where every part has its own; `C` and `kernel` are then those of a part in the middle.
+        Values of each part, if every part has its own; `C` and `kernel` are then those of the part with the median C.
     calibrator : Calibrator or None
-        Of the pairs of classes, if the model has probabilities.
+        Turns decisions of the pairs of classes into probabilities, if the model has them.
     """
 
     family = "svm"
@@ -64,7 +64,7 @@ class SVMModel(InParts):
     parts: dict[int, PartSVM] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """The report's fields of the model."""
+        """Fields that describe the model in the report."""
         C = self.C if self.Cs is None else self.Cs
         return {"method": self.method, "C": C, "route": self.route}
 
@@ -90,22 +90,23 @@ class SVMModel(InParts):
 
         Notes
         -----
-        2 nnz flops a row, with nnz the nonzeros of all support vectors that are asked. ``nearest``, ``soft``:
-        each row travels to the ranks of its models, their decisions back. ``all``: every row visits every
-        rank, and one reduction of n_test numbers adds up; of n_test k numbers for k > 2 classes.
+        2 nnz flops per row, with nnz the nonzeros of the support vectors of all models that predict it. With
+        ``nearest`` and ``soft``, each row is sent to the ranks of its models, and decisions are sent back. With
+        ``all``, every row is sent to every rank, and one reduction adds up n_test numbers, or n_test k numbers for
+        k > 2 classes.
         """
         return self.labels(self.scores(X, comm))
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
-        """Labels of rows of these :meth:`scores`."""
+        """Labels of rows with these :meth:`scores`."""
         codes = votes(scores) if self._alone or scores.shape[1] == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
     def decision_function(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions, shape (n_local,) for two classes, positive for the second; else (n_local, k).
 
-        More than two: the pairs' votes for each class, and up to a third of a vote for how clear they were; with
-        ``soft`` and ``all`` each class's share, from 0 to 1, in the weighted mean of what the parts say
+        With more than two classes: the pairs' votes for each class, plus at most a third of a vote for the size of the
+        decisions. With ``soft`` and ``all``: the weighted mean of the parts' shares for each class, from 0 to 1
         (:func:`cacore.svm.decision.shares`). Collective, as :meth:`predict`.
         """
         scores = self.scores(X, comm)
@@ -114,7 +115,7 @@ class SVMModel(InParts):
     def pair_decisions(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions of all pairs of classes by a model in pieces, shape (n_local, k (k - 1) / 2); collective.
 
-        Positive for the first class of the pair.
+        A decision is positive for the first class of its pair.
         """
         with self._ranks(comm, "pair_decisions") as ranks, ranks.phase("predict"):
             return self._decided(self._received(X, ranks), ranks)
@@ -124,16 +125,16 @@ class SVMModel(InParts):
         return self._answered(Z, comm, (k * (k - 1) // 2,), self._piece)
 
     def _piece(self, number: int, rows: Rows) -> NDArray[np.float64]:
-        """The share of a piece in the decisions of all pairs."""
+        """Contribution of a piece to the decisions of all pairs."""
         part = self.parts[number]
         return part.pairs(rows, self.kernel) if len(part.rows) else part.b
 
     def probabilities(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Probabilities of the classes, shape (n_local, k), in their order; collective, as :meth:`predict`.
 
-        Pairs of classes are coupled (:func:`cacore.probability.coupling.coupled`). Where several parts answer, it is
-        the normalised product of what they say to the power of their weights. A class of which a part of m rows has
-        none gets 1 / (m + k) there.
+        Pairs of classes are coupled (:func:`cacore.probability.coupling.coupled`). If several parts predict a row,
+        their probabilities, raised to the power of the parts' weights, are multiplied and normalised. A part of m rows
+        gives 1 / (m + k) to each class that it lacks.
 
         Raises
         ------
@@ -152,7 +153,7 @@ class SVMModel(InParts):
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
     def _logarithms(self, part: int, rows: Rows) -> NDArray[np.float64]:
-        """Logarithms of the probabilities by a part of this rank, shape (n, k)."""
+        """Logarithms of the probabilities by one part on this rank, shape (n, k)."""
         one, k = self.parts[part], len(self.classes)
         unseen = 1.0 / (int(self.sizes[part]) + k)
         out = np.full((rows.shape[0], k), unseen)
@@ -164,7 +165,7 @@ class SVMModel(InParts):
         return np.asarray(np.log(out))
 
     def _first(self, part: int, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probabilities of the first class of each pair of a part's classes, by its own sigmoids or those of all."""
+        """Probabilities of the first class in each pair of a part's classes, by its own sigmoids or the shared ones."""
         one = self.parts[part]
         assert self.calibrator is not None
         if one.slopes is not None and one.shifts is not None:
@@ -172,12 +173,12 @@ class SVMModel(InParts):
         return self.calibrator.first(decisions, pairs_of(one.classes, len(self.classes)))
 
     def asked(self, X: Rows, labels: NDArray[np.int32], comm: CommLike = None) -> NDArray[np.float64]:
-        """Scores of each row by the model of the part that `labels` names; collective."""
+        """Scores of each row by the model of the part given in `labels`; collective."""
         with self._ranks(comm, "asked") as ranks, ranks.phase("predict"):
             return self._asked(self._received(X, ranks), labels, ranks, (self._width,))
 
     def intercepts(self) -> NDArray[np.float64]:
-        """The one b of each pair of classes, of a model in pieces; collective on the ranks that hold them."""
+        """Intercept b of each pair of classes of a model in pieces; collective on the ranks that hold the pieces."""
         k = len(self.classes)
         b = np.sum([part.b for part in self.parts.values()], axis=0) if self.parts else np.zeros(k * (k - 1) // 2)
         with self._ranks(None, "intercepts") as ranks:
@@ -185,7 +186,7 @@ class SVMModel(InParts):
 
     @property
     def _alone(self) -> bool:
-        """True if one model answers for a row."""
+        """True if a single model predicts each row."""
         return self.route in ("nearest", "sum")
 
     @property
@@ -193,7 +194,7 @@ class SVMModel(InParts):
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
-        """Decisions as :meth:`decision_function` has them, but of shape (n_local, 1) for two classes; collective."""
+        """Decisions as in :meth:`decision_function`, but with shape (n_local, 1) for two classes; collective."""
         k = len(self.classes)
         with self._ranks(comm, "scores") as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
@@ -204,7 +205,7 @@ class SVMModel(InParts):
 
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
         one = self.parts[part]
-        # LIBSVM's votes where one part answers alone; what is added up must not grow with the classes of a part.
+        # LIBSVM's votes if one part predicts alone; summed scores must not grow with the number of a part's classes.
         return (one.scores if self._alone else one.shares)(rows, self.kernel_of(part), len(self.classes))
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
@@ -232,8 +233,8 @@ class SVMModel(InParts):
         parts.held = {number: PartSVM(**fields) for number, fields in parts.held.items()}
         for number, part in parts.held.items():
             d = shared["centers"].shape[1] if attributes["kernel"] is None else None
-            require(part.fits(len(attributes["classes"]), d), f"what part {number} holds does not fit together")
-        if attributes["route"] == "sum":  # one piece a rank instead of several
+            require(part.fits(len(attributes["classes"]), d), f"the arrays of part {number} do not fit together")
+        if attributes["route"] == "sum":  # one piece per rank instead of several
             one_piece_a_rank(shared, parts, join)
         attributes |= {name: shared.get(name) for name in OWN}
         attributes["calibrator"] = Calibrator.stored(attributes, shared)

@@ -1,7 +1,7 @@
-"""The model of one part: one-vs-one among the classes it holds, in LIBSVM's order.
+"""The model of one part: one-vs-one among the part's classes, in LIBSVM's order.
 
-Where training ends in one model of all rows, it lies in pieces: every rank holds some of its support vectors, and their
-decisions add up. No rank need hold all of it, and all ranks share the work of prediction.
+If training ends in one model of all rows, the model is stored in pieces: every rank holds some of the support vectors,
+and the decisions of the pieces add up. So no rank needs to hold the whole model, and all ranks share prediction.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from cacore.io.layout import Array, Layout
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, expansion, shares
 
-# A part's arrays in a model's file: k classes, s support vectors of e features, which is d, or 0 where the kernel is
-# precomputed.
+# A part's arrays in a model file: k classes, s support vectors, e features, where e is d, or 0 with a precomputed
+# kernel.
 PART: Layout = {
     "classes": Array("int64", ("k",), "codes of the part's classes, ascending"),
     "X": Array("real", ("s", "e"), "support vectors, class by class, in standardised features", csr=True),
-    "rows": Array("int64", ("s",), "their numbers among all training rows"),
-    "coef": Array("float64", ("k - 1", "s"), "coefficients alpha y, laid out as LIBSVM does"),
-    "b": Array("float64", ("k (k - 1) / 2",), "of the pairs (0, 1), (0, 2), ..., (1, 2), ..."),
-    "n_support": Array("int64", ("k",), "support vectors of each class"),
-    "slopes": Array("float64", ("k (k - 1) / 2",), "A of the part's own sigmoids of its pairs", optional=True),
-    "shifts": Array("float64", ("k (k - 1) / 2",), "B of them", optional=True),
+    "rows": Array("int64", ("s",), "row numbers of the support vectors among all training rows"),
+    "coef": Array("float64", ("k - 1", "s"), "coefficients alpha y, in LIBSVM's layout"),
+    "b": Array("float64", ("k (k - 1) / 2",), "intercepts of the pairs (0, 1), (0, 2), ..., (1, 2), ..."),
+    "n_support": Array("int64", ("k",), "number of support vectors of each class"),
+    "slopes": Array("float64", ("k (k - 1) / 2",), "A of the part's own sigmoids, one per pair", optional=True),
+    "shifts": Array("float64", ("k (k - 1) / 2",), "B of these sigmoids", optional=True),
 }
 
 
@@ -40,21 +40,21 @@ class PartSVM:
     Attributes
     ----------
     classes : ndarray of int64, shape (k,)
-        Codes of the classes that the part holds, ascending. With one, every row is of that class.
+        Codes of the part's classes, ascending. With a single class, every row is predicted as that class.
     X : ndarray or CSR, shape (s, d)
-        Support vectors, class by class, in the order of the rows. With a precomputed kernel, no columns.
-        Or rows in a file, which are read when they are asked for.
+        Support vectors, class by class, in row order; may be stored in a file and read on demand. With a precomputed
+        kernel, X has no columns.
     rows : ndarray of int64, shape (s,)
-        Their global row numbers.
+        Global row numbers of the support vectors.
     coef : ndarray of float64, shape (k - 1, s)
-        Coefficients alpha y as LIBSVM lays them out: those of a row of the i-th class in the pair with the
-        j-th stand in line j - 1 for i < j, and in line j for i > j.
+        Coefficients alpha y in LIBSVM's layout: for a support vector of class i, the coefficient in the pair with
+        class j is in row j - 1 if i < j, and in row j if i > j.
     b : ndarray of float64, shape (k (k - 1) / 2,)
-        Of the pairs (0, 1), (0, 2), ..., (1, 2), ...; a positive decision is for the first.
+        Intercepts of the pairs (0, 1), (0, 2), ..., (1, 2), ...; a positive decision means the first class.
     n_support : ndarray of int64, shape (k,)
-        Support vectors of each class.
+        Number of support vectors of each class.
     slopes, shifts : ndarray of float64, shape (k (k - 1) / 2,), or None
-        A and B of the part's own sigmoids of the pairs, where it has some.
+        A and B of the part's own sigmoids, one per pair, if it has any.
     """
 
     classes: NDArray[np.int64]
@@ -72,9 +72,9 @@ class PartSVM:
         return self.classes.repeat(self.n_support)
 
     def fits(self, n_classes: int, d: int | None) -> bool:
-        """True if a file's numbers fit together, and to a model of so many classes.
+        """True if arrays read from a file are consistent with each other and with a model of `n_classes`.
 
-        `d` is the number of training rows where the kernel is precomputed, and None where it is not.
+        `d` is the number of training rows if the kernel is precomputed, and otherwise None.
         """
         classes, s = self.classes, len(self.rows)
         return bool(
@@ -86,7 +86,7 @@ class PartSVM:
     def pairs(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:
         """Decisions of all pairs, shape (len(X), pairs): 2 len(X) nnz flops, nnz the support vectors' nonzeros.
 
-        `X` has the support vectors' features; or, where `kernel` is None, kernel values with all training rows.
+        If `kernel` is None, `X` holds kernel values with all training rows, and otherwise features.
         """
         weights = self.weights()
         if kernel is None:
@@ -94,13 +94,13 @@ class PartSVM:
         return expansion(kernel, in_memory(self.X), weights, X) + self.b
 
     def scores(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
-        """Scores of each row by the part alone.
+        """Scores of each row by this part's model alone.
 
         Returns
         -------
         ndarray, shape (len(X), 1) or (len(X), n_classes)
-            Two classes: the decision, positive for the second. More: the votes of the pairs for each class,
-            and a third of a vote at most for how clear they were; -1 for a class that the part does not hold.
+            With two classes: the decision, positive for the second. With more: the pairs' votes for each class, plus at
+            most a third of a vote for the size of the decisions; -1 for a class that the part lacks.
         """
         n, k = X.shape[0], len(self.classes)
         if n_classes == 2:
@@ -115,13 +115,13 @@ class PartSVM:
         return out
 
     def shares(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
-        """Shares of each row's classes, on one scale for all parts, whichever classes they hold.
+        """Shares of the classes for each row, comparable between parts with different classes.
 
         Returns
         -------
         ndarray, shape (len(X), 1) or (len(X), n_classes)
-            Two classes: as :meth:`scores`. More: :func:`cacore.svm.decision.shares` of the part's classes, which
-            add up to 1; 0 for a class that the part does not hold.
+            With two classes: as :meth:`scores`. With more: :func:`cacore.svm.decision.shares` of the part's classes,
+            which add up to 1; 0 for a class that the part lacks.
         """
         if n_classes == 2:
             return self.scores(X, kernel, n_classes)
@@ -153,7 +153,7 @@ class PartSVM:
 
 
 def placed(wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where among `rows`, which are all different, the wanted ones are."""
+    """Positions of the wanted row numbers in `rows`, which are all different."""
     order = np.argsort(rows)
     return order[np.searchsorted(rows, wanted, sorter=order)]
 
@@ -161,17 +161,17 @@ def placed(wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int
 def piece(
     X: Rows, codes: NDArray[np.int64], rows: NDArray[np.int64], coef: NDArray[np.float64], b: NDArray[np.float64]
 ) -> PartSVM:
-    """A piece of these support vectors, class by class and in the order of the rows.
+    """A piece of a model with these support vectors, sorted by class and row.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (s, d)
     codes, rows : ndarray of int64, shape (s,)
-        Class and global number.
+        Class and global number of each row.
     coef : ndarray, shape (k - 1, s)
-        As :attr:`PartSVM.coef`, of all k classes.
+        As :attr:`PartSVM.coef`, for all k classes.
     b : ndarray, shape (k (k - 1) / 2,)
-        The whole model's in one of its pieces, 0 in the others.
+        The model's intercepts in one of its pieces, 0 in the others.
     """
     k = len(coef) + 1
     order = np.lexsort((rows, codes))
@@ -180,13 +180,13 @@ def piece(
 
 
 def deal(whole: PartSVM | None, k: int, root: int, comm: Communicator) -> PartSVM:
-    """Every rank's even share of the model that `root` has; collective."""
+    """Distribute a model from `root`: each rank's piece, with about the same number of support vectors; collective."""
     if comm.size == 1 and whole is not None:
         return whole
     s = int(comm.bcast(None if whole is None else np.array([len(whole.rows)]), root)[0])
     X = numbers = None
     if whole is not None:
-        order = np.argsort(np.arange(s) % comm.size, kind="stable")  # like cards, so that all get some of each class
+        order = np.argsort(np.arange(s) % comm.size, kind="stable")  # deal rows of each class to all ranks
         X = whole.X[order]
         numbers = np.column_stack([whole.codes, whole.rows, whole.coef.T])[order]
     X, numbers = scatter_rows(X, s, comm, root), scatter_rows(numbers, s, comm, root)
@@ -195,7 +195,7 @@ def deal(whole: PartSVM | None, k: int, root: int, comm: Communicator) -> PartSV
 
 
 def join(pieces: list[PartSVM]) -> PartSVM:
-    """The pieces as one."""
+    """The pieces merged into one."""
     if len(pieces) == 1:
         return pieces[0]
     codes = np.concatenate([one.codes for one in pieces])

@@ -20,12 +20,12 @@ from partition.model import InParts, one_piece_a_rank
 TYPES = ("epsilon_svr", "nu_svr", "one_class")  # LIBSVM's names
 PARAMETERS = ("C", "epsilon", "nu")
 
-# A part's arrays in a model's file: s support vectors of e features, which is d, or 0 where the kernel is precomputed.
+# A part's arrays in a model file: s support vectors, e features, where e is d, or 0 with a precomputed kernel.
 PART: Layout = {
     "X": Array("real", ("s", "e"), "support vectors, in standardised features", csr=True),
-    "rows": Array("int64", ("s",), "their numbers among all training rows"),
-    "beta": Array("float64", ("s",), "coefficients, alpha - alpha* of a regression"),
-    "b": Array("float64", ("1",), "what is added to the sum over the support vectors"),
+    "rows": Array("int64", ("s",), "row numbers of the support vectors among all training rows"),
+    "beta": Array("float64", ("s",), "coefficients; for regression, alpha - alpha*"),
+    "b": Array("float64", ("1",), "intercept, added to the sum over the support vectors"),
 }
 
 
@@ -36,9 +36,9 @@ class PartSVR:
     Attributes
     ----------
     X : ndarray or CSR, shape (s, d)
-        Support vectors, in the order of the rows. With a precomputed kernel, no columns.
+        Support vectors, in row order. With a precomputed kernel, X has no columns.
     rows : ndarray of int64, shape (s,)
-        Their global row numbers.
+        Global row numbers of the support vectors.
     beta : ndarray of float64, shape (s,)
     b : ndarray of float64, shape (1,)
     """
@@ -51,7 +51,7 @@ class PartSVR:
     def predict(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:
         """``K(X, support vectors) beta + b``, shape (len(X),): 2 len(X) nnz flops, nnz the support vectors' nonzeros.
 
-        `X` has the support vectors' features; or, where `kernel` is None, kernel values with all training rows.
+        If `kernel` is None, `X` holds kernel values with all training rows, and otherwise features.
         """
         if not len(self.rows):
             return np.full(X.shape[0], self.b[0])
@@ -61,7 +61,7 @@ class PartSVR:
 
 
 def join(pieces: list[PartSVR]) -> PartSVR:
-    """The pieces as one, whose rows ascend."""
+    """The pieces merged into one, with ascending row numbers."""
     rows = np.concatenate([one.rows for one in pieces])
     order = np.argsort(rows)
     beta, b = np.concatenate([one.beta for one in pieces]), np.sum([one.b for one in pieces], axis=0)
@@ -70,15 +70,15 @@ def join(pieces: list[PartSVR]) -> PartSVR:
 
 @dataclass(kw_only=True)
 class SVRModel(InParts):
-    """Regression, or one-class, SVMs of P parts, of which this rank holds some.
+    """Regression or one-class SVMs of P parts, of which this rank holds some.
 
     Attributes
     ----------
     svm_type : {"epsilon_svr", "nu_svr", "one_class"}
     kernel : Kernel or None
-        None: rows are kernel values with the training rows.
+        None if the kernel is precomputed: rows are then kernel values with the training rows.
     params : dict of str to float
-        Those of C, epsilon and nu that are known.
+        The known ones among C, epsilon and nu.
     """
 
     family = "svr"
@@ -90,11 +90,11 @@ class SVRModel(InParts):
     parts: dict[int, PartSVR] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """The report's fields of the model."""
+        """Fields that describe the model in the report."""
         return {"method": self.method, "svm_type": self.svm_type, **self.params, "route": self.route}
 
     def decision_function(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
-        """Values of this rank's rows; a collective call.
+        """Real outputs for this rank's rows: predicted targets, or one-class decisions; a collective call.
 
         Parameters
         ----------
@@ -109,20 +109,20 @@ class SVRModel(InParts):
 
         Notes
         -----
-        2 nnz flops a row, with nnz the nonzeros of all support vectors that are asked. ``nearest``, ``soft``: each row
-        travels to the ranks of its models, their values back. ``all``, ``sum``: every row visits every rank, and one
-        reduction of n_test numbers adds up.
+        2 nnz flops per row, with nnz the nonzeros of the support vectors of all models that predict it. With
+        ``nearest`` and ``soft``, each row is sent to the ranks of its models, and outputs are sent back. With ``all``
+        and ``sum``, every row is sent to every rank, and one reduction adds up n_test numbers.
         """
         with self._ranks(comm, "decision_function") as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
             return self._answered(Z, ranks)
 
     def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
-        """The values of a regression; of one class, 1 for rows that are of it and -1 for others. Collective."""
+        """Predicted targets; for a one-class model, 1 for inliers and -1 for outliers. Collective."""
         return self.answers(self.decision_function(X, comm))
 
     def answers(self, values: NDArray[np.float64]) -> NDArray[Any]:
-        """Predictions for rows with these values."""
+        """Predictions for rows with these outputs of :meth:`decision_function`."""
         return np.where(values >= 0, 1, -1) if self.svm_type == "one_class" else values
 
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
@@ -144,8 +144,8 @@ class SVRModel(InParts):
         for number, part in parts.held.items():
             rows = part.rows
             fits = not len(rows) or (rows.min() >= 0 and (kernel is not None or rows.max() < d))
-            require(fits, f"what part {number} holds does not fit together")
-        if attributes["route"] == "sum":  # one piece a rank instead of several
+            require(fits, f"the arrays of part {number} do not fit together")
+        if attributes["route"] == "sum":  # one piece per rank instead of several
             one_piece_a_rank(shared, parts, join)
         return super()._made(attributes, shared, parts)
 

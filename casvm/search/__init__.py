@@ -1,1 +1,1 @@
-"""Choosing C and gamma in parts: kernel matrices that fit in cache, folds on the same matrix, paths along C."""
+"""Search for C and gamma inside parts: kernel matrices that fit in cache, shared by all folds, and paths along C."""

@@ -1,7 +1,7 @@
-"""One setting for all parts, or one a part: cross-validation inside the parts, in rounds of folds.
+"""Search for C and gamma, for all parts together or per part: cross-validation inside the parts, in rounds of folds.
 
-After each round the counts of all parts are added up, in one reduction, and settings that trail the best one by more
-than chance explains are ended. No row travels, and no test row is looked at.
+After each round, one reduction adds up the counts of all parts, and settings that are significantly worse than the best
+are dropped. No rows are sent, and test rows are not used.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ def search(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, com
     Parameters
     ----------
     parts : Parts
-        This rank's, with the columns "code" of the class and "C", what C is multiplied by. Not changed.
+        This rank's parts, with the columns "code" of the class and "C", the factor of C. Not changed.
     classes : ndarray, shape (k,)
     P : int
-        Parts of all ranks.
+        Number of parts on all ranks.
     options : SVMOptions
     comm : Communicator
 
     Returns
     -------
     Results or None
-        None where nothing but the grid that is made up was asked for, and a class has too few rows for folds, or every
-        part has one row.
+        None if only the default grid was requested, and either a class has too few rows for folds or every part has one
+        row.
 
     Raises
     ------
     InputError
-        On all ranks: more folds than a class has rows, a score of two classes for more, memory that does not suffice.
+        On all ranks: more folds than a class has rows, a two-class score for more classes, or insufficient memory.
 
     Notes
     -----
-    What :func:`casvm.search.part.judge` costs for every piece. A part of more than 3,000 rows of more than 6,000 in
-    all, or one whose matrices do not fit, is cut into pieces of about 2,000 rows that lie together; of a precomputed
-    kernel, at random. Two or three reductions, of 3 k numbers a setting and fold; with `per_part` P times as many.
+    The cost is that of :func:`casvm.search.part.judge` for every piece. With more than 6,000 rows in all, a part of
+    more than 3,000 rows is cut into pieces of about 2,000 neighbouring rows (random rows if the kernel is precomputed);
+    so is a part whose matrices do not fit. There are two or three reductions of 3 k numbers per setting and fold, or P
+    times as many with `per_part`.
     """
     with comm.phase("search"):
         return _searched(parts, classes, P, options, comm)
@@ -67,7 +68,7 @@ def _searched(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, 
         count = folds.usable(options.cv, counts, classes)
         if count < 2 and options.names_settings:
             raise InputError(
-                f"C, gamma: several values are compared by cross-validation, and class {classes[counts.argmin()]} has "
+                f"C, gamma: several values are compared by cross-validation, but class {classes[counts.argmin()]} has "
                 "one row only; give one value, or leave out the class"
             )
         scores(options.scoring, np.zeros((3, k)))
@@ -82,7 +83,7 @@ def _searched(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, 
     if results is None:
         if options.names_settings:
             raise InputError(
-                "C, gamma: several values are compared inside the parts, which have one row each; ask for fewer"
+                "C, gamma: several values are compared inside the parts, but these have one row each; use fewer parts"
             )
         return None
     with comm.uncounted():
@@ -91,15 +92,15 @@ def _searched(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, 
 
 
 def _require(compared: Settings, count: int, groups: int, k: int, room: int) -> None:
-    """Refuse more settings than there is memory for their counts, and for the lists of them."""
+    """Refuse more settings than memory can hold the counts of."""
     total = len(compared.Cs) * len(compared.kernels)
-    copies = 2 * groups + threads.current()  # those of the groups are added up over the ranks; a piece's of each thread
+    copies = 2 * groups + threads.current()  # each group's counts and their sum over ranks; one piece per thread
     each = copies * count * 3 * k * 8
-    check_settings(total, each, room, f"what is counted of {total:,} settings of C and gamma")
+    check_settings(total, each, room, f"comparing {total:,} settings of C and gamma")
 
 
 class _Search:
-    """The rounds over this rank's pieces."""
+    """Rounds of folds over this rank's pieces."""
 
     def __init__(
         self, parts: Parts, compared: Settings, pieces: list[Piece], count: int, k: int, options: SVMOptions
@@ -112,7 +113,7 @@ class _Search:
         self._done, self._advance = 0, options.progress("choosing C and gamma", steps)
 
     def run(self, P: int, n: int, comm: Communicator) -> Results | None:
-        """All rounds, of `n` rows in all; None if no row could be left out. Collective."""
+        """Run all rounds; `n` is the number of rows on all ranks. None if no row could be left out. Collective."""
         per_part, name = self.options.per_part, self.options.scoring
         groups = P if per_part else 1
         total = np.zeros((groups, *self.shape, 3, self.k), np.int64)
@@ -125,12 +126,12 @@ class _Search:
             total[:, :, :, these] = comm.allreduce(total[:, :, :, these])
             for group, counts in enumerate(total):
                 flat = counts.sum(axis=2).reshape(-1, 3, self.k)
-                if flat[..., TRUE, :].any():  # a part may have no left-out row yet
+                if flat[..., TRUE, :].any():  # a part may not have left out any row yet
                     alive[group] = race.survivors(name, flat, alive[group].ravel()).reshape(alive[group].shape)
             self._tell(alive, total, done)
         with comm.uncounted():
             solved, stopped = comm.allreduce(np.array([self.solved, self.stopped])).tolist()
-        # Folds that parts of one row alone have rows of say nothing.
+        # Folds whose only rows are in parts of one row carry no information.
         total = total[:, :, :, total[..., TRUE, :].any(axis=(0, 1, 2, 4))]
         if not total.size:
             return None
@@ -146,7 +147,7 @@ class _Search:
     def _round(
         self, number: int, these: list[int], alive: NDArray[np.bool_], total: NDArray[np.int64]
     ) -> None:  # fmt: skip
-        """Add the counts of these folds, of the settings that are alive, to `total`."""
+        """Add the counts of these folds, for the remaining settings, to `total`."""
         todo = np.zeros((len(alive), *self.shape), np.bool_)
         todo[..., these] = alive[..., None]
 
@@ -170,7 +171,7 @@ class _Search:
                 self.solved, self.stopped = self.solved + solved, self.stopped + stopped
 
     def _tell(self, alive: NDArray[np.bool_], total: NDArray[np.int64], done: int) -> None:
-        """Settings that are left, the best until now, and how much there is still to do."""
+        """Show the number of remaining settings, the best setting so far, and the remaining work."""
         left, groups = alive.sum(axis=(1, 2)), alive.shape[0]
         steps = sum(int(left[one.part if groups > 1 else 0]) * one.cost for one in self.pieces)
         settings = len(self.settings.Cs) * len(self.settings.kernels)
@@ -188,15 +189,15 @@ class _Search:
         return ClassFolds(self.parts.X[piece.rows], codes, self.parts["C"][piece.rows], fold, todo)
 
     def _scores(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Shape (settings, folds), in the order of the axes: C, then gamma."""
+        """Scores, shape (settings, folds); settings in the order of the axes, C before gamma."""
         return scores(self.options.scoring, counts).transpose(1, 0, 2).reshape(-1, counts.shape[-3])
 
     def _choose_each(self, found: Results, total: NDArray[np.int64]) -> None:
-        """The best setting of each part, and the score of all of them together."""
+        """Choose the best setting of each part, and compute the score of all these choices together."""
         each, best = [], np.zeros(total.shape[3:], np.int64)
         for counts in total:
             one = Results(found.axes, self._scores(counts), found.scoring)
-            # Folds that no row of a small part was left out of say nothing of its settings.
+            # A small part may have no rows in some folds; these carry no information on its settings.
             one.scores = one.scores[:, counts[..., TRUE, :].any(axis=(0, 1, 3))]
             setting = int(one.order[0]) if one.scores.size else 0
             each.append(one.settings[setting])

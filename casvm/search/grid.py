@@ -1,4 +1,4 @@
-"""The settings to compare: those that were named, or a grid around what the data say."""
+"""The settings to compare: the user's values, or a default grid scaled by the data."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cacore.tuning.grid import spaced
 from casvm.options import SVMOptions
 from casvm.rules import GRID
 
-SETTINGS, QUICK = 10, 5  # values of C and of gamma in the grid that is made up
+SETTINGS, QUICK = 10, 5  # number of values of C and of gamma in the default grid
 _C = 0.1, 1000.0
-_GAMMA = 0.25, 256.0  # times 1 over the median squared distance within a part: the best are far above 1
+_GAMMA = 0.25, 256.0  # in units of 1 / median squared distance within a part; the best values are far above 1
 _NORMAL = 1e-300  # smallest distance of which 256 over it is a number
-_SAMPLE = 256  # rows of a part among which distances are looked at
+_SAMPLE = 256  # rows of a part whose distances are sampled
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Settings:
 
     @property
     def axes(self) -> dict[str, tuple[float, ...]]:
-        """By parameter; a kernel without gamma has none."""
+        """Values of each parameter; without gamma if the kernel has none."""
         gammas = {"gamma": tuple(one.gamma for one in self.kernels)} if self.kernels[0].has("gamma") else {}
         return {"C": self.Cs, **gammas}
 
@@ -64,9 +64,10 @@ def kernels(
     options: DualOptions, X: Rows, pieces: list[NDArray[np.int64]], ends: tuple[float, float], count: int,
     comm: Communicator,
 ) -> tuple[Kernel, ...]:  # fmt: skip
-    """One for each gamma; of a grid that is made up so many, between these ends; collective.
+    """One kernel per gamma; collective.
 
-    The ends are in units of 1 over the median squared distance within a piece.
+    A default grid has `count` values of gamma between `ends`, in units of 1 over the median squared distance within a
+    piece.
     """
     kind = options.kernel_with(1.0).declared
     gammas: Any = options.gamma
@@ -81,20 +82,20 @@ def kernels(
 
 
 def _around(distance: float, kind: KernelKind, ends: tuple[float, float], count: int) -> tuple[float, ...]:
-    """Values of gamma for this typical distance of two rows, squared unless the kernel's gamma is 1 over a length."""
+    """Values of gamma for this typical distance of rows, a squared one unless the kernel's gamma is 1 / length."""
     low, high = (np.sqrt(times) if kind.per_length else times for times in ends)
     return tuple(spaced(low / distance, high / distance, count))
 
 
 def _median(kernel: Kernel, X: Rows, pieces: list[NDArray[np.int64]], comm: Communicator) -> float:
-    """The median over all pieces of the median distance, as the kernel measures it, between rows of a piece.
+    """Median over all pieces of the median distance, as the kernel defines it, between rows of a piece; collective.
 
-    Collective: each rank's medians travel to all. 1 where rows are all alike.
+    Returns 1 if all rows are equal. Each rank sends its medians to all ranks.
 
     Raises
     ------
     InputError
-        On all ranks: no gamma around 1 over it is a number.
+        On all ranks: the distances are so small or large that gammas around 1 over them overflow or vanish.
     """
     own = np.array([_typical(kernel, X[rows[:: -(-len(rows) // _SAMPLE)]]) for rows in pieces])
     known = comm.allgather(own)

@@ -1,6 +1,6 @@
-"""All settings and folds of one part: its distances once, its kernel values once a gamma, a path along C for each fold.
+"""Cross-validation of all settings on one part: distances once, kernel values once per gamma, a path of C per fold.
 
-No MPI, no routing: rows in, counts of right and predicted rows out.
+No MPI and no routing: rows in, counts of correct and predicted rows out.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from cacore.tuning.scorers import counted
 from casvm.search.path import along
 from casvm.solver.pair import padded
 
-LOOSE = 0.1  # violation of a pair, of margins of 1, that is good enough to compare settings
-PAIRS = 50  # pairs a row that one solution may take; a healthy one takes 1 to 10
+LOOSE = 0.1  # tolerance for a pair's violation that suffices to compare settings; the margin is 1
+PAIRS = 50  # limit of pairs per row and solution; a well-behaved problem takes 1 to 10
 
 Told = TypeVar("Told")
 
 
 @dataclass
 class FoldCounts:
-    """Counts of right answers by a piece, for each setting.
+    """Counts of correct predictions on a piece, for each setting.
 
     Attributes
     ----------
     counts : ndarray of int64, shape (G, L, F, 3, k)
-        For each gamma, C and fold the left-out rows that were right, predicted and there of each class; 0 where a
-        setting was not asked for, and of a part of one row. See :mod:`cacore.tuning.scorers`.
+        For each gamma, C, fold and class: the left-out rows predicted correctly, predicted as this class, and truly of
+        this class. 0 for settings that are not in `todo`, and for a part of one row. See
+        :mod:`cacore.tuning.scorers`.
     solved, stopped : int
-        Solutions; those among them that stopped at their limit.
+        Number of solutions, and of those that stopped at the iteration limit.
     """
 
     counts: NDArray[np.int64]
@@ -49,19 +50,19 @@ class FoldCounts:
 
 @dataclass
 class ClassFolds:
-    """A piece's rows with their classes, and the settings and folds that are judged.
+    """Rows of a piece with their classes, and the settings and folds to evaluate.
 
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
     codes : ndarray of int64, shape (m,)
-        Class of each row, of all k.
+        Class of each row, among all k classes.
     factor : ndarray of float64, shape (m,)
-        What C is multiplied by for each row.
+        Factor of C for each row.
     fold : ndarray of int64, shape (m,)
-        Which fold leaves the row out.
+        Fold that leaves out the row.
     todo : ndarray of bool, shape (G, L, F)
-        Settings and folds to look at.
+        Mask of the settings and folds to evaluate.
     """
 
     X: Rows
@@ -72,9 +73,9 @@ class ClassFolds:
 
 
 def bytes_needed(rows: int, k: int) -> int:
-    """Bytes that a thread needs for a part of so many rows of k classes, in double precision.
+    """Bytes that a thread needs in double precision for a part with this number of rows and k classes.
 
-    Its distances, its kernel values and, of more than two classes, a copy of those of a pair of classes.
+    They hold distances, kernel values and, for more than two classes, the kernel values of a pair of classes.
     """
     return (2 if k == 2 else 3) * 8 * rows * padded(rows)
 
@@ -87,15 +88,15 @@ def judge(
     Parameters
     ----------
     task : ClassFolds
-        Nothing of it is changed.
+        Not changed.
     kernels : sequence of Kernel
-        One a gamma; they differ in nothing else.
+        One per gamma, otherwise alike.
     Cs : tuple of float
         Ascending.
     k : int
-        Classes of all parts.
+        Number of classes in all parts.
     tol : float
-        Of the solutions.
+        Tolerance of the solutions.
 
     Raises
     ------
@@ -104,15 +105,15 @@ def judge(
 
     Notes
     -----
-    m^2 d multiplications for the distances, m^2 kernel values a gamma, and what :func:`casvm.search.path.along` costs
-    for each fold. Gammas run side by side on the threads that the caller has: a matrix of distances, and one of kernel
-    values for each thread, in single precision where that does not show.
+    m^2 d multiplications for the distances, m^2 kernel values per gamma, and the cost of
+    :func:`casvm.search.path.along` per fold. The caller's threads process gammas in parallel, with one matrix of
+    distances and one matrix of kernel values per thread, in single precision if that is accurate enough.
     """
     judged = FoldCounts(np.zeros((*task.todo.shape, 3, k), np.int64))
     wanted = np.flatnonzero(task.todo.any(axis=(1, 2)))
-    if len(task.codes) < 2:  # nothing to learn from where the row is left out
+    if len(task.codes) < 2:  # leaving out the only row leaves none to train on
         return judged
-    if np.ptp(task.codes) == 0:  # one class, which every model of it knows
+    if np.ptp(task.codes) == 0:  # a single class, which every model predicts correctly
         _of_one_class(task, judged.counts, k)
         return judged
 
@@ -130,15 +131,15 @@ def for_kernels(
     X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: DTypeLike,
     work: Callable[[int, NDArray[np.floating]], Told],
 ) -> AbstractContextManager[Iterator[Told]]:  # fmt: skip
-    """Context with an iterator of ``work(g, K)`` for each kernel g that is wanted; K holds its values of all pairs.
+    """Context with an iterator of ``work(g, K)`` for each wanted kernel g, with its kernel matrix K of the rows.
 
-    Distances are computed once. Kernels run side by side on the threads that the caller has; K has columns for the
-    solver beyond the rows' number (:func:`casvm.solver.pair.padded`), and its memory is used again.
+    Distances are computed once, and the caller's threads process kernels in parallel. K is padded with columns for the
+    solver (:func:`casvm.solver.pair.padded`), and its memory is reused.
     """
     points = points_of(X, kernels[0], dtype)
     compared = np.empty((len(points),) * 2, dtype)
     kernels[0].compare_all(points, compared)
-    spare: list[NDArray[np.floating]] = []  # matrices of kernels that are done, whose memory is there already
+    spare: list[NDArray[np.floating]] = []  # matrices of finished kernels, for reuse
 
     def of_kernel(g: int) -> Told:
         K = spare.pop() if spare else np.zeros((len(points), padded(len(points))), dtype)
@@ -157,7 +158,7 @@ def _of_one_class(task: ClassFolds, counts: NDArray[np.int64], k: int) -> None:
 
 
 def precision(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Any:
-    """Single precision, unless the rounding of C K_ij in it comes near the tolerance, for the largest bound C."""
+    """Single precision, unless its rounding errors of C K_ij come near the tolerance; `C` is the largest bound."""
     largest = max(kernel.largest(X, np.float64) for kernel in kernels)
     rounding = 8 * np.finfo(np.float32).eps * C * largest
     single = rounding <= tol and 1e-30 < largest < 1e30 and all(kernel.fits(np.float32) for kernel in kernels)
@@ -165,20 +166,20 @@ def precision(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Any:
 
 
 def points_of(X: Rows, kernel: Kernel, dtype: DTypeLike) -> Points:
-    """The rows for the kernel in this precision: shifted in double precision first, where they are far away."""
+    """The rows prepared for the kernel in this precision; rows far from the origin are shifted in double first."""
     points = kernel.points(X.astype(np.float64) if X.dtype != dtype else X)
     return points if points.X.dtype == dtype else Points(points.X.astype(dtype))
 
 
 class _Folds:
-    """The folds of one gamma, whose kernel values are `K`."""
+    """The folds for one gamma, with its kernel matrix `K`."""
 
     def __init__(self, task: ClassFolds, K: NDArray[np.floating], Cs: tuple[float, ...], k: int, tol: float) -> None:
         self.task, self.K, self.Cs, self.k, self.tol = task, K, Cs, k, tol
         self.solved = self.stopped = 0
 
     def judge(self, todo: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
-        """Fill `counts`, shape (L, F, 3, k), where `todo`, shape (L, F), says so; solutions, stopped."""
+        """Fill `counts`, shape (L, F, 3, k), where `todo`, shape (L, F), is True; return the solved and stopped."""
         codes, fold = self.task.codes, self.task.fold
         present = self.task.factor > 0
         said: dict[int, list[NDArray[np.float64]]] = {int(f): [] for f in np.flatnonzero(todo.any(axis=0))}
@@ -198,18 +199,18 @@ class _Folds:
         return [self.solved, self.stopped]
 
     def _of(self, chosen: NDArray[np.int64]) -> NDArray[np.floating]:
-        """The kernel values of these rows with each other, as the solver takes them."""
+        """Kernel matrix of these rows, padded for the solver."""
         if len(chosen) == len(self.K):
             return self.K
         K = np.zeros((len(chosen), padded(len(chosen))), self.K.dtype)
-        for line, row in zip(K, chosen, strict=True):  # without a copy of all of them
+        for line, row in zip(K, chosen, strict=True):  # row by row, to avoid a copy of the whole block
             line[: len(chosen)] = self.K[row, chosen]
         return K
 
     def _pair(
         self, K: NDArray[np.floating], chosen: NDArray[np.int64], first: int, f: int, which: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Decisions on the left-out rows of a pair's solutions for some C, shape (len(which), rows of the fold)."""
+        """Decisions of a pair's solutions on the left-out rows, for some C; shape (len(which), rows of the fold)."""
         task, left_out = self.task, np.flatnonzero(self.task.fold == f)
         y = np.where(task.codes[chosen] == first, 1.0, -1.0)
         held = task.fold[chosen] == f
@@ -227,7 +228,7 @@ class _Folds:
         return out
 
     def _winners(self, known: NDArray[np.int64], pairs: list[NDArray[np.float64]], rows: int) -> NDArray[np.int64]:
-        """The class that each left-out row is taken for, as a model of these classes does it."""
+        """Predicted class of each left-out row, by the votes of a model of these classes."""
         if len(known) == 1:
             return np.full(rows, known[0])
         decisions = np.stack(pairs, axis=1)

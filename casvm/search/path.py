@@ -1,8 +1,8 @@
-"""Solutions of one dual along C, on a kernel matrix in memory, of which some rows are left out.
+"""Solutions of one dual for ascending C, on a kernel matrix in memory, with some rows left out.
 
-The rows that are left out keep bounds of 0: they take no part, and no row of the matrix is copied for a fold. The
-gradient of all rows is brought up to date with every step in any case, so that the decisions on the left-out rows are
-there, exact, when the solver stops.
+The bounds of left-out rows are 0, which excludes these rows without copying the matrix for each fold. The solver
+updates the gradient of all rows in every step anyway, so exact decisions on the left-out rows are available when it
+stops.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A solution.
+    """A solution for one C.
 
     Attributes
     ----------
     decision : ndarray of float64, shape (m,)
-        Of all rows, also of those left out; positive for +1.
+        Decisions on all rows, including left-out ones; positive for +1.
     beta : ndarray of float64, shape (m,)
         alpha y.
     b : float
@@ -46,7 +46,7 @@ class Solved:
 def along(
     K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], tol: float, most: int
 ) -> Iterator[Solved]:
-    """Solve C-SVC for each C, from the one before it.
+    """Solve C-SVC for each C, starting from the solution for the previous C.
 
     Parameters
     ----------
@@ -55,18 +55,18 @@ def along(
     y : ndarray of float64, shape (m,)
         +1 and -1.
     factor : ndarray of float64, shape (m,)
-        What C is multiplied by to bound a row's alpha; 0 of a row that is left out.
+        Factor of C in the bound of each row's alpha; 0 for a left-out row.
     Cs : tuple of float
         Ascending.
     tol : float
-        Violation of a pair at which a solution is good.
+        Tolerance for the largest violation of a pair.
     most : int
-        Pairs that one solution may take.
+        Limit of pairs per solution.
 
     Yields
     ------
     Solved
-        For each C.
+        The solution for each C.
 
     Raises
     ------
@@ -75,9 +75,9 @@ def along(
 
     Notes
     -----
-    Pairs as :class:`casvm.solver.pair.Pairs` takes them; beside `K` a few numbers a row. The start is t times the last
-    solution, feasible for t from 1 to the ratio of the C's, with the t that makes most of the dual: sum(alpha) / beta'K
-    beta, cut to that range. Its gradient costs one pass over m numbers.
+    The solver is :class:`casvm.solver.pair.Pairs`; it needs a few numbers per row besides `K`. The start is t times the
+    last solution, which is feasible for t from 1 to the ratio of the two C. The t that maximises the dual is
+    sum(alpha) / beta'K beta, clipped to this range. The gradient at the start costs one pass over m numbers.
     """
     bound = factor * y
     return _path(K, y, np.minimum(bound, 0.0), np.maximum(bound, 0.0), 0.0, Cs, tol, most)
@@ -86,7 +86,7 @@ def along(
 def along_regression(
     K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], epsilon: float, tol: float, most: int
 ) -> Iterator[Solved]:  # fmt: skip
-    """Solve epsilon-SVR for each C, from the one before it: as :func:`along`, with targets `y` and this epsilon."""
+    """Solve epsilon-SVR for each C, like :func:`along`, with targets `y` and this epsilon."""
     return _path(K, y, -factor, factor, epsilon, Cs, tol, most)
 
 
@@ -94,7 +94,7 @@ def _path(
     K: NDArray[np.floating], y: Vector, low: Vector, high: Vector, epsilon: float, Cs: tuple[float, ...], tol: float,
     most: int,
 ) -> Iterator[Solved]:  # fmt: skip
-    """The path of the dual with p = -y and the bounds C `low` and C `high`."""
+    """Solve the dual with p = -y and bounds C `low` and C `high` for each C."""
     m = len(y)
     beta, v, last = np.zeros(m), y.copy(), 0.0
     diagonal, where = np.diagonal(K)[:m].astype(np.float64), np.arange(m)
@@ -106,9 +106,9 @@ def _path(
             v = y - by * (y - v)
             at_low, at_high = beta == last * low, beta == last * high
             beta = by * beta
-            if by == C / last:  # rounding must not leave a row that was at its bound just below it
+            if by == C / last:  # rows at a bound must stay exactly at it, despite rounding
                 beta = np.where(at_high, upper, np.where(at_low, lower, beta))
-            beta = np.clip(beta, lower, upper)  # nor take one over it
+            beta = np.clip(beta, lower, upper)  # and none may exceed it
         problem = Pairs(v, beta, lower, upper, diagonal, epsilon)
         problem.optimise(K, where, tol, most)
         v, beta, last = problem.v.copy(), problem.beta.copy(), C
@@ -121,7 +121,7 @@ def _path(
 
 
 def _best_multiple(gain: float, square: float, most: float) -> float:
-    """The t from 1 to `most` for which t beta has the largest dual objective t gain - t^2/2 beta'K beta."""
+    """The t from 1 to `most` that maximises the dual objective of t beta, t gain - t^2/2 beta'K beta."""
     if square <= 0.0:
         return most
     return float(np.clip(gain / square, 1.0, most))

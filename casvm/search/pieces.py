@@ -1,4 +1,4 @@
-"""Pieces of parts that a search looks at: a whole part, or some rows of one whose kernel values would leave cache."""
+"""Pieces of parts for the search: a whole part, or some rows of a part whose kernel matrix does not fit in cache."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from casvm.methods.problems import predicted_cost
 from partition.divide import divide
 from partition.redistribute import Parts
 
-ROWS = 2000  # of a piece, about
-MOST = 3000  # of a part that is searched as it is: the kernel values of a larger one leave the cache
-WHOLE = 6000  # of all rows that are searched together: pieces of so few choose a smaller gamma than all of them would
-_LEAST = 100  # rows of a piece, whose matrices have to fit
-_SETTING = 500  # bytes of a setting in the results
+ROWS = 2000  # approximate number of rows per piece
+MOST = 3000  # a larger part is cut into pieces, since its kernel matrix does not fit in cache
+WHOLE = 6000  # up to this number of rows in all, parts stay whole: their pieces would choose too small a gamma
+_LEAST = 100  # the matrices of a piece of this number of rows must fit in memory
+_SETTING = 500  # bytes per setting in the results
 
 Kept = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part, or some rows of a large one, that is searched in one go.
+    """A part, or some rows of a large part, on which settings are compared.
 
     Attributes
     ----------
     part : int
     rows : ndarray of int64, shape (m,)
-        Of this rank.
+        Local row numbers.
     first : int
-        Rows of all pieces before it, on all ranks: folds are dealt on from there, so that none of them is empty.
+        Number of rows in all previous pieces, on all ranks; dealing of folds continues from there, so that no fold is
+        empty.
     name : str
-        In a checkpoint, with the most rows that a piece may have, which depends on the memory of the run.
+        Name in a checkpoint; contains the maximum size of a piece, which depends on the memory of the run.
     """
 
     part: int
@@ -52,16 +53,17 @@ class Piece:
 
     @property
     def cost(self) -> int:
-        """Cost of a setting, in any unit."""
+        """Predicted cost per setting, in arbitrary units."""
         return int(predicted_cost(np.array(float(len(self.rows)))))
 
 
 def pieces(
     parts: Parts, P: int, needed: Callable[[int], int], options: DualOptions, comm: Communicator
 ) -> list[Piece]:  # fmt: skip
-    """This rank's, part after part, of at most :data:`MOST` or :data:`WHOLE` rows, or fewer where memory is short.
+    """This rank's pieces, part by part; collective.
 
-    ``needed(rows)`` are the bytes that a thread has for a piece of so many rows. Collective.
+    A piece has at most :data:`MOST` or :data:`WHOLE` rows, or fewer if memory is short. ``needed(rows)`` returns the
+    bytes that a thread needs for a piece.
     """
     sizes = np.zeros(P, np.int64)
     sizes[parts.parts] = np.diff(parts.bounds)
@@ -72,8 +74,8 @@ def pieces(
         while most > _LEAST and needed(most) * threads.current() > room:
             most //= 2
         need = needed(_LEAST) * threads.current()
-        what = f"what each thread has of the kernel matrix of {_LEAST} rows"
-        memory.require(need, room, what, "leave it more memory (--memory-limit) or use fewer threads (--threads)")
+        what = f"a kernel matrix of {_LEAST} rows in each thread"
+        memory.require(need, room, what, "allow more memory (--memory-limit) or use fewer threads (--threads)")
     most = int(comm.allreduce(np.array([most]), "min")[0])
     before = np.cumsum(sizes) - sizes
     found: list[Piece] = []
@@ -88,7 +90,7 @@ def pieces(
 
 
 def check_settings(total: int, each: int, room: int, what: str) -> None:
-    """Refuse more settings than `room` bytes have place for, `each` of them per setting beside its results."""
+    """Refuse more settings than fit in `room` bytes; each takes `each` bytes besides its results."""
     memory.require(total * (each + _SETTING), room, what, "compare fewer values")
 
 
@@ -96,10 +98,11 @@ def over_pieces(
     pieces: list[Piece], name: str, judge: Callable[[Piece], Kept], checkpoint: Checkpoint | None,
     advance: Callable[[Piece], None],
 ) -> AbstractContextManager[Iterator[tuple[Piece, Kept]]]:  # fmt: skip
-    """Context with an iterator of the pieces, the largest first, each with what `judge` returns or has returned for it.
+    """Context with an iterator of pieces, largest first, each with the result of ``judge(piece)``.
 
-    Pieces run side by side where there are enough of them, otherwise the kernels of one. A checkpoint keeps a piece
-    under its name behind `name`; ``advance(piece)`` is called after each.
+    If there are enough pieces, they run in parallel; otherwise the kernels of one piece do. A checkpoint stores the
+    result under `name` and the piece's name, and a result found there is used; ``advance(piece)`` is called after each
+    piece.
     """
     order, lock = sorted(pieces, key=lambda piece: -len(piece.rows)), threading.Lock()
 
@@ -113,9 +116,9 @@ def over_pieces(
 
 
 def _cut(X: Rows, most: int, options: DualOptions) -> NDArray[np.int32]:
-    """The piece that each row of a part belongs to: rows that lie together, for kernels see what is near.
+    """Piece of each row of a part; a piece consists of neighbouring rows, since kernels depend on near rows.
 
-    The rows of a precomputed kernel are numbers, which lie nowhere: they are dealt at random.
+    With a precomputed kernel there are no distances, and rows are dealt at random.
     """
     m = X.shape[0]
     if m <= most:

@@ -1,7 +1,7 @@
-"""C, epsilon and gamma of a regression, by rows that are left out inside the parts. No row travels.
+"""Search for C, epsilon and gamma of a regression by cross-validation inside the parts; no rows are sent.
 
-Every part says how far its models are off on rows that they were not trained on; one reduction of these sums, and the
-setting with the least error is the one of all parts.
+Every part computes the squared errors of its models on left-out rows. One reduction adds them up, and the setting with
+the smallest error is used for all parts.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from casvm.value_options import SCALE, SCALED, ValueOptions
 from partition.redistribute import Parts
 
 SCORE = "r2"
-# What is made up, in units of the targets' deviation, and of 1 over the median squared distance within a part.
+# Ends of the default grid, in units of the targets' deviation (C, epsilon) and of 1 / median squared distance (gamma).
 CS, EPSILONS, GAMMAS = (1.0, 1000.0), (0.01, 0.1), (1 / 16, 16.0)
-COUNTS = 4, 2, 6  # values of each
+COUNTS = 4, 2, 6  # number of values of each
 QUICK = 3, 1, 4
-LOOSE = 0.02  # violation, in these units, that is good enough to compare settings
-FEW = 5000  # rows that are all judged; of more, a tenth
+LOOSE = 0.02  # tolerance, in units of the targets' deviation, that suffices to compare settings
+FEW = 5000  # up to this number of rows all folds are evaluated; above, one fold of a tenth
 
 
 @dataclass
 class TargetFolds:
-    """A piece's rows with their targets, and the folds that are judged.
+    """Rows of a piece with their targets, and the folds to evaluate.
 
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
     y : ndarray of float64, shape (m,)
     factor : ndarray of float64, shape (m,)
-        What C is multiplied by for each row, its weight.
+        Factor of C for each row: its weight.
     fold : ndarray of int64, shape (m,)
-        Which fold leaves the row out.
+        Fold that leaves out the row.
     folds : int
-        The folds 0 to `folds` - 1 are judged.
+        The folds 0 to `folds` - 1 are evaluated.
     """
 
     X: Rows
@@ -65,25 +65,25 @@ class TargetFolds:
 def judge(
     task: TargetFolds, alike: tuple[Kernel, ...], Cs: tuple[float, ...], epsilons: tuple[float, ...], tol: float
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """Try all settings on a piece.
+    """Cross-validate all settings on a piece.
 
     Parameters
     ----------
     task : TargetFolds
-        Nothing of it is changed.
+        Not changed.
     alike : tuple of Kernel
-        One a gamma; they differ in nothing else.
+        One per gamma, otherwise alike.
     Cs, epsilons : tuple of float
-        Cs ascend.
+        `Cs` is ascending.
     tol : float
-        Of the solutions.
+        Tolerance of the solutions.
 
     Returns
     -------
     dict of str to ndarray
-        ``sse``, shape (G, E, L, F): for each gamma, epsilon, C and fold the squared errors of the rows left out, times
-        their weights. ``weight``, shape (F,): what these weights add up to, 0 of a fold without rows to learn from.
-        ``steps``: solutions, and those among them that stopped at their limit.
+        ``sse``, shape (G, E, L, F): weighted sum of squared errors on the left-out rows, for each gamma, epsilon, C and
+        fold. ``weight``, shape (F,): sum of the weights, 0 for a fold without training rows. ``steps``: number of
+        solutions, and of those that stopped at the iteration limit.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def judge(
 
     Notes
     -----
-    As :func:`casvm.search.part.judge`, with a path along C for each epsilon.
+    The cost is that of :func:`casvm.search.part.judge`, with one path of C per epsilon.
     """
     m, F = len(task.y), task.folds
     left_out = [np.flatnonzero(task.fold == f) for f in range(F)]
@@ -127,29 +127,29 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
     Parameters
     ----------
     parts : Parts
-        This rank's, with the columns target "y" and "weight", which C is multiplied by. Not changed.
+        This rank's parts, with the columns target "y" and "weight", the factor of C. Not changed.
     n, P : int
-        Rows and parts of all ranks.
+        Number of rows and of parts on all ranks.
     unit : float
-        The targets' deviation.
+        Standard deviation of the targets.
     options : ValueOptions
-        Of which C, epsilon or gamma has several values.
+        C, epsilon or gamma has several values.
     comm : Communicator
 
     Returns
     -------
     Results or None
-        None where no part has rows to learn from and rows to judge by.
+        None if no part has both rows to train on and rows to leave out.
 
     Raises
     ------
     InputError
-        On all ranks: more folds than rows, memory that does not suffice.
+        On all ranks: more folds than rows, or insufficient memory.
 
     Notes
     -----
-    What :func:`judge` costs for every piece of :func:`casvm.search.pieces.pieces`; one reduction of a number a setting
-    and fold.
+    The cost is that of :func:`judge` for every piece of :func:`casvm.search.pieces.pieces`, and one reduction of one
+    number per setting and fold.
     """
     with comm.phase("search"):
         with comm.agreed():
@@ -163,7 +163,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
         with comm.agreed():
             total = len(alike) * len(epsilons) * len(Cs)
             each, room = (3 + threads.current()) * judged * 8, options.memory_limit - nbytes(parts.X)
-            check_settings(total, each, room, f"the errors of {total:,} settings")
+            check_settings(total, each, room, f"comparing {total:,} settings")
         tol = max(LOOSE * unit, float(options.tol))
         scale = power_of_two(unit)  # squares of targets of any size are numbers, and nothing is rounded
         settings = tuple(C / scale for C in Cs), tuple(one / scale for one in epsilons), tol / scale
@@ -196,7 +196,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
 
 
 def _folds(cv: int | None, n: int) -> tuple[int, int]:
-    """Folds that the rows are dealt to, and how many of them are judged."""
+    """Number of folds that rows are dealt to, and number of folds to evaluate."""
     if cv is None:
         return (10, 1) if n > FEW else (FOLDS, FOLDS)
     if cv > n:
@@ -212,7 +212,7 @@ def _task(parts: Parts, piece: Piece, folds: int, judged: int, scale: float) -> 
 
 
 def _values(name: str, given: Any, ends: tuple[float, float], count: int, unit: float) -> tuple[float, ...]:
-    """The values of C or of epsilon that are compared."""
+    """The values of C or of epsilon to compare."""
     if given == SCALE:
         return (SCALED[name] * unit,)
     if given == GRID:

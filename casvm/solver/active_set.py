@@ -197,7 +197,7 @@ class ActiveSet:
         tol : float
             Violation below which no work is left.
         ending : bool
-            True if the solver stops in any case.
+            True if the solver stops anyway.
 
         Returns
         -------

@@ -136,7 +136,7 @@ class _Distributed(SMO):
         with comm.agreed():
             dual.initial()
             if dual.by_sign:
-                raise InputError("nu-SVMs: rows on many ranks keep one sum, and not one of each sign")
+                raise InputError("nu-SVMs: the exact nu-SVR and nu-SVC cannot be solved on several ranks")
             if near:
                 self.gram: KernelRows = NearColumns(X, kernel, dtype, layout, self.pool.X, cutoff, room)
             else:

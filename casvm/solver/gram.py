@@ -62,7 +62,7 @@ class KernelMatrix(Shrinkable, Protocol):
     values_read: int
 
     def square(self, rows: Index) -> NDArray[np.floating]:
-        """K(rows, rows), its size rounded up by :func:`casvm.solver.pair.padded`; valid until the next call."""
+        """K(rows, rows), padded as :func:`casvm.solver.pair.padded` says; valid until the next call."""
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         """``v -= change @ K(rows, active)``; rows marked in `keep` may be cached: they will likely recur."""

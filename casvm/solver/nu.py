@@ -1,7 +1,7 @@
-"""The nu-SVMs by SMO: their duals fix the sums of positive and negative coefficients, so pairs have equal sign.
+"""The nu-SVMs by SMO: their duals fix the sums of positive and of negative coefficients, so pairs have equal signs.
 
-Chang and Lin (2001, 2002): the solution itself determines C or epsilon, as half the difference between b of the rows
-of one sign and b of the others.
+Chang and Lin (2001, 2002): the solution itself determines C or epsilon, as half the difference between the biases b
+of the two signs.
 """
 
 from __future__ import annotations

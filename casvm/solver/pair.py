@@ -45,7 +45,7 @@ class PairState:
     Parameters
     ----------
     room : int
-        Length of the stored lines: the number of rows, rounded up to whole vector registers.
+        Length of the stored arrays: the number of rows, rounded up to whole vector registers.
     epsilon : float
         The dual's epsilon.
     lines : ndarray of float64, shape (size,)

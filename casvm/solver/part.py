@@ -1,4 +1,4 @@
-"""Training of one part: a binary problem for each pair of its classes."""
+"""Training of one part: one binary problem per pair of classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fit_part(
     limits: Limits, cache_bytes: int, solver: str = DEFAULT, start: NDArray[np.float64] | None = None,
     watch: Callable[[Progress], None] | None = None, nu: float | None = None,
 ) -> tuple[PartSVM, list[Solution]]:  # fmt: skip
-    """Train one-vs-one.
+    """Train one-vs-one classifiers.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def fit_part(
     Raises
     ------
     InputError
-        If there is no solver of this name, or the solver raises it.
+        If no solver has this name, or the solver raises it.
     """
     solve = part_solver(solver)
     present = C > 0
@@ -83,7 +83,7 @@ def fit_part(
         dual = Dual.classification(y, C[chosen], alpha)
         return chosen, y, solve(some, kernel, dual, limits, cache_bytes, watch)
 
-    # Many pairs are solved in parallel, few one after the other with all threads each.
+    # Many pairs are solved in parallel; a few are solved one after the other, each with all threads.
     with threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current()) as solved:
         for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
             first = y > 0

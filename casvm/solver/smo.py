@@ -85,7 +85,7 @@ class _Serial(SMO):
         self, gram: KernelMatrix, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None
     ) -> None:
         super().__init__(limits, watch)
-        self.gram, self.last = gram, np.zeros(dual.n, np.bool_)  # whether a row was in the last working set
+        self.gram, self.last = gram, np.zeros(dual.n, np.bool_)  # mask of the rows in the last working set
         active = self.active = ActiveSet(dual, gram, SHRINKING, self._reconstruct)
         self.room = min(WORKING_SET, round_size(dual.n, gram.price, dual.epsilon > 0))
         self.by_pairs = False
@@ -117,7 +117,7 @@ class _Serial(SMO):
         return self.gram.quadratic(rows, beta)
 
     def _round(self, top: float, bottom: float, most: int) -> bool:
-        """Solve a working set's problem, and bring the gradient up to date; whether anything moved."""
+        """Solve a working set's problem and update the gradient; return True if anything moved."""
         gram, active, chosen = self.gram, self.active, self._working_set(top, bottom)
         rows, before = active.rows[chosen], (gram.rows_computed, gram.values_computed, gram.values_read)
         problem = self._solve(

@@ -1,1 +1,1 @@
-"""The tasks of kernel SVMs: classes; regression and one class."""
+"""The tasks of kernel SVMs: classification, regression and one class."""

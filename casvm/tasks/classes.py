@@ -1,4 +1,4 @@
-"""The task of classification: SVMs of one or more pairs of classes per part, with their probabilities."""
+"""The classification task: one SVM per pair of classes in each part, with probabilities if requested."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
     Attributes
     ----------
     rows : Samples
-        With the columns "code" of the class, bound "C" of alpha and global number "row". Where C is chosen later, "C"
-        is the bound for C = 1.
+        Columns: "code" of the class, bound "C" of alpha, and global number "row". Before a search, "C" is the bound
+        for C = 1.
     classes : ndarray, shape (k,)
     nonzeros : float
-        Per row, on average over all ranks.
+        Mean number of nonzeros per row, over all ranks.
     kernels : dict of int to Kernel
-        Kernel of each part, where every part has chosen its own.
+        Kernel of each part, if every part chose its own.
     calibrator : Calibrator or None
-        Probabilities of the pairs of classes, where they were asked for.
+        Turns decisions of pairs of classes into probabilities, if these were requested.
     """
 
     bound = "C"
@@ -69,20 +69,20 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
     def columns(
         self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator
     ) -> dict[str, NDArray[Any]]:  # fmt: skip
-        """Code of its class, bound of alpha and global number of each row; refuses one class alone. Collective."""
+        """Class code, bound of alpha and global number of each row; refuses a single class. Collective."""
         self.classes = all_classes(y[weights > 0], comm)
         with comm.agreed():
             require_classes(self.classes)
         first, _ = comm.offset(len(y))
         k = len(self.classes)
         codes = np.searchsorted(self.classes, y).astype(np.int64)
-        codes[codes == k] = 0  # a label of rows of weight 0 alone
+        codes[codes == k] = 0  # labels that only rows of weight 0 have
         factor = class_factors(self.options.class_weight, codes, weights, k, comm)
         C = 1.0 if self.searches else self.options.C
         return {"code": codes, "C": C * factor[codes] * weights, "row": np.arange(first, first + len(codes))}
 
     def facts(self) -> dict[str, Any]:
-        """Weights of the classes, as they were given."""
+        """Weights of the classes, as given by the user."""
         return {"class_weight": repr(self.options.class_weight)}
 
     def measure(self, comm: Communicator) -> None:
@@ -100,7 +100,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         return own
 
     def check_memory(self, parts: Parts, comm: Communicator) -> None:
-        """Refuse parts that do not fit with the kernel cache; of rows in a file, those solved side by side."""
+        """Refuse parts that do not fit beside the kernel cache; with rows in a file, those solved side by side."""
         if is_stored(parts.X):
             check_parts_at_a_time(parts, self.options)
         else:
@@ -109,11 +109,11 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
     def choose(self, parts: Parts, comm: Communicator) -> None:
         """Choose C and gamma, and bound each row's alpha by the C of its part; collective.
 
-        With `per_part`, options and kernel are those of the part whose C is in the middle of all.
+        With `per_part`, `options` and `kernel` become those of the part with the median C.
 
         Notes
         -----
-        What :func:`casvm.search.choose.search` costs, and for gamma = "scale" an Allreduce of 3 numbers.
+        The cost is that of :func:`casvm.search.choose.search`, plus an Allreduce of 3 numbers for gamma = "scale".
         """
         found = self.found = search(parts, self.classes, self.P, self.options, comm)
         if found is None or not self.options.per_part:
@@ -126,13 +126,13 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
             p: self.kernel if gammas is None else replace(self.kernel, gamma=float(gammas[p])) for p in range(self.P)
         }
         parts.columns["C"] = parts["C"] * np.repeat(Cs[parts.parts], np.diff(parts.bounds))
-        # One number stands for all where the model needs one: that of the part in the middle.
+        # The model has one C besides the parts' own: that of the part with the median C.
         middle = int(np.argsort(Cs, kind="stable")[len(Cs) // 2])
         self.kernel = self.kernels[middle]
         self.options = replace(self.options, C=float(Cs[middle]), gamma="scale", cv=None)
 
     def solve(self, number: int, rows: Samples, side_by_side: int) -> dict[str, NDArray[Any]]:
-        """Solve all pairs of classes; rows may begin with coefficients alpha y, column "coef", shape (m, k - 1).
+        """Solve all pairs of classes, starting from the column "coef", alpha y of shape (m, k - 1), if there is one.
 
         About 2 s m nnz flops for m rows of nnz nonzeros and s support vectors.
         """
@@ -147,14 +147,14 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         return {**kept, "places": placed(part.rows, rows["row"]), "statistics": numbers}
 
     def part(self, rows: Samples, kept: dict[str, NDArray[Any]]) -> PartSVM:
-        """The part's model; support vectors of rows in a file stay there."""
+        """The part's model; support vectors from rows in a file are read from there."""
         fields = {key: value for key, value in kept.items() if key not in ("places", "statistics")}
         return PartSVM(X=some(rows.X, kept["places"]), **fields)
 
     def completed(
         self, parts: Parts, solved: dict[int, SolvedPart[PartSVM]], comm: Communicator
     ) -> dict[int, SolvedPart[PartSVM]]:
-        """The parts in their order, with what probabilities need if they are asked for; collective.
+        """The solved parts in order, with the sigmoids of their probabilities if requested; collective.
 
         Probabilities cost what :func:`casvm.methods.left_out.left_out` does, and about ten Allreduces of 6 numbers per
         pair of classes.
@@ -164,7 +164,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
             return made
         self.calibrator, judged = self._calibrated(parts, comm)
         if len(parts.sizes) > 1 and self.route != "all":
-            # A decision of 1 is as sure as a part's rows are hard to tell apart, and they differ from part to part.
+            # The same decision may mean a different probability in each part, so each part gets its own sigmoids.
             for number, one in made.items():
                 own = self.calibrator.of_part(judged[number])
                 if own is not None:
@@ -173,7 +173,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         return made
 
     def _calibrated(self, parts: Parts, comm: Communicator) -> tuple[Calibrator, dict[int, LeftOutDecisions]]:
-        """The calibrator of all parts, and the decisions on left-out rows of each part; collective, sends no row."""
+        """Calibrator of all parts, and each part's decisions on left-out rows; collective, sends no rows."""
         options, k = self.options, len(self.classes)
         counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
         folds, side_by_side = folds_to_leave_out(counts), max(1, min(threads.current(), len(parts.parts)))
@@ -199,9 +199,9 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         return Calibrator.fit(options.probability, together, k * (k - 1) // 2, comm), found
 
     def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
-        """Weights of the route "soft", and of "all" for more than two classes; collective."""
+        """Parameters of the route "soft", and of "all" with more than two classes; collective."""
         if self.route == "all" and len(self.classes) > 2:
-            # Two classes keep the plain mean. Of more, a part far away may be as sure of its classes as a near one.
+            # Two classes keep the plain mean. With more, a distant part may be as confident as a near one.
             return Soft(len(centers), double_variance(parts.X, centers, comm))
         return super().soft(parts, centers, comm)
 

@@ -1,4 +1,4 @@
-"""The base of the tasks of kernel SVMs: checked and standardised rows, their division, one model in pieces."""
+"""The base of the kernel SVM tasks: checking, standardising and dividing rows, and models in pieces."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ from partition.redistribute import Parts, assign_owners
 from partition.routing import SOFT, Soft, gap
 from partition.task import Part, PartTask, Trained
 
-# SVMOptions that do not decide about the result.
+# SVMOptions that do not affect the result.
 _APART = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial", "out_of_core", "scratch")
 
 Owners = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
 
 
 def _balanced(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
-    """Owners of parts by their predicted cost."""
+    """Owners of parts, balanced by predicted cost."""
     return assign_owners(sizes, ranks, predicted_cost)
 
 
 @dataclass(kw_only=True)
 class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
-    """A task of kernel SVMs on this rank's rows.
+    """A kernel SVM task on this rank's rows.
 
     Attributes
     ----------
     method : SVMMethod
     options : SVMOptions
-        With the setting that was chosen, once it is.
+        The options; after a search, with the chosen setting.
     rows : Samples
-        This rank's, standardised if that was asked for, with the global number "row" among their columns. A division
-        takes them, unless there is another one to come.
+        This rank's rows, standardised if requested, with their global number as column "row". The last division takes
+        the rows, so that they are not held twice.
     kernel : Kernel
     standardizer : Standardizer or None
     ratio : bool
-        True if the partitioner balances every class as well as the parts' sizes.
+        True if the partitioner balances every class as well as the sizes of the parts.
     found : Results or None
-        Scores of the settings, where some were compared.
+        Scores of the settings, if several were compared.
     n_iter : int
-        Rounds of K-means.
+        Number of K-means rounds.
     """
 
-    bound: ClassVar[str]  # the column to which the bound of a row's coefficient is proportional
+    bound: ClassVar[str]  # column to which the bound of a row's coefficient is proportional
 
     method: SVMMethod | ValueMethod
     options: SVMOptions | ValueOptions
@@ -77,13 +77,12 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
 
     @classmethod
     def prepared(cls, method: Any, train: Dataset, options: Any, comm: Communicator) -> Self:
-        """Check what is given, on all ranks alike, and take the rows; collective.
+        """Check the input, with the same result on all ranks, and take the rows; collective.
 
         Raises
         ------
         InputError
-            On all ranks: options that make no sense, rows or targets that cannot be used, fewer parts than ranks, a
-            checkpoint of another run.
+            On all ranks: invalid options, rows or targets, fewer parts than ranks, or a checkpoint of another run.
         """
         with comm.agreed():
             P = options.checked(method, comm.size)
@@ -111,7 +110,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         else:
             check_resolved(rows.X, comm)
         check_squares(rows.X, comm)
-        # A gamma that is chosen later is 1 until then.
+        # A search replaces this gamma of 1.
         gamma = 1.0 if self.searches else numeric_gamma(rows.X, self.options.gamma, comm, self.options.kernel)
         self.kernel = self.options.kernel_with(gamma)
         self.measure(comm)
@@ -120,20 +119,20 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     def columns(
         self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator
     ) -> dict[str, NDArray[Any]]:  # fmt: skip
-        """The columns that rows carry, from targets and weights; collective."""
+        """The columns stored with the rows, from targets and weights; collective."""
 
     def check_rows(self, comm: Communicator) -> None:
-        """Refuse rows that cannot be learnt from; collective."""
+        """Refuse rows that cannot be trained on; collective."""
 
     def measure(self, comm: Communicator) -> None:
-        """Measure what the report says of the rows; collective."""
+        """Compute the statistics of the rows that the report needs; collective."""
 
     def facts(self) -> dict[str, Any]:
-        """Facts that decide about the result, beside the options, for a checkpoint."""
+        """Facts besides the options that affect the result; a checkpoint compares them."""
         return {}
 
     def _open_checkpoint(self, train: Dataset, weights: NDArray[np.float64], comm: Communicator) -> None:
-        """Take up the run that is kept in the checkpoint's directory, if there is one, or begin it."""
+        """Resume the run in the checkpoint's directory, or begin one."""
         if self.checkpoint is None:
             return
         facts = {name: value for name, value in vars(self.options).items() if name not in _APART}
@@ -147,12 +146,13 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     @property
     @abstractmethod
     def partitioner(self) -> str | Algorithm:
-        """The partitioner of the rows; "": they are dealt at random to parts of their own rank."""
+        """The partitioner; if empty, each rank deals its rows to its own parts at random."""
 
     def divided(self, number: int, comm: Communicator, assign: Owners = _balanced) -> Parts:
-        """This rank's parts of the n-th division; the rows stay only if there are several. Collective.
+        """This rank's parts of the division with this number; collective.
 
-        ``assign(sizes, ranks)`` names the owner of each part of a partitioner.
+        The task keeps its rows only if there are several divisions. ``assign(sizes, ranks)`` returns the owner of each
+        part that a partitioner made.
         """
         options, seed = self.options, (self.options.seed + number) % 2**32
         rows = self.rows.give()
@@ -167,15 +167,15 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         return parts
 
     def widened(self, rows: Samples, division: Division, comm: Communicator) -> tuple[Samples, Division]:
-        """The rows and their division, with what is added to the parts; collective."""
+        """The rows and their division after adding overlapping rows to the parts; collective."""
         return rows, division
 
     def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
-        """Weights of the route "soft"; collective."""
+        """Parameters of the route "soft", or None; collective."""
         return SOFT.scaled(gap(parts.X, centers, comm), len(centers)) if self.route == "soft" else None
 
     def model_in_pieces(self, piece: Part, support: int, comm: Communicator) -> Trained:
-        """The one model of which every rank has a piece, with so many support vectors; collective."""
+        """One model of which every rank holds a piece, here with `support` support vectors; collective."""
         with comm.phase("predict"):
             every = comm.allgather(np.array([support]))
         return self.model(

@@ -1,4 +1,4 @@
-"""The task of support vector regression, epsilon-SVR and nu-SVR, and of one class."""
+"""The task of support vector regression (epsilon-SVR and nu-SVR) and one-class SVMs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from partition.overlap import overlapping
 from partition.redistribute import Parts
 from partition.routing import Soft
 
-_ADDED = "added"  # a column: rows of other parts, where parts overlap
+_ADDED = "added"  # column: True for rows of other parts, if parts overlap
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Problem:
     ----------
     svm_type : {"epsilon_svr", "nu_svr", "one_class"}
     params : dict of str to float
-        Those of C, epsilon and nu that this type has.
+        The ones of C, epsilon and nu that this type has.
     """
 
     svm_type: str
@@ -52,7 +52,7 @@ class Problem:
 
     @classmethod
     def regression(cls, options: ValueOptions, unit: float) -> Problem:
-        """The regression of one setting, in the targets' own units."""
+        """The regression problem with these options, in the targets' own units."""
         named = {"C": options.C} | ({"epsilon": options.epsilon} if options.nu is None else {})
         params = {name: float(SCALED[name] * unit if value == SCALE else value) for name, value in named.items()}
         if options.nu is not None:
@@ -60,7 +60,7 @@ class Problem:
         return cls("epsilon_svr", params)
 
     def dual(self, rows: Samples, comm: Communicator) -> Dual:
-        """The dual of these rows, of which each rank has some; collective."""
+        """The dual of these rows, which are distributed over the ranks; collective."""
         if self.svm_type != "one_class":
             return Dual.regression(rows["y"], self.params["C"] * rows["weight"], self.params["epsilon"])
         sums = comm.allgather(np.array([rows["weight"].sum()]))
@@ -68,7 +68,7 @@ class Problem:
         return Dual.one_class(rows["weight"], self.params["nu"], before, after)
 
     def solve(self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int, solver: str = DEFAULT) -> Solution:
-        """The solution for some rows alone, by the solver of this name; nu-SVR by SMO."""
+        """Solve the problem of these rows on this rank alone, by the solver of this name; nu-SVR always by SMO."""
         if self.svm_type == "nu_svr":
             bound = self.params["C"] * rows["weight"]
             return solve_regression(rows.X, kernel, rows["y"], bound, self.params["nu"], limits, cache_bytes)
@@ -77,19 +77,19 @@ class Problem:
 
 @dataclass(kw_only=True)
 class ValuesTask(SVMTask[PartSVR, SVRModel]):
-    """A regression, or one class: the model's answer for a row is one real number.
+    """A regression or one-class task: one real output per row.
 
     Attributes
     ----------
     options : ValueOptions
-        With `tol` as a number.
+        The options, with `tol` as a number.
     rows : Samples
-        With the columns target "y", "weight" and global number "row".
+        Columns: target "y", "weight" and global number "row".
     n : int
-        Rows of all ranks.
+        Number of rows on all ranks.
     problem : Problem
     unit : float
-        The targets' deviation, where it is needed.
+        Standard deviation of the targets; 1 if it is not needed.
     """
 
     bound = "weight"
@@ -106,7 +106,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
     def columns(
         self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator
     ) -> dict[str, NDArray[Any]]:  # fmt: skip
-        """Target, weight and global number of each row; collective. The problem and tol become numbers."""
+        """Target, weight and global number of each row; sets the problem, and `tol` as a number. Collective."""
         options, one_class = self.options, self.method.one_class
         if not one_class:
             check_targets(np.where(weights > 0, y, 0.0), "the training rows", LARGEST_TARGET, comm)
@@ -133,12 +133,12 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     @property
     def partitioner(self) -> str | Algorithm:
-        """The one that was asked for; random parts are dealt."""
+        """The requested partitioner; empty for random parts."""
         chosen: str | Algorithm = self.options.partitioner or PARTITIONERS[0]
         return "" if chosen == "random" else chosen
 
     def widened(self, rows: Samples, division: Division, comm: Communicator) -> tuple[Samples, Division]:
-        """Each part with the closest rows of other parts, if parts overlap; collective."""
+        """Add to each part the closest rows of other parts, if parts overlap; collective."""
         options = self.options
         if not options.overlap:
             return rows, division
@@ -147,22 +147,22 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         with comm.agreed():
             needed = int(nbytes(rows.X) * (1 + 2 * len(places) / max(1, n)))
             remedy = "use more ranks, or a smaller overlap"
-            memory.require(needed, options.memory_limit, "a rank's rows and those that it adds to the parts", remedy)
+            memory.require(needed, options.memory_limit, "storing a rank's rows and overlaps", remedy)
         rows.columns["order"] = order_of(rows, options.seed, comm)
         rows = rows.take(places)
         rows.columns[_ADDED] = np.arange(len(places)) >= n
         return rows, division
 
     def check_memory(self, parts: Parts, comm: Communicator) -> None:
-        """Refuse parts, and rows that stay for another division, that do not fit with the kernel cache."""
+        """Refuse parts, and rows kept for further divisions, that do not fit beside the kernel cache."""
         check_parts(parts, nbytes(parts.X) + nbytes(self.rows.X), self.options)
 
     def choose(self, parts: Parts, comm: Communicator) -> None:
-        """Choose C, epsilon and gamma; collective. It costs what :func:`casvm.search.regression.search` does."""
+        """Choose C, epsilon and gamma, at the cost of :func:`casvm.search.regression.search`; collective."""
         self.settle(search(parts, self.n, self.P, self.unit, self.options, comm), parts.X, comm)
 
     def settle(self, found: Results | None, X: Rows, comm: Communicator) -> None:
-        """Take the setting that a search has found, or "scale" without one, for this rank's rows X; collective."""
+        """Use the setting that a search `found`, or "scale" if it is None; `X` are this rank's rows. Collective."""
         chosen: dict[str, Any] = dict.fromkeys(("C", "epsilon", "gamma"), SCALE) if found is None else found.chosen
         options = replace(self.options, cv=None, quick=False, **{"gamma": SCALE, **chosen})
         self.kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
@@ -173,7 +173,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         begun, options = time.perf_counter(), self.options
         cache_bytes = options.cache_bytes // side_by_side
         solution = self.problem.solve(rows, self.kernel, options.limits, cache_bytes, options.solver)
-        # Coefficients of one class add up to nu m: of parts that are not of one size, densities are compared.
+        # One-class coefficients of a part of m rows add up to nu m; scaling makes parts of different sizes comparable.
         scale = self.n / self.P / len(rows) if self.problem.svm_type == "one_class" else 1.0
         return kept_of(solution, begun, scale)
 
@@ -184,7 +184,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         return PartSVR(rows.X[kept["places"][order]], numbers[order], kept["beta"][order], kept["b"].copy())
 
     def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
-        """Weights of the route "soft", from each row's own part alone; collective."""
+        """Parameters of the route "soft", or None, from each part without the rows added to it; collective."""
         own = replace(parts, X=parts.X[~parts[_ADDED]]) if _ADDED in parts.columns and self.route == "soft" else parts
         return super().soft(own, centers, comm)
 
@@ -209,7 +209,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
 
 def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> dict[str, NDArray[Any]]:
-    """The arrays that a checkpoint keeps of a solution, whose coefficients are multiplied by `scale`."""
+    """Arrays of a solution for a checkpoint; coefficients and b are multiplied by `scale`."""
     counts = solution.kernel_rows, solution.kernel_values, solution.converged
     support = np.flatnonzero(solution.beta)
     numbers = [solution.iterations, len(support), solution.objective, solution.gap, time.perf_counter() - begun]
@@ -220,9 +220,9 @@ def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> dict[str, N
 
 
 def _deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:
-    """Standard deviation of all ranks' targets, those of weight 0 aside; 1 where they are all the same.
+    """Standard deviation of all ranks' targets with a weight above 0; 1 if they are all equal.
 
-    Allreduces of 1 and 3 numbers.
+    Two Allreduces, of 1 and of 3 numbers.
     """
     y = y[weights > 0]
     shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]
@@ -230,6 +230,6 @@ def _deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Commu
     largest = float(comm.allreduce(np.array([np.abs(about).max(initial=0.0)]), "max")[0])
     if not largest:
         return 1.0
-    about = about / largest  # its squares are neither too large nor too small
+    about = about / largest  # so that squares neither overflow nor vanish
     n, total, square = comm.allreduce(np.array([len(y), about.sum(), about @ about]))
     return largest * float(np.sqrt(max(square / n - (total / n) ** 2, 0.0))) or 1.0

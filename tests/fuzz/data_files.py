@@ -54,7 +54,7 @@ def libsvm_text(rng):
 
 
 def npz_bytes(rng):
-    """Of arrays of which one may be of another type or shape, or missing."""
+    """Bytes of an .npz file, in which an array may be missing, or have another type or shape."""
     (X, y), (T, t) = rows(rng), rows(rng)
     arrays = {"x": X, "y": y} if rng.random() < 0.6 else {"x_train": X, "y_train": y, "x_test": T, "y_test": t}
     if rng.random() < 0.5:
@@ -82,7 +82,7 @@ def odd_array(arrays, name, rng):
 
 
 def hdf5_bytes(rng, sparse, native):
-    """As others write it, or as ``convert`` does; one item may be odd."""
+    """Bytes of an HDF5 file as others or ``convert`` write it; one item may be odd."""
     from scipy.sparse import csr_matrix
 
     from cacore.io import Table
@@ -140,7 +140,7 @@ def dense(X):
 
 
 def same(found, expected, dtype):
-    """Whether what was read is what the simple reader says."""
+    """True if the result of reading equals that of the simple reader."""
     if set(found) != set(expected):
         return f"splits {sorted(found)}, not {sorted(expected)}"
     for split, (X, y) in expected.items():
@@ -169,7 +169,7 @@ def judged(path, dtype):
 
 
 def converted(path, out, dtype, how):
-    """What is bad in converting a file that ``load`` has refused or accepted; "" if nothing is."""
+    """Fault in converting a file that ``load`` has refused or accepted; empty if there is none."""
     from cacore.comm import Communicator
     from cacore.io import load
     from cacore.io.__main__ import main

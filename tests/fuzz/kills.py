@@ -71,7 +71,7 @@ class Runner:
         self._whole: dict[tuple[str, int], tuple[bytes, float]] = {}
 
     def run(self, case: Case) -> str:
-        """What happened: "resumed", "finished" before the signal, or what was wrong."""
+        """Outcome of a case: "resumed", "finished" before the signal, or the fault."""
         model, seconds = self._uninterrupted(case)
         place = Path(tempfile.mkdtemp(dir=self.folder))
         try:
@@ -134,7 +134,7 @@ def _hurt(job: subprocess.Popen[str], case: Case, place: Path) -> None:
 
 
 def _still_there(job: subprocess.Popen[str], place: Path, patience: float) -> str:
-    """What has not ended in time, mpiexec or what it has started; "" if nothing is left."""
+    """Processes that have not ended in time, mpiexec or its children; empty if there are none."""
     end = time.monotonic() + patience
     try:
         job.communicate(timeout=patience)

@@ -6,6 +6,8 @@ A fuzzer is a module with
     GOOD        the ends that are right; any other says what is wrong
     case(form, number, seed, folder) -> str
                 one case and its end; the same arguments do the same
+    QUICK       those of the forms that the tests run, if not all
+    PATIENCE    seconds a case may take, if not as many as here
     LIMIT       bytes by which resident memory may grow in a case, if that is to be seen to
 """
 
@@ -29,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(name, forms, count, seed):
-    """What each case of the fuzzer `name` ended with, by form; "crashed" and "endless" are ends as well."""
+    """Outcome of each case of the fuzzer `name`, by form; includes "crashed" and "endless"."""
     total, ends = len(forms) * count, []
     while len(ends) < total:
         words = [name, "--work", str(len(ends)), "--cases", str(count), "--seed", str(seed)]
@@ -51,7 +53,7 @@ def work(fuzzer, cases, seed, first):
     warnings.simplefilter("error")
     with tempfile.TemporaryDirectory() as name:
         for place in range(first, len(cases)):
-            signal.alarm(PATIENCE)
+            signal.alarm(getattr(fuzzer, "PATIENCE", PATIENCE))
             print(f"case {place}", end=" ", flush=True)
             before = _resident("VmRSS")
             CLEAR.write_text("5")  # begins a new peak

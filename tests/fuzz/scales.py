@@ -27,9 +27,8 @@ def case(form, number, seed, folder):
     X, y, weights = _numbers()
     sizes, exact = _sizes(form, rng)
     dtype, widths = ("f8", "f4")[int(rng.random() < 0.3)], rng.random() < 0.3
-    shown = (
-        f"{ {name: f'{size:.6g}' for name, size in sizes.items()} }, {dtype}, width {'given' if widths else 'scale'}"
-    )
+    told = ", ".join(f"{name} {size:.6g}" for name, size in sizes.items())
+    shown = f"{told}, {dtype}, width {'given' if widths else 'scale'}"
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given = (X * sizes["features"] + sizes["offset"]).astype(dtype)

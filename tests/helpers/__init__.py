@@ -1,1 +1,1 @@
-"""What tests share: rows and files (data), checks, references, commands, estimators, ranks (distributed)."""
+"""Shared helpers of the tests: rows and files (data), checks, references, commands, estimators, ranks (distributed)."""

@@ -26,7 +26,7 @@ CLOSE = {"owned": 1e-8, "atomic": 1e-8, "stochastic": 1e-6}  # of the objective;
 
 
 def ends(call, seconds=LONG + 20):
-    """What `call` returns or raises; a failure where it takes too long. Threads that hang do not keep Python alive."""
+    """Result of `call`, or its exception; fails if it takes too long. Threads that hang do not keep Python alive."""
     came = SimpleNamespace(result=None, error=None)
 
     def run():

@@ -1,4 +1,4 @@
-"""What tests assert again and again."""
+"""Assertions that many tests share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def same_rows(got, expected):
 
 
 def same_content(got, expected):
-    """Of what a model consists of, down to every array: dataclasses, dicts, arrays and plain values."""
+    """Assert that two models are equal down to every array: dataclasses, dicts, arrays and plain values."""
     if is_dataclass(expected):
         for field in fields(expected):
             if field.compare:
@@ -60,7 +60,7 @@ def same_content(got, expected):
 
 
 def same_part(got, expected, atol=0.0):
-    """Of two parts' SVMs: the same support vectors, with coefficients off by `atol` at most."""
+    """Assert that two parts' SVMs have the same support vectors, and coefficients that differ by `atol` at most."""
     equal_fields(got, expected, "classes", "n_support", "rows")
     same_rows(got.X, expected.X)
     near(got.coef, expected.coef, atol)
@@ -92,7 +92,7 @@ def limit_warning(fit):
 
 
 def scalapack_is_missing():
-    """Whether exact kernel ridge regression cannot go over several ranks here."""
+    """True if exact kernel ridge regression cannot run on several ranks here."""
     return not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
 
 
@@ -104,7 +104,7 @@ def names(folder):
 
 
 def inodes(folder, pattern="*"):
-    """Which files there are, by name: one that is written again is another one."""
+    """Inodes of the files in a folder, by name: a rewritten file has another one."""
     return {path.name: path.stat().st_ino for path in folder.glob(pattern)}
 
 

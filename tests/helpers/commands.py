@@ -21,7 +21,7 @@ PHASES = {"read", "partition", "train", "predict"}
 
 
 def run(program, words):
-    """As ``python -m PROGRAM WORDS`` would."""
+    """Run ``python -m PROGRAM WORDS`` in this process."""
     argv = mock.patch.object(sys, "argv", [program, *map(str, words)])
     with argv, process.as_before(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # it has been imported before
@@ -59,7 +59,7 @@ def predicted(path):
 
 
 def flat(text):
-    """What a table says, without its frame and its line breaks."""
+    """Text of a table without its frame and its line breaks."""
     return " ".join(text.replace("│", " ").split())
 
 
@@ -88,7 +88,7 @@ def without_names(data):
 
 
 def check_metrics(metrics, y, labels):
-    """Those of a classification, by scikit-learn."""
+    """Check classification metrics against scikit-learn."""
     assert set(metrics) == {"accuracy", "balanced_accuracy", "confusion"}
     assert metrics["accuracy"] == pytest.approx((labels == y).mean())
     assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, labels))

@@ -108,7 +108,7 @@ SIZE = {"train": 150, "test": 40}
 
 
 def split_rows(split, k=2):
-    """What the files of the fixture `inputs` hold: three features, labels -1, 1 and 4, clouds that overlap."""
+    """Rows and labels of the files in the fixture `inputs`: 3 features, labels -1, 1 and 4, overlapping clusters."""
     rng = np.random.default_rng(len(split))
     y = rng.integers(0, k, SIZE[split])
     return rng.normal(size=(SIZE[split], 3)) + 2 * np.eye(3)[y], np.array([-1.0, 1.0, 4.0])[y]

@@ -72,7 +72,7 @@ def labelled(X, y, block=None, weights=None):
 
 
 def by_one(call, *args, **options):
-    """What one process computes by itself, on all ranks: they share the machine, on which one of them is enough."""
+    """Result of a computation in one process, on all ranks; only one rank computes, since they share the machine."""
     told = None, None
     if RANK == 0:
         try:
@@ -101,7 +101,7 @@ def refused_by_all(call, *args, match):
 
 
 def sent(work, phase="train"):
-    """What all ranks together send in one phase of a call of ``work(comm)``."""
+    """Bytes that all ranks together send in one phase of ``work(comm)``."""
     comm = Communicator(WORLD)
     work(comm)
     return comm.totals()[0][phase]

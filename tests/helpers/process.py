@@ -42,7 +42,7 @@ def _threads() -> set[str]:
 
 
 def state() -> dict[str, Any]:
-    """What the process has set; about 0.1 ms."""
+    """Settings of the process, by name; takes about 0.1 ms."""
     return {
         "garbage collection": gc.isenabled(),
         "threads of BLAS and OpenMP": {one.filepath: one.num_threads for one in _libraries()},

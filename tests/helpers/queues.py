@@ -57,7 +57,7 @@ class Queue:
         self.environment = {**kept, "PATH": path, "STAND_INS": str(folder), "MPIEXEC_VERSION": version}
 
     def plan(self, *lines: str) -> None:
-        """What the ranks do, a line for each time that they are started."""
+        """Plan what the ranks do: one line per start."""
         (self.folder / "plan").write_text("".join(f"{line}\n" for line in lines))
 
     def run(self, *words: object, **variables: object) -> subprocess.CompletedProcess[str]:
@@ -75,7 +75,7 @@ class Queue:
         return subprocess.CompletedProcess([kind], job.returncode, out, err)
 
     def started(self, kind: str, words: str, **variables: object) -> dict:
-        """What Popen needs for :meth:`job`."""
+        """Arguments of Popen for :meth:`job`."""
         of_job = JOB[self.name] | ({"PBS_NODEFILE": str(self.folder / "nodes")} if self.name == "pbs" else {})
         environment = self.environment | of_job | {name: str(value) for name, value in variables.items()}
         script = f"jobs/{kind}.{self.name}"

@@ -1,4 +1,4 @@
-"""What may happen to a run: it is killed at some call, or its time passes."""
+"""Events during a run: it is killed at some call, or its time limit passes."""
 
 from __future__ import annotations
 

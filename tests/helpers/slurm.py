@@ -54,7 +54,7 @@ def wait_until(there: Callable[[], object], what: str) -> None:
 
 
 class Slurm:
-    """What tests ask of it; `environment` is for the commands of Slurm and for jobs."""
+    """A running Slurm; `environment` is for Slurm's commands and for jobs."""
 
     def __init__(self, folder: Path) -> None:
         prefixes = ("PMI_", "PMIX_", "OMPI_", "MPI_", "SLURM_", "SBATCH_")
@@ -64,7 +64,7 @@ class Slurm:
         self.environment = {**kept, "PATH": path, "PYTHONPATH": python_path, "SLURM_CONF": f"{folder}/slurm.conf"}
 
     def run(self, *words: object, **variables: object) -> str:
-        """What a command printed, started in the repository."""
+        """Run a command in the repository; return its output."""
         environment = self.environment | {name: str(value) for name, value in variables.items()}
         done = subprocess.run(
             list(map(str, words)), cwd=ROOT, env=environment, text=True, capture_output=True, timeout=PATIENCE,

@@ -1,4 +1,4 @@
-"""What the distributed tests share: the communicator, splits of rows over its ranks, a folder for files.
+"""Fixtures of the distributed tests: the communicator, splits of rows over its ranks, a folder for files.
 
 The pattern of a test: all that is collective first, on every rank; then the serial answer, and assertions.
 """

@@ -225,20 +225,20 @@ def test_time_and_again(folder, mine, monkeypatch):
 
 
 def test_time(mine, monkeypatch):
-    """What is there when the time is over is taken, with a line that says how good it is; x = 0 is refused."""
+    """A partial solution at the time limit is used, with a note on its residual; x = 0 is refused."""
     X, y = rows()
     told = replace(TOLD, max_time=100.0, rank=20)
     monkeypatch.setattr(solver, "time", Clock(12.0))
     result = dkrr(dataset(X, y, mine(157)), told, Communicator(WORLD))
     (note,) = result.notes
-    assert "--max-time 100 is over: the relative residual is" in note
+    assert "--max-time 100 was exceeded: the relative residual is" in note
     assert 1e-10 < result.residual[0] < 1
     monkeypatch.setattr(solver, "time", Clock(1e9))
-    refused("before the solution was better than none", dataset(X, y, mine(157)), told)
+    refused("before there was a useful solution", dataset(X, y, mine(157)), told)
 
 
 def test_pairs_of_other_choices_are_not_taken(folder, monkeypatch):
-    """What a checkpoint has of the solution of a pair is not the solution of another one."""
+    """A checkpoint's piece of one pair's solution is not used for another pair."""
     told = replace(TOLD, checkpoint=Checkpoint(folder / "kept"), sigma=(0.5, 1.5))
     first = [fit(dkrr, dataset(*rows(), even(157)), told, Communicator(WORLD)).model.sigma]
     width = next(one for one in told.sigma if one != first[0])
@@ -278,7 +278,7 @@ def test_memory(mine):
 def test_rank_that_does_not_fit(mine):
     X, y = rows()
     refused(
-        "rank 150.*the largest that does is", dataset(X, y, mine(157)), replace(TOLD, rank=150, memory_limit=500_000)
+        "rank 150.*the largest that fits is", dataset(X, y, mine(157)), replace(TOLD, rank=150, memory_limit=500_000)
     )
 
 

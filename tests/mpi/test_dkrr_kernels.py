@@ -91,5 +91,5 @@ def test_a_callable_that_fails_on_one_rank():
 @pytest.mark.mpi(min_size=2)
 def test_precomputed_is_for_one_process():
     X, y = smooth(40, 0, False, far=10)
-    with pytest.raises(InputError, match=f"a precomputed kernel is for one process, and these are {R} ranks"):
+    with pytest.raises(InputError, match=f"a precomputed kernel needs a single process, but there are {R} ranks"):
         DKRR(kernel="precomputed", comm=WORLD).fit(X[even(40)] @ X.T, y[even(40)])

@@ -164,7 +164,7 @@ def test_an_interruption_of_a_rank_that_is_done(failure, monkeypatch):
 
 
 def test_calls_after_a_failure_raise_it_again():
-    """What is written in a `finally` may be a call: it must not wait for ranks that have gone."""
+    """A `finally` block may contain calls: they must not wait for ranks that have failed."""
     again = []
 
     def work():

@@ -18,7 +18,7 @@ from helpers.distributed import RANK, WORLD, R
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
-from cacore.io import load, stream, tabular
+from cacore.io import dataset, delimited, load, native, stream, tabular
 from cacore.io.__main__ import _parser as parser
 from cacore.io.convert import convert
 from cacore.io.fingerprints import overlap
@@ -105,7 +105,7 @@ def test_handed_out(form, n, folder, everywhere):
 
 
 def libsvm_text(n=47, d=40):
-    """What such files may have: a byte order mark, returns, comments, blank lines, no end of the last line."""
+    """LIBSVM text with all its variants: byte order mark, returns, comments, blank lines, no final newline."""
     rng = np.random.default_rng(5)
     lines = []
     for i in range(n):
@@ -257,6 +257,65 @@ def test_all_ranks_refuse(what, folder):
     messages = set(WORLD.allgather(str(caught.value)))
     assert len(messages) == 1
     assert messages.pop().startswith(str(folder / "a"))
+
+
+def another_file(path):
+    """Once rank 0 has read, another file takes the place of this one."""
+    WORLD.recv(source=0)
+    (path.parent / "other").replace(path)
+
+
+def reading_in_turn(path):
+    """As ``reading``: the second time that a rank reads in a text, it reads its rows."""
+    begun = []
+
+    @contextlib.contextmanager
+    def reading(place):
+        begun.append(place)
+        if len(begun) == 2 and RANK == R - 1:
+            another_file(path)
+        with stream.reading(place):
+            yield
+        if len(begun) == 2 and RANK == 0:
+            WORLD.send(None, dest=R - 1)
+
+    return reading
+
+
+def blocks_in_turn(path, before=dataset._blocks):
+    def blocks(*args):
+        if RANK == R - 1:
+            another_file(path)
+        return before(*args)
+
+    return blocks
+
+
+def read_block(*args, before=native.read_block):
+    found = before(*args)
+    if RANK == 0:
+        WORLD.send(None, dest=R - 1)
+    return found
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("form", ["h5", "csv"])
+def test_another_file_between_two_ranks(form, folder, monkeypatch):
+    """The last rank begins when rank 0 has read, and another file has taken the place of its: all refuse it."""
+    path = folder / f"a.{form}"
+    if RANK == 0:
+        for seed, place in enumerate([path, folder / "other"]):
+            X, y = table(40, seed=seed)
+            write_hdf5(place, train=(X, y)) if form == "h5" else place.write_text(write_text(place, X, y))
+    WORLD.Barrier()
+    monkeypatch.setattr(delimited, "reading", reading_in_turn(path))
+    monkeypatch.setattr(native, "read_block", read_block)
+    monkeypatch.setattr(dataset, "_blocks", blocks_in_turn(path))
+    with pytest.raises(InputError, match="it changed while it was read") as caught:
+        load(path, Communicator(WORLD))
+    messages = set(WORLD.allgather(str(caught.value)))
+    assert len(messages) == 1
+    assert messages.pop().startswith(str(path))
 
 
 @pytest.mark.parametrize("shared", [[], [0], [4, 9, 10]])

@@ -162,7 +162,7 @@ def test_refused():
     X, y = ripples(40)
     wide = np.random.default_rng(0).normal(size=(12, 5000))
     options = RidgeOptions(partitions=5, metric="full")
-    refused_by_all(bkrr2.METHOD, dataset(wide, y[:12]), options, Communicator(WORLD), match="5,000 features ask for")
+    refused_by_all(bkrr2.METHOD, dataset(wide, y[:12]), options, Communicator(WORLD), match="5,000 features require")
     alone = np.zeros(40)
     alone[35] = RANK == 0  # which is held out
     options = SVMOptions(partitions=R, metric="full", validation_fraction=0.97)

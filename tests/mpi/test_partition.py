@@ -172,7 +172,7 @@ def test_redistribute(P, csr, ordered, consume, mine):
 
 
 def test_rows_in_their_place_stay():
-    """What is sent, lengths and sizes, does not grow with the rows."""
+    """Bytes sent, for lengths and sizes, do not grow with the rows."""
     sent = []
     for n in (50, 500):
         comm, X = Communicator(WORLD), blobs(n)

@@ -55,7 +55,7 @@ def log(run):
 
 
 def output(run):
-    """What the jobs of a run printed."""
+    """Output of the jobs of a run."""
     return "\n".join(file.read_text() for file in sorted(run.glob("job-*.txt")))
 
 
