@@ -14,7 +14,8 @@ from collections import Counter
 from .runner import run
 
 NAMES = (
-    "data_files", "models", "commands", "pairs", "columns", "containers", "scales", "ranks", "files_that_change", "kills",
+    "data_files", "models", "commands", "pairs", "columns", "containers", "scales", "ranks", "files_that_change",
+    "kills",
 )  # fmt: skip
 # Cases of each form in one round.
 MANY = {

@@ -1,6 +1,6 @@
 """Ranks that are given different things, in one mpiexec job for many cases.
 
-Right: all ranks raise the same InputError of one line within `PATIENCE` seconds, if something differs; and otherwise
+Right: all ranks raise the same InputError of one line within `SECONDS`, if something differs; and otherwise
 all ranks have the same predictions for the same rows, or refuse them in the same line.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 FORMS = ("2 ranks", "3 ranks")
 GOOD = ("refused", "right")
-PATIENCE = 60.0  # seconds for a case, on a machine with much else to do
+SECONDS = 60.0  # seconds for a case, on a machine with much else to do
 NAMES = ("CASVC", "DCSVC", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "CASVR", "DisSMOSVR", "BKRR2", "KKRR2",
          "TwoLevelKRR", "BKRR2Classifier", "DKRR", "DKRRClassifier")  # fmt: skip
 VALUES = {
@@ -58,7 +58,7 @@ def case(form, number, seed, folder):
     job.stdin.flush()
     with selectors.DefaultSelector() as ready:
         ready.register(job.stdout, selectors.EVENT_READ)
-        line = job.stdout.readline() if ready.select(PATIENCE) else ""
+        line = job.stdout.readline() if ready.select(SECONDS) else ""
     if line.startswith("end "):
         return json.loads(line[4:])
     job.kill()
