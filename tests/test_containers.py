@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -100,6 +101,9 @@ REFUSED = {
     "column of intervals": (lambda: frame(pd.interval_range(0, 24)), "column 'b': of type interval.*two columns"),
     "column of objects": (lambda: frame([datetime.date(2020, 1, 1)] * 24), f"column 'b': row 0 .*{WRITE_DATES}"),
     "column of numpy dates": (lambda: frame(pd.Series([*DATES[:, 1]], dtype=object)), f"'b': row 0 .*{WRITE_DATES}"),
+    "objects, huge": (lambda: np.array([[1.0, -(10**400)]], object), "X, column 1: row 0 has 401 digits"),
+    "fraction, huge": (lambda: [[Fraction(10**400, 3), 1]], "X, column 0: row 0 has 400 digits"),
+    "column of huge": (lambda: frame([10**400] * 24), "column 'b': row 0 has 401 digits"),
     "column of complex": (lambda: frame(X[:, 1] + 1j), "column 'b': of type complex128"),
     "Arrow's dates": (lambda: arrow(lambda: frame([None] * 24, "timestamp[ns][pyarrow]")), "column 'b': of type time"),
     "Int64 missing": (lambda: frame([None, *range(23)], "Int64"), "column 'b': row 0 is NaN"),
@@ -208,6 +212,8 @@ def test_targets_and_weights_that_are_no_numbers():
     for model in (SMOSVR(gamma=0.1), DKRR(sigma=1.0, lam=0.1)):
         for dates in (DATES[:, 0], DATES[:, 0].tolist(), list(DATES[:, 0]), pd.Series(DATES[:, 0].astype("M8[s]"))):
             refusal(model.fit, X, dates, match=f"y.*{WRITE_DATES}")
+        refusal(model.fit, X, [10**400] * 24, match="y: row 0 has 401 digits")
+        refusal(model.fit, X, y, [10**400] * 24, match="sample_weight: row 0 has 401 digits")
     refusal(checked_weights, SPANS[:, 0], 24, match=f"sample_weight.*{WRITE_SPANS}")
 
 

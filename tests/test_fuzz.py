@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from fuzz import commands, data_files, files_that_change, models
+from fuzz import columns, commands, containers, data_files, files_that_change, models, pairs, ranks, scales
 from fuzz.runner import run
 
+FEW = [
+    (data_files, 12), (models, 20), (commands, 12), (files_that_change, 1), (pairs, 1), (columns, 3), (containers, 4),
+    (scales, 2), (ranks, 6),
+]  # fmt: skip
 
-@pytest.mark.parametrize(("fuzzer", "count"), [(data_files, 12), (models, 20), (commands, 12), (files_that_change, 3)])
+
+@pytest.mark.parametrize(("fuzzer", "count"), FEW)
 def test_changed_at_random(fuzzer, count):
     forms = getattr(fuzzer, "QUICK", fuzzer.FORMS)
     ends = run(fuzzer.__name__.rsplit(".", 1)[-1], forms, count, seed=0)

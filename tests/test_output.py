@@ -79,6 +79,7 @@ def test_comm_matrix_and_libsvm_are_files_too(inputs, tmp_path, refuses):
     words = [inputs / "good.h5", "--model", "m.h5"]
     refuses("casvm.cpsvm", [*words, "--comm-matrix", "m.h5"], "--comm-matrix m.h5: is also the file of", tmp_path)
     refuses("casvm.cpsvm", [*words, "--libsvm", "m.h5"], "--libsvm m.h5: is also the file of --model", tmp_path)
+    refuses("casvm.cpsvm", [*words, "--checkpoint", "m.h5"], "--model m.h5: is also the file of --checkpoint", tmp_path)
 
 
 @pytest.mark.parametrize("words", [["-o", "svm.h5"], ["-o", "test.csv"], ["--report", "svm.h5"],

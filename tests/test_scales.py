@@ -8,7 +8,7 @@ from helpers.checks import refusal
 from sklearn.svm import SVR
 
 from cakrr import BKRR2, DKRR
-from casvm import CASVR, SMOSVR, DisSMOSVR, SMONuSVR
+from casvm import CASVR, SMOSVR, DisSMOSVR, SMONuSVC, SMONuSVR, SMOOneClassSVM
 
 TARGETS = [2.0**-100, 1e-30, 1e-8, 1e-4, 1e8, 1e30, 2.0**100]
 
@@ -143,6 +143,17 @@ def test_weights_of_a_ridge_regression_are_relative(made, size):
     w = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
     plain, weighted = (made.fit(X, y, sample_weight=by * w).predict(X) for by in (1.0, size))
     np.testing.assert_allclose(weighted, plain, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [2.0**-600, 2.0**-22, 2.0**-10, 2.0**10, 2.0**300])
+@pytest.mark.parametrize("kind", [SMONuSVC, SMOOneClassSVM])
+def test_weights_of_a_nu_svm_are_relative(kind, size):
+    """Tiny ones met the absolute tolerance before the first step: an accuracy of .78 instead of .98, in silence."""
+    X, y = curve()
+    w, labels = np.random.default_rng(1).uniform(0.5, 2.0, len(y)), y > 0
+    plain, weighted = (kind(nu=0.2).fit(X, labels, sample_weight=by * w).decision_function(X) for by in (1.0, size))
+    unit = size if kind is SMOOneClassSVM else 1.0
+    np.testing.assert_allclose(weighted, unit * plain, rtol=0, atol=1e-12 * unit * np.abs(plain).max())
 
 
 # -- again ------------------------------------------------------------------------------------------

@@ -8,7 +8,10 @@ are checked.
 from __future__ import annotations
 
 import datetime
+import math
 import re
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ _OTHER_TYPES = (
     (r"complex", "Complex data not supported: give real and imaginary parts as two columns"),
 )
 _OTHER_CELLS = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta, type(np.ma.masked))
+_TOO_LARGE = 2**1024 - 2**970  # from here on a whole number rounds to infinity
 
 
 def other_type(kind: str) -> str | None:
@@ -91,8 +95,7 @@ def unmasked(X: Any, name: str) -> Any:
     if any(isinstance(row, np.ma.MaskedArray) and np.ma.is_masked(row) for row in rows):
         mask = np.ma.getmaskarray(X) if rows is not X else np.array([np.ma.is_masked(row) for row in X])
         at = np.argwhere(mask)[0].tolist()
-        where = f"{name}, column {at[1]}: row {at[0]}" if len(at) == 2 else f"{name}: row {at[0] if at else 0}"
-        raise InputError(f"{where} is {_MASK}")
+        raise InputError(f"{_where(name, at)} is {_MASK}")
     return X.data if isinstance(X, np.ma.MaskedArray) else X
 
 
@@ -111,17 +114,36 @@ def _objects(X: Any) -> NDArray[Any]:
 
 
 def _check_cells(cells: Any, name: str) -> None:
-    """Raise an InputError for dates and durations in an array of objects, which numpy would convert to numbers."""
+    """Raise an InputError for dates and durations in an array of objects, which numpy would convert to numbers.
+
+    Also for whole numbers and fractions above the largest double, with which numpy cannot do that.
+    """
     if not isinstance(cells, np.ndarray) or cells.dtype != object:
         return
-    if not any(issubclass(kind, _OTHER_CELLS) for kind in set(map(type, cells.flat))):
+    kinds = set(map(type, cells.flat))
+    if int in kinds or Fraction in kinds:
+        _check_sizes(cells, name)
+    if not any(issubclass(kind, _OTHER_CELLS) for kind in kinds):
         return
     at, value = next((at, value) for at, value in np.ndenumerate(cells) if isinstance(value, _OTHER_CELLS))
-    where = f"{name}, column {at[1]}: row {at[0]}" if len(at) == 2 else f"{name}: row {at[0] if at else 0}"
+    where = _where(name, at)
     if value is np.ma.masked:
         raise InputError(f"{where} is {_MASK}")
     remedy = other_type("timedelta" if isinstance(value, np.timedelta64 | datetime.timedelta) else "datetime")
     raise InputError(f"{where} is {str(value)[:60]}, not a number: {remedy}")
+
+
+def _check_sizes(cells: NDArray[Any], name: str) -> None:
+    """Raise an InputError for a whole number or a fraction above the largest double."""
+    for at, value in np.ndenumerate(cells):
+        if isinstance(value, int | Fraction) and (size := abs(int(value))) >= _TOO_LARGE:
+            digits = int(math.log10(size)) + 1
+            raise InputError(f"{_where(name, at)} has {digits} digits, and the largest double is about 1.8e308")
+
+
+def _where(name: str, at: Sequence[int]) -> str:
+    """Name of a cell by its indices, in messages."""
+    return f"{name}, column {at[1]}: row {at[0]}" if len(at) == 2 else f"{name}: row {at[0] if len(at) else 0}"
 
 
 def sound(X: Any, name: str = "X") -> Rows:

@@ -57,7 +57,9 @@ def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicat
         outputs = {
             "--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, "--plot": job.plot, **others
         }  # fmt: skip
-        _check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
+        kept = getattr(options, "checkpoint", None)
+        folder = None if kept is None else kept.path
+        _check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm)
         _check_rows(job.data, job.test, comm=comm)
     compiled(lambda: _warm_up(family, job.dtype, options), comm)
     from cacore.run import reading, report

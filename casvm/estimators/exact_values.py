@@ -24,6 +24,7 @@ from casvm.estimators.one_process import OneProcess, Setting
 from casvm.model.svr import PARAMETERS, PartSVR, SVRModel
 from casvm.solver.nu import solve_regression
 from casvm.solver.smo import solve_part
+from casvm.solver.units import Unit, power_of_two
 from casvm.value_options import nu_share
 
 Vector = NDArray[np.float64]
@@ -268,8 +269,11 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         return self
 
     def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
-        dual = Dual.one_class(weights, float(self.nu))
-        return solve_part(X, setting.kernel, dual, setting.limits, setting.cache_bytes, setting.watch)
+        # The tolerance belongs to weights near 1; tiny ones would end before the first step.
+        unit, limits = Unit(power_of_two(float(weights.max()))), setting.limits
+        dual = Dual.one_class(weights / unit.size, float(self.nu))
+        solution = solve_part(X, setting.kernel, dual, limits, setting.cache_bytes, unit.watch(setting.watch))
+        return unit.solution(solution, limits.tol * unit.size)
 
     @property
     def offset_(self) -> float:

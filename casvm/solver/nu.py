@@ -25,6 +25,7 @@ from casvm.solver.row_cache import RowTable
 from casvm.solver.smo import solve
 from casvm.solver.units import Unit
 
+_LEAST = 2.0**-511  # squares of margins between this and its inverse are finite, and so are their inverses
 _SAMPLE = 1000  # rows from which the precision is chosen
 
 
@@ -37,7 +38,7 @@ def margins_of_one(solution: Solution) -> Solution:
         There is no margin.
     """
     r = -solution.margin
-    if not r > 0 or not np.isfinite(1.0 / r**2):
+    if not _LEAST < r < 1 / _LEAST:
         raise InputError("nu is too small: there is no margin between the classes; use a larger nu, or another kernel")
     return replace(
         solution, beta=solution.beta / r, b=solution.b / r, objective=solution.objective / r**2,

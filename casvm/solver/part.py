@@ -17,6 +17,7 @@ from cacore.svm.solvers import DEFAULT, part_solver
 from casvm.model.part import PartSVM
 from casvm.solver import smo  # noqa: F401 - registers the default solver, also where the package is not installed
 from casvm.solver.nu import margins_of_one
+from casvm.solver.units import power_of_two
 
 
 def fit_part(
@@ -76,7 +77,8 @@ def fit_part(
         if start is not None:
             alpha = y * np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
         if nu is not None:
-            dual = Dual.nu_classification(y, C[chosen], nu)
+            weights = C[chosen] / power_of_two(float(C[chosen].max()))  # the answer does not depend on their unit
+            dual = Dual.nu_classification(y, weights, nu)
             return chosen, y, margins_of_one(solve(some, kernel, dual, limits, cache_bytes, watch))
         dual = Dual.classification(y, C[chosen], alpha)
         return chosen, y, solve(some, kernel, dual, limits, cache_bytes, watch)

@@ -13,9 +13,15 @@ from collections import Counter
 
 from .runner import run
 
-NAMES = ("data_files", "models", "commands", "files_that_change", "kills")
+NAMES = (
+    "data_files", "models", "commands", "pairs", "columns", "containers", "scales", "ranks", "files_that_change",
+    "kills",
+)  # fmt: skip
 # Cases of each form in one round.
-MANY = {"data_files": 100, "models": 100, "commands": 10, "files_that_change": 5, "kills": 1}
+MANY = {
+    "data_files": 100, "models": 100, "commands": 10, "pairs": 40, "columns": 40, "containers": 100, "scales": 50,
+    "ranks": 50, "files_that_change": 5, "kills": 1,
+}  # fmt: skip
 
 
 def main():
