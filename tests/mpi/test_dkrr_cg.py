@@ -272,7 +272,7 @@ def refused(message, data, options):
 
 def test_memory(mine):
     X, y = rows()
-    refused("rows and vectors of a system of 157 rows.*GiB", dataset(X, y, mine(157)), replace(TOLD, memory_limit=10_000))
+    refused("vectors of a system of 157 rows.*GiB", dataset(X, y, mine(157)), replace(TOLD, memory_limit=10_000))
 
 
 def test_rank_that_does_not_fit(mine):
