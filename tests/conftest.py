@@ -25,7 +25,7 @@ pytest.register_assert_rewrite("helpers")
 from helpers.checks import contents  # noqa: E402 - its assertions have been seen to above
 from helpers.commands import one_by_one, run  # noqa: E402
 from helpers.data import SIZE, changed, split_rows, write_csv, write_hdf5, write_libsvm  # noqa: E402
-from helpers.process import changes, state  # noqa: E402
+from helpers.process import changes, free_threads, state  # noqa: E402
 
 # Nothing depends on how fast the machine is: no test has a deadline, and what may hang has ten minutes and more.
 hypothesis.settings.register_profile("here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -43,6 +43,7 @@ def process_as_before():
     """Fail a test that leaves the process changed: collections, threads, environment, signals and the like."""
     before = state()
     yield
+    free_threads(before)
     left = changes(before)
     assert not left, "left changed: " + "; ".join(left)
 

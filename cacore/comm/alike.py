@@ -80,7 +80,7 @@ def unlike(name: str, values: Iterable[str]) -> str:
         if value:
             where.setdefault(value, []).append(rank)
     listed = ", ".join(f"{_short(value)} on {_ranks(ranks)}" for value, ranks in list(where.items())[:3])
-    more = f", and {len(where) - 3} more values" if len(where) > 3 else ""
+    more = f", and {len(where) - 3} more" if len(where) > 3 else ""
     return f"{name}: not the same on all ranks ({listed}{more}); give every rank the same"
 
 

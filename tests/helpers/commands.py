@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix
 
-from helpers import process
-
 # Of every report.
 FIELDS = {"schema", "method", "command", "data", "ranks", "threads_per_rank", "partitions", "partition_sizes", "params",
           "grid", "metrics", "seconds", "comm", "solver", "memory", "environment"}  # fmt: skip
@@ -22,8 +20,7 @@ PHASES = {"read", "partition", "train", "predict"}
 
 def run(program, words):
     """Run ``python -m PROGRAM WORDS`` in this process."""
-    argv = mock.patch.object(sys, "argv", [program, *map(str, words)])
-    with argv, process.as_before(), warnings.catch_warnings():
+    with mock.patch.object(sys, "argv", [program, *map(str, words)]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # it has been imported before
         runpy.run_module(program, run_name="__main__", alter_sys=True)
 

@@ -9,8 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -45,6 +43,7 @@ def state() -> dict[str, Any]:
     """Settings of the process, by name; takes about 0.1 ms."""
     return {
         "garbage collection": gc.isenabled(),
+        "limit on threads": threads._limit,
         "threads of BLAS and OpenMP": {one.filepath: one.num_threads for one in _libraries()},
         "environment": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "signal handlers": {number: signal.getsignal(number) for number in _SIGNALS},
@@ -66,16 +65,12 @@ def changes(before: dict[str, Any]) -> list[str]:
     return [f"{name}: {_difference(before[name], now[name])}" for name in before if before[name] != now[name]]
 
 
-@contextmanager
-def as_before() -> Iterator[None]:
-    """Context after which the limits on threads are as before: a command sets them once, and ends with its process."""
-    limit, counts = threads._limit, [one.num_threads for one in _libraries()]
-    try:
-        yield
-    finally:
-        threads._limit = limit
-        for one, count in zip(_libraries(), counts, strict=True):
-            if one.num_threads != count:
+def free_threads(before: dict[str, Any]) -> None:
+    """Undo the limit on threads that a command set in this process: its own process would have ended."""
+    if threads._limit != before["limit on threads"]:
+        threads._limit = before["limit on threads"]
+        for one in _libraries():
+            if one.num_threads != (count := before["threads of BLAS and OpenMP"][one.filepath]):
                 one.set_num_threads(count)
 
 

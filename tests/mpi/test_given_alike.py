@@ -134,7 +134,7 @@ def test_files(folder):
     assert message.startswith("data file: not the same on all ranks (")
     path = folder / ("there is none" if LAST else "0.h5")
     message = every_rank_raises(InputError, lambda: load(path, Communicator(WORLD)))
-    assert f"there is none: No such file or directory on rank {R - 1}); give" in message
+    assert "there is none: No such file or directory" in message
     for C in (1.0, 2.0):
         CASVC(C=C, gamma=0.5, n_parts=R, random_state=0, comm=WORLD).fit(X, y).model_.save(folder / f"C{C:g}.h5")
     path = folder / ("C1.h5" if LAST else "C2.h5")
@@ -161,7 +161,7 @@ def test_messages():
         return every_rank_raises(InputError, lambda: require_same(facts, Communicator(WORLD)))
 
     assert "(RANK" not in refused({"same": "x" * 1000, "rank": RANK})
-    assert refused({"rank": RANK}).count("on rank ") == R
+    assert refused({"rank": RANK}).count("on rank ") == min(R, 3)
     assert refused({"one": 1} if LAST else {"one": 1, "two": 2}) == differ("two", "2", "not given")
     long = refused({"many": np.arange(1000) + LAST})
     assert "array of int64, shape (1000,) [" in long
