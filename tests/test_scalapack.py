@@ -122,8 +122,8 @@ def test_nothing_installed(monkeypatch, opened):
     with pytest.raises(InputError) as caught:
         opened()
     assert str(caught.value) == (
-        "dkrr on more than one rank needs ScaLAPACK: pip install 'cakernels[scalapack]' (x86-64), or name a library "
-        "in CAKRR_SCALAPACK"
+        "dkrr on more than one rank needs ScaLAPACK: pip install 'cakernels[scalapack]' (x86-64), or set "
+        "CAKRR_SCALAPACK to the path of a library"
     )
 
 

@@ -209,7 +209,7 @@ def test_input_error_of_one_rank(mpiexec, train):
 def test_an_error_that_all_ranks_find_by_themselves(mpiexec, train):
     """Printed once, by rank 0."""
     with h5py.File(train, "a") as file:
-        file["train/X"][:] *= 1e-158
+        file["train/X"][:] *= 1e-147
         file["train/y"][:] = np.sign(file["train/y"][:])
     done = mpiexec(3, "-m", "casvm.dissmo", train.name, "--C", "1", "--gamma", "scale", cwd=train.parent)
     assert (done.returncode, done.stdout) == (2, "")
