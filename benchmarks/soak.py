@@ -96,7 +96,7 @@ def counted() -> Any:
 
 
 def seen(comm: Any) -> Record:
-    """What this process has now."""
+    """Resources that this process holds now."""
     requests = (comm.pending() if comm is not None else 0) + len(failure._ABANDONED)  # drops those that are complete
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -140,7 +140,7 @@ def data(n: int = 60, d: int = 4) -> tuple[Any, Any, Any]:
 
 
 def soaked(make: Callable[[Any], Any], comm: Any, rounds: int) -> tuple[Record, Record]:
-    """What is there after the first rounds, and after all."""
+    """Resources held after the first rounds, and after all."""
     X, labels, values = data()
     estimator = make(comm)
     told = {"comm": comm} if "comm" in inspect.signature(estimator.fit).parameters else {}
@@ -158,7 +158,7 @@ def soaked(make: Callable[[Any], Any], comm: Any, rounds: int) -> tuple[Record, 
 
 
 def judged(first: Record, last: Record) -> list[str]:
-    """What has grown by more than is allowed."""
+    """Names of the resources that have grown by more than the slack."""
     return [name for name, most in ALLOWED.items() if last[name] - first[name] > most]
 
 

@@ -98,7 +98,7 @@ def check_regular(path: Path) -> None:
 
 
 def _facts(path: Path, what: str = "file") -> os.stat_result:
-    """What the file system knows about a file; an InputError if there is none."""
+    """Status of a file, as :func:`os.stat` returns it; an InputError if there is none."""
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -1,4 +1,4 @@
-"""What is done to a command from inside its process, at a moment that a number names.
+"""Changes made to a command's files from inside its process, at a moment that a number names.
 
 Moments are calls made by, or inside, ``cacore/io`` and ``cacore/files.py``: the same number is the same moment in every
 run, however fast the machine is.
@@ -71,7 +71,7 @@ CHANGES = {
 
 @dataclass
 class Meddling:
-    """What happens in a process.
+    """A change, and the moment at which it happens in a process.
 
     Attributes
     ----------

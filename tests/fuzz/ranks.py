@@ -135,7 +135,7 @@ def work():
 
 
 def one(name, what, here, value, comm):
-    """What a rank has to tell of a fit and predictions of the same rows; `here` is where something differs."""
+    """A rank's account of a fit and predictions of the same rows; `here` is where something differs."""
     from . import estimators
 
     rng = np.random.default_rng(0)

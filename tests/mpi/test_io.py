@@ -266,7 +266,7 @@ def another_file(path):
 
 
 def reading_in_turn(path):
-    """As ``reading``: the second time that a rank reads in a text, it reads its rows."""
+    """Stand-in for ``reading``: the second time that a rank reads in a text, it reads its rows."""
     begun = []
 
     @contextlib.contextmanager
