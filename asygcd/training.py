@@ -67,7 +67,7 @@ def fit(
         standardizer = Standardizer.fit(rows, comm, weights[kept])
         X = standardizer.apply(rows)
     else:
-        check_resolved(rows, comm)
+        check_resolved(rows, rows.dtype, comm)
     check_squares(X, comm)
     codes = np.searchsorted(classes, y[kept]).astype(np.int64)
     factors = class_factors(options.class_weight, codes, weights[kept], len(classes), comm)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cacore.comm import Communicator, Words, require_same
+from cacore.comm import Communicator, Unquoted, require_same
 from cacore.errors import InputError, OutputError
 
 _STEM = 64  # bytes of the file's name kept in the temporary name, which stays short enough for any file system
@@ -155,7 +155,7 @@ def same_file(name: str, path: str | os.PathLike[str], comm: Communicator) -> No
     """Raise an InputError on all ranks if they do not all find the same file at `path`; collective."""
     if comm.size > 1:
         with comm.uncounted():
-            require_same({name: Words(described(path))}, comm)
+            require_same({name: Unquoted(described(path))}, comm)
 
 
 @contextmanager

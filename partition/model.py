@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import CommLike, Communicator, Words, collective, require_same
+from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
 from cacore.data.rows import Rows, check_alike, exchange_rows, gather_rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
@@ -268,7 +268,9 @@ class InParts:
         with collective(self.comm if comm is None else comm) as ranks:
             if ranks.size > 1:
                 with ranks.uncounted():
-                    require_same({"call": Words(f"{type(self).__name__}.{call}"), "model": Words(self.identity)}, ranks)
+                    require_same(
+                        {"call": Unquoted(f"{type(self).__name__}.{call}"), "model": Unquoted(self.identity)}, ranks
+                    )
             yield ranks
 
     def _check_ranks(self, comm: Communicator) -> None:

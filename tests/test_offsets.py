@@ -7,7 +7,7 @@ from helpers.checks import refusal
 
 from asygcd import AsyGCDSVC
 from cacore.comm import Communicator
-from cacore.data.resolution import Spread
+from cacore.data.resolution import Moments
 from cacore.errors import InputError
 from cacore.io import load
 from cacore.io.in_file import load_in_file
@@ -113,7 +113,7 @@ def test_test_rows_are_not_looked_at(tmp_path):
 def test_spread_in_blocks():
     """Mean and deviation of blocks are those of all rows, also where the mean is far away."""
     X, _ = far(1e8, 1000)
-    whole, blocks = Spread(3), Spread(3)
+    whole, blocks = Moments(3), Moments(3)
     whole.add(X)
     for lo in range(0, 1000, 37):
         blocks.add(X[lo : lo + 37])

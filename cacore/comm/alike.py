@@ -20,7 +20,7 @@ _MANY = 100  # numbers of an array beyond which its digest stands for them
 _SHOWN = 100  # characters of a value in a message
 
 
-class Words(str):
+class Unquoted(str):
     """A fact in words of this package, which a message shows without quotes."""
 
     __slots__ = ()
@@ -124,7 +124,7 @@ def canonical(value: Any, name: str = "") -> str:
         return "a folder"
     if value is None or isinstance(value, bool | np.bool_):
         return str(value)
-    if isinstance(value, Words):
+    if isinstance(value, Unquoted):
         return str(value)
     if isinstance(value, str | os.PathLike):
         return repr(os.fspath(value))

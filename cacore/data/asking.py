@@ -8,7 +8,7 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from cacore.comm import Communicator, Words, collective, require_same
+from cacore.comm import Communicator, Unquoted, collective, require_same
 
 
 def same_fit(estimator: Any, comm: Communicator) -> None:
@@ -42,4 +42,4 @@ def asking(estimator: Any, call: str, **arguments: Any) -> Iterator[Communicator
 
 def _same_call(estimator: Any, call: str, comm: Communicator, given: dict[str, Any]) -> None:
     with comm.uncounted():
-        require_same({"call": Words(f"{type(estimator).__name__}.{call}"), **given}, comm)
+        require_same({"call": Unquoted(f"{type(estimator).__name__}.{call}"), **given}, comm)

@@ -19,7 +19,7 @@ STEPS = 100  # deviation of a column, in spacings between float32 numbers, below
 _CONSTANT = 1e-11  # relative deviation up to which a column is one number, and its rounding
 
 
-class Spread:
+class Moments:
     """Number of rows, mean and squared deviation of each of d columns, added block by block in double precision.
 
     Parameters
@@ -71,13 +71,18 @@ class Spread:
             check_steps(mean, deviation, dtype, where, names)
 
 
-def check_resolved(X: Rows, comm: Communicator, where: str = "") -> None:
-    """Refuse dense training rows in single precision with a column that it does not resolve; collective, one pass."""
-    if X.dtype == np.float32 and not is_sparse(X):
-        spread = Spread(X.shape[1])
+def check_resolved(
+    X: Rows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = ()
+) -> None:  # fmt: skip
+    """Refuse dense training rows, used in this dtype, with a column that it does not resolve; collective, one pass.
+
+    Arguments are otherwise those of :meth:`Moments.check`.
+    """
+    if np.dtype(dtype) == np.float32 and not is_sparse(X):
+        moments = Moments(X.shape[1])
         for block in in_blocks(X):
-            spread.add(block)
-        spread.check(X.dtype, comm, where)
+            moments.add(np.asarray(block, np.float64))
+        moments.check(dtype, comm, where, names)
 
 
 def check_given(X: Any, rows: Rows, comm: Communicator, names: tuple[str, ...] = ()) -> None:
@@ -95,11 +100,8 @@ def check_given(X: Any, rows: Rows, comm: Communicator, names: tuple[str, ...] =
     """
     with comm.uncounted():
         check_alike(rows, comm)
-    if rows.dtype == np.float32 and not is_sparse(rows):
-        spread = Spread(rows.shape[1])
-        for block in in_blocks(np.asarray(X)):
-            spread.add(np.asarray(block, np.float64))
-        spread.check(rows.dtype, comm, names=names)
+    if not is_sparse(rows):
+        check_resolved(np.asarray(X), rows.dtype, comm, names=names)
 
 
 def check_steps(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cacore.comm import Communicator, Words, require_same
+from cacore.comm import Communicator, Unquoted, require_same
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
@@ -75,8 +75,8 @@ def kind_of_rows(X: Rows) -> dict[str, Any]:
     """Facts in which all ranks' rows must be alike: number of features, dense or CSR, type of the numbers."""
     return {
         "features of X": X.shape[1],
-        "X": Words("CSR" if is_sparse(X) else "dense"),
-        "type of X": Words(X.dtype.name),
+        "X": Unquoted("CSR" if is_sparse(X) else "dense"),
+        "type of X": Unquoted(X.dtype.name),
     }
 
 
@@ -270,11 +270,11 @@ def largest_usable(dtype: DTypeLike) -> float:
     return 1e16 if np.dtype(dtype) == np.float32 else 1e150
 
 
-def check_range(X: Rows, where: str = "X") -> None:
-    """Raise an InputError, beginning with `where`, if squares of numbers may overflow; two passes over `X`."""
-    most = largest_usable(X.dtype)
-    if largest_size(X) <= most:
-        return
+def check_range(X: Rows, where: str = "X") -> float:
+    """Largest absolute value; an InputError, beginning with `where`, if its square may overflow. One pass over `X`."""
+    most, largest = largest_usable(X.dtype), largest_size(X)
+    if largest <= most:
+        return largest
     first = 0
     for values in [X.data] if is_sparse(X) else in_blocks(X):
         if len(places := np.argwhere(~(np.abs(values) <= most))):
@@ -292,8 +292,8 @@ def check_squares(X: Rows, comm: Communicator) -> None:
     """Refuse training rows whose squares overflow, or all underflow, in their precision; collective."""
     with comm.uncounted():
         with comm.agreed():
-            check_range(X, "the training rows")
-        largest = float(comm.allreduce(np.array([largest_size(X)]), "max")[0])
+            own = check_range(X, "the training rows")
+        largest = float(comm.allreduce(np.array([own]), "max")[0])
         with comm.agreed():
             if 0 < largest < 1 / largest_usable(X.dtype):
                 raise InputError(

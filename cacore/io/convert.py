@@ -22,7 +22,7 @@ from cacore.io.column_names import write_columns
 from cacore.io.crew import Crew
 from cacore.io.growing import GrowingRows
 from cacore.io.libsvm import DENSE_FROM
-from cacore.io.names import Expected
+from cacore.io.names import Expected, quiet
 from cacore.io.selection import Selection
 from cacore.io.shares import first_error
 from cacore.io.spool import ANY, ReadOptions, Spool, Stored
@@ -91,7 +91,7 @@ def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
         held = np.dtype(np.float64) if args.drop_duplicates else dtype  # compare rows before rounding
         options = ReadOptions(
             args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]), crew,
-            Expected(needed=True, ignore_extra=args.ignore_extra_columns, tell=_silent if args.quiet else _tell),
+            Expected(needed=True, ignore_extra=args.ignore_extra_columns, tell=quiet if args.quiet else _tell),
         )  # fmt: skip
         with native.data_file(spool.path) as file:
             store = Spool(file, spool.path, options)
@@ -108,10 +108,6 @@ def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-def _silent(line: str) -> None:
-    """Tell nothing: ``--quiet``."""
 
 
 def _check_split(args: argparse.Namespace) -> None:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.resolution import Spread
-from cacore.data.rows import block_bounds, in_blocks, is_sparse, scatter_rows
+from cacore.data.resolution import Moments, check_resolved
+from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
 from cacore.io import stream, text
 from cacore.io.names import UNKNOWN, Expected, in_rows
@@ -97,7 +97,7 @@ def load(
         with comm.agreed():
             table.check_finite_targets().check_targets(wanted)
         if training:
-            _check_resolved(table, real, comm)
+            check_resolved(table.X, real, comm, table.where, table.names)
         X = table.X.astype(real, copy=False)
         chosen = {"column": table.target} if table.target else {}
         more: dict[str, Any] = {"features": table.features, "columns": table.columns, "chosen": chosen}
@@ -129,13 +129,14 @@ def _blocks(
         enough = memory.enough_ranks(2 * size * comm.size, limit)  # leaves half of the memory for the work
         what = f"{path}: a rank's block of the rows"
         memory.require(size, limit, what, f"use {remedy}more ranks{enough} or --dtype float32")
-        spread = {split: Spread(shape.d) for split, shape in shapes.items() if not shape.sparse and split != TEST}
+        learned = [split for split, shape in shapes.items() if training and split != TEST and not shape.sparse]
+        moments = {split: Moments(shapes[split].d) for split in learned}
         tables = {
-            split: native.read_block(path, split, *rows, real, orders[split], spread.get(split))
+            split: native.read_block(path, split, *rows, real, orders[split], moments.get(split))
             for split, rows in mine.items()
         }
-    for split in spread if training else ():
-        spread[split].check(real, comm, f"{path} ({split})", shapes[split].columns.features)
+    for split in moments:
+        moments[split].check(real, comm, f"{path} ({split})", shapes[split].columns.features)
     return {
         split: Dataset(t.X, t.y, shapes[split].n, t.where, columns=shapes[split].columns) for split, t in tables.items()
     }
@@ -171,18 +172,9 @@ def _handed_out(
             for split, table in tables.items():
                 table.checked(real).check_targets(wanted)
                 if training and split != TEST:
-                    _check_resolved(table, real, Communicator())
+                    check_resolved(table.X, real, Communicator(), table.where, table.names)
                 table.X = table.X.astype(real, copy=False)
     return {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
-
-
-def _check_resolved(table: Table, real: np.dtype[Any], comm: Communicator) -> None:
-    """Refuse dense training rows with a column that this type does not resolve; collective."""
-    if not is_sparse(table.X) and real == np.float32:
-        spread = Spread(table.X.shape[1])
-        for block in in_blocks(table.X):
-            spread.add(block)
-        spread.check(real, comm, table.where, table.names)
 
 
 def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:

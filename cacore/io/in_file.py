@@ -9,7 +9,7 @@ import numpy as np
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.resolution import Spread
+from cacore.data.resolution import Moments
 from cacore.data.rows import block_bounds
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
@@ -73,14 +73,16 @@ def load_in_file(
                     )
             mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
             _check_room(path, shapes, mine, real, folder, limit, here)
-        spread = {split: Spread(shape.d) for split, shape in shapes.items() if split != TEST}
+        moments = {split: Moments(shape.d) for split, shape in shapes.items() if training and split != TEST}
         with comm.agreed():
             found = {
-                split: _copied(path, split, shapes[split], *rows, real, folder, limit, orders[split], spread.get(split))
+                split: _copied(
+                    path, split, shapes[split], *rows, real, folder, limit, orders[split], moments.get(split)
+                )
                 for split, rows in mine.items()
             }
-        for split in spread if training else ():
-            spread[split].check(real, comm, f"{path} ({split})")
+        for split in moments:
+            moments[split].check(real, comm, f"{path} ({split})")
         return found
 
 
@@ -107,7 +109,7 @@ def _check_room(
 
 def _copied(
     path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int,
-    order: Order, spread: Spread | None,
+    order: Order, moments: Moments | None,
 ) -> Dataset:  # fmt: skip
     """Copy rows ``lo:hi`` of a split to a scratch file."""
     rows = StoredRows.empty(folder, hi - lo, shape.d, real)
@@ -116,7 +118,7 @@ def _copied(
     memory.require(need, limit, f"{path}: a block of {min(step, hi - lo):,} rows", "raise --memory-limit")
     y = None if shape.y is None else np.empty((hi - lo, *shape.y[1:]))
     for a, b in blocks(hi - lo, step):
-        block = native.read_block(path, split, lo + a, lo + b, real, order, spread)
+        block = native.read_block(path, split, lo + a, lo + b, real, order, moments)
         rows[a:b] = block.X
         if y is not None:
             y[a:b] = block.y

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.columns import UNNAMED, Columns
-from cacore.data.resolution import Spread
+from cacore.data.resolution import Moments
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import replacing
@@ -210,11 +210,11 @@ def _place(file: h5py.File, split: str) -> h5py.Group:
 
 def read_block(
     path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], order: Order = AS_THEY_LIE,
-    spread: Spread | None = None,
+    moments: Moments | None = None,
 ) -> Table:  # fmt: skip
     """Read and check only rows ``lo:hi`` of a split found by :func:`describe`, with the columns in this order.
 
-    Dense rows are added to `spread` before they are rounded to single precision.
+    Dense rows are added to `moments` before they are rounded to single precision.
     """
     with opened(path) as file:
         group = _place(file, split)
@@ -233,8 +233,8 @@ def read_block(
             X.read_direct(part, np.s_[lo + a : lo + b])
             part = part if pick is None else part[:, pick]
             Table(part, None if y is None else y[a:b], where, lo + a).checked(dtype, whole=False)
-            if spread is not None and dtype == np.float32:
-                spread.add(part)
+            if moments is not None and dtype == np.float32:
+                moments.add(part)
             if part.base is not out:
                 out[a:b] = part
     return Table(out, None if y is None else y.astype(np.float64, copy=False), where, lo)

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cacore.comm import Communicator, Words, require_same
+from cacore.comm import Communicator, Unquoted, require_same
 from cacore.data.dataset import Dataset
 from cacore.data.rows import kind_of_rows
 from cacore.files import described
@@ -25,7 +25,7 @@ def same_training(method: str, train: Dataset, options: Any, comm: Communicator)
     shape = None if y is None else y.shape[1:]
     rows = {**kind_of_rows(train.X), "shape of a row's target": shape, "sample_weight given": train.weights is not None}
     with comm.uncounted():
-        require_same({"method": Words(method), **given, **rows}, comm)
+        require_same({"method": Unquoted(method), **given, **rows}, comm)
 
 
 def same_command(
@@ -44,9 +44,9 @@ def same_command(
     """
     if comm.size == 1:
         return
-    found = {f"{flag} {path}": Words(described(path)) for flag, path in (files or {}).items() if path is not None}
+    found = {f"{flag} {path}": Unquoted(described(path)) for flag, path in (files or {}).items() if path is not None}
     with comm.uncounted():
-        require_same({"command": Words(prog), **given, **found}, comm)
+        require_same({"command": Unquoted(prog), **given, **found}, comm)
 
 
 def flags(*chosen: Options) -> dict[str, Any]:

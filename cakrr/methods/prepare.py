@@ -105,7 +105,7 @@ def prepare(
             standardizer = Standardizer.fit(X, comm, weights)
             X = standardizer.apply(X, in_place=True)
         else:
-            check_resolved(X, comm)
+            check_resolved(X, X.dtype, comm)
         check_squares(X, comm)
         check_targets(y, train.where, 1e30 if X.dtype == np.float32 else LARGEST_TARGET, comm)
         if not options.kernels()[0].of_distance:

@@ -60,7 +60,7 @@ class OneProcess(KernelMachine):
         """Refuse training rows that do not suit the kernel."""
         if not self._precomputed:
             comm = Communicator()
-            check_resolved(X, comm)
+            check_resolved(X, X.dtype, comm)
             check_squares(X, comm)
             return
         if X.shape[0] != X.shape[1]:

@@ -108,7 +108,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
             self.standardizer = Standardizer.fit(rows.X, comm, weights)
             rows.X = self.standardizer.apply(rows.X)
         else:
-            check_resolved(rows.X, comm)
+            check_resolved(rows.X, rows.X.dtype, comm)
         check_squares(rows.X, comm)
         # A search replaces this gamma of 1.
         gamma = 1.0 if self.searches else numeric_gamma(rows.X, self.options.gamma, comm, self.options.kernel)
