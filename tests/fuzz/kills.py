@@ -15,20 +15,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
 import numpy as np
+from helpers.mpi_libraries import OPEN_MPI
 
+_GAMMA, _GRID = ("--gamma", "0.5"), ("--sigma", "1,2", "--lambda", "1e-3,1e-2")
+_SEARCH = ("--C", "1,10", "--gamma", "0.1,0.5", "--cv", "3")
+# The program of each form, and its words.
 METHODS = {
-    **{f"casvm.{name}": ["--gamma", "0.5"] for name in
+    **{f"casvm.{name}": (f"casvm.{name}", *_GAMMA) for name in
        ("casvm", "cpsvm", "bkmsvm", "fcfssvm", "cascade", "dcsvm", "dcfilter", "dissmo", "svr", "oneclass")},
-    **{f"cakrr.{name}": ["--sigma", "1,2", "--lambda", "1e-3,1e-2"] for name in
+    **{f"cakrr.{name}": (f"cakrr.{name}", *_GRID) for name in
        ("dkrr", "dckrr", "kkrr", "kkrr2", "bkrr", "bkrr2", "twolevel")},
-    "asygcd": ["--gamma", "0.5"],
+    "asygcd": ("asygcd", *_GAMMA),
+    "dkrr, cg": ("cakrr.dkrr", *_GRID, "--solver", "cg", "--rank", "50"),
+    "bkrr2, out of core": ("cakrr.bkrr2", *_GRID, "--out-of-core", "--partitions", "6"),
+    "cpsvm, out of core": ("casvm.cpsvm", *_GAMMA, "--out-of-core", "--partitions", "6"),
+    "casvm, a search": ("casvm.casvm", *_SEARCH, "--partitions", "6"),
+    "dissmo, a search": ("casvm.dissmo", *_SEARCH),
+    "svr, a search": ("casvm.svr", *_SEARCH),
+    "bkrr2, a metric": ("cakrr.bkrr2", *_GRID, "--metric", "full", "--metric-rounds", "2"),
+    "convert": ("cacore.io", "convert"),
 }  # fmt: skip
+ALONE = ("asygcd", "convert")  # of one process, without mpiexec
 FORMS = list(METHODS)
+LIBRARIES = ("mpich", "openmpi")
 GOOD = ("resumed", "finished")
 SIGNALS = ("KILL", "TERM", "INT", "STOP")
 END = 5.0  # seconds in which a job has to end, on a machine with nothing else to do
@@ -37,19 +51,22 @@ _MARK = "CAKERNELS_KILLS"
 
 @dataclass(frozen=True)
 class Case:
-    """A command, how many ranks it has, and what happens to which of them when (a share of its time)."""
+    """A command, how many ranks it has of which library, and what happens to which of them when (a share of its time)."""
 
-    program: str
+    form: str
     ranks: int
     signal: str
     victim: int
     moment: float
+    library: str = "mpich"
 
     @classmethod
-    def drawn(cls, program: str, rng: random.Random) -> Case:
+    def drawn(cls, form: str, rng: random.Random) -> Case:
         """One case; mpiexec itself is the victim -1."""
-        ranks = 1 if program == "asygcd" else rng.choice((2, 3, 4))
-        return cls(program, ranks, rng.choice(SIGNALS), rng.randrange(-1, ranks), rng.uniform(0.0, 1.05))
+        ranks = 1 if form in ALONE else rng.choice((2, 3, 4))
+        case = cls(form, ranks, rng.choice(SIGNALS), rng.randrange(-1, ranks), rng.uniform(0.0, 1.05))
+        library = rng.choice(LIBRARIES)
+        return replace(case, library=library) if OPEN_MPI.library and form not in ALONE else case
 
 
 def write_data(path: Path, n: int = 900) -> None:
@@ -68,7 +85,7 @@ class Runner:
         self.folder, self.patience = folder, patience
         self.data = folder / "data.h5"
         write_data(self.data)
-        self._whole: dict[tuple[str, int], tuple[bytes, float]] = {}
+        self._whole: dict[tuple[str, int, str], tuple[bytes, float]] = {}
 
     def run(self, case: Case) -> str:
         """Outcome of a case: "resumed", "finished" before the signal, or the fault."""
@@ -101,7 +118,7 @@ class Runner:
 
     def _uninterrupted(self, case: Case) -> tuple[bytes, float]:
         """The model's file, and the seconds of a run to which nothing happens."""
-        key = case.program, case.ranks
+        key = case.form, case.ranks, case.library
         if key not in self._whole:
             place = Path(tempfile.mkdtemp(dir=self.folder))
             start = time.perf_counter()
@@ -113,12 +130,20 @@ class Runner:
         return self._whole[key]
 
     def _start(self, case: Case, place: Path) -> subprocess.Popen[str]:
-        words = [sys.executable, "-m", case.program, self.data, *METHODS[case.program], "--model", place / "m.h5"]
-        words += ["--threads", "1", "--quiet"]
-        if case.program != "asygcd":
-            words = ["mpiexec", "-n", case.ranks, *words, "--checkpoint", place / "kept"]
+        program, *words = METHODS[case.form]
+        if case.form == "convert":
+            words += [self.data, place / "m.h5", "--split", "600", "--quiet"]
+        else:
+            words = [self.data, *words, "--model", place / "m.h5", "--threads", "1", "--quiet"]
+        words, environment = [sys.executable, "-m", program, *words], dict(os.environ)
+        if case.form not in ALONE:
+            words += ["--checkpoint", place / "kept"]
+            if case.library == "openmpi":
+                words, environment = OPEN_MPI.words(case.ranks, *words, timeout=600), OPEN_MPI.environment()
+            else:
+                words = ["mpiexec", "-n", case.ranks, *words]
         return subprocess.Popen(
-            [str(word) for word in words], env={**os.environ, _MARK: str(place)}, stdin=subprocess.DEVNULL,
+            [str(word) for word in words], env=environment | {_MARK: str(place)}, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 

@@ -46,20 +46,23 @@ class Library:
             reason=f"no {self.name} in {self.folder}: {install}, or name one in CAKERNELS_{self.place.upper()}",
         )
 
-    def start(self, ranks, *args, cwd, timeout, variables=None, options=(), library=True):
-        """The finished process of ``mpiexec -n RANKS python *args``; without `library` mpi4py chooses by itself."""
-        # Not the variables of an MPI that was started here, and not mpi4py's own choice of library.
+    def words(self, ranks, *args, timeout, options=()):
+        """``mpiexec -n RANKS *args`` of this library."""
+        limits = shlex.split(self.options.format(timeout=timeout))
+        return [str(self.folder / "bin" / "mpiexec"), *limits, *options, "-n", str(ranks), *map(str, args)]
+
+    def environment(self, library=True):
+        """This process' environment without an MPI that was started here; without `library` mpi4py chooses by itself."""
         launchers = ("PMI_", "PMIX_", "OMPI_", "MPI_", "MPI4PY_", "I_MPI_", "HYDRA_")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
         kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-        if library:
-            kept["MPI4PY_LIBMPI"] = str(self.library)
+        return kept | ({"MPI4PY_LIBMPI": str(self.library)} if library else {})
+
+    def start(self, ranks, *args, cwd, timeout, variables=None, options=(), library=True):
+        """The finished process of ``mpiexec -n RANKS python *args``."""
         return subprocess.run(
-            [
-                str(self.folder / "bin" / "mpiexec"), *shlex.split(self.options.format(timeout=timeout)), *options,
-                "-n", str(ranks), sys.executable, *map(str, args),
-            ],
-            cwd=cwd, env={**kept, **(variables or {})}, text=True, stdin=subprocess.DEVNULL, capture_output=True,
+            self.words(ranks, sys.executable, *args, timeout=timeout, options=options), cwd=cwd,
+            env=self.environment(library) | (variables or {}), text=True, stdin=subprocess.DEVNULL, capture_output=True,
             timeout=timeout + 30, check=False,
         )  # fmt: skip
 
