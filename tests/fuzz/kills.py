@@ -51,7 +51,7 @@ _MARK = "CAKERNELS_KILLS"
 
 @dataclass(frozen=True)
 class Case:
-    """A command, how many ranks it has of which library, and what happens to which of them when (a share of its time)."""
+    """A command, its ranks and their library, and what happens to which of them when (a share of its time)."""
 
     form: str
     ranks: int

@@ -52,7 +52,7 @@ class Library:
         return [str(self.folder / "bin" / "mpiexec"), *limits, *options, "-n", str(ranks), *map(str, args)]
 
     def environment(self, library=True):
-        """This process' environment without an MPI that was started here; without `library` mpi4py chooses by itself."""
+        """Variables without an MPI that was started here; without `library` mpi4py chooses by itself."""
         launchers = ("PMI_", "PMIX_", "OMPI_", "MPI_", "MPI4PY_", "I_MPI_", "HYDRA_")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
         kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
