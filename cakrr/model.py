@@ -350,9 +350,8 @@ class KRRModel(InParts):
         require(is_real(self.sigma) and self.sigma > 0, f"sigma {self.sigma!r}")
         self.like.with_sigma(self.sigma)
         require(is_real(self.lam) and self.lam >= 0, f"lambda {self.lam!r}")
-        require(
-            np.isfinite(self.offset).all() if self.target_shape else is_real(self.offset), f"offset {self.offset!r}"
-        )
+        real = np.isfinite(self.offset).all() and np.size(self.offset) if self.target_shape else is_real(self.offset)
+        require(bool(real), f"offset {self.offset!r}")
         for part in self.parts.values():
             require((part.factor is None) == (part.unit is None), "a factor without its unit, or a unit without factor")
             require(part.errors is None or (np.diff(part.errors, axis=0) >= 0).all(), "errors do not ascend")

@@ -90,7 +90,7 @@ def npz(path):
 
 
 def hdf5(path):
-    """/train/X and /train/y, /test/X and /test/y, or /X and /y; X dense or CSR."""
+    """/train/X and /train/y, /test/X and /test/y, or /X and /y; X dense or CSR; a single target is a vector."""
     splits = {}
     with h5py.File(path) as file:
         for split, place in (("train", "train"), ("test", "test"), ("train", "/")):
@@ -99,7 +99,9 @@ def hdf5(path):
                 X = group["X"]
                 if isinstance(X, h5py.Group):
                     X = _csr(*(X[name][()] for name in ("data", "indices", "indptr")), X.attrs["shape"])
-                splits[split] = np.asarray(X, float), np.asarray(group["y"], float) if "y" in group else None
+                y = np.asarray(group["y"], float) if "y" in group else None
+                single = y is not None and y.ndim == 2 and y.shape[1] == 1
+                splits[split] = np.asarray(X, float), y[:, 0] if single else y
     return splits
 
 
