@@ -140,7 +140,8 @@ OF_FAMILY = {
     },
     "krr": {
         "alpha": number("parts/000000/alpha", 0, np.nan), "short alpha": put("parts/000000/alpha", np.zeros(2)),
-        "sigma": altered(sigma=0), "lambda": altered(**{"lambda": "much"}), "offset": altered(offset=None), "no offset": altered(offset=[]),
+        "sigma": altered(sigma=0), "lambda": altered(**{"lambda": "much"}), "offset": altered(offset=None),
+        "no offset": altered(offset=[]),
         "route": altered(route="most"), "no sizes": put("sizes", np.zeros(0, int)),
         "centers": put("centers", np.zeros((3, 5))), "coarse": altered(coarse={"sigma": 1.0}),
         "coarse without centres": altered(coarse={"sigma": 1.0, "lambda": 1.0}),
