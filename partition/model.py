@@ -113,6 +113,14 @@ class InParts:
 
     def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
+        attributes, shared, parts = self.stored()
+        with self._ranks(comm, "save") as ranks:
+            with ranks.agreed():
+                self._check_ranks(ranks)
+            model_file.save(path, self.family, attributes, shared, parts, self.owners, ranks)
+
+    def stored(self) -> tuple[dict[str, Any], dict[str, Rows], dict[int, dict[str, Rows]]]:
+        """The contents of the model's file: attributes, shared arrays, and arrays of this rank's parts."""
         attributes = {name: getattr(self, name) for name in ("method", "route", "dtype", "source")}
         attributes["soft"] = None if self.soft is None else asdict(self.soft)
         if self.divisions > 1:
@@ -121,11 +129,7 @@ class InParts:
         shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes, **arrays}
         if self.standardizer is not None:
             shared.update(self.standardizer.arrays)
-        parts = {number: self._stored_part(number) for number in self.parts}
-        with self._ranks(comm, "save") as ranks:
-            with ranks.agreed():
-                self._check_ranks(ranks)
-            model_file.save(path, self.family, attributes | more, shared, parts, self.owners, ranks)
+        return attributes | more, shared, {number: self._stored_part(number) for number in self.parts}
 
     @classmethod
     def load(cls, path: str | Path, comm: CommLike = None) -> Self:
@@ -148,8 +152,8 @@ class InParts:
         return {name: part[name] for name in self.part_arrays if part.get(name) is not None}
 
     @classmethod
-    def _of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
-        """Check the contents of a file, and build the model."""
+    def of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
+        """Check the contents of a file, see :meth:`stored`, and build the model."""
         P = len(parts.owners)
         sizes = {"P": P, "C": 0 if attributes["route"] == "sum" else P, **cls._shared_sizes(attributes)}
         layout.check(cls.shared_arrays, shared, sizes)
@@ -289,7 +293,7 @@ class InParts:
 def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: CommLike = None) -> Model:
     """Read a model of any of these kinds; collective. See :meth:`InParts.load`."""
     with collective(comm) as ranks:
-        model = model_file.load(path, {kind.family: kind._of_file for kind in kinds}, ranks)
+        model = model_file.load(path, {kind.family: kind.of_file for kind in kinds}, ranks)
         model.identity = described(path) if ranks.size > 1 else ""
     model.comm = comm
     return model

@@ -174,14 +174,14 @@ def refuses(capfd, monkeypatch):
     """``refuses(PROGRAM, words, message, folder)``: bad input ends a command, started in `folder`, as it should.
 
     That is with status 2, nothing printed but one line on stderr that names the program and contains `message`, and
-    no file made, changed or removed. The line is returned.
+    no file made, changed or removed. The line is returned. PROGRAM may have a first word, as in "cakernels fit".
     """
 
     def check(program, words, message, folder):
         monkeypatch.chdir(folder)
-        before = contents(folder)
+        before, (module, *first) = contents(folder), program.split()
         with pytest.raises(SystemExit) as ended:
-            run(program, words)
+            run(module, [*first, *words])
         out, err = capfd.readouterr()
         assert (ended.value.code, out) == (2, "")
         assert (err.count("\n"), err[-1]) == (1, "\n")

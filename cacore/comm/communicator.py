@@ -66,6 +66,11 @@ class Communicator(Ledger):
         self._made = [comm] if own and comm is not None else []
         self._guards, self._ranks = 0, object()
 
+    @property
+    def mpi(self) -> MPI.Comm | None:
+        """The mpi4py communicator of several ranks; None for a single rank."""
+        return self._mpi
+
     def __deepcopy__(self, memo: dict[int, object]) -> Communicator:
         return self  # cloning an estimator copies its parameters, but a communicator must be shared
 

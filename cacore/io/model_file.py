@@ -144,6 +144,28 @@ def load(path: str | Path, makers: Mapping[str, Maker[Model]], comm: Communicato
             return _loaded(path, makers, comm)
 
 
+def family_of(path: str | Path, comm: Communicator) -> str:
+    """Family of the model in a file; collective, rank 0 reads it. :func:`load` checks the rest of the file.
+
+    Raises
+    ------
+    InputError
+        The file is missing, damaged, or not a model.
+    """
+    path, family = Path(path), ""
+    with comm.phase("read"), comm.agreed():
+        if comm.rank == 0:
+            _check_file(path)
+            try:
+                with h5py.File(path, "r") as file:
+                    family = str(file.attrs.get("family", "")) if file.attrs.get("schema") == SCHEMA else ""
+            except _DAMAGE as error:
+                raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
+            if not family:
+                raise InputError(f"{path}: not a model file of this package")
+    return bytes(comm.bcast(np.frombuffer(family.encode(), np.uint8) if comm.rank == 0 else None)).decode()
+
+
 def _check_file(path: Path) -> None:
     """Raise an InputError if the file is missing or damaged, before libhdf5 opens it."""
     if not os.path.isfile(path):

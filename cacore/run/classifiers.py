@@ -12,6 +12,7 @@ from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows
 from cacore.io.predictions import Column, Labels
+from cacore.io.table import LABELS, Targets
 from cacore.metrics.probabilistic import probability_scores
 from cacore.probability.calibrator import Calibrator, require_calibrator
 from cacore.run.family import Family, FitT, MethodT, OptionsT, TrainedModel
@@ -54,6 +55,10 @@ ClassModelT = TypeVar("ClassModelT", bound=ClassModel)
 
 class Classifiers(Family[MethodT, OptionsT, FitT, ClassModelT, Answers]):
     """Base of the families whose models have classes, scores, labels and, on request, probabilities."""
+
+    def targets(self, model: ClassModelT) -> tuple[Targets, tuple[int, ...]]:
+        """Labels to read: words for a model of words."""
+        return Targets(text=model.classes.dtype.kind == "U", remedy=LABELS.remedy), ()
 
     def tested(self, model: ClassModelT, test: Dataset, comm: Communicator) -> Answers:
         """Scores of this rank's test rows, and probabilities if the model has them; collective."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cacore.data.columns import Columns
     from cacore.data.dataset import Dataset
-    from cacore.run.family import AnyFamily, TrainedModel
+    from cacore.run.family import AnyFamily, Loader, TrainedModel
 
 _TEST_SHARE = 16  # share of the memory for a block of test rows: they are standardised, sorted by part and sent
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
@@ -74,7 +74,7 @@ def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicat
         tested = _tested(family, fitted.model, test, comm, limit)
     notes = reading.filled(test, job.test or job.data)
     data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
-    data |= _named(columns, chosen)
+    data |= named(columns, chosen)
     made = report.build(
         method.name, comm, data=data | tested.pop("data", {}), metrics=tested.pop("metrics", {}),
         partition_sizes=fitted.sizes, **tested, **family.report(method, fitted, options, job),
@@ -193,14 +193,15 @@ def _answers(
 
 
 def predict(
-    load_family: Callable[[], AnyFamily], prog: str, comm: Communicator, argv: list[str] | None,
+    load: Callable[[], Loader], prog: str, comm: Communicator, argv: list[str] | None,
     own: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     """``python -m PACKAGE.predict MODEL DATA``: predict with a saved model, on any number of ranks or without MPI.
 
-    `own` names the options of :data:`OWN` that this family has.
+    `prog` is the module, or the command and its first word. `own` names the options of :data:`OWN` that it has.
     """
-    parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
+    typed = prog if " " in prog else f"python -m {prog}"
+    parser = Parser(prog=typed, description="Predict with a saved model.", rank=comm.rank)
     add_options(parser, (Predicting,), lambda name: name in own or name not in OWN)
     args = parsed(parser, argv, comm)
     with comm.agreed():
@@ -209,11 +210,11 @@ def predict(
     with comm.agreed():
         outputs = {"--output": job.output, "--report": job.report}
         _check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
-    limit, family = start(job, comm), load_family()
+    limit, loader = start(job, comm), load()
     from cacore.io import predictions
 
-    model = family.load(job.model, comm)
-    family = family.of(model)
+    model = loader.load(job.model, comm)
+    family = loader.of(model)
     with comm.agreed():
         family.check_prediction(model, job)
         _check_rows(job.data, comm=comm)
@@ -231,7 +232,7 @@ def predict(
         "predict", comm, partition_sizes=model.sizes, metrics=metrics,
         data={
             "path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1],
-            **_named(rows.columns, rows.chosen),
+            **named(rows.columns, rows.chosen),
         },
         params={"model": str(job.model), **model.described()}, intervals=family.intervals(rows, answers, comm),
         probability=family.probability(model, rows, answers, metrics, comm),
@@ -246,7 +247,7 @@ def predict(
                 _show(job, made, notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"])
 
 
-def _named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
+def named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
     """Names of the columns, and the target if the user named none, for the report; nothing that is not known."""
     known = {"columns": columns.described(), "target": chosen}
     return {key: value for key, value in known.items() if value}

@@ -27,6 +27,7 @@ FitT = TypeVar("FitT")
 ModelT = TypeVar("ModelT")
 AnswersT = TypeVar("AnswersT")
 AnyFamily: TypeAlias = "Family[Any, Any, Any, Any, Any]"
+AnyAnswering: TypeAlias = "Answering[Any, Any]"
 
 
 class TrainedModel(Protocol):
@@ -57,7 +58,67 @@ class TrainedModel(Protocol):
         ...
 
 
-class Family(ABC, Generic[MethodT, OptionsT, FitT, ModelT, AnswersT]):
+class Loader(Protocol):
+    """What loads a model for the predicting command, and says which family predicts with it."""
+
+    def load(self, path: Path, comm: Communicator) -> TrainedModel:
+        """A saved model; collective."""
+        ...
+
+    def of(self, model: TrainedModel) -> AnyAnswering:
+        """The family of a loaded model."""
+        ...
+
+
+class Answering(ABC, Generic[ModelT, AnswersT]):
+    """Models of a family, as the predicting command sees them: how they are loaded, answer and are judged."""
+
+    @abstractmethod
+    def warm_up_prediction(self, dtype: str) -> None:
+        """Compile the code that prediction uses, whatever the options of training were."""
+
+    def load(self, path: Path, comm: Communicator) -> TrainedModel:
+        """A saved model; collective."""
+        raise NotImplementedError
+
+    def of(self, model: TrainedModel) -> AnyAnswering:
+        """The family of a loaded model, if one predicting command serves several families."""
+        return self
+
+    def targets(self, model: ModelT) -> tuple[Targets, tuple[int, ...]]:
+        """The kind of targets that the model's answers can be compared with, and the shape of one row's target."""
+        return LABELS, ()
+
+    def check_prediction(self, model: ModelT, job: Predicting) -> None:
+        """Refuse requests that this model cannot answer, before rows are read."""
+
+    @abstractmethod
+    def answers(self, model: ModelT, rows: Dataset, job: Predicting, comm: Communicator) -> AnswersT:
+        """Predict this rank's rows; collective."""
+
+    def intervals(self, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, Any]:
+        """Width and coverage of the intervals, for the report; collective."""
+        return {}
+
+    def probability(
+        self, model: ModelT, rows: Dataset | None, answers: AnswersT, metrics: dict[str, Any], comm: Communicator
+    ) -> dict[str, Any]:
+        """Origin and scores of the class probabilities, for the report; collective.
+
+        The scores are taken from `metrics`. Without `rows` there are none.
+        """
+        return {}
+
+    @abstractmethod
+    def judged(self, model: ModelT, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, Any]:
+        """Metrics of these answers, if the rows have targets; collective."""
+
+    @abstractmethod
+    def predictions(self, model: ModelT, answers: AnswersT, decisions: bool) -> dict[str, Column]:
+        """Columns of the file of predictions for this rank's rows, with decision values on request."""
+
+
+class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, ModelT, AnswersT]):
     """A family of methods, as its commands see it.
 
     Its types are the record of a method, the options of a training run, the result of training, the model, and the
@@ -83,10 +144,6 @@ class Family(ABC, Generic[MethodT, OptionsT, FitT, ModelT, AnswersT]):
         """Names of the kernels that training will use."""
         return (options.kernel,)
 
-    @abstractmethod
-    def warm_up_prediction(self, dtype: str) -> None:
-        """Compile the code that prediction uses, whatever the options of training were."""
-
     def read(
         self, method: MethodT, job: Training, options: OptionsT, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
@@ -104,18 +161,6 @@ class Family(ABC, Generic[MethodT, OptionsT, FitT, ModelT, AnswersT]):
         """Options that let training report its progress."""
         with bar(shown) as progress:
             yield {"progress": progress}
-
-    def load(self, path: Path, comm: Communicator) -> TrainedModel:
-        """A saved model; collective."""
-        raise NotImplementedError
-
-    def of(self, model: TrainedModel) -> AnyFamily:
-        """The family of a loaded model, if one predicting command serves several families."""
-        return self
-
-    def targets(self, model: ModelT) -> tuple[Targets, tuple[int, ...]]:
-        """The kind of targets that the model's answers can be compared with, and the shape of one row's target."""
-        return LABELS, ()
 
     @abstractmethod
     def tested(self, model: ModelT, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
@@ -153,34 +198,6 @@ class Family(ABC, Generic[MethodT, OptionsT, FitT, ModelT, AnswersT]):
     @abstractmethod
     def details(self, made: dict[str, Any]) -> Iterator[str]:
         """Lines that ``--verbose`` prints, from the report."""
-
-    def check_prediction(self, model: ModelT, job: Predicting) -> None:
-        """Refuse requests that this model cannot answer, before rows are read."""
-
-    @abstractmethod
-    def answers(self, model: ModelT, rows: Dataset, job: Predicting, comm: Communicator) -> AnswersT:
-        """Predict this rank's rows; collective."""
-
-    def intervals(self, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, Any]:
-        """Width and coverage of the intervals, for the report; collective."""
-        return {}
-
-    def probability(
-        self, model: ModelT, rows: Dataset | None, answers: AnswersT, metrics: dict[str, Any], comm: Communicator
-    ) -> dict[str, Any]:
-        """Origin and scores of the class probabilities, for the report; collective.
-
-        The scores are taken from `metrics`. Without `rows` there are none.
-        """
-        return {}
-
-    @abstractmethod
-    def judged(self, model: ModelT, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, Any]:
-        """Metrics of these answers, if the rows have targets; collective."""
-
-    @abstractmethod
-    def predictions(self, model: ModelT, answers: AnswersT, decisions: bool) -> dict[str, Column]:
-        """Columns of the file of predictions for this rank's rows, with decision values on request."""
 
 
 def described_metric(form: str, fitted: Any) -> dict[str, Any]:

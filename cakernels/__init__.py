@@ -1,0 +1,107 @@
+"""The front door: every estimator under one name, and a search that chooses method, kernel and parameters by itself."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from cacore import __version__
+
+if TYPE_CHECKING:
+    from asygcd import AsyGCDSVC
+    from cakernels.auto import AutoKernelClassifier, AutoKernelRegressor
+    from cakrr import (
+        BKRR,
+        BKRR2,
+        DCKRR,
+        DKRR,
+        KKRR,
+        KKRR2,
+        BKRR2Classifier,
+        BKRRClassifier,
+        DCKRRClassifier,
+        DKRRClassifier,
+        KKRR2Classifier,
+        KKRRClassifier,
+        TwoLevelKRR,
+        TwoLevelKRRClassifier,
+    )
+    from casvm import (
+        CASVC,
+        CASVR,
+        DCSVC,
+        SMOSVC,
+        SMOSVR,
+        CascadeSVC,
+        DCFilterSVC,
+        DisSMOSVC,
+        DisSMOSVR,
+        SMONuSVC,
+        SMONuSVR,
+        SMOOneClassSVM,
+    )
+    from partition import FCFS, BalancedKMeans, KBalance, KMeans, RandomPartition
+
+_HOMES = {
+    "cakernels.auto": ("AutoKernelClassifier", "AutoKernelRegressor"),
+    "asygcd": ("AsyGCDSVC",),
+    "cakrr": (
+        "BKRR", "BKRR2", "DCKRR", "DKRR", "KKRR", "KKRR2", "BKRR2Classifier", "BKRRClassifier", "DCKRRClassifier",
+        "DKRRClassifier", "KKRR2Classifier", "KKRRClassifier", "TwoLevelKRR", "TwoLevelKRRClassifier",
+    ),
+    "casvm": (
+        "CASVC", "CASVR", "DCSVC", "SMOSVC", "SMOSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "DisSMOSVR",
+        "SMONuSVC", "SMONuSVR", "SMOOneClassSVM",
+    ),
+    "partition": ("FCFS", "BalancedKMeans", "KBalance", "KMeans", "RandomPartition"),
+}  # fmt: skip
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "BKRR",
+    "BKRR2",
+    "CASVC",
+    "CASVR",
+    "DCKRR",
+    "DCSVC",
+    "DKRR",
+    "FCFS",
+    "KKRR",
+    "KKRR2",
+    "SMOSVC",
+    "SMOSVR",
+    "AsyGCDSVC",
+    "AutoKernelClassifier",
+    "AutoKernelRegressor",
+    "BKRR2Classifier",
+    "BKRRClassifier",
+    "BalancedKMeans",
+    "CascadeSVC",
+    "DCFilterSVC",
+    "DCKRRClassifier",
+    "DKRRClassifier",
+    "DisSMOSVC",
+    "DisSMOSVR",
+    "KBalance",
+    "KKRR2Classifier",
+    "KKRRClassifier",
+    "KMeans",
+    "RandomPartition",
+    "SMONuSVC",
+    "SMONuSVR",
+    "SMOOneClassSVM",
+    "TwoLevelKRR",
+    "TwoLevelKRRClassifier",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Loaded on first use: a command starts on many ranks at once, and needs one family.
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'cakernels' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,39 @@
+"""``cakernels COMMAND ...``, or ``[mpiexec -n R] python -m cakernels COMMAND ...``."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from cacore.comm import launched_rank
+
+# What each command does, in one line, and the function that runs it.
+COMMANDS = {
+    "fit": ("choose a model for a data file by itself, within a time, and train it", "cakernels.fit"),
+    "predict": ("predict with a saved model of any family", "cakernels.predict"),
+    "convert": ("convert data files to the native HDF5 layout", "cakernels.tools"),
+    "info": ("describe a data file; without one, check the installation or the job", "cakernels.tools"),
+    "warmup": ("compile all code ahead of the first run", "cakernels.tools"),
+}
+USAGE = "usage: cakernels {" + ",".join(COMMANDS) + "} ..."
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command that the first word names, and end the process."""
+    words = sys.argv[1:] if argv is None else argv
+    name, rest = (words[0], words[1:]) if words else ("", [])
+    if name in ("", "-h", "--help"):
+        if launched_rank() == 0:
+            shown = [f"  {one:<8}  {text}" for one, (text, _) in COMMANDS.items()]
+            print("\n".join([USAGE, "", *shown, "", "cakernels COMMAND --help lists the options of a command."]))
+        sys.exit(0 if name else 2)
+    if name not in COMMANDS:
+        if launched_rank() == 0:
+            print(f"cakernels: {name}: there is no such command; choose one of {', '.join(COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
+    module = import_module(COMMANDS[name][1])
+    getattr(module, "main" if hasattr(module, "main") else name)(rest)
+
+
+if __name__ == "__main__":
+    main()

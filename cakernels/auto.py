@@ -1,0 +1,220 @@
+"""scikit-learn estimators that choose method, kernel and parameters by themselves, within a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
+
+from cacore import checks
+from cacore.comm import CommLike, Communicator, collective
+from cacore.data.asking import asking, same_fit
+from cacore.data.classifier import Labelled
+from cacore.data.dataset import Dataset
+from cacore.data.regressor import Regressing
+from cacore.data.rows import Rows, RowsLike
+from cacore.data.validation import check_same_names, shared_seed, validated
+from cacore.errors import InputError
+from cacore.machine import threads
+from cakernels.blend import blended
+from cakernels.board import leaderboard
+from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
+from cakernels.search.deadline import Budget
+from cakernels.search.found import Found, search, started
+from cakernels.search.scores import DEFAULTS, SCORES
+
+_ROWS: dict[str, Any] = {"accept_sparse": "csr", "dtype": "float64", "order": "C"}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class AutoKernel(BaseEstimator):
+    """Base of the estimators that search: parameters, training and prediction."""
+
+    max_time: float | None = field(default=600.0, kw_only=False)
+    max_candidates: int | None = None
+    scoring: str | None = None
+    random_state: int | np.random.RandomState | None = None
+    comm: CommLike = None
+
+    _task: ClassVar[str]
+
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Search on `X`, shape (n_local, d), dense or CSR, and `y`, and train what was found; neither is changed.
+
+        Invalid input raises an InputError, a ValueError. With `comm`, a collective call.
+        """
+        budget = Budget(self._limit())
+        with collective(self.comm) as comm:
+            same_fit(self, comm)
+            threads.share_once(comm)
+            with comm.agreed():
+                train = self._checked(X, y, sample_weight, int(comm.size == 1))
+                score = SCORES[checks.one_of(*self._scores())(self.scoring or DEFAULTS[self._task], "scoring =")]
+                most = None if self.max_candidates is None else checks.whole(1)(self.max_candidates, "max_candidates =")
+                if most is None and budget.seconds is None:
+                    raise InputError("max_time = None, max_candidates = None: one of them must end the search")
+            check_same_names(self, comm)
+            seed = shared_seed(self.random_state, comm)
+            data = Data.of(train.X, train.target(), train.weights, self._task, comm)
+            race = started(data, score, budget, comm, self.comm, seed, most)
+            race.fixed = self._shared()
+            found = search(race)
+        self._take(found, score.name)
+        return self
+
+    def _take(self, found: Found, scoring: str) -> None:
+        """Set the fitted attributes."""
+        self.best_estimator_ = found.estimators[0]
+        self.estimators_, self.weights_ = found.estimators, found.weights
+        self.leaderboard_ = leaderboard(found.trials, SCORES[scoring])
+        self.best_score_ = found.error if self._task == REGRESSION else 1.0 - found.error
+        self.scoring_ = scoring
+        self.model_ = blended([one.model_ for one in found.estimators], found.weights, self.comm)
+        self.model_.comm = self.comm
+
+    def _limit(self) -> float | None:
+        return None if self.max_time is None else float(checks.seconds(self.max_time, "max_time ="))
+
+    def _scores(self) -> tuple[str, ...]:
+        return tuple(name for name, one in SCORES.items() if one.task == self._task)
+
+    def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        """Checked rows, targets and weights."""
+        raise NotImplementedError
+
+    def _shared(self) -> dict[str, Any]:
+        """Parameters that all candidates share."""
+        return {}
+
+    def _given(self, X: RowsLike, least: int = 1) -> Rows:
+        """Checked rows to predict."""
+        return validated(self, X, reset=False, accept_sparse="csr", dtype="float64", ensure_min_samples=least)
+
+    def predict(self, X: RowsLike) -> NDArray[Any]:
+        """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
+        with asking(self, "predict") as comm:
+            with comm.agreed():
+                X = self._given(X, int(comm.size == 1))
+            return self._predicted(X, comm)
+
+    def _predicted(self, X: Rows, comm: Communicator) -> NDArray[Any]:
+        """Predictions for checked rows; collective."""
+        return np.asarray(self.model_.predict(X, comm))
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one HDF5 file, which ``cakernels predict`` reads; with `comm`, a collective call."""
+        with asking(self, "save") as comm:
+            self.model_.save(path, comm)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.non_deterministic = self.max_time is not None
+        return tags
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class AutoKernelRegressor(Regressing, AutoKernel):
+    """Kernel regression that chooses method, kernel, metric, scaling and parameters within a time.
+
+    Candidates start on a sample of the rows, and the best third of them go on to four times as many (successive
+    halving). All are judged by the same rows, which none of them is trained on. The best are trained on all rows at the
+    end; several are blended where that lowers the error by .5 % or more on rows that their weights do not know.
+
+    Parameters
+    ----------
+    max_time : float or None
+        Seconds for everything. None: only `max_candidates` ends the search.
+    max_candidates : int or None
+        Maximum number of candidates. With ``max_time=None``, the result depends on the data and `random_state` alone.
+    scoring : {"rmse", "mae"} or None
+        Error to minimise. None means "rmse".
+    random_state : int, RandomState or None
+        Seed of the samples, the candidates and their training.
+    comm : mpi4py communicator or None
+        With one, `fit` and `predict` take this rank's own rows and are collective calls. The same rows are held out on
+        any number of ranks.
+
+    Attributes
+    ----------
+    best_estimator_ : estimator
+        The fitted candidate with the largest weight.
+    estimators_, weights_ : list of estimator, ndarray of float64
+        All that predict, and their weights, which add up to 1.
+    leaderboard_ : list of dict
+        Every candidate that was tried: `candidate`, `rows`, `score` on held-out rows, `seconds`, `ended`, `why`.
+    best_score_ : float
+        Error of the best candidate on held-out rows, before it was trained on all rows.
+    scoring_ : str
+    model_ : KRRModel or Blend
+    n_features_in_ : int
+
+    Notes
+    -----
+    How many candidates are tried depends on the speed of the machine, and so may the answer. Memory: the rows twice,
+    and what the candidates need; those that do not fit are left out.
+    """
+
+    _task = REGRESSION
+
+    def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        return _weighted(self._with_targets(X, y, sample_weight, columns=True, **_ROWS, ensure_min_samples=least))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class AutoKernelClassifier(Labelled, AutoKernel):
+    """Kernel classifier that chooses method, kernel, metric and parameters within a time.
+
+    The candidates are kernel SVMs and least-squares classifiers; see :class:`AutoKernelRegressor` for the search and
+    the parameters.
+
+    Parameters
+    ----------
+    max_time, max_candidates, random_state, comm
+        See :class:`AutoKernelRegressor`.
+    scoring : {"accuracy", "balanced_accuracy"} or None
+        Score to maximise. None means "accuracy".
+    class_weight : dict, "balanced" or None
+        Weights of the classes in the training of every candidate.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (k,)
+    best_estimator_, leaderboard_, best_score_, scoring_, model_, n_features_in_
+        See :class:`AutoKernelRegressor`; there is no blend.
+    """
+
+    _task = CLASSIFICATION
+
+    def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        return _weighted(self._labelled(X, y, sample_weight, least, **_ROWS))
+
+    def _shared(self) -> dict[str, Any]:
+        return {"class_weight": self.class_weight}
+
+    def _predicted(self, X: Rows, comm: Communicator) -> NDArray[Any]:
+        return np.asarray(self.best_estimator_.predict(X))  # labels, which not all models give by themselves
+
+    def _take(self, found: Found, scoring: str) -> None:
+        super()._take(found, scoring)
+        self.classes_ = self.model_.classes
+
+
+def _weighted(given: Dataset) -> Dataset:
+    """The rows with a positive weight."""
+    if given.weights is None:
+        return given
+    kept = given.weights > 0
+    if not kept.any():
+        raise InputError("Sample weights must contain at least one non-zero number.")
+    return Dataset(given.X[kept], given.target()[kept], weights=given.weights[kept], columns=given.columns)

@@ -1,0 +1,119 @@
+"""What a search has tried, as rows of a report, a table, a picture, and the command that repeats its choice."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cacore.io.words import counted
+from cacore.learn.options import declared
+from cakernels.search.data import REGRESSION
+from cakernels.search.race import Trial
+from cakernels.search.scores import Score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHOWN = 8  # candidates in the table
+
+
+def leaderboard(trials: Sequence[Trial], score: Score) -> list[dict[str, Any]]:
+    """One dict per trial, those on most rows first, and the best of them first."""
+    order = sorted(trials, key=lambda one: (-one.rows if math.isfinite(one.error) else 1, one.error, one.ended))
+    return [
+        {
+            "candidate": one.candidate.name, "rows": one.rows, "score": _score(one, score),
+            "seconds": one.seconds, "ended": one.ended, "why": one.why,
+        }
+        for one in order
+    ]  # fmt: skip
+
+
+def _score(trial: Trial, score: Score) -> float | None:
+    """The score as users know it; None for a failure."""
+    if not math.isfinite(trial.error):
+        return None
+    return trial.error if score.task == REGRESSION else 1.0 - trial.error
+
+
+def lines(board: list[dict[str, Any]], score: Score) -> Iterator[str]:
+    """Lines of the table: the best candidates, then how many others there are."""
+    for row in [one for one in board if one["score"] is not None][:_SHOWN]:
+        error = row["score"] if score.task == REGRESSION else 1.0 - row["score"]
+        yield f"{score.shown(error):>10}  {row['rows']:>8,} rows  {row['seconds']:7.1f} s  {row['candidate']}"
+    failed = [row for row in board if row["score"] is None]
+    yield f"{counted(len(board), 'training')}{f', {len(failed)} failed' if failed else ''}"
+
+
+def command(estimator: Any, data: str, parts: int) -> str:
+    """The command that trains this estimator's model on all rows of the file `data`, in so many parts."""
+    method, options = _method(estimator)
+    words = [f"python -m {method.prog}", shlex.quote(data), *_model_words(estimator, options, method, parts)]
+    return " ".join(words)
+
+
+def _method(estimator: Any) -> tuple[Any, type]:
+    """The record of the estimator's method, and the class of its options."""
+    own = getattr(estimator, "_trained_by", None)
+    method = estimator._method if own is None else own()[0]
+    return method, method.options
+
+
+def _model_words(estimator: Any, options: type, method: Any, parts: int) -> Iterator[str]:
+    """Flags that set what the estimator's parameters, or the values it has chosen, set."""
+    given = estimator.get_params(deep=False)
+    given |= {"n_parts": parts, **getattr(estimator, "best_params_", {})}
+    given["kernel"] = _kernel(estimator)
+    for name in ("sigma", "lam"):
+        if given.get(name) == "auto":  # searched anew where a metric is learned, in each of its rounds
+            found = getattr(estimator, f"{name}_")
+            given[name] = found if given["metric"] == "none" and np.ndim(found) == 0 else None
+    for one, known in declared(options):
+        value = given.get(known.estimator) if known.estimator else None
+        usual = method.defaults.get(one.name, one.default)
+        if not known.flag or value is None or value == usual or not method.has(one.name):
+            continue
+        if isinstance(value, bool):
+            no = known.flag.replace("--", "--no-", 1)
+            yield known.flag if value else no
+        else:
+            yield f"{known.flag} {value:.6g}" if isinstance(value, float) else f"{known.flag} {value}"
+    if options.__name__ == "RidgeOptions" and hasattr(estimator, "classes_"):
+        yield "--classify"
+    if getattr(estimator, "random_state", 0):
+        yield f"--seed {estimator.random_state}"
+
+
+def _kernel(estimator: Any) -> str:
+    """Name of the model's kernel."""
+    model = estimator.model_
+    like = getattr(model, "like", None) or model.kernel
+    return str(like.kind)
+
+
+def drawn(board: list[dict[str, Any]], score: Score) -> Figure:
+    """Error on held-out rows against the seconds at which each training ended; colours tell the number of rows."""
+    from cacore.run import figures
+
+    figure = figures.blank(8.0, 4.5)
+    axes = figure.add_subplot()
+    good = [row for row in board if row["score"] is not None]
+    sizes = sorted({row["rows"] for row in good})
+    for number, rows in enumerate(sizes):
+        some = [row for row in good if row["rows"] == rows]
+        errors = [row["score"] if score.task == REGRESSION else 1.0 - row["score"] for row in some]
+        axes.plot([row["ended"] for row in some], errors, "o", color=f"C{number}", label=f"{rows:,} rows")
+    ordered = sorted((row for row in good if row["rows"] == max(sizes)), key=lambda row: row["ended"])
+    if ordered:
+        errors = [row["score"] if score.task == REGRESSION else 1.0 - row["score"] for row in ordered]
+        axes.step([row["ended"] for row in ordered], np.minimum.accumulate(errors), where="post", color="0.4", lw=1)
+    axes.set_xlabel("seconds since the beginning")
+    axes.set_ylabel(score.name if score.task == REGRESSION else f"1 - {score.name.replace('_', ' ')}")
+    axes.set_title("Candidates, on held-out rows", loc="left")
+    if sizes:
+        axes.legend(title="training rows", loc="upper right")
+    return figure

@@ -1,0 +1,316 @@
+"""``cakernels fit DATA``: choose method, kernel, metric and parameters within a time, train, save and report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cacore import checks
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.files import check_apart, check_writable, printing
+from cacore.learn.options import FILES, SEARCH, add_options, from_arguments, option
+from cacore.learn.same import flags, same_command
+from cacore.learn.shared import seed
+from cacore.run.job import Training
+from cacore.run.launch import Parser, compiled, parsed, run, start
+from cacore.run.output import Unwritten, save_model
+
+if TYPE_CHECKING:
+    from cacore.data.dataset import Dataset
+    from cakernels.search.found import Found
+    from cakernels.search.race import Race, Trial
+    from cakernels.search.scores import Score
+
+PROG = "cakernels fit"
+_WITHOUT = ("libsvm", "comm_matrix", "dtype")  # options of a training command that this one lacks
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(value: object, name: str) -> float:
+    """Seconds from text such as 90s, 10m or 1.5h; a plain number counts seconds."""
+    text = str(value).strip().lower()
+    unit = _UNITS.get(text[-1:])
+    try:
+        seconds = float(text[:-1] if unit else text) * (unit or 1.0)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        raise checks.refused(name, value, "a time, such as 90s, 10m or 1.5h")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Fitting(Training):
+    """Options of the command."""
+
+    within: float = option(
+        600.0, "seconds for everything, or a time such as 90s, 10m or 1.5h", duration, metavar="TIME"
+    )
+    task: str | None = option(
+        None, "kind of the target (default: classification for words and for at most 20 different whole numbers)",
+        checks.one_of("regression", "classification"), choices=("regression", "classification"),
+    )  # fmt: skip
+    metric_name: str | None = option(
+        None, "score that chooses: rmse or mae; accuracy or balanced_accuracy (default: rmse, accuracy)",
+        checks.one_of("rmse", "mae", "accuracy", "balanced_accuracy"), group=SEARCH,
+        choices=("rmse", "mae", "accuracy", "balanced_accuracy"),
+    )  # fmt: skip
+    max_candidates: int | None = option(
+        None, "maximum number of candidates (default: as many as there is time for)", checks.whole(1), group=SEARCH,
+        metavar="N",
+    )  # fmt: skip
+    seed: int = option(0, "seed of the samples, the candidates and their training", seed, group=SEARCH, metavar="S")
+    model: Path | None = option(
+        None, "save the model (default: the data file's name with the end .model.h5, in this folder)", checks.path,
+        metavar="OUT.h5",
+    )  # fmt: skip
+    plot: Path | None = option(
+        None, "plot the candidates: error against seconds", checks.path, group=FILES, metavar="FILE.png"
+    )  # fmt: skip
+
+    @property
+    def saved(self) -> Path:
+        """File of the model."""
+        stem = self.data.name.split(".")[0] or "data"
+        return self.model or Path(f"{stem}.model.h5")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command, and end the process."""
+    begun = time.perf_counter()
+    run(lambda comm: _fit(comm, argv, begun), PROG, argv=argv)
+
+
+def _fit(comm: Communicator, argv: list[str] | None, begun: float) -> None:
+    """Read, search, train, test, save and report; collective."""
+    parser = Parser(
+        prog=PROG, description="Choose a model for DATA by itself, within a time, and train it.", rank=comm.rank,
+        epilog="example: cakernels fit DATA.csv --within 5m; on 4 ranks: mpiexec -n 4 python -m cakernels fit DATA.h5",
+    )  # fmt: skip
+    add_options(parser, (Fitting,), lambda name: name not in _WITHOUT)
+    args = parsed(parser, argv, comm)
+    with comm.agreed():
+        job = from_arguments(Fitting, args)
+    same_command(PROG, flags(job), comm, {"DATA": job.data, "--test": job.test})
+    limit = start(job, comm)
+    _check(job, comm)
+    from cacore.data import labels
+    from cacore.run import reading
+    from cakernels.search import data, scores
+    from cakernels.search.deadline import Budget
+
+    wanted = _targets(job.task)
+    train, test = reading.read(job, comm, limit, wanted)
+    notes = reading.filled(test, job.test or job.data)
+    task = job.task or data.guessed(train.target(), comm)
+    if task == data.CLASSIFICATION:
+        train.y = labels.from_file(train, comm)
+    with comm.agreed():
+        score = scores.SCORES[job.metric_name or scores.DEFAULTS[task]]
+        if score.task != task:
+            raise InputError(f"--metric-name {score.name}: it is for {score.task}, and the task is {task}: --task")
+    compiled(lambda: _warm_up(task), comm)
+    rows = data.Data.of(train.X, train.target(), None, task, comm)
+    _Run(job, comm, train, test, notes, rows, score, Budget(job.within, begun)).go()
+
+
+def _check(job: Fitting, comm: Communicator) -> None:
+    """Refuse, before anything is read, outputs that cannot be written or that would replace another file."""
+    with comm.agreed():
+        if comm.rank == 0:
+            outputs = {"--model": job.saved, "--report": job.report, "--plot": job.plot}
+            check_apart(outputs.items(), {"DATA": job.data, "--test": job.test}.items())
+            for path in outputs.values():
+                if path is not None:
+                    check_writable(path)
+            if job.plot is not None:
+                from cacore.run import figures
+
+                figures.check(job.plot)
+
+
+def _targets(task: str | None) -> Any:
+    """Kinds of targets to read."""
+    from cacore.io.table import Targets
+
+    remedy = "leave out --task, or choose classification"
+    return Targets(many=task != "classification", text=task != "regression", remedy=remedy)
+
+
+def _warm_up(task: str) -> None:
+    """Compile what the candidates use, before the first of them is timed."""
+    from cacore.kernels.evaluate import address
+    from cacore.kernels.registry import KINDS
+    from cakernels.families import family_named
+    from cakernels.search.candidates import KERNELS
+
+    for kernel in KERNELS:
+        for values in ("float32", "float64"):
+            address(KINDS[kernel], np.dtype(values))
+    family_named("krr").warm_up_prediction("float64")
+    if task == "classification":
+        family_named("svm").warm_up_prediction("float64")
+
+
+class _Run:
+    """One run of the command, which leaves its best model so far after every improvement."""
+
+    def __init__(
+        self, job: Fitting, comm: Communicator, train: Dataset, test: Dataset | None, notes: list[str], rows: Any,
+        score: Score, budget: Any,
+    ) -> None:  # fmt: skip
+        self.job, self.comm, self.train, self.test = job, comm, train, test
+        self.notes, self.rows, self.score, self.budget = notes, rows, score, budget
+        self._saved: Trial | None = None
+
+    def go(self) -> None:
+        """Search, and write the end of it; collective."""
+        from cakernels.search.deadline import Terminated, ended_by_sigterm
+        from cakernels.search.found import search, so_far, started
+
+        job = self.job
+        race = started(self.rows, self.score, self.budget, self.comm, self.comm.mpi, job.seed, job.max_candidates)
+        race.seen = lambda trial: self._seen(race, trial)
+        try:
+            with ended_by_sigterm(), self.comm.phase("train"):
+                found = search(race)
+        except KeyboardInterrupt as end:
+            kept = so_far(race) if self.comm.size == 1 else None  # other ranks may be anywhere
+            if kept is None:
+                raise
+            found, word = kept, "SIGTERM" if isinstance(end, Terminated) else "Ctrl-C"
+            self.notes.append(f"ended by {word} before the end of the search: the best model so far")
+        self._write(found, last=True)
+
+    def _seen(self, race: Race, trial: Trial) -> None:
+        """Tell of a trial, and save the model if it is the best so far."""
+        from cakernels.search.found import so_far
+
+        if self.comm.rank == 0 and not self.job.quiet:
+            what = self.score.shown(trial.error) if not trial.why else "-"
+            why = f": {trial.why}" if trial.why else ""
+            print(f"{trial.ended:7.1f} s {what:>10}  {trial.rows:>8,} rows  {trial.candidate.name}{why}",
+                  file=sys.stderr, flush=True)  # fmt: skip
+        if race.best is not self._saved:
+            self._saved = race.best
+            kept = so_far(race)
+            if kept is not None:
+                self._write(kept, last=False)
+
+    def _write(self, found: Found, last: bool) -> None:
+        """Write model and report; at the end also judge the test rows and show the table. Collective."""
+        from cacore.run import report
+        from cakernels import board
+
+        model = self._model(found)
+        unwritten = Unwritten()
+        with unwritten:
+            save_model(model, self.job.saved, self.comm)
+        if not last and self.job.report is None:
+            unwritten.tell()
+            return
+        made = self._report(found, model, last)
+        with unwritten, self.comm.agreed():
+            if self.comm.rank == 0 and self.job.report is not None:
+                report.write(self.job.report, made)
+        if not last:
+            unwritten.tell()
+            return
+        with unwritten, self.comm.agreed():
+            if self.comm.rank == 0 and self.job.plot is not None:
+                from cacore.run import figures
+
+                figures.save(board.drawn(made["grid"], self.score), self.job.plot)
+        with unwritten, self.comm.agreed():
+            if self.comm.rank == 0 and not self.job.quiet:
+                with printing():
+                    report.show(made, self._notes(found, made), self._lines(found, made))
+        unwritten.tell()
+
+    def _model(self, found: Found) -> Any:
+        """The model, which knows the columns of the training file."""
+        from cakernels.blend import blended
+
+        source = {"target": self.job.target, "base": self.train.base, "sparse": self.rows.sparse}
+        self.train.columns.put(source)
+        for one in found.estimators:
+            one.model_.source |= source
+        return blended([one.model_ for one in found.estimators], found.weights, self.comm)
+
+    def _report(self, found: Found, model: Any, last: bool) -> dict[str, Any]:
+        """The report; the test rows are judged at the end only. Collective."""
+        from cacore.run import report
+        from cacore.run.command import named
+        from cakernels import board
+
+        test = self.test if last else None
+        with self.comm.phase("predict"):
+            metrics, overlap = ({}, {}) if test is None else self._tested(found, model, test)
+        data = {
+            "path": str(self.job.data), "n_train": self.rows.n, "n_test": 0 if test is None else test.n,
+            "n_features": self.rows.d, **named(self.train.columns, self.train.chosen), **overlap,
+        }  # fmt: skip
+        commands = [
+            board.command(one, str(self.job.data), candidate.parts(self.rows.n))
+            for one, candidate in zip(found.estimators, found.candidates, strict=True)
+        ]
+        params = {
+            "task": self.rows.task, "metric_name": self.score.name, "within": self.job.within, "seed": self.job.seed,
+            "models": [one.name for one in found.candidates], "weights": found.weights.tolist(),
+            "rows": found.rows, "commands": commands,
+        }  # fmt: skip
+        return report.build(
+            "fit", self.comm, data=data, metrics=metrics, partition_sizes=model.sizes, params=params,
+            grid=board.leaderboard(found.trials, self.score),
+        )  # fmt: skip
+
+    def _tested(self, found: Found, model: Any, test: Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metrics of the test rows, and how many of them are training rows; collective."""
+        from cacore.data import labels
+        from cacore.metrics.errors import regression_metrics
+
+        if self.rows.task == "classification":
+            metrics = labels.tested(self.rows.classes, test, found.estimators[0].predict(test.X), self.comm)
+        else:
+            metrics = dict(regression_metrics(test.target(), model.predict(test.X, self.comm), self.comm))
+        if test.overlap is None:
+            return metrics, {}
+        with self.comm.uncounted():
+            count = int(self.comm.allreduce(np.array([np.count_nonzero(test.overlap)]))[0])
+        return metrics, {"overlap": count}
+
+    def _lines(self, found: Found, made: dict[str, Any]) -> list[tuple[str, str]]:
+        """Lines of the table: candidates, the choice, and the commands that repeat it."""
+        from cakernels import board
+
+        commands = made["params"].pop("commands")
+        chosen = [f"{weight:.2f} {one.name}, {rows:,} rows" for weight, one, rows in
+                  zip(found.weights, found.candidates, found.rows, strict=True)]  # fmt: skip
+        for name in ("models", "weights", "rows"):
+            made["params"].pop(name)
+        return [
+            ("candidates", "\n".join(board.lines(made["grid"], self.score))),
+            ("chosen", "\n".join(chosen if len(chosen) > 1 else [chosen[0][5:]])),
+            ("trained by", "\n".join(commands)),
+            ("model", f"{self.job.saved}: cakernels predict {self.job.saved} NEW_DATA"),
+        ]
+
+    def _notes(self, found: Found, made: dict[str, Any]) -> list[str]:
+        """Notes under the table."""
+        notes = list(self.notes)
+        if found.error < float("inf"):
+            held = (
+                f"{self.score.name.replace('_', ' ')} on rows held out from training: {self.score.shown(found.error)}"
+            )
+            notes.insert(0, held)
+        if not made["data"]["n_test"]:
+            notes.append("no test rows: give --test, or convert the data with --split")
+        if any(rows < self.rows.n for rows in found.rows):
+            notes.append("there was no time to train on all rows: give more, by --within")
+        return notes

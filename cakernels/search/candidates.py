@@ -1,0 +1,188 @@
+"""Candidates of the search: an estimator with its settings, what it costs more rows, and its neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from cakernels.search.data import CLASSIFICATION, Data
+
+PART = 1_200  # rows of a part of ridge regression: more cost m^3, fewer lose accuracy
+_SVM_PART = 25_000  # rows of a part of an SVM, whose time grows with rows times support vectors
+_WHOLE = 12_000  # most rows for which one ridge system of all rows is a candidate: 1.2 GB
+_ROUNDS = 4
+_DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
+KERNELS = ("gaussian", "laplacian", "matern52", "l1", "linear")
+_HOMES = {"BKRR2": "cakrr", "TwoLevelKRR": "cakrr", "CASVC": "casvm", "CASVR": "casvm"}
+_HOMES |= {f"{name}Classifier": "cakrr" for name in ("BKRR2", "TwoLevelKRR")}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An estimator with its settings.
+
+    Attributes
+    ----------
+    estimator : str
+        Name of its class.
+    settings : mapping
+        Its parameters, without those that depend on the number of rows.
+    part : int
+        Rows per part; 0 for a single part.
+    chosen : mapping
+        Parameters found on fewer rows, which replace a search for them.
+    """
+
+    estimator: str
+    settings: Mapping[str, Any]
+    part: int = PART
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What tells it from others, for tables and messages."""
+        shown = [str(self.settings[key]) for key in _SHOWN if key in self.settings]
+        if "standardize" in self.settings:
+            shown.append("standardized" if self.settings["standardize"] else "not standardized")
+        return " ".join([self.estimator, *shown, f"{self.part:,} rows a part" if self.part else "one part"])
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for candidates that are the same."""
+        return self.estimator, self.part, tuple(sorted(self.settings.items(), key=str))
+
+    @property
+    def power(self) -> float:
+        """Exponent with which the time grows with the rows: that of one part, or of the number of parts."""
+        ridge = self.estimator not in ("CASVC", "CASVR")
+        return (3.0 if ridge else 2.0) if not self.part else 1.15
+
+    def of(self, n: int) -> Candidate:
+        """This candidate for n rows in all: parts that would hold all of them are one part."""
+        return replace(self, part=0) if self.parts(n) == 1 else self
+
+    def parts(self, n: int) -> int:
+        """Number of parts of n rows."""
+        return max(1, math.ceil(n / self.part)) if self.part else 1
+
+    def make(self, n: int, seed: int, divisions: int = 1, ranks: int = 1) -> Any:
+        """The estimator for n training rows on so many ranks.
+
+        One SVM of all rows is trained by all ranks together, to the same model; otherwise each rank has a part.
+        """
+        name, parts, svm = self.estimator, self.parts(n), self.estimator == "CASVC"
+        if svm and parts == 1 and ranks > 1:
+            settings = {key: value for key, value in self.settings.items() if key != "partitioner"}
+            return import_module("casvm").DisSMOSVC(**settings | dict(self.chosen))
+        kind = getattr(import_module(_HOMES[name]), name)
+        more: dict[str, Any] = {"n_parts": max(parts, ranks) if svm else parts, "random_state": seed}
+        if divisions > 1 and "n_divisions" in kind().get_params() and more["n_parts"] > 1:
+            more["n_divisions"] = divisions
+        return kind(**{**self.settings, **self.chosen, **more})
+
+    def after(self, fitted: Any) -> Candidate:
+        """This candidate for more rows, with what was found on fewer: an SVM's search is not repeated."""
+        found = getattr(fitted, "best_params_", None)
+        return self if found is None else replace(self, chosen=dict(found))
+
+
+_SHOWN = ("kernel", "metric", "scaling")  # settings whose values a name shows
+_USUAL = {"metric": "none", "scaling": "deviation"}  # values that go without saying
+
+
+def first(data: Data) -> list[Candidate]:
+    """The candidates that every search begins with, roughly from the cheapest to the dearest."""
+    return _classifiers(data) if data.task == CLASSIFICATION else _regressors(data)
+
+
+def _ridge(estimator: str, kernel: str, metric: str = "none", part: int = PART, **more: Any) -> Candidate:
+    route = {} if estimator.startswith("TwoLevel") else {"route": "soft", "sigma": "auto", "lam": "auto"}
+    return Candidate(estimator, {"kernel": kernel, **_learned(metric), **route, **more}, part)
+
+
+def _learned(metric: str) -> dict[str, Any]:
+    """Parameters of a learned metric; few rounds, since most of the gain is in the first ones."""
+    rounds = {"metric_rounds": _ROUNDS} if metric in ("diagonal", "full") else {}
+    return {} if metric == "none" else {"metric": metric, **rounds}
+
+
+def _regressors(data: Data) -> list[Candidate]:
+    if data.sparse:
+        return [
+            _ridge("BKRR2", "gaussian"), _ridge("BKRR2", "linear"), _ridge("BKRR2", "laplacian"),
+            *([_ridge("BKRR2", "gaussian", part=0)] if data.n <= _WHOLE else []),
+        ]  # fmt: skip
+    found = [_ridge("BKRR2", "auto"), _ridge("BKRR2", "laplacian", "lengths")]
+    if data.n <= _WHOLE:
+        found.append(_ridge("BKRR2", "auto", part=0))
+    if data.d <= _DEEP:
+        found.append(_ridge("BKRR2", "laplacian", "full", scaling="auto"))
+    found.append(_ridge("BKRR2", "auto", "lengths"))
+    if data.d <= _BROAD:
+        found.append(_ridge("BKRR2", "auto", "diagonal"))
+    if data.d <= _DEEP:
+        found += [_ridge("BKRR2", "auto", "full"), _ridge("TwoLevelKRR", "auto", "full")]
+    else:
+        found.append(_ridge("TwoLevelKRR", "auto"))
+    return found
+
+
+def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART) -> Candidate:
+    grid = {"C": "grid", **({} if kernel == "linear" else {"gamma": "grid"})}
+    scaled = {"standardize": True} if standardize else {}
+    return Candidate("CASVC", {"kernel": kernel, "partitioner": "kmeans", **scaled, **grid}, part)
+
+
+def _classifiers(data: Data) -> list[Candidate]:
+    whole = 0 if data.n <= _SVM_PART else _SVM_PART
+    found = [_svm(False, part=whole), _svm(True, part=whole)]
+    if data.sparse:
+        found += [_svm(False, "linear", whole), _ridge("BKRR2Classifier", "gaussian", part=2 * PART)]
+        return found
+    part = 2 * PART
+    found.append(_ridge("BKRR2Classifier", "auto", part=part))
+    found.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
+    if data.n <= _WHOLE:
+        found.append(_ridge("BKRR2Classifier", "auto", part=0))
+    if data.d <= _DEEP:
+        found.append(_ridge("BKRR2Classifier", "laplacian", "full", part=part))
+        found.append(_ridge("BKRR2Classifier", "auto", "diagonal", part=part))
+    found.append(_svm(True, "laplacian", whole))
+    return found
+
+
+def further(data: Data, best: list[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
+    """Neighbours of the best candidates, one change each, in random order, without an end."""
+    while True:
+        # The better a candidate, the more often it is varied.
+        parent = best[min(int(rng.exponential(1.5)), len(best) - 1)]
+        yield _changed(parent, data, rng)
+
+
+def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candidate:
+    settings = dict(parent.settings)
+    what = str(rng.choice(("kernel", "metric", "part", "scaling", "standardize")))
+    svm = parent.estimator in ("CASVC", "CASVR")
+    if what == "part":
+        sizes = (0, 5_000, 12_000, _SVM_PART) if svm else (0, 600, PART, 2 * PART, 4 * PART)
+        known = [size for size in sizes if size or data.n <= _WHOLE]
+        return replace(parent, part=int(rng.choice(known)), chosen={})
+    if what == "kernel":
+        settings["kernel"] = str(rng.choice(KERNELS[:4] if svm else ("auto", *KERNELS[:4])))
+    elif what == "metric" and not data.sparse:
+        forms = ["none", *(["diagonal"] if data.d <= _BROAD else []), *(["full"] if data.d <= _DEEP else [])]
+        if parent.estimator.startswith("BKRR2"):
+            forms.append("lengths")
+        kept = {key: value for key, value in settings.items() if not key.startswith("metric")}
+        settings = kept | _learned(str(rng.choice(forms)))
+    elif what == "scaling" and not svm and not data.sparse:
+        settings["scaling"] = str(rng.choice(("deviation", "quantile")))
+    else:
+        settings["standardize"] = not settings.get("standardize", not svm)
+    usual = _USUAL | {"standardize": not svm}
+    return replace(parent, settings={k: v for k, v in settings.items() if usual.get(k, "") != v}, chosen={})

@@ -1,0 +1,161 @@
+"""The training rows of a search, what is known of them, and the rows of them that judge the candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.labels import all_classes, class_codes, require_classes
+from cacore.data.rows import Rows, is_sparse
+from cacore.data.shuffle import Shuffle
+from cacore.errors import InputError
+from cacore.tuning.folds import stratified
+
+FOLDED = 5_000  # number of rows up to which candidates are judged by cross-validation
+FOLDS = 5
+_HELD, _MOST_HELD = 0.15, 10_000  # share of more rows than that which is held out, and their maximum number
+REGRESSION, CLASSIFICATION = TASKS = ("regression", "classification")
+_FEW = 20  # most different whole numbers that are taken for classes
+
+
+@dataclass(frozen=True)
+class Data:
+    """This rank's training rows, and facts about all of them.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (n_local, d)
+    y : ndarray, shape (n_local,) or (n_local, t)
+        Targets, or labels of any type.
+    weights : ndarray of float64, shape (n_local,), or None
+    task : {"regression", "classification"}
+    n : int
+        Number of rows on all ranks.
+    classes : ndarray
+        The labels, ascending; empty for a regression.
+    """
+
+    X: Rows
+    y: NDArray[Any]
+    weights: NDArray[np.float64] | None
+    task: str
+    n: int
+    classes: NDArray[Any]
+
+    @property
+    def d(self) -> int:
+        """Number of features."""
+        return int(self.X.shape[1])
+
+    @property
+    def sparse(self) -> bool:
+        """True if the rows are a sparse matrix."""
+        return is_sparse(self.X)
+
+    @classmethod
+    def of(
+        cls, X: Rows, y: NDArray[Any], weights: NDArray[np.float64] | None, task: str | None, comm: Communicator
+    ) -> Data:  # fmt: skip
+        """Rows with their task, guessed from the targets if it is None; collective."""
+        task = task or guessed(y, comm)
+        classes = all_classes(y, comm) if task == CLASSIFICATION else np.zeros(0)
+        with comm.agreed():
+            if task == CLASSIFICATION:
+                require_classes(classes)
+        with comm.uncounted():
+            n = comm.offset(X.shape[0])[1]
+        with comm.agreed():
+            if n < 2:
+                raise InputError(f"n_samples = {n}: a search needs at least 2 rows, one of them to judge by")
+        return cls(X, y, weights, task, n, classes)
+
+    def some(self, rows: NDArray[np.bool_]) -> tuple[Rows, NDArray[Any], NDArray[np.float64] | None]:
+        """Rows, targets and weights of this rank's rows in a mask."""
+        return self.X[rows], self.y[rows], None if self.weights is None else self.weights[rows]
+
+
+def guessed(y: NDArray[Any], comm: Communicator) -> str:
+    """Task that targets suggest: classes if they are words or a few whole numbers, otherwise a regression; collective.
+
+    Whole numbers are taken for classes if there are at most 20 different ones.
+    """
+    with comm.uncounted():
+        if not comm.all(y.dtype.kind in "biuf"):
+            return CLASSIFICATION
+        own = np.unique(y) if y.ndim == 1 else np.zeros(_FEW + 1)
+        if not comm.all(len(own) <= _FEW and bool((own == np.rint(own)).all())):
+            return REGRESSION
+        values = np.unique(comm.allgather(own.astype(np.float64)))
+    return CLASSIFICATION if 2 <= len(values) <= _FEW else REGRESSION
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which rows judge the candidates, and which train them; the same on any number of ranks.
+
+    Attributes
+    ----------
+    fold : ndarray of int64, shape (n_local,)
+        Number of the fold that holds a row out; -1 for rows that are never held out.
+    order : ndarray of int64, shape (n_local,)
+        Place of each row among all training rows in a random order, from 0; negative for held-out rows.
+    folds : int
+        Number of folds; 1 if the rows are split once.
+    n_train : int
+        Number of rows that train a candidate at most.
+    """
+
+    fold: NDArray[np.int64]
+    order: NDArray[np.int64]
+    folds: int
+    n_train: int
+
+    @classmethod
+    def of(cls, data: Data, seed: int, comm: Communicator) -> Split:
+        """Folds of few rows, stratified by class, or one random split of many; collective."""
+        with comm.uncounted():
+            first, n = comm.offset(data.X.shape[0])
+        local = np.arange(first, first + data.X.shape[0])
+        place = Shuffle(n, seed).position(local)
+        if n > FOLDED:
+            held = min(int(_HELD * n), _MOST_HELD)
+            return cls(np.where(place < held, 0, -1), place - held, 1, n - held)
+        codes = class_codes(data.y, data.classes) if len(data.classes) else np.zeros(len(local), np.int64)
+        with comm.uncounted():
+            all_codes, all_places = comm.allgather(codes), comm.allgather(place)
+        mixed = np.argsort(all_places)
+        folds = min(FOLDS, n)
+        if len(data.classes):
+            folds = max(2, min(folds, int(np.bincount(all_codes).min())))
+        fold = np.empty(n, np.int64)
+        fold[mixed] = stratified(all_codes[mixed], folds)
+        return cls(fold[local], place, folds, n - int(np.bincount(fold).max()))
+
+    def held(self, fold: int) -> NDArray[np.bool_]:
+        """Mask of this rank's rows that judge the candidates of this fold."""
+        return np.asarray(self.fold == fold)
+
+    def training(self, fold: int, rows: int) -> NDArray[np.bool_]:
+        """Mask of this rank's rows that train in this fold, `rows` of all ranks; all of them if there are folds."""
+        if self.folds > 1:
+            return np.asarray(self.fold != fold)
+        return np.asarray((self.order >= 0) & (self.order < rows))
+
+    @property
+    def judged(self) -> NDArray[np.bool_]:
+        """Mask of this rank's rows that judge candidates in any fold."""
+        return np.asarray(self.fold >= 0)
+
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of rows on which candidates are trained, ascending: a quarter each of the next one."""
+        found = [self.n_train]
+        while self.folds == 1 and found[0] >= 4 * SMALLEST:
+            found.insert(0, found[0] // 4)
+        return tuple(found)
+
+
+SMALLEST = 2_000  # least number of rows of a sample

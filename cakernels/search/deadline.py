@@ -1,0 +1,85 @@
+"""The end of the time: an exception in the main thread, at a moment or on SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from cacore.comm import Communicator
+
+
+class TimeIsUp(KeyboardInterrupt):
+    """The time for what is being done is over. It interrupts training as Ctrl-C does."""
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was sent SIGTERM."""
+
+
+class Budget:
+    """The time that a search may take, by rank 0's clock.
+
+    Parameters
+    ----------
+    seconds : float or None
+        None for no limit.
+    started : float or None
+        Reading of :func:`time.perf_counter` at which the time began; None for now.
+    """
+
+    def __init__(self, seconds: float | None, started: float | None = None) -> None:
+        self.seconds = seconds
+        self._started = time.perf_counter() if started is None else started
+
+    def spent(self, comm: Communicator) -> float:
+        """Seconds since the beginning, the same on all ranks; collective."""
+        with comm.uncounted():
+            return float(comm.bcast(np.array([time.perf_counter() - self._started]))[0])
+
+    def left(self) -> float | None:
+        """Seconds to the end by this rank's clock; None if there is no limit."""
+        return None if self.seconds is None else self.seconds - (time.perf_counter() - self._started)
+
+
+@contextmanager
+def until(seconds: float | None) -> Iterator[None]:
+    """Raise :class:`TimeIsUp` in the block after so many seconds; not outside the main thread, which alone has signals.
+
+    The call that is being computed then, such as a factorisation, ends first.
+    """
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    armed = True
+
+    def ring(*_: object) -> None:
+        if armed:
+            raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+        yield
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Raise :class:`Terminated` in the block on SIGTERM, for a command."""
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,148 @@
+"""The end of a search: weights of the best candidates, and their training on all rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import CommLike, Communicator
+from cacore.errors import InputError, RankError
+from cakernels.search import blending
+from cakernels.search.candidates import Candidate, first
+from cakernels.search.data import REGRESSION, Data, Split
+from cakernels.search.deadline import Budget, TimeIsUp, until
+from cakernels.search.race import Race, Trial
+from cakernels.search.scores import Score
+
+_DIVISIONS = 4  # most divisions of the rows whose models are averaged
+_MORE = 0.35  # time of a further division, as a share of that of a training with its search
+_COMPARED = 12  # most candidates that a blend is made of
+
+
+@dataclass
+class Found:
+    """What a search has found.
+
+    Attributes
+    ----------
+    estimators : list of estimator
+        Fitted; the one with the largest weight first.
+    weights : ndarray of float64, shape (k,)
+        Their weights in a prediction, which add up to 1.
+    candidates : list of Candidate
+        What was trained, in the same order.
+    rows : list of int
+        Number of training rows of each.
+    error : float
+        Error on held-out rows of the best candidate, before it was trained on all rows; infinite if there is none.
+    trials : list of Trial
+        All candidates that were tried, in order.
+    """
+
+    estimators: list[Any]
+    weights: NDArray[np.float64]
+    candidates: list[Candidate]
+    rows: list[int]
+    error: float
+    trials: list[Trial]
+
+
+def search(race: Race) -> Found:
+    """Run the race, blend the best, and train them on all rows; collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks: no candidate could be trained; the message is the first one's.
+    """
+    race.run()
+    best = race.best
+    if best is None:
+        return _without_judges(race)
+    chosen, weights = _blended(race, best)
+    estimators, candidates, rows = [], [], []
+    for trial in chosen:
+        fitted, m = _trained_on_all(race, trial, len(chosen))
+        estimators.append(fitted)
+        rows.append(m)
+        candidates.append(trial.candidate)
+    order = np.argsort(-weights, kind="stable")
+    return Found(
+        [estimators[i] for i in order], weights[order], [candidates[i] for i in order], [rows[i] for i in order],
+        best.error, race.trials,
+    )  # fmt: skip
+
+
+def so_far(race: Race) -> Found | None:
+    """The best model now, as it was trained on a part of the rows; None if there is none yet."""
+    best = race.best
+    if best is None or best.fitted is None:
+        return None
+    return Found([best.fitted], np.ones(1), [best.candidate], [best.rows], best.error, race.trials)
+
+
+def _blended(race: Race, best: Trial) -> tuple[list[Trial], NDArray[np.float64]]:
+    """Candidates trained on most rows with their weights; the best one alone where a blend does not pay."""
+    alone = [best], np.ones(1)
+    there = [one for one in race.on(best.rows) if one.fitted is not None][:_COMPARED]
+    if race.data.task != REGRESSION or len(there) < 2:
+        return alone
+    judged = race.split.judged
+    y = np.asarray(race.data.y[judged], np.float64)
+    w = np.ones(len(y)) if race.data.weights is None else race.data.weights[judged]
+    held = [np.asarray(one.held, np.float64) for one in there]
+    half = (race.split.order[judged] % 2).astype(np.bool_)
+    found = blending.weights(held, y, w, half, race.comm)
+    kept = np.flatnonzero(found)
+    return [there[i] for i in kept], found[kept]
+
+
+def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[Any, int]:
+    """The candidate trained on all rows, or on as many as there is time for; otherwise as it is. And how many."""
+    left = race.budget.left()
+    with race.comm.uncounted():
+        left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0]) / models
+    rows = race.rows_in(trial, left)
+    if not rows and trial.fitted is not None:
+        return trial.fitted, trial.rows
+    divisions, expected = 1, race.seconds(trial, rows)
+    if race.data.task == REGRESSION or math.isinf(left):
+        spare = (0.8 * left - expected) / max(_MORE * expected, 1e-9)
+        divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // models)))
+    every = np.ones(len(race.split.fold), np.bool_)
+    mask = every if rows in (0, race.data.n) else race.split.training(0, rows)
+    fitted, failed = None, False
+    try:
+        with until(None if math.isinf(left) else left * models):
+            fitted = race.trained(trial.candidate.after(trial.fitted), mask, rows or race.data.n, divisions)
+    except (TimeIsUp, InputError, RankError):
+        if trial.fitted is None:
+            raise
+        failed = True
+    if race.comm.all(not failed):
+        return fitted, rows or race.data.n
+    return trial.fitted, trial.rows
+
+
+def _without_judges(race: Race) -> Found:
+    """The first candidate that can be trained at all, on all rows; for data too small to hold rows out."""
+    reason = InputError(race.trials[0].why if race.trials else "there was no time for any candidate")
+    every = np.ones(len(race.split.fold), np.bool_)
+    for candidate in first(race.data):
+        try:
+            fitted = race.trained(candidate, every, race.data.n)
+        except (InputError, RankError):
+            continue
+        return Found([fitted], np.ones(1), [candidate], [race.data.n], math.inf, race.trials)
+    raise reason
+
+
+def started(
+    data: Data, score: Score, budget: Budget, comm: Communicator, ranks: CommLike, seed: int, most: int | None
+) -> Race:  # fmt: skip
+    """A race that has not begun; collective."""
+    return Race(data, Split.of(data, seed, comm), score, budget, comm, ranks, seed, most)

@@ -1,0 +1,275 @@
+"""The race of the candidates: on few rows first, the best third on four times as many, within a time."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import CommLike, Communicator, collective
+from cacore.errors import InputError, RankError
+from cakernels.search.blending import MOST
+from cakernels.search.candidates import Candidate, first, further
+from cakernels.search.data import Data, Split
+from cakernels.search.deadline import Budget, TimeIsUp, until
+from cakernels.search.scores import Score
+
+BEST = 3  # one of so many goes on to more rows
+_BASE = 0.4  # share of the time for the first candidates on the smallest sample
+_FINAL = 1.15  # factor by which the last training may take longer than expected
+_LAST = 0.4  # most of the time that is kept for it
+_LONGEST = 0.25  # most of the time that one candidate may take
+_SLOW = 0.03  # share of the time that the first candidate takes if the machine is slow: smaller samples then
+_FEWEST = 500  # rows of the smallest sample on a slow machine
+_DULL = 60  # candidates in a row that were known, after which there is nothing left to try
+
+
+@dataclass
+class Trial:
+    """A candidate that was trained on a number of rows.
+
+    Attributes
+    ----------
+    candidate : Candidate
+    rows : int
+        Number of training rows.
+    error : float
+        Its error on the held-out rows; infinite if it failed.
+    seconds : float
+        Of training and judging, in all folds.
+    ended : float
+        Seconds from the beginning of the search to its end.
+    held : ndarray
+        Predictions for this rank's judged rows, in their order.
+    fitted : estimator or None
+        As trained in the first fold.
+    why : str
+        Reason for a failure, or for going no further.
+    """
+
+    candidate: Candidate
+    rows: int
+    error: float
+    seconds: float
+    ended: float
+    held: NDArray[Any] | None = None
+    fitted: Any = None
+    why: str = ""
+
+
+@dataclass
+class Race:
+    """A search among candidates, by successive halving that never waits for a whole round (ASHA).
+
+    Attributes
+    ----------
+    data : Data
+    split : Split
+    score : Score
+    budget : Budget
+    comm : Communicator
+        For what the search itself sends.
+    ranks : mpi4py communicator or None
+        The same ranks, for the candidates: a candidate that fails leaves it usable.
+    seed : int
+    most : int or None
+        Maximum number of candidates; with no limit on the time, the search then repeats to the bit.
+    seen : callable
+        Called on every rank with each trial that has ended.
+    fixed : mapping
+        Parameters that all candidates share, such as `class_weight`.
+
+    Notes
+    -----
+    Li and others, A system for massively parallel hyperparameter tuning (MLSys 2020), for one job at a time.
+    """
+
+    data: Data
+    split: Split
+    score: Score
+    budget: Budget
+    comm: Communicator
+    ranks: CommLike
+    seed: int
+    most: int | None = None
+    seen: Callable[[Trial], None] = lambda trial: None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sizes = self.split.sizes()
+        self._rng = np.random.default_rng(self.seed)
+        self._waiting = first(self.data)
+        self._known: set[Any] = set()
+
+    def run(self) -> None:
+        """Try candidates until the time, or the number of candidates, is over; collective."""
+        while (step := self._next()) is not None:
+            self.trials.append(self.tried(*step))
+            if len(self.trials) == 1:
+                self._adapt(self.trials[0])
+            self.seen(self.trials[-1])
+            self._forget()
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of those with most rows; None if none has succeeded."""
+        good = self._good()
+        return min(good, key=lambda one: (-one.rows, one.error)) if good else None
+
+    def on(self, rows: int) -> list[Trial]:
+        """Trials on so many rows that succeeded, the best first."""
+        return sorted((one for one in self._good() if one.rows == rows), key=lambda one: one.error)
+
+    def seconds(self, trial: Trial, rows: int) -> float:
+        """Predicted seconds of one training of this candidate on so many rows, without its judging."""
+        return float(trial.seconds / self.split.folds * (rows / trial.rows) ** trial.candidate.power)
+
+    def rows_in(self, trial: Trial, seconds: float) -> int:
+        """Largest number of rows on which training this candidate is expected to end in time.
+
+        That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
+        """
+        one = _FINAL * trial.seconds / self.split.folds
+        rows = trial.rows * (max(seconds, 0.0) / max(one, 1e-9)) ** (1.0 / trial.candidate.power)
+        if rows >= self.data.n:
+            return self.data.n
+        rows = int(min(rows, self.split.n_train))
+        return rows if self.split.folds == 1 and rows >= 1.5 * trial.rows else 0
+
+    def _adapt(self, trial: Trial) -> None:
+        """Begin with samples a quarter as large if the first candidate has taken a large share of the time."""
+        seconds = self.budget.seconds
+        room = self.split.folds == 1 and self.sizes[0] >= 4 * _FEWEST
+        if room and seconds is not None and trial.seconds > _SLOW * seconds:
+            self.sizes = (self.sizes[0] // 4, *self.sizes)
+
+    def _good(self) -> list[Trial]:
+        return [one for one in self.trials if math.isfinite(one.error)]
+
+    def _next(self) -> tuple[Candidate, int] | None:
+        """The next candidate and its number of rows; None at the end; collective."""
+        spent = self.budget.spent(self.comm)
+        left = math.inf if self.budget.seconds is None else self.budget.seconds - spent
+        left -= self.reserve()
+        if left <= 0:
+            return None
+        if not self._waiting or (self.budget.seconds is not None and spent > _BASE * self.budget.seconds):
+            promoted = self._promoted(left)
+            if promoted is not None:
+                return promoted
+        return self._started(left)
+
+    def reserve(self) -> float:
+        """Seconds to keep for the last training, on all rows, of the best candidate."""
+        best = self.best
+        if best is None or self.budget.seconds is None:
+            return 0.0
+        rows = self.rows_in(best, _LAST * self.budget.seconds)
+        return _FINAL * self.seconds(best, rows) if rows else 0.0
+
+    def _promoted(self, left: float) -> tuple[Candidate, int] | None:
+        """A candidate among the best third on its sample that goes on to the next one, in time."""
+        for lower, upper in reversed(list(zip(self.sizes, self.sizes[1:], strict=False))):
+            there = self.on(lower)
+            gone = {one.candidate.key for one in self.trials if one.rows == upper}
+            for trial in there[: max(1, len(there) // BEST)]:
+                if trial.candidate.key in gone or trial.why:
+                    continue
+                if self.seconds(trial, upper) * self.split.folds > left:
+                    trial.why = f"{upper:,} rows would take too long"
+                    continue
+                return trial.candidate.after(trial.fitted), upper
+        return None
+
+    def _started(self, left: float) -> tuple[Candidate, int] | None:
+        """A new candidate, on the smallest sample; None if there is none, or no time for one."""
+        if self.most is not None and len(self._known) >= self.most:
+            return None
+        there = self.on(self.sizes[0])
+        if there and float(np.median([one.seconds for one in there])) > left:
+            return None
+        neighbours = further(self.data, [one.candidate for one in there], self._rng) if there else iter(())
+        while self._waiting:
+            if (candidate := self._new(self._waiting.pop(0))) is not None:
+                return candidate, self.sizes[0]
+        for neighbour in islice(neighbours, _DULL):
+            if (candidate := self._new(neighbour)) is not None:
+                return candidate, self.sizes[0]
+        return None
+
+    def _new(self, candidate: Candidate) -> Candidate | None:
+        """The candidate, for as many rows as there are, unless it is known."""
+        candidate = candidate.of(self.data.n)
+        if candidate.key in self._known:
+            return None
+        self._known.add(candidate.key)
+        return candidate
+
+    def _forget(self) -> None:
+        """Drop models that no blend will have; what promotion takes from them is kept."""
+        best = self.best
+        kept = {id(one) for one in self.on(best.rows)[:MOST]} if best is not None else set()
+        for one in self.trials:
+            if id(one) not in kept and one.fitted is not None:
+                one.candidate, one.fitted = one.candidate.after(one.fitted), None
+
+    # -- one training ------------------------------------------------------------------------
+
+    def tried(self, candidate: Candidate, rows: int) -> Trial:
+        """Train a candidate on a sample, in every fold, and judge it; collective."""
+        begun, left = self.budget.spent(self.comm), self.budget.left()
+        trial = Trial(candidate, rows, math.inf, 0.0, 0.0)
+        late = failed = False
+        try:
+            with until(None if left is None else min(left - self.reserve(), _LONGEST * (self.budget.seconds or 0))):
+                trial.held, trial.fitted = self._folds(candidate, rows)
+        except (InputError, RankError, TimeIsUp, FloatingPointError, np.linalg.LinAlgError) as error:
+            late, failed = isinstance(error, TimeIsUp) or TimeIsUp.__name__ in str(error), True
+            trial.why = " ".join(str(error).split())
+        # A rank may be late after the others have ended: all of them learn of it before they go on.
+        with self.comm.uncounted():
+            late, failed = self.comm.allreduce(np.array([late, failed], np.int64), "max").tolist()
+        if failed:
+            trial.held = trial.fitted = None
+            trial.why = "the time was over" if late else trial.why or "it failed on another rank"
+        else:
+            trial.error = self.score.error(self.data, self.split.judged, np.asarray(trial.held), self.comm)
+            trial.why = "" if math.isfinite(trial.error) else "its predictions are not finite"
+        trial.ended = self.budget.spent(self.comm)
+        trial.seconds = trial.ended - begun
+        return trial
+
+    def _folds(self, candidate: Candidate, rows: int) -> tuple[NDArray[Any], Any]:
+        """Predictions for this rank's judged rows, and the estimator of the first fold."""
+        judged = self.split.judged
+        kept, held = None, None
+        for fold in range(self.split.folds):
+            fitted = self.trained(candidate, self.split.training(fold, rows), rows)
+            out = self.split.held(fold)
+            predicted = np.asarray(fitted.predict(self.data.X[out]))
+            if held is None:
+                held = np.zeros((len(judged), *predicted.shape[1:]), predicted.dtype)
+                kept = fitted
+            held = held.astype(np.promote_types(held.dtype, predicted.dtype), copy=False)
+            held[out] = predicted
+        assert held is not None
+        return held[judged], kept
+
+    def trained(self, candidate: Candidate, mask: NDArray[np.bool_], rows: int, divisions: int = 1) -> Any:
+        """An estimator trained on this rank's rows of the mask, of `rows` on all ranks; collective."""
+        X, y, weights = self.data.some(mask)
+        estimator = candidate.make(rows, self.seed, divisions, self.comm.size)
+        with collective(self.ranks) as comm, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a solver stopped early shows in its error
+            estimator.set_params(comm=comm if comm.size > 1 else None, **self.fixed)
+            estimator.fit(X, y, sample_weight=weights)
+        estimator.set_params(comm=self.ranks)
+        estimator.model_.comm = self.ranks
+        return estimator

@@ -1,0 +1,85 @@
+"""The errors by which candidates are compared, as sums that add up over ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of predictions, and the error that a search minimises.
+
+    Attributes
+    ----------
+    name : str
+    task : {"regression", "classification"}
+    loss : callable
+        ``loss(y, predicted)``, one number per row.
+    finish : callable
+        Error from the weighted mean loss, over all rows or, if `by_class`, over the rows of each class.
+    by_class : bool
+    """
+
+    name: str
+    task: str
+    loss: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
+    finish: Callable[[float], float]
+    by_class: bool = False
+
+    def error(
+        self, data: Data, rows: NDArray[np.bool_], predicted: NDArray[Any], comm: Communicator
+    ) -> float:  # fmt: skip
+        """Error of the predictions for this rank's rows in the mask, over all ranks; one Allreduce."""
+        y = data.y[rows]
+        w = np.ones(len(y)) if data.weights is None else data.weights[rows]
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss = np.asarray(self.loss(y, predicted), np.float64).reshape(len(y), -1).mean(axis=1)
+        groups = len(data.classes) if self.by_class else 1
+        of = np.searchsorted(data.classes, y) if self.by_class else np.zeros(len(y), np.int64)
+        sums = np.stack([np.bincount(of, w * loss, groups), np.bincount(of, w, groups)])
+        with comm.uncounted():
+            total, weight = comm.allreduce(sums)
+        means = total[weight > 0] / weight[weight > 0]
+        found = self.finish(float(means.mean())) if len(means) else math.inf
+        return found if math.isfinite(found) else math.inf
+
+    def shown(self, error: float) -> str:
+        """The score as users know it: an error, or the share of right answers in per cent."""
+        return f"{error:.4g}" if self.task == REGRESSION else f"{100 * (1 - error):.2f} %"
+
+
+def _squares(y: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(np.square(np.asarray(predicted, np.float64) - y))
+
+
+def _gaps(y: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(np.abs(np.asarray(predicted, np.float64) - y))
+
+
+def _wrong(y: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(np.asarray(predicted) != y, np.float64)
+
+
+def _same(mean: float) -> float:
+    return mean
+
+
+SCORES = {
+    one.name: one
+    for one in (
+        Score("rmse", REGRESSION, _squares, math.sqrt),
+        Score("mae", REGRESSION, _gaps, _same),
+        Score("accuracy", CLASSIFICATION, _wrong, _same),
+        Score("balanced_accuracy", CLASSIFICATION, _wrong, _same, by_class=True),
+    )
+}
+DEFAULTS = {REGRESSION: "rmse", CLASSIFICATION: "accuracy"}

@@ -1,0 +1,65 @@
+"""The front door on ranks together: the same rows judge, and the answers are those of one process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.checks import near
+from helpers.data import saddle, separate_clouds
+from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all
+
+from cacore.comm import Communicator
+from cakernels import AutoKernelClassifier, AutoKernelRegressor
+from cakernels.blend import Blend, blended
+from cakernels.search.data import FOLDED, REGRESSION, Data, Split
+from cakrr import BKRR2
+
+pytestmark = pytest.mark.mpi(min_size=1)
+QUICK = {"max_time": None, "max_candidates": 1, "random_state": 0}
+
+
+@pytest.mark.parametrize("n", [157, FOLDED + 3])
+def test_the_same_rows_judge(n):
+    y = np.random.default_rng(0).normal(size=n)
+    comm, own = Communicator(WORLD), even(n)
+    split = Split.of(Data.of(y[own, None], y[own], None, REGRESSION, comm), 5, comm)
+    alone = Split.of(Data.of(y[:, None], y, None, REGRESSION, Communicator()), 5, Communicator())
+    np.testing.assert_array_equal(split.fold, alone.fold[own])
+    np.testing.assert_array_equal(split.order, alone.order[own])
+    assert (split.folds, split.n_train, split.sizes()) == (alone.folds, alone.n_train, alone.sizes())
+
+
+def test_regressor_of_one_process():
+    X, y = saddle(101)
+    model = AutoKernelRegressor(**QUICK, comm=WORLD).fit(X[even(101)], y[even(101)])
+    alone = by_one(lambda: AutoKernelRegressor(**QUICK).fit(X, y))
+    near(model.predict(X[even(101)]), alone.predict(X[even(101)]), 1e-7)
+    assert [row["candidate"] for row in model.leaderboard_] == [row["candidate"] for row in alone.leaderboard_]
+    near(model.best_score_, alone.best_score_, 1e-7)
+
+
+def test_classifier():
+    X, y = separate_clouds(80)
+    model = AutoKernelClassifier(**QUICK, comm=WORLD).fit(X[even(80)], y[even(80)])
+    assert type(model.best_estimator_).__name__ == ("CASVC" if R == 1 else "DisSMOSVC")
+    assert model.score(X[even(80)], y[even(80)]) > 0.95
+
+
+def test_blend_on_ranks(tmp_path):
+    X, y = saddle(90)
+    made = [BKRR2(P, sigma=1.0, random_state=0, comm=WORLD).fit(X[even(90)], y[even(90)]) for P in (5, 2)]
+    blend = blended([one.model_ for one in made], np.array([0.75, 0.25]), WORLD)
+    got = blend.predict(X[even(90)])
+    near(got, 0.75 * made[0].predict(X[even(90)]) + 0.25 * made[1].predict(X[even(90)]), 0)
+    path = WORLD.bcast(tmp_path / "blend.h5")
+    blend.save(path)
+    np.testing.assert_array_equal(Blend.load(path, WORLD).predict(X[even(90)]), got)
+    near(Blend.load(path).predict(X[even(90)]), got, 1e-12)
+
+
+def test_a_rank_with_another_limit_is_refused_by_all():
+    X, y = saddle(40)
+    most = 1 + (RANK == R - 1)
+    model = AutoKernelRegressor(max_time=None, max_candidates=most, comm=WORLD)
+    if R > 1:
+        refused_by_all(model.fit, X[even(40)], y[even(40)], match="max_candidates")

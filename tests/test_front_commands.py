@@ -1,0 +1,151 @@
+"""The command ``cakernels``: fit, predict, info, convert, and their messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import flat, predicted, read, run
+from helpers.data import saddle, separate_clouds, write_csv, write_hdf5
+from sklearn.metrics import mean_squared_error
+
+from asygcd import AsyGCDSVC
+from cacore.errors import InputError
+from cakernels import BKRR2, SMOSVC, SMOSVR
+from cakernels.blend import blended
+from cakernels.fit import duration
+
+ONE = ["--max-candidates", "1", "--within", "1h"]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (" 2M ", 120)])
+def test_duration(text, seconds):
+    assert duration(text, "--within") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "0s", "-1", "soon", "nan", "1e999", "10 d"])
+def test_no_duration(text):
+    with pytest.raises(InputError, match=r"--within .*a time, such as 90s, 10m or 1\.5h"):
+        duration(text, "--within")
+
+
+def test_regression_from_fit_to_predict(tmp_path, monkeypatch, capfd):
+    """Columns by name; test rows are judged; the picture is drawn; the command that repeats the model is right."""
+    monkeypatch.chdir(tmp_path)
+    X, y = saddle(160)
+    write_csv("train.csv", X[:120], y[:120], names="abc", target="y")
+    write_csv("test.csv", X[120:, ::-1], y[120:], names="cba", target="y")
+    run("cakernels", ["fit", "train.csv", "--test", "test.csv", *ONE, "--report", "r.json", "--plot", "p.png"])
+    out, err = capfd.readouterr()
+    told, report = flat(out), json.loads((tmp_path / "r.json").read_text())
+    assert "train.model.h5: cakernels predict train.model.h5 NEW_DATA" in told
+    assert "rmse on rows held out from training" in told
+    assert "96 rows  BKRR2 auto one part" in err
+    assert (report["method"], report["params"]["task"], report["data"]["n_test"]) == ("fit", "regression", 40)
+    assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
+    run("cakernels", ["predict", "train.model.h5", "test.csv", "-o", "out.csv", "--quiet"])
+    mse = mean_squared_error(y[120:], predicted(tmp_path / "out.csv"))
+    assert mse == pytest.approx(report["metrics"]["mse"])
+    assert mse < 0.2 * y.var()
+    program, *words = report["params"]["commands"][0].removeprefix("python -m ").split()
+    run(program, [*words, "--model", "again.h5", "--report", "again.json", "--quiet"])
+    assert read(tmp_path / "again.json")["partitions"] == 1
+
+
+def test_classes_of_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = separate_clouds(60)
+    lines = [f"{','.join(map(str, x))},{'yes' if label > y.min() else 'no'}" for x, label in zip(X, y, strict=True)]
+    Path("a.csv").write_text("\n".join([",".join("abcdefgh"[: X.shape[1]]) + ",label", *lines]) + "\n")
+    run("cakernels", ["fit", "a.csv", *ONE, "--quiet", "--model", "m.h5", "--metric-name", "balanced_accuracy"])
+    run("cakernels", ["predict", "m.h5", "a.csv", "--report", "r.json", "--quiet"])
+    assert read(tmp_path / "r.json")["metrics"]["accuracy"] > 0.95
+
+
+@pytest.mark.parametrize("kind", ["krr", "svm", "svr", "asygcd", "blend"])
+def test_predict_finds_the_family_in_the_file(kind, tmp_path):
+    X, y = saddle(60)
+    write_hdf5(tmp_path / "rows.h5", train=(X, y))
+    made = {
+        "krr": lambda: BKRR2(2, random_state=0), "svm": SMOSVC, "svr": SMOSVR,
+        "asygcd": lambda: AsyGCDSVC(threads=1), "blend": BKRR2,
+    }  # fmt: skip
+    fitted = made[kind]().fit(X, np.sign(y) if kind in ("svm", "asygcd") else y)
+    model, path = fitted.model_, tmp_path / "m.h5"
+    if kind == "blend":
+        model = blended([model, SMOSVR().fit(X, y).model_], np.array([0.5, 0.5]), None)
+    model.save(path)
+    run("cakernels", ["predict", path, tmp_path / "rows.h5", "-o", tmp_path / "out.csv", "--quiet"])
+    np.testing.assert_allclose(predicted(tmp_path / "out.csv"), model.predict(X), rtol=1e-12)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    X, y = saddle(40)
+    write_csv(tmp_path / "a.csv", X, y, names="abc", target="y")
+    write_csv(tmp_path / "one.csv", X[:1], y[:1], names="abc", target="y")
+    (tmp_path / "m.h5").write_bytes(b"no model")
+    BKRR2().fit(X, y).model_.save(tmp_path / "k.h5")
+    blended([BKRR2().fit(X, y).model_] * 2, np.array([0.5, 0.5]), None).save(tmp_path / "b.h5")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["fit", "none.csv"], "none.csv: no such file"),
+     (["fit", "a.csv", "--within", "soon"], "--within soon: it must be a time"),
+     (["fit", "a.csv", "--metric-name", "accuracy"], "it is for classification, and the task is regression"),
+     (["fit", "a.csv", "--task", "classification"], "the labels look like targets of a regression"),
+     (["fit", "one.csv"], "at least 2 rows"), (["fit", "a.csv", "--model", "a.csv"], "a.csv"),
+     (["fit", "a.csv", "--plot", "p.docx"], "docx"), (["fit"], "DATA"),
+     (["fit", "a.csv", "--max-candidates", "0"], "--max-candidates 0: it must be a whole number of at least 1"),
+     (["predict", "m.h5", "a.csv"], "m.h5"), (["predict", "b.h5", "a.csv", "--std"], "a blend of several models"),
+     (["predict", "k.h5", "a.csv", "--probability"], "--probability")],
+)  # fmt: skip
+def test_refused(words, message, folder, refuses):
+    refuses(f"cakernels {words[0]}", words[1:], message, folder)
+
+
+def test_unknown_command_and_help(capfd):
+    with pytest.raises(SystemExit) as ended:
+        run("cakernels", ["fly"])
+    assert (ended.value.code, capfd.readouterr().err) == (
+        2, "cakernels: fly: there is no such command; choose one of fit, predict, convert, info, warmup\n"
+    )  # fmt: skip
+    for words in (["--help"], ["fit", "--help"], ["predict", "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            run("cakernels", words)
+        assert ended.value.code == 0
+        assert "usage: cakernels" in capfd.readouterr().out
+
+
+def test_info_and_convert(folder, monkeypatch, capfd):
+    monkeypatch.chdir(folder)
+    run("cakernels", ["convert", "a.csv", "a.h5", "--split", "30", "--quiet"])
+    run("cakernels", ["info", "a.h5"])
+    assert "train: 30 rows x 3 features" in capfd.readouterr().out
+
+
+def test_sigterm_leaves_a_model_and_a_report(folder):
+    """Sent as soon as there is a model; the search would go on for an hour."""
+    words = ["fit", "a.csv", "--within", "1h", "--report", "r.json", "--threads", "1"]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "cakernels", *words], cwd=folder, env=os.environ, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    while not (folder / "r.json").exists() and job.poll() is None:
+        time.sleep(0.05)
+    job.send_signal(signal.SIGTERM)
+    out, err = job.communicate(timeout=600)
+    assert job.returncode == 0, err
+    assert "ended by SIGTERM before the end of the search" in flat(out)
+    assert read(folder / "r.json")["params"]["within"] == 3600
+    run("cakernels", ["predict", folder / "a.model.h5", folder / "a.csv", "-o", folder / "out.csv", "--quiet"])
+    assert np.isfinite(predicted(folder / "out.csv")).all()

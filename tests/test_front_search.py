@@ -1,0 +1,275 @@
+"""The search behind the front door: rows that judge, scores, blends, candidates and the race."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers.checks import refusal
+from helpers.data import clouds, saddle
+from scipy.optimize import minimize
+from sklearn.metrics import balanced_accuracy_score
+
+import cakernels.search.found
+import cakernels.search.race
+from cacore.comm import Communicator
+from cakernels.board import command, leaderboard
+from cakernels.search import blending
+from cakernels.search.candidates import Candidate, first, further
+from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed
+from cakernels.search.deadline import Budget, TimeIsUp, until
+from cakernels.search.found import search, so_far, started
+from cakernels.search.scores import SCORES
+
+ALONE = Communicator()
+
+
+def regression(n=240, weights=None):
+    X, y = saddle(n)
+    return Data.of(X, y, weights, REGRESSION, ALONE)
+
+
+def classes(n=150):
+    X, y = clouds(n, k=3)
+    return Data.of(X, y, None, CLASSIFICATION, ALONE)
+
+
+@pytest.mark.parametrize(
+    ("y", "task"),
+    [(np.array(["a", "b"]), "classification"), (np.array([0.0, 1, 1]), "classification"),
+     (np.arange(30.0), "regression"), (np.array([0.5, 1.0]), "regression"), (np.array([3.0, 3.0]), "regression"),
+     (np.eye(3), "regression")],
+)  # fmt: skip
+def test_guessed_task(y, task):
+    assert guessed(y, ALONE) == task
+
+
+def test_folds_hold_every_row_out_once_and_keep_the_classes():
+    data = classes()
+    split = Split.of(data, 0, ALONE)
+    masks = np.array([split.held(fold) for fold in range(split.folds)])
+    assert (masks.sum(axis=0) == 1).all()
+    assert split.sizes() == (120,)
+    for fold, held in enumerate(masks):
+        np.testing.assert_array_equal(split.training(fold, 120), ~held)
+        assert np.ptp(np.bincount(data.y[held]) - np.bincount(data.y) / split.folds) <= 1
+
+
+def test_samples_of_many_rows_grow_and_never_judge():
+    n = 5 * FOLDED
+    rng = np.random.default_rng(0)
+    split = Split.of(Data.of(rng.normal(size=(n, 1)), rng.normal(size=n), None, REGRESSION, ALONE), 0, ALONE)
+    held, before = split.held(0), np.zeros(n, bool)
+    assert split.folds == 1
+    assert held.sum() == split.judged.sum() == int(0.15 * n)
+    for rows in split.sizes():
+        sample = split.training(0, rows)
+        assert sample.sum() == rows
+        assert not (sample & held).any()
+        assert (sample >= before).all()
+        before = sample
+    assert len(split.sizes()) == 2
+    assert split.sizes()[-1] == split.n_train == n - held.sum()
+
+
+@pytest.mark.parametrize("weights", [None, np.linspace(0.5, 2.0, 40)])
+def test_scores(weights):
+    rng = np.random.default_rng(0)
+    y, f = rng.normal(size=40), rng.normal(size=40)
+    data, every = Data(np.zeros((40, 1)), y, weights, REGRESSION, 40, np.zeros(0)), np.ones(40, bool)
+    assert SCORES["rmse"].error(data, every, f, ALONE) == pytest.approx(
+        np.sqrt(np.average((f - y) ** 2, weights=weights))
+    )
+    assert SCORES["mae"].error(data, every, f, ALONE) == pytest.approx(np.average(np.abs(f - y), weights=weights))
+    labels, told = rng.integers(0, 3, 40), rng.integers(0, 3, 40)
+    data = Data(np.zeros((40, 1)), labels, weights, CLASSIFICATION, 40, np.arange(3))
+    assert SCORES["accuracy"].error(data, every, told, ALONE) == pytest.approx(
+        np.average(labels != told, weights=weights)
+    )
+    balanced = balanced_accuracy_score(labels, told, sample_weight=weights)
+    assert SCORES["balanced_accuracy"].error(data, every, told, ALONE) == pytest.approx(1 - balanced)
+    assert SCORES["rmse"].error(data, every, np.full(40, np.inf), ALONE) == np.inf
+
+
+def test_weights_of_a_blend_are_the_best_that_add_up_to_one():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=400)
+    held = [y + s * rng.normal(size=400) for s in (0.5, 0.6, 3.0)]
+    half, w = np.arange(400) % 2 == 0, rng.uniform(0.5, 2.0, 400)
+    got = blending.weights(held, y, w, half, ALONE)
+
+    def error(v):
+        return w @ (np.tensordot(v, held, 1) - y) ** 2
+
+    best = minimize(lambda a: error([a[0], 1 - a[0], 0]), [0.5], tol=1e-12).x[0]
+    np.testing.assert_allclose(got, [best, 1 - best, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("others", [[], [0.0], [1e-3]])
+def test_no_blend_where_it_does_not_pay(others):
+    """A single model, the same twice, or nearly the same."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=200)
+    model = y + 0.3 * rng.normal(size=200)
+    held = [model, *(model + noise * rng.normal(size=200) for noise in others)]
+    got = blending.weights(held, y, np.ones(200), np.arange(200) % 2 == 0, ALONE)
+    np.testing.assert_array_equal(got, np.eye(1, len(held))[0])
+
+
+def test_time_is_up_in_the_main_thread_alone():
+    with pytest.raises(TimeIsUp), until(0.01):
+        time.sleep(60)
+    before = signal.getsignal(signal.SIGALRM)
+    with until(1000):
+        pass
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    with until(None):
+        assert signal.getsignal(signal.SIGALRM) is before
+    ended = []
+
+    def apart():
+        with until(1e-3):
+            time.sleep(0.05)
+        ended.append(True)
+
+    thread = threading.Thread(target=apart)
+    thread.start()
+    thread.join()
+    assert ended
+
+
+@pytest.mark.parametrize("data", [regression(), classes()], ids=lambda data: data.task)
+def test_candidates_differ_and_can_be_made(data):
+    rng = np.random.default_rng(0)
+    known = {one.of(data.n).key: one for one in first(data)}
+    for one in (one.of(data.n) for one in further(data, first(data), rng)):
+        known[one.key] = one
+        if len(known) >= 30:
+            break
+    assert len({one.name for one in known.values()}) == len(known)
+    for one in known.values():
+        estimator = one.make(10_000, 3)
+        assert (estimator.random_state, estimator.n_parts) == (3, one.parts(10_000))
+
+
+def test_candidates_of_sparse_rows_keep_them_sparse():
+    data = Data.of(sp.random(50, 9, 0.3, "csr", rng=0), np.arange(50.0), None, REGRESSION, ALONE)
+    learned = {one.settings.get("metric") for one in first(data)} | {one.settings.get("scaling") for one in first(data)}
+    assert learned == {None}
+    everything = Candidate("BKRR2", {"kernel": "gaussian"})
+    changed = [one for one, _ in zip(further(data, [everything], np.random.default_rng(0)), range(50), strict=False)]
+    assert not any({"metric", "scaling"} & set(one.settings) for one in changed)
+
+
+class Stepped(Budget):
+    """A clock that goes on by a quarter of a second each time all ranks look at it."""
+
+    def __init__(self, seconds):
+        super().__init__(seconds)
+        self.now = 0.0
+
+    def spent(self, comm):
+        self.now += 0.25
+        return self.now
+
+    def left(self):
+        return self.seconds - self.now
+
+
+def race(data, budget, most=None):
+    return started(data, SCORES["rmse" if data.task == REGRESSION else "accuracy"], budget, ALONE, None, 0, most)
+
+
+def test_time_ends_the_race_and_some_is_kept_for_the_last_training(monkeypatch):
+    """Each training takes a quarter of a second on that clock, in five folds, and the last one a fifth of it."""
+    for module in (cakernels.search.race, cakernels.search.found):
+        monkeypatch.setattr(module, "until", lambda _: nullcontext())
+    running = race(regression(60), Stepped(3.6))
+    found = search(running)
+    assert 3 <= len(running.trials) <= 6
+    assert found.rows == [60] * len(found.rows)
+    assert running.budget.now < 3.6
+
+
+def test_a_race_repeats_to_the_bit():
+    found = [search(race(regression(80), Budget(None), 2)) for _ in range(2)]
+    X = found[0].estimators[0].model_.parts[0].X
+    np.testing.assert_array_equal(*(one.estimators[0].predict(X) for one in found))
+    assert [one.error for one in found[0].trials] == [one.error for one in found[1].trials]
+
+
+def test_a_candidate_that_fails_is_told_of_and_the_race_goes_on():
+    data = regression(80)
+    running = race(data, Budget(None), 2)
+    running._waiting = [Candidate("BKRR2", {"kernel": "no such kernel"}), Candidate("BKRR2", {"sigma": 1.0})]
+    found = search(running)
+    bad, good = running.trials
+    assert "no such kernel" in bad.why
+    assert bad.error == np.inf
+    assert good.error == found.error < np.inf
+    board = leaderboard(running.trials, SCORES["rmse"])
+    assert [row["score"] for row in board] == [good.error, None]
+    assert board[1]["why"] == bad.why
+    assert so_far(running).candidates == [good.candidate]
+
+
+def test_late_candidate_is_dropped(monkeypatch):
+    running = race(regression(80), Budget(None), 1)
+    monkeypatch.setattr(type(running), "_folds", lambda *_: (_ for _ in ()).throw(TimeIsUp()))
+    trial = running.tried(Candidate("BKRR2", {}), 64)
+    assert (trial.why, trial.error, trial.fitted) == ("the time was over", np.inf, None)
+
+
+def test_rows_too_few_to_judge_by_still_train():
+    """Two rows of one class each: without one of them there is no second class."""
+    data = Data.of(np.array([[0.0], [1.0]]), np.array(["a", "b"]), None, CLASSIFICATION, ALONE)
+    found = search(race(data, Budget(None), 1))
+    np.testing.assert_array_equal(found.estimators[0].predict(data.X), ["a", "b"])
+    assert found.error == np.inf
+    assert found.trials[0].error == np.inf
+
+
+def test_refused():
+    refusal(Data.of, np.zeros((3, 1)), np.zeros(3), None, CLASSIFICATION, ALONE, match="2 classes")
+    refusal(Data.of, np.zeros((1, 1)), np.zeros(1), None, REGRESSION, ALONE, match="n_samples = 1")
+
+
+def test_samples_are_halved_successively():
+    """Two sizes: all first candidates on the small one, and the best third of them on the large one."""
+    X, y = saddle(9_500)
+    running = race(Data.of(X, y, None, REGRESSION, ALONE), Budget(None), 3)
+    running._waiting = [Candidate("BKRR2", {"sigma": s, "lam": 1e-6}) for s in (0.01, 1.0, 0.02)]
+    running.run()
+    small, large = running.sizes
+    assert [one.rows for one in running.trials] == [small] * 3 + [large]
+    assert running.trials[-1].candidate.settings["sigma"] == 1.0
+    assert running.best is running.trials[-1]
+
+
+@pytest.mark.parametrize("name", ["BKRR2", "CASVC"])
+def test_command_that_repeats(name):
+    if name == "BKRR2":
+        data, candidate = (
+            regression(80),
+            Candidate("BKRR2", {"kernel": "laplacian", "sigma": "auto", "lam": "auto"}, 40),
+        )
+        words = "python -m cakrr.bkrr2 'my data.csv' --partitions 2"
+    else:
+        data = classes(80)
+        candidate = Candidate("CASVC", {"partitioner": "kmeans", "C": [1.0, 4.0], "standardize": True}, 40)
+        words = "python -m casvm.cpsvm 'my data.csv' --C "
+    fitted = race(data, Budget(None), 1).trained(candidate, np.ones(data.n, bool), data.n)
+    told = command(fitted, "my data.csv", 2)
+    assert told.startswith(words)
+    if name == "BKRR2":
+        assert f"--sigma {fitted.sigma_:.6g} --lambda {fitted.lam_:.6g} --kernel laplacian" in told
+    else:
+        assert f"--C {fitted.best_params_['C']:.6g}" in told
+        assert "--standardize" in told
+        assert "--partitions 2" in told
