@@ -66,7 +66,7 @@ def test_samples_of_many_rows_grow_and_never_judge():
     split = Split.of(Data.of(rng.normal(size=(n, 1)), rng.normal(size=n), None, REGRESSION, ALONE), 0, ALONE)
     held, before = split.held(0), np.zeros(n, bool)
     assert split.folds == 1
-    assert held.sum() == split.judged.sum() == int(0.15 * n)
+    assert held.sum() == split.judged(1).sum() == int(0.15 * n)
     for rows in split.sizes():
         sample = split.training(0, rows)
         assert sample.sum() == rows
@@ -168,14 +168,11 @@ def test_candidates_of_sparse_rows_keep_them_sparse():
 
 
 class Stepped(Budget):
-    """A clock that goes on by a quarter of a second each time all ranks look at it."""
+    """A clock that goes on when it is told to."""
 
-    def __init__(self, seconds):
-        super().__init__(seconds)
-        self.now = 0.0
+    now = 0.0
 
     def spent(self, comm):
-        self.now += 0.25
         return self.now
 
     def left(self):
@@ -187,14 +184,21 @@ def race(data, budget, most=None):
 
 
 def test_time_ends_the_race_and_some_is_kept_for_the_last_training(monkeypatch):
-    """Each training takes a quarter of a second on that clock, in five folds, and the last one a fifth of it."""
+    """Each candidate takes a second in five folds; the last training, on 60 rows after 48, is expected to take .45 s."""
     for module in (cakernels.search.race, cakernels.search.found):
         monkeypatch.setattr(module, "until", lambda _: nullcontext())
-    running = race(regression(60), Stepped(3.6))
+    running = race(regression(60), Stepped(4.6))
+    folds = type(running)._folds
+
+    def a_second_later(self, *what):
+        done = folds(self, *what)
+        self.budget.now += 1.0
+        return done
+
+    monkeypatch.setattr(type(running), "_folds", a_second_later)
     found = search(running)
-    assert 3 <= len(running.trials) <= 6
+    assert len(running.trials) == running.budget.now == 4
     assert found.rows == [60] * len(found.rows)
-    assert running.budget.now < 3.6
 
 
 def test_a_race_repeats_to_the_bit():
@@ -273,3 +277,18 @@ def test_command_that_repeats(name):
         assert f"--C {fitted.best_params_['C']:.6g}" in told
         assert "--standardize" in told
         assert "--partitions 2" in told
+
+
+def test_slow_machine_judges_in_fewer_folds_and_on_smaller_samples():
+    few = race(regression(60), Budget(100.0))
+    few._adapt(1.4)
+    assert few.folds == 2
+    assert few.judged.sum() == 24
+    many = race(regression(5_100), Budget(100.0))
+    assert many.sizes == (4_335,)
+    many._adapt(4.0)
+    assert (many.folds, many.sizes) == (1, (1_083, 4_335))
+    before = many.sizes
+    many.trials.append(None)  # only the first one may change how all are judged
+    many._adapt(99.0)
+    assert many.sizes == before

@@ -69,6 +69,11 @@ class Ledger:
         """Bytes (row 0) and messages (row 1) sent in `phase`, by receiver; the last column has no single receiver."""
         return self._sent.get(phase, np.zeros((2, self.size + 1), np.int64)).copy()
 
+    def absorb(self, other: Ledger) -> None:
+        """Add what `other`, a ledger of the same ranks, has counted as sent."""
+        for phase in other._sent:
+            self._sent[phase] = self.sent(phase) + other.sent(phase)
+
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Leave the traffic of the block, such as that of the measurement itself, out of the counters."""

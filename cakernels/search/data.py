@@ -145,10 +145,9 @@ class Split:
             return np.asarray(self.fold != fold)
         return np.asarray((self.order >= 0) & (self.order < rows))
 
-    @property
-    def judged(self) -> NDArray[np.bool_]:
-        """Mask of this rank's rows that judge candidates in any fold."""
-        return np.asarray(self.fold >= 0)
+    def judged(self, folds: int) -> NDArray[np.bool_]:
+        """Mask of this rank's rows that judge candidates in the first `folds` folds."""
+        return np.asarray((self.fold >= 0) & (self.fold < folds))
 
     def sizes(self) -> tuple[int, ...]:
         """Numbers of rows on which candidates are trained, ascending: a quarter each of the next one."""

@@ -91,7 +91,7 @@ def _blended(race: Race, best: Trial) -> tuple[list[Trial], NDArray[np.float64]]
     there = [one for one in race.on(best.rows) if one.fitted is not None][:_COMPARED]
     if race.data.task != REGRESSION or len(there) < 2:
         return alone
-    judged = race.split.judged
+    judged = race.judged
     y = np.asarray(race.data.y[judged], np.float64)
     w = np.ones(len(y)) if race.data.weights is None else race.data.weights[judged]
     held = [np.asarray(one.held, np.float64) for one in there]

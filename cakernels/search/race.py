@@ -25,7 +25,7 @@ _BASE = 0.4  # share of the time for the first candidates on the smallest sample
 _FINAL = 1.15  # factor by which the last training may take longer than expected
 _LAST = 0.4  # most of the time that is kept for it
 _LONGEST = 0.25  # most of the time that one candidate may take
-_SLOW = 0.03  # share of the time that the first candidate takes if the machine is slow: smaller samples then
+_SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
 _FEWEST = 500  # rows of the smallest sample on a slow machine
 _DULL = 60  # candidates in a row that were known, after which there is nothing left to try
 
@@ -103,7 +103,7 @@ class Race:
     trials: list[Trial] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.sizes = self.split.sizes()
+        self.sizes, self.folds = self.split.sizes(), self.split.folds
         self._rng = np.random.default_rng(self.seed)
         self._waiting = first(self.data)
         self._known: set[Any] = set()
@@ -112,8 +112,6 @@ class Race:
         """Try candidates until the time, or the number of candidates, is over; collective."""
         while (step := self._next()) is not None:
             self.trials.append(self.tried(*step))
-            if len(self.trials) == 1:
-                self._adapt(self.trials[0])
             self.seen(self.trials[-1])
             self._forget()
 
@@ -129,25 +127,32 @@ class Race:
 
     def seconds(self, trial: Trial, rows: int) -> float:
         """Predicted seconds of one training of this candidate on so many rows, without its judging."""
-        return float(trial.seconds / self.split.folds * (rows / trial.rows) ** trial.candidate.power)
+        return float(trial.seconds / self.folds * (rows / trial.rows) ** trial.candidate.power)
 
     def rows_in(self, trial: Trial, seconds: float) -> int:
         """Largest number of rows on which training this candidate is expected to end in time.
 
         That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
         """
-        one = _FINAL * trial.seconds / self.split.folds
+        one = _FINAL * trial.seconds / self.folds
         rows = trial.rows * (max(seconds, 0.0) / max(one, 1e-9)) ** (1.0 / trial.candidate.power)
         if rows >= self.data.n:
             return self.data.n
         rows = int(min(rows, self.split.n_train))
         return rows if self.split.folds == 1 and rows >= 1.5 * trial.rows else 0
 
-    def _adapt(self, trial: Trial) -> None:
-        """Begin with samples a quarter as large if the first candidate has taken a large share of the time."""
-        seconds = self.budget.seconds
-        room = self.split.folds == 1 and self.sizes[0] >= 4 * _FEWEST
-        if room and seconds is not None and trial.seconds > _SLOW * seconds:
+    @property
+    def judged(self) -> NDArray[np.bool_]:
+        """Mask of this rank's rows that judge the candidates."""
+        return self.split.judged(self.folds)
+
+    def _adapt(self, seconds: float) -> None:
+        """Judge in fewer folds, or begin with smaller samples, if the first fold has taken too much of the time."""
+        if self.budget.seconds is None or self.trials:
+            return
+        most = _SLOW * self.budget.seconds
+        self.folds = max(1, min(self.folds, int(most / max(seconds, 1e-9))))
+        if self.split.folds == 1 and seconds > most and self.sizes[0] >= 4 * _FEWEST:
             self.sizes = (self.sizes[0] // 4, *self.sizes)
 
     def _good(self) -> list[Trial]:
@@ -182,7 +187,7 @@ class Race:
             for trial in there[: max(1, len(there) // BEST)]:
                 if trial.candidate.key in gone or trial.why:
                     continue
-                if self.seconds(trial, upper) * self.split.folds > left:
+                if self.seconds(trial, upper) * self.folds > left:
                     trial.why = f"{upper:,} rows would take too long"
                     continue
                 return trial.candidate.after(trial.fitted), upper
@@ -240,7 +245,7 @@ class Race:
             trial.held = trial.fitted = None
             trial.why = "the time was over" if late else trial.why or "it failed on another rank"
         else:
-            trial.error = self.score.error(self.data, self.split.judged, np.asarray(trial.held), self.comm)
+            trial.error = self.score.error(self.data, self.judged, np.asarray(trial.held), self.comm)
             trial.why = "" if math.isfinite(trial.error) else "its predictions are not finite"
         trial.ended = self.budget.spent(self.comm)
         trial.seconds = trial.ended - begun
@@ -248,19 +253,20 @@ class Race:
 
     def _folds(self, candidate: Candidate, rows: int) -> tuple[NDArray[Any], Any]:
         """Predictions for this rank's judged rows, and the estimator of the first fold."""
-        judged = self.split.judged
-        kept, held = None, None
-        for fold in range(self.split.folds):
+        kept, held, fold, begun = None, None, 0, self.budget.spent(self.comm)
+        while fold < self.folds:
             fitted = self.trained(candidate, self.split.training(fold, rows), rows)
             out = self.split.held(fold)
             predicted = np.asarray(fitted.predict(self.data.X[out]))
             if held is None:
-                held = np.zeros((len(judged), *predicted.shape[1:]), predicted.dtype)
+                held = np.zeros((len(out), *predicted.shape[1:]), predicted.dtype)
                 kept = fitted
+                self._adapt(self.budget.spent(self.comm) - begun)
             held = held.astype(np.promote_types(held.dtype, predicted.dtype), copy=False)
             held[out] = predicted
+            fold += 1
         assert held is not None
-        return held[judged], kept
+        return held[self.judged], kept
 
     def trained(self, candidate: Candidate, mask: NDArray[np.bool_], rows: int, divisions: int = 1) -> Any:
         """An estimator trained on this rank's rows of the mask, of `rows` on all ranks; collective."""
@@ -269,7 +275,10 @@ class Race:
         with collective(self.ranks) as comm, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a solver stopped early shows in its error
             estimator.set_params(comm=comm if comm.size > 1 else None, **self.fixed)
-            estimator.fit(X, y, sample_weight=weights)
+            try:
+                estimator.fit(X, y, sample_weight=weights)
+            finally:
+                self.comm.absorb(comm)
         estimator.set_params(comm=self.ranks)
         estimator.model_.comm = self.ranks
         return estimator
