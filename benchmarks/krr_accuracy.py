@@ -5,7 +5,7 @@ python -m benchmarks.krr_accuracy DATA_FOLDER [--out FILE.json] [--only NAME ...
 All parameters are chosen on training rows. The error is the RMSE on the test rows over the standard deviation of their
 targets; if some test rows are also training rows, a second figure excludes them. Each result is written to the file at
 once, and runs that are already in the file are skipped. So peers can run in a separate environment (xrfm needs torch)
-and write to the same file. Our models are commands with options, for example --models "bkrr2 --route soft".
+and write to the same file. Our models are commands with options, for example --models "bkrr2 --route soft" "fit --within 5m".
 """
 
 from __future__ import annotations
@@ -41,8 +41,12 @@ LARGEST_EXACT = 12_000  # maximum number of rows for dkrr, whose matrix is n x n
 def ours(
     X: Any, y: Any, T: Any, seed: int, *, command: str, parts: int, ranks: int
 ) -> tuple[NDArray[np.float64], Facts]:
-    """Run a command of cakrr on some ranks; its report has the seconds without compiling, and the bytes sent."""
-    from cakrr.model import KRRModel
+    """Run a command of cakrr on some ranks; its report has the seconds without compiling, and the bytes sent.
+
+    "fit" is ``cakernels fit`` in one process with as many threads.
+    """
+    from cacore.comm import Communicator
+    from cakernels.families import AllModels
 
     method, *options = shlex.split(command)
     with tempfile.TemporaryDirectory() as folder:
@@ -50,13 +54,14 @@ def ours(
         with h5py.File(data, "w") as file:
             file["train/X"], file["train/y"] = X, y
             file["test/X"], file["test/y"] = T, np.arange(float(len(T)))  # meaningless targets
-        divided = [] if method == "dkrr" else ["--partitions", str(parts)]
-        subprocess.run(
-            ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"cakrr.{method}", str(data), *divided,
-             "--seed", str(seed), "--quiet", "--model", str(model), "--report", str(report), *options],
-            check=True,
-        )  # fmt: skip
-        predicted, told = KRRModel.load(model).predict(T), json.loads(report.read_text())
+        divided = [] if method in ("dkrr", "fit") else ["--partitions", str(parts)]
+        start = ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"cakrr.{method}", str(data), *divided]
+        if method == "fit":
+            start = [sys.executable, "-m", "cakernels", "fit", str(data), "--threads", str(ranks)]
+        told_files = ["--model", str(model), "--report", str(report)]
+        subprocess.run([*start, "--seed", str(seed), "--quiet", *told_files, *options], check=True)
+        predicted: Any = AllModels().load(model, Communicator())
+        predicted, told = predicted.predict(T), json.loads(report.read_text())
     seconds, sent = told["seconds"], told["comm"]
     return predicted, {
         "fit_seconds": seconds["partition"] + seconds["train"],

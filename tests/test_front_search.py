@@ -184,7 +184,7 @@ def race(data, budget, most=None):
 
 
 def test_time_ends_the_race_and_some_is_kept_for_the_last_training(monkeypatch):
-    """Each candidate takes a second in five folds; the last training, on 60 rows after 48, is expected to take .45 s."""
+    """Each candidate takes a second in five folds; the last training, on more rows, is expected to take .45 s."""
     for module in (cakernels.search.race, cakernels.search.found):
         monkeypatch.setattr(module, "until", lambda _: nullcontext())
     running = race(regression(60), Stepped(4.6))
