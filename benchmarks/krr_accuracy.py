@@ -5,7 +5,8 @@ python -m benchmarks.krr_accuracy DATA_FOLDER [--out FILE.json] [--only NAME ...
 All parameters are chosen on training rows. The error is the RMSE on the test rows over the standard deviation of their
 targets; if some test rows are also training rows, a second figure excludes them. Each result is written to the file at
 once, and runs that are already in the file are skipped. So peers can run in a separate environment (xrfm needs torch)
-and write to the same file. Our models are commands with options, for example --models "bkrr2 --route soft" "fit --within 5m".
+and write to the same file. Our models are commands with options, for example --models "bkrr2 --route soft" or
+"fit --within 5m".
 """
 
 from __future__ import annotations

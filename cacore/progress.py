@@ -71,12 +71,12 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
 
 
 @contextmanager
-def spinner(enabled: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a status line where :func:`bar` would show a bar, for work of unknown length."""
+def spinner(enabled: bool, text: str = "training") -> Iterator[Callable[[str], None]]:
+    """Show a status line where :func:`bar` would show a bar, for work of unknown length; yield what changes it."""
     if not (enabled and sys.stderr.isatty()):
         yield lambda _: None
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("training") as status:
+    with Console(stderr=True).status(text) as status:
         yield status.update

@@ -115,7 +115,7 @@ def _fit(comm: Communicator, argv: list[str] | None, begun: float) -> None:
         score = scores.SCORES[job.metric_name or scores.DEFAULTS[task]]
         if score.task != task:
             raise InputError(f"--metric-name {score.name}: it is for {score.task}, and the task is {task}: --task")
-    compiled(lambda: _warm_up(task), comm)
+    compiled(lambda: _warm_up(task), comm, not job.quiet)
     rows = data.Data.of(train.X, train.target(), None, task, comm)
     _Run(job, comm, train, test, notes, rows, score, Budget(job.within, begun)).go()
 

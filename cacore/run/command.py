@@ -61,7 +61,7 @@ def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicat
         folder = None if kept is None else kept.path
         _check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm)
         _check_rows(job.data, job.test, comm=comm)
-    compiled(lambda: _warm_up(family, job.dtype, options), comm)
+    compiled(lambda: _warm_up(family, job.dtype, options), comm, not job.quiet)
     from cacore.run import reading, report
 
     with family.progress(comm.rank == 0 and not job.quiet) as progress:
@@ -220,7 +220,7 @@ def predict(
         _check_rows(job.data, comm=comm)
         if job.output is not None and comm.rank == 0:
             predictions.check(job.output)
-    compiled(lambda: family.warm_up_prediction(model.dtype), comm)
+    compiled(lambda: family.warm_up_prediction(model.dtype), comm, not job.quiet)
     from cacore.run import reading, report
 
     wanted, kind = family.targets(model)

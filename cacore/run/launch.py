@@ -12,6 +12,7 @@ from cacore.comm import Communicator, launched, launched_rank, world
 from cacore.errors import InputError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
+from cacore.progress import spinner
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
@@ -109,14 +110,19 @@ def start(job: Job, comm: Communicator) -> int:
     return memory.limit_per_rank(comm, job.memory_limit)
 
 
-def compiled(work: Callable[[], object], comm: Communicator) -> None:
+_COMPILING = "compiling: once for this installation; `cakernels warmup` does it ahead"
+
+
+def compiled(work: Callable[[], object], comm: Communicator, shown: bool = False) -> None:
     """Do `work`, which compiles code or loads it from the cache, before anything is timed; collective.
+
+    If `shown`, a terminal says so meanwhile.
 
     numba's cache is on disk, which is often shared. Ranks that all fill it at once do the same work and
     race for the files, so rank 0 goes first, then one rank of each other machine, then the rest. What numba
     itself loads before its first call takes longer than a filled cache, and all ranks load that at once.
     """
-    with comm.phase("compile"):
+    with comm.phase("compile"), spinner(shown and comm.rank == 0, _COMPILING):
         from numba.core.registry import cpu_target
 
         cpu_target.typing_context.refresh()
