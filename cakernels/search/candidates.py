@@ -13,7 +13,8 @@ import numpy as np
 from cakernels.search.data import CLASSIFICATION, Data
 
 PART = 1_200  # rows of a part of ridge regression: more cost m^3, fewer lose accuracy
-_SVM_PART = 25_000  # rows of a part of an SVM, whose time grows with rows times support vectors
+_SVM_PART = 100_000  # rows of a part of an SVM, whose time grows with rows times support vectors
+_MORE = {"C": 4.0, "gamma": 2.0}  # factors by which the best values grow with more rows
 _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candidate: 1.2 GB
 _ROUNDS = 4
 _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
@@ -85,10 +86,17 @@ class Candidate:
             more["n_divisions"] = divisions
         return kind(**{**self.settings, **self.chosen, **more})
 
-    def after(self, fitted: Any) -> Candidate:
-        """This candidate for more rows, with what was found on fewer: an SVM's search is not repeated."""
+    def after(self, fitted: Any, last: bool = False) -> Candidate:
+        """This candidate for more rows, with what was found on fewer.
+
+        An SVM's search goes on around the C and gamma that were chosen, towards the larger ones that more rows allow;
+        the last training has the chosen ones.
+        """
         found = getattr(fitted, "best_params_", None)
-        return self if found is None else replace(self, chosen=dict(found))
+        if found is None:
+            return self
+        near = {name: [value, factor * value] for name, value in found.items() if (factor := _MORE.get(name))}
+        return replace(self, chosen=dict(found) if last else {**found, **near})
 
 
 _SHOWN = ("kernel", "metric", "scaling")  # settings whose values a name shows
@@ -169,7 +177,7 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
     what = str(rng.choice(("kernel", "metric", "part", "scaling", "standardize")))
     svm = parent.estimator in ("CASVC", "CASVR")
     if what == "part":
-        sizes = (0, 5_000, 12_000, _SVM_PART) if svm else (0, 600, PART, 2 * PART, 4 * PART)
+        sizes = (0, 5_000, 20_000, _SVM_PART) if svm else (0, 600, PART, 2 * PART, 4 * PART)
         known = [size for size in sizes if size or data.n <= _WHOLE]
         return replace(parent, part=int(rng.choice(known)), chosen={})
     if what == "kernel":

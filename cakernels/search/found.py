@@ -109,7 +109,7 @@ def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[Any, int]:
     rows = race.rows_in(trial, left)
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
-    divisions, expected = 1, race.seconds(trial, rows)
+    divisions, expected = 1, race.seconds(trial, rows, last=True)
     if race.data.task == REGRESSION or math.isinf(left):
         spare = (0.8 * left - expected) / max(_MORE * expected, 1e-9)
         divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // models)))
@@ -118,7 +118,7 @@ def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[Any, int]:
     fitted, failed = None, False
     try:
         with until(None if math.isinf(left) else left * models):
-            fitted = race.trained(trial.candidate.after(trial.fitted), mask, rows or race.data.n, divisions)
+            fitted = race.trained(trial.candidate.after(trial.fitted, last=True), mask, rows or race.data.n, divisions)
     except (TimeIsUp, InputError, RankError):
         if trial.fitted is None:
             raise
