@@ -72,7 +72,10 @@ class AutoKernel(BaseEstimator):
         self.best_estimator_ = found.estimators[0]
         self.estimators_, self.weights_ = found.estimators, found.weights
         self.leaderboard_ = leaderboard(found.trials, SCORES[scoring])
-        self.best_score_ = found.error if self._task == REGRESSION else 1.0 - found.error
+        judged = np.isfinite(found.error)
+        self.best_score_ = (
+            float("nan") if not judged else found.error if self._task == REGRESSION else 1.0 - found.error
+        )
         self.scoring_ = scoring
         self.model_ = blended([one.model_ for one in found.estimators], found.weights, self.comm)
         self.model_.comm = self.comm
@@ -149,7 +152,7 @@ class AutoKernelRegressor(Regressing, AutoKernel):
     leaderboard_ : list of dict
         Every candidate that was tried: `candidate`, `rows`, `score` on held-out rows, `seconds`, `ended`, `why`.
     best_score_ : float
-        Error of the best candidate on held-out rows, before it was trained on all rows.
+        Error of the best candidate on held-out rows, before it was trained on all rows; NaN if no rows could be held out.
     scoring_ : str
     model_ : KRRModel or Blend
     n_features_in_ : int
