@@ -152,7 +152,7 @@ class AutoKernelRegressor(Regressing, AutoKernel):
     leaderboard_ : list of dict
         Every candidate that was tried: `candidate`, `rows`, `score` on held-out rows, `seconds`, `ended`, `why`.
     best_score_ : float
-        Error of the best candidate on held-out rows, before it was trained on all rows; NaN if no rows could be held out.
+        Error of the best candidate on held-out rows, before it was trained on all rows; NaN if none could be held out.
     scoring_ : str
     model_ : KRRModel or Blend
     n_features_in_ : int
