@@ -26,8 +26,8 @@ from casvm.options import SVMOptions
 
 METHODS = {
     "dissmo": [], "cascade": [], "cascade 1 pass": ["--passes", "1"], "dcsvm": [], "dcfilter": [], "cpsvm": [],
-    "cpsvm soft": ["--route", "soft"], "bkmsvm": [], "fcfssvm": [], "casvm": [], "casvm all": ["--route", "all"],
-    "casvm root": ["--initial", "root"], "casvm root all": ["--initial", "root", "--route", "all"],
+    "cpsvm soft": ["--route", "soft"], "bkmsvm": [], "fcfssvm": [], "casvm": ["--route", "nearest"],
+    "casvm all": [], "casvm root": ["--initial", "root", "--route", "nearest"], "casvm root all": ["--initial", "root"],
 }  # fmt: skip
 COLUMNS = (
     "data", "tol", "method", "ranks", "accuracy %", "balanced %", "support vectors", "iterations",

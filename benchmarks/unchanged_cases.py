@@ -118,10 +118,13 @@ SVM = [
     Case("fcfssvm-sigmoid", "casvm.fcfssvm", "a9a", "--allow-overlap --kernel sigmoid --gamma 0.004 --partitions 4", 2),
     Case("fcfssvm-ratio", "casvm.fcfssvm", "ijcnn1", f"{_IJCNN1} --ratio --balanced --partitions 8", 4),
     Case("casvm-all", "casvm.casvm", "ijcnn1", f"{_IJCNN1} --route all --partitions 6", 3),
-    Case("casvm-root", "casvm.casvm", "ijcnn1", f"{_IJCNN1} --initial root --partitions 8", 4),
-    Case("casvm-float32", "casvm.casvm", "usps", f"{_USPS} --standardize --dtype float32 --partitions 2", 2),
-    Case("casvm-libsvm", "casvm.casvm", "a9a", f"{_A9A} --partitions 2 --libsvm OUT.model"),
-    Case("casvm-asygcd", "casvm.casvm", "ijcnn1", f"{_IJCNN1} --solver asygcd --partitions 4", 1),
+    Case("casvm-root", "casvm.casvm", "ijcnn1", f"{_IJCNN1} --route nearest --initial root --partitions 8", 4),
+    Case(
+        "casvm-float32", "casvm.casvm", "usps",
+        f"{_USPS} --route nearest --standardize --dtype float32 --partitions 2", 2,
+    ),
+    Case("casvm-libsvm", "casvm.casvm", "a9a", f"{_A9A} --route nearest --partitions 2 --libsvm OUT.model"),
+    Case("casvm-asygcd", "casvm.casvm", "ijcnn1", f"{_IJCNN1} --route nearest --solver asygcd --partitions 4", 1),
 ]  # fmt: skip
 
 ASYGCD = [

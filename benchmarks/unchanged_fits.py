@@ -164,7 +164,7 @@ FITS: dict[str, Fit] = {
     "SMOSVC-weights": Fit(lambda: casvm.SMOSVC(**_IJCNN1, **_THRICE, shrinking=False), "ijcnn1", weighted=True),
     "SMOSVC-linear": Fit(lambda: casvm.SMOSVC(kernel="linear"), "ijcnn1", dtype="float32"),
     "SMOSVC-precomputed": Precomputed(lambda: casvm.SMOSVC(C=32, kernel="precomputed"), "ijcnn1"),
-    "CASVC-random": Fit(lambda: casvm.CASVC(**_FOUR, route="all", **_IJCNN1), "ijcnn1"),
+    "CASVC-random": Fit(lambda: casvm.CASVC(**_FOUR, partitioner="random", **_IJCNN1), "ijcnn1"),
     "CASVC-fcfs": Fit(lambda: casvm.CASVC(**_FOUR, partitioner="fcfs", ratio=True, **_IJCNN1), "ijcnn1", weighted=True),
     "CASVC-bkm": Fit(lambda: casvm.CASVC(**_FOUR, partitioner="bkm", class_weight="balanced", **_A9A), "a9a"),
     "CASVC-kmeans": Fit(lambda: casvm.CASVC(**_FOUR, partitioner="kmeans", route="soft", **_USPS), "usps"),

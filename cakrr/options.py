@@ -73,7 +73,13 @@ def _calibrate(value: object, name: str) -> float | str:
 
 
 AUTO = ("gaussian", "matern52", "laplacian", "l1")  # kernels that "auto" chooses from
+FEW_ROWS, FOLDS = 4000, 5  # with fewer rows, so many folds: a tenth of them is too few to tell settings apart
 NEARBY = (0.5, 1.0, 2.0)  # widths that the next round of a metric tries, in units of the last choice
+
+
+def few_rows(folds: int) -> str:
+    """A sentence that explains why settings were compared on folds."""
+    return f"fewer than {FEW_ROWS:,} rows: the settings were compared on {folds} folds, not on one held-out share"
 
 
 @dataclass(frozen=True)
@@ -163,8 +169,9 @@ class RidgeOptions(Options):
         metavar="F",
     )  # fmt: skip
     cv: int | None = option(
-        None, "number of cross-validation folds used to compare the settings, instead of one held-out share",
-        checks.whole(2), report=True, group=SEARCH, only=_by_parts, metavar="FOLDS",
+        None, "number of cross-validation folds used to compare the settings, instead of one held-out share (default: "
+        f"{FOLDS} for the default widths and fewer than {FEW_ROWS:,} rows)", checks.whole(2), report=True,
+        group=SEARCH, only=_by_parts, metavar="FOLDS",
     )  # fmt: skip
     per_part: bool = option(
         False, "let every part choose its own sigma and lambda, on its own rows", checks.yes_or_no, report=True,
@@ -237,6 +244,23 @@ class RidgeOptions(Options):
         """
         check(RULES, self, method)
         return self
+
+    def folds(self, n: int) -> int:
+        """Number of folds on which the settings of a model of n rows are compared; 1 for one held-out share.
+
+        Without `cv`, the default widths are compared on :data:`FOLDS` folds if there are few rows, except if several
+        trainings share the validation rows.
+        """
+        if self.cv is not None:
+            return self.cv
+        usual = self.validation_fraction == type(self).validation_fraction and self.select == "validation"
+        default = self.default_widths and usual and not self.compares and not self.out_of_core
+        return min(FOLDS, n) if default and 1 < n < FEW_ROWS else 1
+
+    @property
+    def default_widths(self) -> bool:
+        """True if the default widths are compared, rather than those that the user gave."""
+        return self.sigma is None and self.wide
 
     @property
     def rounds(self) -> int:

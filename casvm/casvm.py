@@ -1,13 +1,13 @@
 """CA-SVM (Algorithm 5): random parts, and nothing is sent before prediction.
 
 Each rank deals its own rows to its parts at random (line 1), trains one SVM per part (line 2), and takes the mean of
-the part's rows as its centre (line 3). A new row is predicted by the model of the nearest centre (lines 4 to 9). Since
-the centres of random parts lie close to each other, ``--route all``, the mean of all decisions, is usually more
-accurate here.
+the part's rows as its centre (line 3). Since the centres of random parts lie close to each other, a new row is
+predicted by the mean of all decisions. ``--route nearest`` is the listing's own rule, the model of the nearest centre
+(lines 4 to 9), which is usually less accurate.
 
 Training takes about 2 s m nnz flops per part of m rows, with s support vectors and nnz nonzeros per row, and memory for
-this rank's rows and the kernel cache. Partitioning and training send nothing. In prediction a row is sent to one rank
-and back, or with ``--route all`` to every rank.
+this rank's rows and the kernel cache. Partitioning and training send nothing. In prediction a row is sent to every
+rank, or with ``--route nearest`` to one rank and back.
 """
 
 from casvm.methods import in_parts
@@ -17,6 +17,7 @@ METHOD = casvm = SVMMethod(
     name="casvm",
     summary="random parts of each rank's own rows; training sends nothing",
     trainer=in_parts,
+    route="all",
 )
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cacore.tuning.results import Results
 
 ROUTES = ("nearest", "soft", "all")
+AUTO = "auto"  # the route that suits the parts
 INITIAL = ("local", "root")
 UNNAMED = None  # default of a command: a grid if neither C nor gamma is given, otherwise 1 and "scale"
 UNSEARCHED = "a class, or every part, has one row only: C = 1 and gamma = scale, unless given"
@@ -55,7 +56,8 @@ class SVMOptions(DualOptions):
     """Options of a training run, besides those of the dual problem; each option's help text describes it.
 
     C and gamma may be a number, a tuple of several, or :data:`GRID`; a search chooses among them before training.
-    `partitions` None means one part per rank. `progress` is a function as :func:`cacore.progress.bar` yields it.
+    `partitions` None means one part per rank, and `route` :data:`AUTO` the method's own. `progress` is a function as
+    :func:`cacore.progress.bar` yields it.
     """
 
     C: Any = option(
@@ -89,8 +91,8 @@ class SVMOptions(DualOptions):
         None, "number of parts (default: one per rank)", checks.whole(1), estimator="n_parts", metavar="P"
     )
     route: str = option(
-        "nearest", "models that predict a row: the nearest centre's, a weighted mean of the nearest few, or the mean "
-        "of all", checks.one_of(*ROUTES), group=PARTS, choices=ROUTES,
+        AUTO, "models that predict a row: the nearest centre's, a weighted mean of the nearest few, or the mean of all",
+        checks.one_of(*ROUTES, AUTO), group=PARTS, choices=ROUTES,
     )  # fmt: skip
     initial: str = option(
         "local", "who reads the rows: each rank its own (local), or rank 0, which scatters them (root)",
@@ -150,6 +152,10 @@ class SVMOptions(DualOptions):
         )
         return replace(self, C=C, gamma=gamma, cv=None, scoring=PLAIN, quick=False)
 
+    def route_of(self, method: SVMMethod) -> str:
+        """The given route, or the one that suits the method's parts."""
+        return method.route if self.route == AUTO else self.route
+
     def checked(self, method: SVMMethod, ranks: int) -> int:
         """Check the options for `method` on this number of ranks, and return the number of parts.
 
@@ -197,6 +203,8 @@ class SVMMethod(Method):
     ----------
     partitioner : str
         A partitioner or its registered name; if empty, each rank deals its own rows to its parts at random.
+    route : {"nearest", "all"}
+        Models that predict a row by default: the nearest centre's, or the mean of all, which suits random parts.
     merge : {"", "support", "all"}
         Rows passed up a tree of merges that ends in one model: support vectors, or all rows. If empty, no tree.
     passes : int
@@ -209,6 +217,7 @@ class SVMMethod(Method):
     options: ClassVar[type] = SVMOptions
 
     partitioner: Any = ""
+    route: str = "nearest"
     merge: str = ""
     passes: int = 1
     whole: bool = False
@@ -229,7 +238,7 @@ class SVMMethod(Method):
     def defaults(self) -> Mapping[str, Any]:
         """Defaults of the command's options that differ from the declared ones."""
         searched = {} if self.one_model else {"C": UNNAMED, "gamma": UNNAMED}
-        return {"passes": self.passes, **searched}
+        return {"passes": self.passes, "route": self.route, **searched}
 
     @property
     def choices(self) -> Mapping[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from cacore.learn.options import KERNEL, PARTS, SEARCH, SOLVER, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
-from casvm.options import ROUTES, part_solver_option
+from casvm.options import AUTO, ROUTES, part_solver_option
 from casvm.rules import GRID, VALUE_RULES
 
 if TYPE_CHECKING:
@@ -65,8 +65,9 @@ class ValueOptions(DualOptions):
     C, epsilon and gamma may be a number, a tuple of several, or :data:`casvm.options.GRID`; None means not given. If
     none of them nor nu is given, all three are a grid; otherwise the missing ones are "scale". `tol` None is "scale",
     in units of the targets, if C or epsilon is "scale" or a grid, and a number otherwise. For one class, nu None is
-    :data:`NU`. `partitions` None means one part per rank, and `partitioner` None the first of :data:`PARTITIONERS`.
-    `progress` is a function as :func:`cacore.progress.bar` yields it.
+    :data:`NU`. `partitions` None means one part per rank, `partitioner` None the first of :data:`PARTITIONERS`, and
+    `route` :data:`casvm.options.AUTO` the one that suits the parts. `progress` is a function as
+    :func:`cacore.progress.bar` yields it.
     """
 
     C: Any = option(
@@ -120,8 +121,8 @@ class ValueOptions(DualOptions):
         estimator="", report=True, group=PARTS, action="store_true", exclusive=True,
     )  # fmt: skip
     route: str = option(
-        "nearest", "models that predict a row: the nearest centre's, a weighted mean of the nearest few, or the mean "
-        "of all", checks.one_of(*ROUTES), group=PARTS, choices=ROUTES,
+        AUTO, "models that predict a row: the nearest centre's, a weighted mean of the nearest few, or the mean of all "
+        "(default: nearest, or all for random parts)", checks.one_of(*ROUTES, AUTO), group=PARTS, choices=ROUTES,
     )  # fmt: skip
     solver: str = part_solver_option()
     working_set: int | None = option(
@@ -151,6 +152,14 @@ class ValueOptions(DualOptions):
         """True if C, epsilon and gamma are chosen, or at least evaluated, by cross-validation."""
         given = [getattr(self, name) for name in _SEARCHED]
         return GRID in given or any(isinstance(value, tuple) for value in given) or self.cv is not None
+
+    def route_of(self, method: ValueMethod) -> str:
+        """The given route; or the nearest centre's model, or for random parts the mean of all models."""
+        if self.route != AUTO:
+            return self.route
+        from partition.divide import named
+
+        return "nearest" if named(self.partitioner or PARTITIONERS[0]).clusters else "all"
 
     def checked(self, method: ValueMethod, ranks: int) -> int:
         """Check the options for `method` on this number of ranks, and return the number of parts.

@@ -44,11 +44,15 @@ class Algorithm:
     ----------
     balances_classes : bool
         True if the algorithm can balance every class as well as the parts' sizes: `ratio` is then a parameter.
+    clusters : bool
+        True if the rows of a part lie close to its centre, so that its model suits new rows near this centre; False for
+        random parts.
     checks : dict of str to callable
         The check of each parameter's value, by the parameter's name; see :mod:`cacore.checks`.
     """
 
     balances_classes: ClassVar[bool] = False
+    clusters: ClassVar[bool] = True
     checks: ClassVar[dict[str, Convert[object]]] = {"n_parts": whole(1)}
     ratio = False
 

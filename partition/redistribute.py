@@ -218,14 +218,20 @@ def _permute(X: Any, place: Any, done: Any, row: Any) -> None:  # pragma: no cov
 
     X: float32 or float64 (n, d), C-contiguous; place: int64 (n,); done: bool (n,), False; row: as X, (d,).
     """
+    # Number by number: for the assignment of a row, numba compiles the message of a wrong shape, which takes seconds.
+    d = row.size
     for first in range(place.size):
         if done[first]:
             continue
-        row[:] = X[first]
+        for j in range(d):
+            row[j] = X[first, j]
         i = first
         while place[i] != first:
-            X[i] = X[place[i]]
+            after = place[i]
+            for j in range(d):
+                X[i, j] = X[after, j]
             done[i] = True
-            i = place[i]
-        X[i] = row
+            i = after
+        for j in range(d):
+            X[i, j] = row[j]
         done[i] = True

@@ -48,7 +48,7 @@ def test_it_fits_or_refuses(name, parameter):
     X, y = rows()
     for value in VALUES:
         made = ESTIMATORS[name]()
-        few = {"n_parts": 2} | ({"solver": "cg"} if name == "DKRR" else {"max_time": 0.2})
+        few = {"n_parts": 2, "sigma": 1.0, "lam": 1e-3} | ({"solver": "cg"} if name == "DKRR" else {"max_time": 0.2})
         made.set_params(**{known: few[known] for known in few if known in made.get_params()})
         made.set_params(**{parameter: value})
         with warnings.catch_warnings():

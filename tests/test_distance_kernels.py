@@ -159,8 +159,8 @@ def test_two_levels(kind):
 def test_natural_widths():
     """sqrt(d), and of l1 distances d."""
     X, y = moved()
-    assert BKRR2(1, kernel="matern32").fit(X, y).sigma_ == 2.0
-    assert DKRR(kernel="l1").fit(X, y).sigma_ == 4.0
+    assert BKRR2(1, kernel="matern32", sigma=None, lam=1e-4).fit(X, y).sigma_ == 2.0
+    assert DKRR(kernel="l1", sigma=None, lam=1e-4).fit(X, y).sigma_ == 4.0
     sets = RidgeOptions(kernel="l1").coarse_grid(1000, 4)
     assert [width.sigma for width, _, _ in sets] == [2.0, 8.0]
     assert bkrr2.sigmas(4.0) == pytest.approx((1.0, 2.0, 4.0, 8.0, 16.0))

@@ -244,7 +244,7 @@ def test_auto_of_two_levels(tmp_path):
 @pytest.mark.parametrize("select", ["validation", "loo"])
 def test_natural_widths_of_auto(select):
     X, y = fast_and_slow(80)
-    model = BKRR2(1, kernel="auto", lam=[1e-4, 1e-2], select=select, random_state=0).fit(X, y)
+    model = BKRR2(1, kernel="auto", sigma=None, lam=[1e-4, 1e-2], select=select, random_state=0).fit(X, y)
     assert {row["kernel"]: row["sigma"] for row in model.grid_} == dict.fromkeys(AUTO[:3], 6**0.5) | {"l1": 6.0}
 
 

@@ -42,7 +42,7 @@ ALONE = Communicator()
 MAKERS = {
     "smo": SMOSVC, "nu": lambda **more: SMONuSVC(nu=0.3, **more),
     "parts": lambda **more: CASVC(3, partitioner="kmeans", random_state=0, **more),
-    "all": lambda **more: CASVC(3, route="all", random_state=0, **more),
+    "all": lambda **more: CASVC(3, partitioner="random", random_state=0, **more),
     "soft": lambda **more: CASVC(3, partitioner="fcfs", route="soft", random_state=0, **more),
     "parts of asygcd": lambda **more: CASVC(2, solver="asygcd", random_state=0, **more),
     "cascade": lambda **more: CascadeSVC(3, random_state=0, **more),

@@ -86,7 +86,7 @@ def test_parts_are_svcs(partitioner, k, digits):
 def test_random_parts_are_svcs():
     """All rows at the bound have support, so that the parts' rows are known: C is tiny."""
     X, y = flat_clouds(90)
-    model = CASVC(3, C=1e-3, gamma=0.5, tol=TOL, random_state=0).fit(X, y)
+    model = CASVC(3, partitioner="random", C=1e-3, gamma=0.5, tol=TOL, random_state=0).fit(X, y)
     parts = model.model_.parts
     assert model.sizes_.tolist() == [30, 30, 30]
     every = np.concatenate([part.rows for part in parts.values()])

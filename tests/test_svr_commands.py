@@ -328,8 +328,11 @@ def test_too_few_rows_to_choose(tmp_path, capsys):
 
 
 def test_random_parts_and_their_route(files, capsys):
-    run("casvm.svr", [files / "reg.h5", "--C", "1", "--partitions", "2", "--partitioner", "random"])
+    words = [files / "reg.h5", "--C", "1", "--partitions", "2", "--partitioner", "random"]
+    run("casvm.svr", [*words, "--route", "nearest"])
     assert "random parts: --route all" in flat(capsys.readouterr().out)
+    run("casvm.svr", words)
+    assert "more accurate" not in flat(capsys.readouterr().out)
 
 
 REFUSED = {

@@ -37,8 +37,8 @@ Answer = TypeVar("Answer")
 class KernelRidge(BaseEstimator):
     """Base of regressors and classifiers: common parameters, training and prediction."""
 
-    sigma: GridLike | None = None
-    lam: GridLike = 1e-4
+    sigma: GridLike | None = "auto"
+    lam: GridLike = "auto"
     kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian"
     degree: int = 3
     coef0: float = 0.0
@@ -115,9 +115,9 @@ class KernelRidge(BaseEstimator):
     def _automatic(self) -> dict[str, object]:
         """The command's grids, for parameters set to "auto"."""
         given: dict[str, object] = {}
-        if isinstance(self.sigma, str) and self.sigma == "auto":
+        if is_auto(self.sigma):
             given |= {"sigma": None, "wide": True}
-        if isinstance(self.lam, str) and self.lam == "auto":
+        if is_auto(self.lam):
             given["lam"] = self._method.lams
         return given
 
@@ -140,6 +140,11 @@ class KernelRidge(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def is_auto(value: object) -> bool:
+    """True for a parameter set to "auto", the command's grid."""
+    return isinstance(value, str) and value == "auto"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

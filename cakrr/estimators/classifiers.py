@@ -115,7 +115,7 @@ class BKRR2Classifier(RidgeInParts, RidgeClassifier):
     Attributes
     ----------
     classes_ : ndarray, shape (k,)
-    model_, sigma_, lam_, params_, grid_, sizes_, centers_, n_features_in_
+    model_, sigma_, lam_, n_parts_, params_, grid_, sizes_, centers_, n_features_in_
     metric_, feature_importances_, metric_errors_
         See :class:`cakrr.BKRR2`; the errors in `grid_` are summed over the columns.
 
@@ -168,7 +168,7 @@ class DKRRClassifier(Iterated, RidgeClassifier):
     """Classifier by the exact :class:`cakrr.DKRR`.
 
     Parameters are those of :class:`cakrr.DKRR`, plus `class_weight` and `probability`; attributes are those of
-    :class:`BKRR2Classifier`, plus `n_iter_` and `residual_` as in :class:`cakrr.DKRR`.
+    :class:`BKRR2Classifier` without `n_parts_`, plus `n_iter_` and `residual_` as in :class:`cakrr.DKRR`.
     """
 
     _method = dkrr

@@ -9,36 +9,41 @@ from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
 from cakrr.dckrr import dckrr
 from cakrr.estimators.base import Regressor
+from cakrr.fit import RidgeFit
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
-from cakrr.options import LOCAL_LAMS
 from cakrr.twolevel import twolevel
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RidgeInParts:
-    """Parameters of the methods in parts."""
+class Divided:
+    """Parameters of all methods in parts, and the number of parts that was chosen."""
 
     n_parts: int | None = field(default=None, kw_only=False)
     n_divisions: int = 1
-    select: str = "validation"
-    cv: int | None = None
-    per_part: bool = False
     route: str | None = None
+
+    def _expose(self, fitted: RidgeFit) -> None:
+        self.n_parts_ = len(fitted.sizes) // fitted.model.divisions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class OnTwoLevels:
+class RidgeInParts(Divided):
+    """Parameters of the methods in parts without a coarse model."""
+
+    select: str = "validation"
+    cv: int | None = None
+    per_part: bool = False
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OnTwoLevels(Divided):
     """Parameters of the method with a coarse model."""
 
-    n_parts: int | None = field(default=None, kw_only=False)
-    lam: GridLike = LOCAL_LAMS
     centers: GridLike | None = None
     coarse_sigma: GridLike | None = None
     coarse_lam: GridLike | None = None
     refine: int = 0
-    n_divisions: int = 1
-    route: str | None = None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -58,12 +63,13 @@ class BKRR2(RidgeInParts, Factors, Regressor):
         Number of parts, P. None means one per rank, or as many as keep a part at 8,000 rows and its matrix in memory.
     sigma : float, sequence of float, "auto" or None
         Width of the kernel: gamma = 1 / (2 sigma^2) for the Gaussian exp(-|x-z|^2 / (2 sigma^2)), and 1 / sigma for
-        "laplacian" and "l1". None means the square root of the number of features, or for "l1" their number. With a
-        sequence here or in `lam`, the pair with the smallest validation error is chosen, and the final model is trained
-        on all rows.
+        "laplacian" and "l1". "auto" compares the command's grid: five widths from 1/4 to 4 times the natural one, which
+        is the square root of the number of features, or for "l1" their number. None takes the natural one. If several
+        pairs of `sigma` and `lam` are compared, the one with the smallest validation error is chosen, and the final
+        model is trained on all rows.
     lam : float, sequence of float or "auto"
-        Ridge parameter lambda: a part of m rows solves (K + lambda m I) alpha = y. "auto", here and for `sigma`, means
-        the command's grid: five widths around the kernel's natural one, and five lambdas from 1e-7 to 1e-3.
+        Ridge parameter lambda: a part of m rows solves (K + lambda m I) alpha = y. "auto" compares the command's grid:
+        1e-7, 1e-6, 1e-5, 1e-4 and 1e-3.
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
         Or a callable ``k(A, B) -> K`` on blocks of rows, with K of shape (len(A), len(B)). The callable may be called
         from several threads at once, and its model cannot be saved. scikit-learn's names "rbf" and "poly" are accepted,
@@ -84,7 +90,9 @@ class BKRR2(RidgeInParts, Factors, Regressor):
     validation_fraction : float
         Share of each part's rows that is held out.
     cv : int or None
-        Number of cross-validation folds, instead of one held-out share; the search takes this many times longer.
+        Number of cross-validation folds, instead of one held-out share; the search takes this many times longer. None
+        means one share, or five folds for ``sigma="auto"`` and fewer than 4,000 rows, unless `validation_fraction` or
+        `select` is given, or a metric or a scaling is chosen.
     per_part : bool
         Choose `sigma` and `lam` separately for every part, on its own held-out rows; `sigma_` and `lam_` are then
         arrays.
@@ -123,6 +131,8 @@ class BKRR2(RidgeInParts, Factors, Regressor):
         ``model_.save(path)`` writes it, ``KRRModel.load(path)`` reads it.
     sigma_, lam_ : float, or ndarray, shape (P,)
         The chosen pair, or the pair of each part.
+    n_parts_ : int
+        The number of parts.
     grid_ : list of dict
         Validation error of every pair, if several were compared.
     params_ : dict
@@ -141,10 +151,11 @@ class BKRR2(RidgeInParts, Factors, Regressor):
 
     Notes
     -----
-    m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows. Training sends nothing between ranks. With a metric, the
-    search for sigma and lambda is repeated in each of the (rounds + 1) rounds, and rows are sent to their parts again.
-    Each round also sends one Allreduce of d x d numbers, or d for a diagonal metric, and takes up to 2000 m d flops per
-    part for the gradients.
+    With one pair, m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows. The default grid takes about 20 times as
+    long; with fewer than 4,000 rows, it is compared on five folds, which takes up to five times as long again. Training
+    sends nothing between ranks. With a metric, the search for sigma and lambda is repeated in each of the (rounds + 1)
+    rounds, and rows are sent to their parts again. Each round also sends one Allreduce of d x d numbers, or d for a
+    diagonal metric, and takes up to 2000 m d flops per part for the gradients.
     """
 
     _method = bkrr2
@@ -198,8 +209,8 @@ class TwoLevelKRR(OnTwoLevels, Factors, Regressor):
         Number of centres of the coarse model, M; None compares 500, 1,000 and 1,500.
     coarse_sigma, coarse_lam : float, sequence of float or None
         Width and ridge of the coarse model; None compares a small grid.
-    sigma, lam : float or sequence of float
-        Width and ridge of the parts' models; None for `sigma` compares a small grid.
+    sigma, lam : float, sequence of float or "auto"
+        Width and ridge of the parts' models; "auto" compares the command's grid.
     refine : int
         Number of conjugate gradient iterations that refine the chosen coarse model towards the exact model with its
         kernel and ridge, in which all rows are centres. Every rank then holds all rows. The parts' models learn the

@@ -12,6 +12,7 @@ from cakrr.methods.per_part import choose_per_part
 from cakrr.methods.settings import Chosen, RidgeGrid
 from cakrr.methods.soft_route import choose_soft_route, unit_of
 from cakrr.methods.task import RidgeTask
+from cakrr.options import few_rows
 from cakrr.solver.coarse import candidates
 from partition.routing import SOFT, Soft
 
@@ -48,6 +49,8 @@ def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
             _choose_pair(task, grid, first, SOFT.scaled(unit, len(task.parts.sizes)), chosen)
         if soft:
             choose_soft_route(task, first, unit, chosen)
+    if compared and task.folds > 1 and options.cv is None:
+        chosen.reasons.append(few_rows(task.folds))
     if chosen.candidates is not None:
         chosen.coarse = chosen.candidates.chosen(chosen.candidate)
         chosen.params |= chosen.candidates.facts(chosen.candidate, options.chooses_kernel)
@@ -58,7 +61,7 @@ def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
 
 def _choose_pair(task: RidgeTask, grid: RidgeGrid, first: Fold, route: Soft, chosen: Chosen) -> None:
     """Take the sigma, lambda and coarse-model candidate with the smallest error, for all parts or per part."""
-    steps = (task.options.cv or 1) * len(grid.widths) * sum(cost(rows) for _, rows in task.parts)
+    steps = task.folds * len(grid.widths) * sum(cost(rows) for _, rows in task.parts)
     advance = task.options.progress(CHOOSING, steps)
 
     def judge(fold: Fold, before: NDArray[np.float64]) -> GridErrors:
@@ -80,7 +83,9 @@ def _choose_pair(task: RidgeTask, grid: RidgeGrid, first: Fold, route: Soft, cho
     found = over_folds(judge, task, first)
     errors = found.errors
     chosen.grid = table(errors, grid.widths, grid.lams, task.options, chosen.candidates)
-    chosen.notes += left_out(found.failed, grid.widths, grid.lams)
+    # No warning for pairs that nobody asked for.
+    notes = chosen.reasons if task.options.default_widths else chosen.notes
+    notes += left_out(found.failed, grid.widths, grid.lams)
     if task.options.per_part:
         middle = choose_per_part(task, grid, found.by_part, chosen)
         if not np.isfinite(errors).any():  # no pair suits all parts: take the median part's pair for the next round

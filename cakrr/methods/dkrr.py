@@ -51,7 +51,7 @@ def fit(
         busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
     fitted = RidgeFit(
         model, np.array([run.n]), run.grid, seconds=np.array([busy.max()]), busy=busy, library_bytes=run.sent,
-        notes=run.notes + notes, errors=errors, iteration=run.iteration, reasons=reasons,
+        notes=run.notes + notes, errors=errors, iteration=run.iteration, reasons=reasons + run.reasons,
     )  # fmt: skip
     if options.scaling == "auto":
         fitted.params["scaling"] = run.prepared.scaling

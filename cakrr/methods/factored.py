@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from cakrr.methods.block_cyclic import BlockCyclicSystem, matrix_bytes
 from cakrr.methods.prepare import RidgeRows
 from cakrr.methods.solve import not_definite
 from cakrr.model import KRRModel
-from cakrr.options import RidgeOptions, Width
+from cakrr.options import RidgeOptions, Width, few_rows
 from cakrr.part import PartModel
 from cakrr.solver import refine
 
@@ -51,6 +52,7 @@ class Exact:
     ) -> None:  # fmt: skip
         self.method, self.prepared, self.options, self.comm, self.root = method, prepared, options, comm, root
         self.number: int = last.number + 1 if last else 0
+        self.fold: int | None = None
         self.sent: int = last.sent if last else 0
         if options.metric != "none" and not last:
             with comm.agreed():
@@ -59,6 +61,7 @@ class Exact:
         self.standardizer = Standardizer.with_root(prepared.standardizer, root)
         self.grid: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self.reasons: list[str] = []
         self.iteration: dict[str, Any] = {}
         self.error, self.errors = math.inf, np.zeros((1, 1, 1))
         first, self.n = comm.offset(self.X.shape[0])
@@ -96,7 +99,22 @@ class Exact:
     @property
     def held(self) -> int:
         """Number of validation rows, which are the first ones in shuffled order."""
+        if self.fold is not None:
+            return _first(self.fold + 1, self.folds, self.n) - _first(self.fold, self.folds, self.n)
         return held_out(self.n, self.options.validation_fraction if self.options.select == "validation" else 0.0)
+
+    @property
+    def folds(self) -> int:
+        """Number of folds on which the pairs are compared; 1 for one held-out share."""
+        return self.options.folds(self.n)
+
+    def _of_fold(self, fold: int) -> Exact:
+        """A copy in which the rows of this fold are the first ones in shuffled order, and are held out."""
+        one, first = copy(self), _first(fold, self.folds, self.n)
+        one.fold, one.sent = fold, 0
+        one.place = (self.place - first) % self.n
+        one.y, one.weights = np.roll(self.y, -first, axis=0), np.roll(self.weights, -first)
+        return one
 
     def choose(self) -> None:
         """Choose sigma and lambda, and set the grid's errors and notes; one reduction of the errors of all pairs."""
@@ -106,10 +124,27 @@ class Exact:
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
                 raise InputError("n_samples = 1, and a choice needs 2: one row leaves none to validate on")
-        held = self.held
-        learnt = self.place >= held
+        every = [self._of_fold(number) for number in range(self.folds)] if self.folds > 1 else [self]
+        found = [one._errors() for one in every]
+        self.sent += sum(one.sent for one in every if one is not self)
+        errors = np.average([one for one, _, _ in found], axis=0, weights=[weight for _, weight, _ in found])[None]
+        failed = np.max([one for _, _, one in found], axis=0)
+        with comm.phase("predict"):
+            _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm, self._hopeless())
+        self.notes, self.reasons = self._left_out(failed), []
+        if options.default_widths:  # no warning for pairs that nobody asked for
+            self.notes, self.reasons = [], self.notes
+        if self.folds > 1:
+            self.reasons.append(few_rows(self.folds))
+        self.width, self.lam, self.error = self.widths[s], lams[ell], float(errors[0, s, ell])
+        self.errors = errors
+        self.grid = table(errors, self.widths, lams, options)
+
+    def _errors(self) -> tuple[NDArray[np.float64], float, NDArray[np.int64]]:
+        """Mean squared errors of all pairs, shape (S, L), the rows' weight, and the pairs without a solution."""
+        options, comm, learnt = self.options, self.comm, self.place >= self.held
         with comm.phase("partition"):
-            if held:
+            if self.held:
                 X, y, weights = gather_rows(self.X[~learnt], comm), self.y, self.weights
                 places = comm.allgather(self.place[~learnt])
                 y, weights = y[places], weights[places]
@@ -117,19 +152,15 @@ class Exact:
                 X, y, weights = self.prepared.test_rows(self.standardizer)
                 X, y, weights = gather_rows(X, comm), comm.allgather(y), comm.allgather(weights)
         with comm.agreed():
-            need = 8 * len(self.widths) * len(lams) * X.shape[0] * math.prod(y.shape[1:])
+            need = 8 * len(self.widths) * len(options.lam) * X.shape[0] * math.prod(y.shape[1:])
             memory.require(need, options.memory_limit, "storing the grid's predictions", "use a smaller grid")
         predicted, failed = self._grid(learnt, Judging(X, y, weights))
         with comm.phase("predict"):
             gap = np.square((comm.allreduce(predicted) - y) / self.prepared.scale)
             if y.ndim > 1:
                 gap = gap.sum(axis=-1)
-            errors = (gap @ weights / weights.sum())[None]
-            _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm, self._hopeless())
-        self.notes = self._left_out(failed)
-        self.width, self.lam, self.error = self.widths[s], lams[ell], float(errors[0, s, ell])
-        self.errors = errors
-        self.grid = table(errors, self.widths, lams, options)
+        weight = float(weights.sum())
+        return gap @ weights / weight, weight, failed
 
     def _left_out(self, failed: NDArray[np.int64]) -> list[str]:
         """A note on the pairs without a solution."""
@@ -175,6 +206,7 @@ class Exact:
 
     def _piece(self, name: str) -> str:
         """Name of this round's piece in the checkpoint."""
+        name = name if self.fold is None else f"fold-{self.fold}-{name}"
         return self.prepared.piece(name, self.number, self.options)
 
     def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -247,3 +279,8 @@ class Exact:
             weight = None if weights is None else weights[lo:hi]
             made.parts[first + i] = PartModel(self.X[lo:hi], alpha[lo:hi], weight)
         return made
+
+
+def _first(fold: int, folds: int, n: int) -> int:
+    """Place of the first row of a fold in the shuffled order of n rows."""
+    return -(-fold * n // folds)

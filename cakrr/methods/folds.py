@@ -103,8 +103,8 @@ def over_folds(judge: Judge, task: RidgeTask, first: Fold) -> GridErrors:
 def _folds(task: RidgeTask, first: Fold) -> Iterator[Fold]:
     """Yield all folds, with one copy of the rows at a time."""
     yield first
-    for number in range(1, task.options.cv or 1):
-        parts, held = fold(task.parts, number, task.options.cv or 1)
+    for number in range(1, task.folds):
+        parts, held = fold(task.parts, number, task.folds)
         yield Fold.of(task, parts, held, name=f"fold-{number}-")
 
 
@@ -126,8 +126,8 @@ def held_rows(task: RidgeTask) -> NDArray[np.bool_]:
             raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
         if (options.cv or 0) > n:
             raise InputError(f"cv = {options.cv}: there are only {n} rows; ask for fewer folds")
-    if options.cv:
-        return fold(parts, 0, options.cv)[1]
+    if task.folds > 1:
+        return fold(parts, 0, task.folds)[1]
     if not options.compares:
         return hold_out(parts, fraction)
     held = hold_out(parts, fraction, parts["order"] < fraction * n)

@@ -84,6 +84,11 @@ class Iterative(Exact):
         """Name in the checkpoint of a piece for the chosen pair; another run, with more time, may choose another."""
         return self._piece(f"{name}-{self.width.like.kind}-{float(self.width.sigma)!r}-{float(self.lam)!r}")
 
+    @property
+    def folds(self) -> int:
+        """1: one held-out share; repeating the iterations on folds would take too long."""
+        return 1
+
     def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """See :meth:`cakrr.methods.factored.Exact._grid`: every lambda of a sigma at once."""
         lams, comm, shape = self.options.lam, self.comm, (judging.X.shape[0], *self.y.shape[1:])

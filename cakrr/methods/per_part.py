@@ -36,7 +36,7 @@ def choose_per_part(
     for part, (s, ell) in best.items():
         settings[:, part] = s, ell
         total[0] += by_part[part][s, ell]
-    every = task.options.cv or task.options.select == "loo"  # every row counts, or only held-out ones
+    every = task.folds > 1 or task.options.select == "loo"  # every row counts, or only held-out ones
     total[1] = task.parts.row_weights()[slice(None) if every else chosen.held].sum()
     with comm.phase("predict"):
         *pairs, error, weight = comm.allreduce(np.concatenate([settings.ravel(), total]))

@@ -34,7 +34,7 @@ def choose_soft_route(task: RidgeTask, first: Fold, unit: float, chosen: Chosen)
         Its `soft` and `error` are set.
     """
     routes = list(dict.fromkeys(one.scaled(unit, len(task.parts.sizes)) for one in SOFT_TRIED))
-    steps = (task.options.cv or 1) * sum(cost(rows) for _, rows in task.parts)
+    steps = task.folds * sum(cost(rows) for _, rows in task.parts)
     advance = task.options.progress("choosing the soft route", steps)
 
     def judge(fold: Fold, before: NDArray[np.float64]) -> GridErrors:

@@ -64,6 +64,11 @@ class RidgeTask:
         """Centred targets of this rank's rows in double precision, shape (n_local,) or (n_local, t)."""
         return self.parts["y"].astype(np.float64)
 
+    @cached_property
+    def folds(self) -> int:
+        """Number of folds on which the settings are compared; 1 for one held-out share."""
+        return 1 if self.method.coarse else self.options.folds(int(self.parts.sizes.sum()))
+
     @property
     def route(self) -> str:
         """The route: which models predict a row."""

@@ -102,7 +102,7 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CASVC(CollectiveSVC):
-    """Kernel SVM in parts, whose training sends nothing (Algorithm 5).
+    """Kernel SVM in parts, whose training sends nothing (Algorithm 5, by default with parts by K-means).
 
     The parameters are grouped as in ``python -m casvm.casvm --help``: common parameters (`n_parts` to `gamma`), parts
     and routing (`partitioner` to `route`), kernel and classes (`degree` to `class_weight`), parameter search (`cv` to
@@ -117,15 +117,17 @@ class CASVC(CollectiveSVC):
         As for :class:`SMOSVC`, the same for every part; "precomputed" is not available, and a callable needs
         ``solver="smo"``.
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
-        "random" is CA-SVM, "fcfs" FCFS-SVM, "bkm" BKM-SVM and "kmeans" CP-SVM. A Partitioner keeps its own
-        parameters, except `random_state` and, if it is given here, `n_parts`.
+        "kmeans" is CP-SVM, "random" CA-SVM, "fcfs" FCFS-SVM and "bkm" BKM-SVM. A Partitioner keeps its own
+        parameters, except `random_state` and, if it is given here, `n_parts`. With `comm`, each row is sent once to the
+        rank of its part, and K-means sends one Allreduce of about P x (d+1) numbers per round; "random" leaves rows on
+        their rank, and sends nothing.
     ratio : bool
         Balance every class as well as the sizes of the parts; for "fcfs" and "bkm".
-    route : {"nearest", "soft", "all"}
+    route : {"auto", "nearest", "soft", "all"}
         Models that predict a row: the model of the nearest centre; the nearest four, with decisions weighted by
-        distance; or all, with the mean decision, which suits "random". With more than two classes, the parts' shares
-        of the classes are averaged instead of decisions (:func:`cacore.svm.decision.shares`), and "all" also weights
-        by distance.
+        distance; or all, with the mean decision. With more than two classes, the parts' shares of the classes are
+        averaged instead of decisions (:func:`cacore.svm.decision.shares`), and "all" also weights by distance. "auto"
+        is "all" for random parts, whose centres lie close to each other, and "nearest" for others.
     degree, coef0, class_weight
         As for :class:`SMOSVC`; "balanced" refers to the class counts of all parts together.
     cv, scoring
@@ -193,9 +195,9 @@ class CASVC(CollectiveSVC):
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
-    partitioner: str | Partitioner = "random"
+    partitioner: str | Partitioner = "kmeans"
     solver: str = "smo"
-    route: str = "nearest"
+    route: str = "auto"
     ratio: bool = False
     per_part: bool = False
     random_state: int | np.random.RandomState | None = None
@@ -207,13 +209,18 @@ class CASVC(CollectiveSVC):
     def _trained_by(self) -> tuple[SVMMethod, dict[str, object]]:
         own = self.partitioner
         if isinstance(own, str) and own in REGISTERED:
-            return _METHODS.get(own) or replace(cpsvm, name=own, summary=f"parts by {own}", partitioner=own), {}
+            return _METHODS.get(own) or _by(own, own, REGISTERED[own].clusters), {}
         if isinstance(own, Partitioner):
-            name = type(own).__name__.lower()
-            method = replace(cpsvm, name=name, summary=f"parts by {name}", partitioner=own)
+            method = _by(type(own).__name__.lower(), own, own.clusters)
             return method, {"partitions": own.n_parts} if self.n_parts is None else {}
         need = f"choose one of {', '.join(REGISTERED)}" if isinstance(own, str) else "give a name or a Partitioner"
         raise InputError(f"partitioner {own!r}: {need}")
+
+
+def _by(name: str, partitioner: str | Partitioner, clusters: bool) -> SVMMethod:
+    """The method in parts by a partitioner that has no command."""
+    route = "nearest" if clusters else "all"
+    return replace(cpsvm, name=name, summary=f"parts by {name}", partitioner=partitioner, route=route)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -138,8 +138,8 @@ class CASVR(CollectiveSVR):
     n_parts : int or None
         Number of parts, P. None means one per rank.
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
-        "random" leaves rows on their rank. A Partitioner keeps its own parameters, except `random_state` and, if it is
-        given here, `n_parts`.
+        With `comm`, each row is sent once to the rank of its part; "random" leaves rows on their rank. A Partitioner
+        keeps its own parameters, except `random_state` and, if it is given here, `n_parts`.
     n_divisions : int
         Number of independent divisions of the rows into parts; predictions are averaged over them.
     overlap : float
@@ -159,9 +159,9 @@ class CASVR(CollectiveSVR):
         As for :class:`SMOSVR`, without "precomputed".
     solver : str
         Solver of each part: "smo", or another regression solver registered in :mod:`cacore.svm.solvers`.
-    route : {"nearest", "soft", "all"}
+    route : {"auto", "nearest", "soft", "all"}
         Models that predict a row: the model of the nearest centre; the nearest four, with predictions weighted by
-        distance; or all, with the mean prediction, which suits "random".
+        distance; or all, with the mean prediction. "auto" is "all" for random parts, and "nearest" for others.
     standardize : bool
         Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
     cache_gib : float
@@ -196,10 +196,10 @@ class CASVR(CollectiveSVR):
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
-    partitioner: str | Partitioner = "random"
+    partitioner: str | Partitioner = "kbalance"
     n_divisions: int = 1
     overlap: float = 0.0
-    route: str = "nearest"
+    route: str = "auto"
     solver: str = "smo"
     random_state: int | np.random.RandomState | None = None
 

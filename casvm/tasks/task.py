@@ -87,7 +87,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         with comm.agreed():
             P = options.checked(method, comm.size)
         task = cls(
-            method=method, options=options, P=P, route=options.route, searches=options.searches,
+            method=method, options=options, P=P, route=options.route_of(method), searches=options.searches,
             checkpoint=options.checkpoint, progress=options.progress,
         )  # fmt: skip
         with comm.phase("read"):
@@ -135,9 +135,10 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         """Resume the run in the checkpoint's directory, or begin one."""
         if self.checkpoint is None:
             return
-        facts = {name: value for name, value in vars(self.options).items() if name not in _APART}
+        facts: dict[str, Any] = {"method": self.method.name}
+        facts |= {name: value for name, value in vars(self.options).items() if name not in _APART}
         facts |= {
-            "method": self.method.name, "ranks": comm.size, "package": __version__, "features": train.X.shape[1],
+            "ranks": comm.size, "package": __version__, "features": train.X.shape[1],
             "dtype": str(train.X.dtype), "partitions": self.P, **self.facts(),
             "training rows": fingerprint(train.X, train.target(), weights, comm),
         }  # fmt: skip
@@ -158,7 +159,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         rows = self.rows.give()
         if self.divisions > 1:
             self.rows = Samples(rows.X, dict(rows.columns))
-        if not self.partitioner:
+        if not self.partitioner or self.P == 1:  # a single part keeps the order of the rows, without a copy
             return deal(rows, self.P, seed, comm)
         division = divide(self.partitioner, self.P, rows.X, comm, seed, rows.columns.get("code"), self.ratio)
         rows, division = self.widened(rows, division, comm)

@@ -32,6 +32,7 @@ class RandomPartition(Algorithm, name="random"):
     Allreduce of P x (d+1) numbers.
     """
 
+    clusters = False
     checks = Algorithm.checks | {"in_place": yes_or_no}
 
     in_place: bool = False

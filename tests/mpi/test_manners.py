@@ -45,7 +45,7 @@ ESTIMATORS = {
     "bkrr2": (lambda comm: BKRR2(n_parts=SIZE, random_state=0, comm=comm), 1),
     "twolevel": (lambda comm: TwoLevelKRR(n_parts=SIZE, centers=20, random_state=0, comm=comm), 1),
     "dkrr": (lambda comm: DKRR(random_state=0, comm=comm), 1),
-    "casvm": (lambda comm: CASVC(n_parts=SIZE, random_state=0, comm=comm), 2),
+    "casvm": (lambda comm: CASVC(n_parts=SIZE, partitioner="random", random_state=0, comm=comm), 2),
     "cpsvm": (lambda comm: CASVC(n_parts=SIZE, partitioner="kmeans", random_state=0, comm=comm), 2),
     "cascade": (lambda comm: CascadeSVC(n_parts=SIZE, random_state=0, comm=comm), 2),
     "dissmo": (lambda comm: DisSMOSVC(comm=comm), 2),

@@ -135,7 +135,7 @@ def test_each_part_is_a_regression_of_its_rows():
     X, y, _ = rows()
     mine = even(N)
     comm = Communicator(WORLD)
-    model = CASVR(R, **PARAMS, tol=1e-6, route="all", comm=comm).fit(X[mine], y[mine])
+    model = CASVR(R, **PARAMS, tol=1e-6, partitioner="random", comm=comm).fit(X[mine], y[mine])
     own = SMOSVR(**PARAMS, tol=1e-6).fit(X[mine], y[mine])
     near(model.model_.parts[RANK].predict(X, model.model_.kernel), own.predict(X), 1e-5)
     np.testing.assert_array_equal(model.support_ - mine.start, own.support_)
