@@ -98,7 +98,7 @@ class AsyGCDSVC(KernelClassifier):
     block_sizes_ : ndarray of int64, shape (T,)
         Number of rows of each thread; with "ovo", in the last pair.
     model_ : AsyGCDModel
-        ``model_.save(path)`` writes it, ``AsyGCDModel.load(path)`` reads it.
+        `save` writes it, `load` reads it.
     n_features_in_ : int
 
     Notes
@@ -114,6 +114,8 @@ class AsyGCDSVC(KernelClassifier):
     warm_start: bool = False
     random_state: int | np.random.RandomState | None = None
     verbose: bool = False
+
+    _model = AsyGCDModel
 
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.

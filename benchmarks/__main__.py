@@ -146,6 +146,8 @@ def main(argv: list[str]) -> int:
                     print(f"{name:16} {text}")
                 for name, text in SCALING.items():
                     print(f"{name:16} {text}")
+            case ["-h" | "--help"]:
+                print(__doc__.strip())
             case ["compare", before, after]:
                 return 0 if compare(Path(before), Path(after)) else 1
             case ["plot", results, out, *what] if not what or (what[0] == "--what" and len(what) == 2):

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import krr_data, svm_data
 from benchmarks.cluster.model import PRESETS, Network
-from benchmarks.cluster.programs import PROGRAMS, Program, method_only
+from benchmarks.cluster.programs import PROGRAMS, Program
 from benchmarks.cluster.timeline import Timeline, replay
 from benchmarks.generated import label
 from benchmarks.race import headline
@@ -73,7 +73,7 @@ def measured(program: Program, data: Path, args: argparse.Namespace, network: Ne
     with tempfile.TemporaryDirectory() as folder:
         report, matrix = Path(folder) / "report.json", Path(folder) / "sent.npz"
         words = ("--report", str(report), "--comm-matrix", str(matrix))
-        traces = method_only(program.virtual(data, args.ranks, args.repeats, args.memory, words))
+        traces = program.timed(data, args.ranks, args.repeats, args.memory, words)
         told: dict[str, Any] = json.loads(report.read_text())
         told["sent"] = traffic.pattern(traffic.load(matrix)).tolist()
     line = replay(traces, network)

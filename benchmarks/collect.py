@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 PHASES = ("read", "partition", "train", "predict", "total")
@@ -31,6 +31,9 @@ def row(report: dict) -> list[str]:
 
 def main() -> None:
     """Print one line per report, as Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.collect", description="Print a table of reports.")
+    parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT.json", help="a report, as --report writes it")
+    args = parser.parse_args()
     head = [
         "data",
         "method",
@@ -46,8 +49,8 @@ def main() -> None:
     ]
     print("| " + " | ".join(head) + " |")
     print("|" + "---|" * len(head))
-    for path in sys.argv[1:]:
-        print("| " + " | ".join(row(json.loads(Path(path).read_text()))) + " |")
+    for path in args.reports:
+        print("| " + " | ".join(row(json.loads(path.read_text()))) + " |")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.cluster.model import Link, Network
 from benchmarks.cluster.namespaces import Line, nodes, unavailable
-from benchmarks.cluster.programs import PHASES, PROGRAMS, Program, method_only
+from benchmarks.cluster.programs import PHASES, PROGRAMS, Program
 from benchmarks.cluster.timeline import replay
 from benchmarks.generated import MARK
 from benchmarks.race import least
@@ -85,7 +85,7 @@ def run(argv: list[str]) -> Results:
             if not data.exists():
                 generated(data, args.rows, program.package == "casvm")
             for ranks in args.ranks:
-                traces = method_only(program.virtual(data, ranks, args.repeats, args.memory))
+                traces = program.timed(data, ranks, args.repeats, args.memory)
                 with nodes(ranks, line) as (launch, environment):
                     words = (launch, environment, program, data, ranks)
                     real, busy = least(lambda words=words: seconds(*words), args.repeats, RELAY)
@@ -110,6 +110,6 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--rows", type=positive, default=4000)
     made.add_argument("--delay", type=float, default=1e-3, help="delay of each packet, in seconds")
     made.add_argument("--rate", type=float, default=12.5e6, help="bytes per second that a node may send")
-    made.add_argument("--repeats", type=positive, default=2, help="number of runs; the fastest counts")
+    made.add_argument("--repeats", type=positive, default=2, help="number of runs after a warm-up; the fastest counts")
     made.add_argument("--memory", type=float, default=4.0, help="GiB of memory per rank")
     return made

@@ -74,7 +74,7 @@ def _measured(
     name: str, program: Program, data: Path, ranks: int, rows: int, network: Network, args: argparse.Namespace
 ) -> tuple[Record, dict[str, Load]]:  # fmt: skip
     """Record of one run on virtual ranks, and the loads for extrapolation."""
-    traces = method_only(program.virtual(data, ranks, args.repeats, args.memory))
+    traces = program.timed(data, ranks, args.repeats, args.memory)
     line = replay(traces, network)
     if args.timeline is not None:
         args.timeline.mkdir(parents=True, exist_ok=True)
@@ -205,9 +205,8 @@ def parser(name: str) -> argparse.ArgumentParser:
     made.add_argument("--ranks", nargs="+", type=positive, default=few)
     rows = {"weak-scaling": 2000, "strong-scaling": 64_000, "validate": 8000}[name]
     made.add_argument("--rows", type=positive, default=rows, help="number of rows per rank (weak), or in all")
-    made.add_argument(
-        "--repeats", type=positive, default=3, help="number of runs; the smallest time of each computation counts"
-    )
+    made.add_argument("--repeats", type=positive, default=3,
+                      help="number of runs after a warm-up; the smallest time of each computation counts")  # fmt: skip
     made.add_argument("--memory", type=float, default=4.0, help="GiB of memory per rank")
     made.add_argument("--simgrid", action=argparse.BooleanOptionalAction, default=simgrid.installed(),
                       help="also run SimGrid (default: if smpirun is installed)")  # fmt: skip

@@ -110,6 +110,7 @@ class Recorder:
                     (pieces / name).unlink()
         self.run(case.ranks, *words)
         found["report"] = json.loads(report.read_text())
+        found["report"].pop("resumed", None)  # the number of pieces, which an undisturbed run does not have
         if case.resumed:
             again = {"report": found["report"], "model": hdf5(model)}
             found["resumed"] = [field.split(":")[0] for field in differences(found["undisturbed"], again, [])]

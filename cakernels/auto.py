@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,6 +17,7 @@ from cacore.data.classifier import Labelled
 from cacore.data.dataset import Dataset
 from cacore.data.regressor import Regressing
 from cacore.data.rows import Rows, RowsLike
+from cacore.data.saving import Saved
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.machine import threads
@@ -32,7 +32,7 @@ _ROWS: dict[str, Any] = {"accept_sparse": "csr", "dtype": "float64", "order": "C
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class AutoKernel(BaseEstimator):
+class AutoKernel(Saved, BaseEstimator):
     """Base of the estimators that search: parameters, training and prediction."""
 
     max_time: float | None = field(default=600.0, kw_only=False)
@@ -108,11 +108,6 @@ class AutoKernel(BaseEstimator):
     def _predicted(self, X: Rows, comm: Communicator) -> NDArray[Any]:
         """Predictions for checked rows; collective."""
         return np.asarray(self.model_.predict(X, comm))
-
-    def save(self, path: str | Path) -> None:
-        """Write the model to one HDF5 file, which ``cakernels predict`` reads; with `comm`, a collective call."""
-        with asking(self, "save") as comm:
-            self.model_.save(path, comm)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

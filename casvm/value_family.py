@@ -28,7 +28,7 @@ from casvm.methods import of_values
 from casvm.model.libsvm import export_libsvm
 from casvm.model.svr import SVRModel
 from casvm.search.regression import SCORE
-from casvm.value_options import PARTITIONERS, ValueMethod, ValueOptions
+from casvm.value_options import PARTITIONERS, UNSEARCHED, ValueMethod, ValueOptions
 
 _SMALL = ValueMethod(name="svr", summary="small problems that compile the code of all methods", trainer=of_values)
 _NUMBERS = Targets(remedy="for class labels, use python -m casvm.casvm or another classifier")
@@ -144,9 +144,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
         """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
         notes, found = list(fitted.notes), fitted.search
         if found is None and options.searches:
-            notes.append(
-                "there are too few rows to compare settings: C, epsilon and gamma that were not given are set to scale"
-            )
+            notes.append(UNSEARCHED)
         if found is not None:
             notes += at_the_end(found.axes, found.chosen)
             if found.stopped:

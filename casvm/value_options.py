@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore import checks
@@ -23,11 +23,13 @@ from casvm.rules import GRID, VALUE_RULES
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
+    from cacore.tuning.results import Results
     from partition.base import Algorithm
 
 SCALE = "scale"  # value of C, epsilon or tol: these numbers times the targets' deviation
 _SEARCHED = ("C", "epsilon", "gamma")
 SCALED = {"C": 1.0, "epsilon": 0.1, "tol": 1e-3}
+UNSEARCHED = "there are too few rows to compare settings: C, epsilon and gamma that were not given are set to scale"
 NU = 0.5  # default for one class
 PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # choices of the commands; the first is the default
 
@@ -160,6 +162,11 @@ class ValueOptions(DualOptions):
         from partition.divide import named
 
         return "nearest" if named(self.partitioner or PARTITIONERS[0]).clusters else "all"
+
+    def with_setting(self, found: Results | None) -> ValueOptions:
+        """These options with the setting that a search `found`; if it is None, C, epsilon and gamma are "scale"."""
+        chosen: dict[str, Any] = dict.fromkeys(_SEARCHED, SCALE) if found is None else found.chosen
+        return replace(self, cv=None, quick=False, **{"gamma": SCALE, **chosen})
 
     def checked(self, method: ValueMethod, ranks: int) -> int:
         """Check the options for `method` on this number of ranks, and return the number of parts.

@@ -10,6 +10,7 @@
 #     --options 'WORDS'        more words for sbatch, qsub or bsub: partition, account, ...
 #     --after JOB              begin after that job has ended
 #     --dry-run                only say what would be submitted
+#     --help                   print these lines
 # Run it from the repository. The job gets this environment; jobs/scaling.sh, run.sh and common.sh say what it sets.
 set -euo pipefail
 fail() {
@@ -20,13 +21,19 @@ fail() {
 queue='' nodes=1 per_node=2 cores='' after='' dry=''
 # What a job that submits the next one would not know: the environment carries it.
 export LIMIT=${LIMIT:-} QUEUE_OPTIONS=${QUEUE_OPTIONS:-}
-while [[ ${1:-} == --* ]]; do
+while [[ ${1:-} == -* ]]; do
   option=$1
   shift
-  if [ "$option" = --dry-run ]; then
+  case $option in
+  --dry-run)
     dry=yes
     continue
-  fi
+    ;;
+  --help | -h)
+    sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
+  esac
   value=${1-}
   [ $# -gt 0 ] || fail "$option needs a value"
   case $option in
@@ -37,7 +44,7 @@ while [[ ${1:-} == --* ]]; do
   --time) LIMIT=$value ;;
   --options) QUEUE_OPTIONS=$value ;;
   --after) after=$value ;;
-  *) fail "$option: no such option (the head of jobs/submit.sh lists them)" ;;
+  *) fail "$option: no such option (jobs/submit.sh --help lists them)" ;;
   esac
   shift
 done

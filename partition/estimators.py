@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import CommLike, collective
 from cacore.data.asking import same_fit
-from cacore.data.rows import RowsLike
+from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import check_same_names, validated
 from partition import algorithms
 from partition.base import REGISTERED, Algorithm
-from partition.routing import nearest
+from partition.routing import distances, nearest
 
 
-class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
+class Partitioner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator, Algorithm):
     """Base class of the partitioners: estimators that divide rows into parts.
 
     Parameters
@@ -85,9 +85,22 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
 
     def predict(self, X: RowsLike) -> NDArray[np.int32]:
         """Return the part whose centre is nearest to each row: 2 n P d flops."""
+        return nearest(self._rows(X), self.centers_)
+
+    def transform(self, X: RowsLike) -> NDArray[np.float64]:
+        """Return the distance of each row to each centre, shape (n, P): 2 n P d flops."""
+        return distances(self._rows(X), self.centers_)
+
+    def _rows(self, X: RowsLike) -> Rows:
+        """Checked rows for the fitted centres."""
         check_is_fitted(self)
         validated(self, X, reset=False, skip_check_array=True)
-        return nearest(self._checked(X), self.centers_)
+        return self._checked(X)
+
+    @property
+    def _n_features_out(self) -> int:
+        """Number of columns of :meth:`transform`, of which scikit-learn makes names."""
+        return len(self.centers_)
 
 
 def _estimator(algorithm: type[Algorithm]) -> type[Partitioner]:

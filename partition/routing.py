@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,21 +58,39 @@ def closest(X: Rows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.i
     -----
     2 n P d flops on all threads; memory for one block per thread.
     """
-    shift = None if is_sparse(X) else centers.mean(axis=0)
-    middle = Points(centers, shift)
     parts, squares = np.empty((X.shape[0], k), np.int32), np.empty((X.shape[0], k))
-    linear = Kernel("linear")
+
+    def keep(lo: int, hi: int, every: NDArray[np.float64]) -> None:
+        order = np.argsort(every, axis=1, kind="stable")[:, :k]
+        parts[lo:hi] = order
+        squares[lo:hi] = np.maximum(np.take_along_axis(every, order, axis=1), 0.0)
+
+    _squared(X, centers, keep)
+    return parts, squares
+
+
+def distances(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Euclidean distances of the rows to all centres, shape (n, P), as float64: 2 n P d flops on all threads."""
+    found = np.empty((X.shape[0], len(centers)))
+
+    def keep(lo: int, hi: int, every: NDArray[np.float64]) -> None:
+        np.sqrt(np.maximum(every, 0.0), out=found[lo:hi])
+
+    _squared(X, centers, keep)
+    return found
+
+
+def _squared(X: Rows, centers: NDArray[np.float64], keep: Callable[[int, int, NDArray[np.float64]], None]) -> None:
+    """Call ``keep(lo, hi, squares)`` for blocks of rows; rounding may make a squared distance negative."""
+    shift = None if is_sparse(X) else centers.mean(axis=0)
+    middle, linear = Points(centers, shift), Kernel("linear")
 
     def rows(lo: int, hi: int) -> None:
         points = Points(X[lo:hi].astype(np.float64), shift)
-        distances = points.squares[:, None] + middle.squares - 2.0 * linear.block(points, middle)
-        order = np.argsort(distances, axis=1, kind="stable")[:, :k]
-        parts[lo:hi] = order
-        squares[lo:hi] = np.maximum(np.take_along_axis(distances, order, axis=1), 0.0)
+        keep(lo, hi, points.squares[:, None] + middle.squares - 2.0 * linear.block(points, middle))
 
     widest = len(centers) if is_sparse(X) else max(centers.shape)
     for_blocks(rows, blocks(X.shape[0], max(1, _BLOCK_BYTES // (8 * widest))))
-    return parts, squares
 
 
 @dataclass(frozen=True)

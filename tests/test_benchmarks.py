@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import generated, plots, race, svm_search
+from benchmarks import collect, generated, plots, race, svm_search
 from benchmarks.results import Results
 from cacore.io import text
 
@@ -107,6 +108,15 @@ def test_rows_that_are_made(name, tmp_path, capsys):
     else:
         assert "(100)" in out
         assert float(re.findall(r"apart by (.*)", out)[0]) < 1e-4
+
+
+@pytest.mark.parametrize("main", [collect.main, lambda: sys.exit(command.main(sys.argv[1:]))])
+def test_help(main, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert "python -m benchmarks" in capsys.readouterr().out
 
 
 def test_no_picture(no_data, capsys):

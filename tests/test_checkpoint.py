@@ -103,6 +103,42 @@ def test_what_a_killed_run_left_is_removed(tmp_path):
     assert names(tmp_path / "new") == ["lock", "run.json"]
 
 
+def test_what_is_resumed(tmp_path):
+    """Finished pieces by kind, those of ranks only if all ranks have theirs; nothing of a run that begins."""
+    kept = begun(tmp_path)
+    assert kept.resumed is None
+    said = []
+
+    def again():
+        other = Checkpoint(tmp_path)
+        other.tell = said.append
+        other.open(FACTS, Communicator(), {"parts": 8, "settings": 25})
+        return other.resumed
+
+    assert again() == {}
+    for name in ("part-000000", "part-000007", "fold-1-grid-000003", "pair-0001-0002-rank000000", "alpha-rank000000",
+                 "pair-000001-rank000000", "pair-000002-unfinished-0-rank000000"):  # fmt: skip
+        kept.put(name, x=np.ones(2))
+    assert again() == {"parts": 2, "settings": 1, "search": 1, "other": 2}
+    assert Checkpoint(tmp_path)._finished(ranks=2) == {"parts": 2, "search": 1}
+    assert said == [
+        f"resumed: nothing is finished in {tmp_path}",
+        f"resumed: 2 of 8 parts, 1 of 25 settings, 1 piece of the search, 2 other pieces, from {tmp_path}",
+    ]
+
+
+def test_nested_runs_are_resumed_with_their_own_line(tmp_path):
+    for _ in range(2):
+        kept, said = Checkpoint(tmp_path), []
+        kept.tell = said.append
+        for name in ("search", "trained"):
+            inner = kept.within(name)
+            inner.open(FACTS, Communicator(), {"parts": 2})
+            inner.put(f"part-00000{len(name) % 2}", x=np.ones(2))
+    assert said == [f"resumed: 1 of 2 parts, from {tmp_path / name}" for name in ("search", "trained")]
+    assert kept.resumed == {"parts": 2}
+
+
 # -- pieces ------------------------------------------------------------------------------------
 
 

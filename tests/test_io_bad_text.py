@@ -141,11 +141,11 @@ def test_libsvm(refused, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b,y\n1,2,3\n1,oops,3\n", r"line 3, column 1 \(b\): 'oops' is not a number; encode .*categories.py"),
-        ("a,b,y\n1,2,3\n1,,3\n", r"line 3, column 1 \(b\): '' is not a number, but missing: .*categories.py"),
+        ("a,b,y\n1,2,3\n1,oops,3\n", r"line 3, column 1 \(b\): 'oops' is not a number; encode .*TargetEncoder"),
+        ("a,b,y\n1,2,3\n1,,3\n", r"line 3, column 1 \(b\): '' is not a number, but missing: .*SimpleImputer"),
         ("a,b,y\n1,2,3\n1, NA ,3\n", r"line 3, column 1 \(b\): ' NA ' is not a number, but missing: .*fill the gap"),
         ("1,2,3\n?,2,3\n", r"line 2, column 0: '\?' is not a number, but missing: remove the row or fill the gap"),
-        ("a,b,y\n1,2,3\n1,nan,3\n", r"row 1 \(line 3\), feature 1 \(b\) is nan: .*fill the gap.*categories.py"),
+        ("a,b,y\n1,2,3\n1,nan,3\n", r"row 1 \(line 3\), feature 1 \(b\) is nan: .*fill the gap.*SimpleImputer"),
         ("a,b,y\n1,2,3\n1,2,\n", r"line 3, column 2 \(y\): '' is not a number, but missing: remove the row"),
         ("a,b,y\n1,2,spam\n1,2,ham\n", r"line 2, column 2 \(y\): 'spam' is not a number; .* --binarize CLASS"),
         ("1,2,3\n1,oops,3\n", "line 2, column 1: 'oops' is not a number"),

@@ -102,6 +102,16 @@ def test_a_dry_run_submits_nothing(queue, data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_help(tmp_path):
+    queue = Queue("slurm", tmp_path)
+    done = queue.run("jobs/submit.sh", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "jobs/submit.sh [options] weak|strong DATA.h5" in done.stdout
+    assert "--ranks-per-node R" in done.stdout
+    assert not re.search("^#|set -e", done.stdout, re.MULTILINE)
+    assert queue.calls(*SUBMITTERS) == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -114,6 +124,7 @@ def test_a_dry_run_submits_nothing(queue, data, tmp_path):
         (["--time", "90", "weak", __file__], "--time 90: HH:MM:SS is wanted"),
         (["--queue", "moab", "weak", __file__], "--queue moab: slurm, pbs or lsf is wanted"),
         (["--fast", "1", "weak", __file__], "--fast: no such option"),
+        (["-n", "1", "weak", __file__], "-n: no such option"),
         (["--nodes"], "--nodes needs a value"),
     ],
 )

@@ -23,6 +23,23 @@ CENTRE = (os.environ.get("CAKERNELS_REFRAME"), shutil.which("reframe"), str(Path
 REFRAME = next((path for path in CENTRE if path and Path(path).exists()), None)
 
 
+def said(module):
+    """Every string of a module but its docstrings; of f-strings, the constant pieces."""
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    strings = (node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return [node.value for node in strings if id(node) not in alone]
+
+
+def test_messages_name_nothing_that_a_wheel_lacks():
+    """Whoever installed a wheel has the packages alone, and neither examples nor pages."""
+    modules = [path for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
+    missing = re.compile(r"\b(examples|benchmarks|tests|jobs|docs|packaging)[/.]\w|\w\.md\b")
+    found = [f"{path.relative_to(ROOT)}: {text}" for path in modules for text in said(path) if missing.search(text)]
+    assert len(modules) > 100
+    assert found == []
+
+
 def bounds(requirements):
     """Lower bounds by name."""
     parts = [re.fullmatch(r"([\w-]+)>=([\d.]+)(;.*)?", requirement) for requirement in requirements]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.data import normal_rows
+from scipy.spatial.distance import cdist
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from cacore.comm import Communicator
 from cacore.data.validation import checked_rows
@@ -52,10 +54,32 @@ def test_divides_as_fit_does(name):
     assert ours.n_iter == getattr(face, "n_iter_", 0)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_transform(name, sparse):
+    """Distances to the centres, as KMeans of scikit-learn has them: features of a pipeline, with names."""
+    X = normal_rows() + (0 if sparse else 1e6)
+    rows, make = sp.csr_matrix(X) if sparse else X, BY_NAME[name]
+    part = make(5, random_state=3)
+    D = part.fit_transform(rows)
+    expected = cdist(X, part.centers_)
+    assert D.shape == (len(X), 5)
+    np.testing.assert_allclose(D, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(D, part.transform(rows))
+    np.testing.assert_array_equal(D.argmin(axis=1), part.predict(rows))
+    assert part.get_feature_names_out().tolist() == [f"{make.__name__.lower()}{k}" for k in range(5)]
+    table = make(5, random_state=3).set_output(transform="pandas").fit(rows).transform(rows[:3])
+    assert list(table.columns) == part.get_feature_names_out().tolist()
+    with pytest.raises(NotFittedError):
+        make(5).transform(rows)
+
+
 def test_own_class():
     X = 3 * np.abs(normal_rows())
     part = Thirds(4, width=2.0, random_state=0).fit(X)
     by_name, by_instance = divide("thirds", 4, X, COMM, 0), divide(Thirds(width=2.0), 4, X, COMM, 0)
+    assert part.transform(X).argmin(axis=1).tolist() == part.predict(X).tolist()
+    assert part.get_feature_names_out().tolist() == ["thirds0", "thirds1", "thirds2", "thirds3"]
     assert by_instance.labels.tobytes() == part.labels_.tobytes() != by_name.labels.tobytes()
     assert clone(part).get_params() == {"n_parts": 4, "width": 2.0, "random_state": 0}
     with pytest.raises(InputError, match="151 parts of 150 rows"):

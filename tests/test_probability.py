@@ -118,11 +118,12 @@ def test_without_probabilities():
     """Without `probability`, there are no probabilities, as in scikit-learn."""
     X, y = clouds()
     model = SMOSVC().fit(X, y)
-    assert not hasattr(model, "predict_proba")
-    with pytest.raises(AttributeError, match="has no attribute 'predict_proba'"):
-        model.predict_proba(X)
+    for name in ("predict_proba", "predict_log_proba"):
+        assert not hasattr(model, name)
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}', .*: fit with probability=True"):
+            getattr(model, name)
     model.probability = True
-    with pytest.raises(NotFittedError, match="when fitted with probability=False"):
+    with pytest.raises(NotFittedError, match="fit with probability=True"):
         model.predict_proba(X)
     message = refusal(model.model_.probabilities, X)
     assert message == "the model has no probabilities: train it with probability=True, --probability"

@@ -6,6 +6,9 @@ import math
 import os
 import re
 import stat
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -100,6 +103,26 @@ def test_written_as_plain_json(made, tmp_path):
     assert got["seconds"] == made["seconds"]
 
 
+STARTS = """
+import json
+import time
+time.sleep(0.2)
+from cacore.run.launch import run
+for _ in range(2):
+    run(lambda comm: print(json.dumps(comm.totals()[1])), "test", argv=[])
+"""
+
+
+def test_total_begins_with_the_process():
+    """Seconds before the ranks met are a phase of the first command, and of no other one in the same process."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI_", "SLURM_"))}
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", STARTS], env=kept, capture_output=True, text=True, check=True)
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert 0.2 < first["start"] < sum(first.values()) < time.monotonic() - begun + 0.02
+    assert "start" not in second
+
+
 def test_not_written_leaves_the_old_one(tmp_path):
     (tmp_path / "r.json").write_text("old")
     with pytest.raises(TypeError):
@@ -121,6 +144,26 @@ def test_table(made, capsys, monkeypatch):
         "lambda 0.0001", "0.25", "nan", "an oracle",
     ):  # fmt: skip
         assert words in out
+
+
+@pytest.mark.parametrize("metrics", ["metrics", "metrics_without_overlap"])
+@pytest.mark.parametrize(("matrix", "said"), [
+    ([[7, 1], [0, 90]], ["[7, 1]", "[0, 90]"]),
+    ([[98765432] * 4] * 4, ["[98765432, 98765432, 98765432, 98765432]"] * 4),
+    ((np.eye(10, dtype=int) * 987 + 13).tolist(), ["in the order of the labels:", *["0.895 " * 5] * 2]),
+    ([[0] * 6, *[[k % 2, 0, 2, 0, 0, 1] for k in range(5)]],
+     ["in the order of the labels:", "- 0.000 0.500 0.000 0.000", "0.333"]),
+    ((np.eye(300, dtype=int) * 5).tolist(), ["300 classes: 1.000 to 1.000, median 1.000"]),
+])  # fmt: skip
+def test_a_confusion_matrix_in_80_columns(matrix, said, metrics, made, capsys, monkeypatch):
+    """Few classes: the matrix, a row per line; more: the recalls. No line is broken in two."""
+    monkeypatch.setenv("COLUMNS", "80")
+    report.show({**made, metrics: {"accuracy": 0.9, "confusion": matrix}}, [])
+    lines = [line.strip("│\n").split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
+    titles = [title.strip() for title, _ in lines]
+    (first,) = [k for k, title in enumerate(titles) if title.startswith(("confusion", "recall by class"))]
+    assert [" ".join(text.split()) for _, text in lines[first : first + len(said)]] == [line.strip() for line in said]
+    assert titles[first + len(said)]  # the next line is another row
 
 
 # -- progress ----------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ import scipy.sparse as sp
 from helpers.checks import limit_warning, names, near, same_content
 from helpers.data import clouds, formats, separate_clouds, smooth
 from helpers.models import asygcd, parts
+from sklearn.exceptions import NotFittedError
 
 from asygcd import AsyGCDSVC
 from cacore.errors import InputError
-from cakrr import BKRR2, KRRModel
-from casvm import SMOSVC
+from cakrr import BKRR2, DKRR, BKRR2Classifier, KRRModel
+from casvm import CASVC, CASVR, SMOSVC, SMOSVR, DisSMOSVC, DisSMOSVR, SMONuSVC, SMONuSVR, SMOOneClassSVM
 
 classes = pytest.mark.parametrize("k", [2, 3])
 
@@ -45,6 +46,40 @@ def checked(estimator, folder, T):
     np.testing.assert_array_equal(loaded.predict(T), estimator.predict(T))
     np.testing.assert_array_equal(loaded.decision_function(T), estimator.decision_function(T))
     return loaded
+
+
+ESTIMATORS = {
+    **dict.fromkeys((SMOSVC(), SMONuSVC(), CASVC(2), DisSMOSVC(), AsyGCDSVC(threads=1)), "labels"),
+    **dict.fromkeys((SMOSVR(), SMONuSVR(), CASVR(2), DisSMOSVR(), DKRR(), BKRR2(n_parts=2)), "numbers"),
+    SMOOneClassSVM(): "nothing",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda one: type(one).__name__)
+def test_estimators_save_and_load(estimator, tmp_path):
+    """What is loaded predicts what the estimator does; no estimator without a fit has a file."""
+    X, y = clouds(60)
+    y = {"labels": LABELS["words"][y], "numbers": X[:, 0] + y, "nothing": None}[ESTIMATORS[estimator]]
+    with pytest.raises(NotFittedError):
+        estimator.save(tmp_path / "m.h5")
+    assert names(tmp_path) == []
+    expected = estimator.fit(X, y).predict(X)
+    assert estimator.save(tmp_path / "m.h5") is None
+    loaded = type(estimator).load(tmp_path / "m.h5")
+    assert type(loaded) is type(estimator.model_)
+    np.testing.assert_array_equal(loaded.predict(X), expected)
+
+
+def test_ridge_classifiers_save_a_model_of_outputs(tmp_path):
+    """They have no `load`, for its predictions would not be theirs."""
+    X, y = clouds(60)
+    estimator = BKRR2Classifier(n_parts=2).fit(X, LABELS["words"][y])
+    estimator.save(tmp_path / "m.h5")
+    model = KRRModel.load(tmp_path / "m.h5")
+    np.testing.assert_array_equal(model.labels(model.predict(X)), estimator.predict(X))
+    assert not hasattr(estimator, "load")
+    with pytest.raises(InputError, match=r"m\.h5: .*svm"):
+        SMOSVC.load(tmp_path / "m.h5")
 
 
 # -- saved and loaded ----------------------------------------------------------------------------
@@ -163,6 +198,8 @@ ROWS = """
 import sys
 import numpy as np
 import scipy.sparse as sp
+from sklearn.exceptions import NotFittedError
+
 from asygcd import AsyGCDSVC
 from casvm import CASVC
 from cacore.errors import InputError

@@ -168,11 +168,17 @@ def test_checkpoint(inputs, tmp_path, monkeypatch):
     assert third["metrics"] == first["metrics"]
 
 
-def test_checkpoint_of_a_sparse_run(inputs, tmp_path):
+def test_checkpoint_of_a_sparse_run(inputs, tmp_path, capsys):
     words = [inputs / "train", "--partitions", "3", "--checkpoint", tmp_path / "kept", "--model"]
     for name in ("first.h5", "second.h5"):
-        run("casvm.fcfssvm", [*words, tmp_path / name, "--quiet"])
+        run("casvm.fcfssvm", [*words, tmp_path / name, "--report", tmp_path / f"{name}.json"])
+        resumed, out = read(tmp_path / f"{name}.json").get("resumed"), capsys.readouterr().out
+        assert resumed == (None if name == "first.h5" else {"parts": 3, "search": 6})
+        line = f"resumed: 3 of 3 parts, 6 pieces of the search, from {tmp_path / 'kept'}\n"
+        assert (line in out) == (resumed is not None)
     assert (tmp_path / "first.h5").read_bytes() == (tmp_path / "second.h5").read_bytes()
+    run("casvm.fcfssvm", [*words, tmp_path / "third.h5", "--quiet"])
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

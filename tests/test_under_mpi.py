@@ -201,7 +201,7 @@ def test_input_error_of_one_rank(mpiexec, train):
     done = mpiexec(3, "-m", "cakrr.bkrr2", train.name, cwd=train.parent)
     assert done.stderr.splitlines() == [
         "cakrr.bkrr2: train.h5 (train): row 89, feature 1 is nan: "
-        "remove the row or fill the gap, as examples/categories.py does"
+        "remove the row or fill the gap, for example with scikit-learn's SimpleImputer"
     ]
     assert (done.returncode, done.stdout) == (2, "")
 

@@ -16,7 +16,7 @@ from helpers.data import write_hdf5
 
 from benchmarks import race
 from benchmarks.__main__ import compare, main
-from benchmarks.cluster import exact, simgrid
+from benchmarks.cluster import exact, programs, simgrid
 from benchmarks.cluster.company import company
 from benchmarks.cluster.extrapolate import at, fitted, loads
 from benchmarks.cluster.model import LONG_ALLREDUCE, PRESETS, Link, Network, summary
@@ -236,6 +236,23 @@ def test_simgrid_shares_cores():
     network = replace(PRESETS["aries"], ranks_per_node=4, cores_per_node=2)
     traces = [[step(0.1 * (rank + 1), "barrier", 0), step(0.1)] for rank in range(4)]
     assert simgrid.predicted(traces, network) == pytest.approx(replay(traces, network).end, rel=0.02)
+
+
+def test_the_first_run_is_not_timed(monkeypatch):
+    """Whatever the repeats: it compiles. Runs of 9, 1 and 2 s stand in for a program."""
+    runs = iter([9.0, 1.0, 2.0, 9.0, 3.0])
+
+    class Clocked:
+        def __init__(self, ranks):
+            pass
+
+        def run(self, work):
+            return [[Step("train", next(runs), "", None, -1)]]
+
+    monkeypatch.setattr(programs, "World", Clocked)
+    for repeats, seconds in ((2, 1.0), (1, 3.0)):
+        ((one,),) = PROGRAMS["bkrr2"].timed(Path("none.h5"), 1, repeats, 1.0)
+        assert one.seconds == seconds
 
 
 # -- a slow line --------------------------------------------------------------------------------------

@@ -63,6 +63,14 @@ class Program:
 
         return least([World(ranks).run(work) for _ in range(repeats)])
 
+    def timed(self, data: Path, ranks: int, repeats: int, limit: float, words: Sequence[str] = ()) -> list[Trace]:
+        """Trace of every virtual rank, as :meth:`virtual` has it, restricted to the method.
+
+        One more run comes first and is not counted: it compiles, and fetches fresh memory.
+        """
+        self.virtual(data, ranks, 1, limit, words)
+        return method_only(self.virtual(data, ranks, repeats, limit, words))
+
     def real(self, data: Path, ranks: int) -> dict[str, Any]:
         """Run under mpiexec and return the report."""
         with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,7 @@ class Ledger:
     Attributes
     ----------
     seconds : dict of str to float
-        Wall-clock seconds of this rank in each phase.
+        Wall-clock seconds of this rank in each phase. In a command, `start` is the time of the process before.
     mpi_seconds : dict of str to float
         Seconds of these inside MPI calls, including waits for other ranks.
     """

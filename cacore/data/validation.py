@@ -23,10 +23,8 @@ from cacore.data.standardize import Standardizer
 from cacore.data.stored import StoredRows, is_stored
 from cacore.errors import InputError
 
-ENCODE = (
-    "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder, as examples/categories.py does"
-)
-FILL = "fill the gap with scikit-learn's SimpleImputer, as examples/categories.py does, or leave the row out"
+ENCODE = "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder"
+FILL = "fill the gap with scikit-learn's SimpleImputer, or leave the row out"
 _LETTERS = {"int": "i", "uint": "u", "bool": "b", "boolean": "b"}  # numpy's for types of columns; others count as "f"
 # Type names of text and categories in pandas, polars and Arrow.
 _TEXT = r"categor|enum|str$|string|large_string|utf8|dictionary"

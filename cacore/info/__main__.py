@@ -48,6 +48,7 @@ def inspect(job: Job, comm: Communicator, known: list[str]) -> dict[str, Any]:
         "messages": sent,
         "scalapack": facts.scalapack(),  # last, because the libraries it loads stay loaded
         "faults": [*known, *faults.of(everyone, comm)],
+        "notes": faults.notes(everyone),
         "seconds": perf_counter() - begin,
     }
 
@@ -65,7 +66,11 @@ def _show(made: dict[str, Any], job: Job) -> None:
             report.show_rows(title, table.rows(made))
         for line in made["faults"]:
             print(f"WRONG: {line}")
-        if not made["faults"] and not job.quiet:
+        if job.quiet:
+            return
+        for line in made["notes"]:
+            print(f"Note: {line}")
+        if not made["faults"]:
             print("All is well.")
 
 

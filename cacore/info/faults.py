@@ -1,4 +1,4 @@
-"""Faults of an installation or of the way a job was started: one line each, with the remedy."""
+"""Faults of an installation or of the way a job was started, and notes: one line each, with the remedy."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ class Sharers:
         self.ranks += other.ranks
         self.cores |= other.cores
 
+    @property
+    def threads(self) -> int:
+        """Threads of all ranks."""
+        return sum(rank.threads for rank in self.ranks)
+
+    @property
+    def fill_the_machine(self) -> bool:
+        """True if only fewer ranks would help: each has one thread, and together they have all cores of the machine."""
+        return all(rank.threads == 1 for rank in self.ranks) and len(self.cores) == self.ranks[0].node_cores
+
 
 def sharers(ranks: list[Rank]) -> list[Sharers]:
     """Group the ranks by the cores they share; groups are ordered by their lowest rank."""
@@ -44,11 +54,26 @@ def of(ranks: list[Rank], comm: Communicator) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def notes(ranks: list[Rank]) -> list[str]:
+    """Lines about ranks that are slower than they could be, although nothing is wrong; the same on all ranks."""
+    return [
+        f"{_shared(group)}, all that the machine has: that is slower, not wrong; fastest with at most "
+        f"{counted(len(group.cores), 'rank')}"
+        for group in sharers(ranks)
+        if group.threads > len(group.cores) and group.fill_the_machine
+    ]
+
+
+def _shared(group: Sharers) -> str:
+    """Host, threads, ranks and cores of a group with more threads than cores."""
+    ranks, cores = counted(len(group.ranks), "rank"), counted(len(group.cores), "core")
+    return f"{group.ranks[0].host}: {counted(group.threads, 'thread')} of {ranks} share {cores}"
+
+
 def _of_cores(group: Sharers) -> Iterator[str]:
     """Faults of a group: ranks bound to one core by mistake, or more threads than cores."""
     one, count, cores = group.ranks[0], len(group.ranks), len(group.cores)
-    used = sum(rank.threads for rank in group.ranks)
-    if used <= cores:
+    if group.threads <= cores or group.fill_the_machine:
         return
     if cores == 1 < min(count, one.node_cores):
         yield (
@@ -60,7 +85,7 @@ def _of_cores(group: Sharers) -> Iterator[str]:
         remedy = f"start at most {cores} ranks there, or ask for more cores (srun --cpus-per-task)"
     else:
         remedy = f"leave --threads away, or give at most --threads {max(1, cores // count)}"
-    yield f"{one.host}: {used} threads of {counted(count, 'rank')} share {counted(cores, 'core')}: {remedy}"
+    yield f"{_shared(group)}: {remedy}"
 
 
 def _of_slurm(comm: Communicator) -> Iterator[str]:

@@ -7,9 +7,11 @@ import fcntl
 import json
 import os
 import platform
+import re
 import time
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,18 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.errors import InputError, OutputError
 from cacore.files import replacing
+from cacore.io.words import counted
 
 SCHEMA = "cakernels-checkpoint/2"
 _FACTS, _LOCK = "run.json", "lock"
 _UNFINISHED = ".part"
+_KINDS = {  # of pieces, by their names
+    r"part-\d+": "parts", r"(?:[a-z]\w*-)?pair-\d{4}-\d{4}": "settings",
+    r"search-\d+-.+|(?:.+-)?grid-\d+": "search",
+}  # fmt: skip
+_NOUNS = {"parts": ("part", ""), "settings": ("setting", ""), "search": ("piece", " of the search"),
+          "other": ("other piece", "")}  # fmt: skip
+_OF_A_RANK, _STATE = re.compile(r"-rank\d{6}$"), re.compile(r"-(unfinished-\d|[ab])-rank\d{6}$")
 
 
 class Checkpoint:
@@ -36,33 +46,46 @@ class Checkpoint:
     path : Path
     failure : OutputError or None
         First error of this rank in saving a piece, if any; the run continues without that piece.
+    resumed : dict of str to int, or None
+        On rank 0, numbers of finished pieces by kind when a run was resumed, those of nested runs included; None for a
+        run that begins.
+    tell : callable or None
+        Called on rank 0 with one line that says what is resumed.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.failure: OutputError | None = None
+        self.resumed: Counter[str] | None = None
+        self.tell: Callable[[str], None] | None = None
         self._lock: weakref.finalize[[int], Checkpoint] | None = None
         self._outer: Checkpoint | None = None
         if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(f"{self.path}: is a file; --checkpoint needs a directory")
 
-    def open(self, facts: dict[str, object], comm: Communicator) -> None:
+    def open(
+        self, facts: dict[str, object], comm: Communicator, expected: Mapping[str, int] | None = None
+    ) -> None:  # fmt: skip
         """Resume the run that `facts` describe, or begin it; collective.
 
+        `expected` has the number of pieces of a whole run, by kind, where it is known; see :attr:`resumed`.
         All ranks raise an InputError if the directory cannot be made, is used by another process (which it names), or
         belongs to another run (it names the first fact that differs). A damaged piece is an InputError as well. The
         ranks share the work of reading all pieces here for this check alone, so that no rank fails later by itself.
         """
         known = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
         with comm.agreed():
-            if comm.rank == 0:
-                self._begin(known)
+            again = comm.rank == 0 and self._begin(known)
         comm.barrier()
         with comm.agreed():
             for path in sorted(self.path.glob("*.npz"))[comm.rank :: comm.size]:
                 self.get(path.stem)
+        with comm.agreed():
+            if again:
+                self._say(self._finished(comm.size), expected or {})
 
-    def _begin(self, facts: dict[str, object]) -> None:
+    def _begin(self, facts: dict[str, object]) -> bool:
+        """Make or check the directory; True if there was a run before."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -79,6 +102,33 @@ class Checkpoint:
         if known is None:
             with replacing(self.path / _FACTS, suffix=_UNFINISHED) as temporary:
                 temporary.write_text(json.dumps(facts, indent=1) + "\n")
+        return known is not None
+
+    def _finished(self, ranks: int) -> Counter[str]:
+        """Numbers of finished pieces by kind; one whose ranks each save a share counts if all shares are here."""
+        names = [path.stem for path in self.path.glob("*.npz") if not _STATE.search(path.stem)]
+        shares = Counter(_OF_A_RANK.sub("", name) for name in names if _OF_A_RANK.search(name))
+        whole = [name for name in names if not _OF_A_RANK.search(name)]
+        whole += [name for name, count in shares.items() if count == ranks]
+        kinds = (next((kind for form, kind in _KINDS.items() if re.fullmatch(form, name)), "other") for name in whole)
+        return Counter(kinds)
+
+    def _say(self, finished: Counter[str], expected: Mapping[str, int]) -> None:
+        """Record what is resumed, here and in the enclosing checkpoint, and tell it."""
+        outer: Checkpoint | None = self
+        while outer is not None:
+            outer.resumed = (outer.resumed or Counter()) + finished
+            outer = outer._outer
+        if self.tell is None:
+            return
+        each = []
+        for kind, (noun, more) in _NOUNS.items():
+            if kind in expected and finished[kind]:
+                each.append(f"{finished[kind]:,} of {counted(expected[kind], noun)}{more}")
+            elif finished[kind]:
+                each.append(f"{counted(finished[kind], noun)}{more}")
+        self.tell(f"resumed: {', '.join(each)}, from {self.path}" if each else
+                  f"resumed: nothing is finished in {self.path}")  # fmt: skip
 
     def _refuse_others(self) -> None:
         """Raise an InputError if the directory has files but is not a checkpoint."""
@@ -148,7 +198,7 @@ class Checkpoint:
     def within(self, name: str) -> Checkpoint:
         """Checkpoint of a nested run, in a subfolder; its failures also count as failures of this one."""
         inner = type(self)(self.path / name)
-        inner._outer = self
+        inner._outer, inner.tell = self, self.tell
         return inner
 
     def fail(self, error: OutputError) -> None:

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Remedies for a cell that is not a number. A row whose target is missing can only be removed.
-FILL = "remove the row or fill the gap, as examples/categories.py does"
-ENCODE = "encode categories as numbers first, as examples/categories.py does"
+FILL = "remove the row or fill the gap, for example with scikit-learn's SimpleImputer"
+ENCODE = "encode categories as numbers first, for example with scikit-learn's TargetEncoder or OneHotEncoder"
 
 
 def as_number(word: str | float) -> float | None:

@@ -53,7 +53,8 @@ class GivenKernel(Kernel):
     def stored(self) -> dict[str, Any]:
         """Refuse to be stored: a file cannot hold a function."""
         raise InputError(
-            f"a model of {self.name} cannot be written to a file: pickle it, or declare the kernel, see CONTRIBUTING.md"
+            f"a model of {self.name} cannot be written to a file: pickle it, or declare the kernel, as "
+            "cacore/kernels/functions.py does"
         )
 
     def block(self, A: Points, B: Points, out: NDArray[np.floating] | None = None) -> NDArray[np.floating]:

@@ -106,7 +106,7 @@ KINDS: dict[str, KernelKind] = {}  # the registered kernels by name
 
 
 def _unknown(t: Any, gamma: float, coef0: float, degree: int) -> Any:
-    raise InputError("a callable kernel has no derivative: declare the kernel, see CONTRIBUTING.md")
+    raise InputError("a callable kernel has no derivative: declare the kernel, as cacore/kernels/functions.py does")
 
 
 GIVEN = KernelKind("callable", "k(x, z)", PRODUCT, None, _unknown)  # stands for the caller's own kernel; not registered

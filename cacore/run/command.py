@@ -61,6 +61,8 @@ def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicat
         folder = None if kept is None else kept.path
         _check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm)
         _check_rows(job.data, job.test, comm=comm)
+    if kept is not None and not job.quiet:
+        kept.tell = _tell
     compiled(lambda: _warm_up(family, job.dtype, options), comm, not job.quiet)
     from cacore.run import reading, report
 
@@ -78,10 +80,16 @@ def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicat
     made = report.build(
         method.name, comm, data=data | tested.pop("data", {}), metrics=tested.pop("metrics", {}),
         partition_sizes=fitted.sizes, **tested, **family.report(method, fitted, options, job),
+        resumed=None if kept is None else kept.resumed,
     )  # fmt: skip
     if "metric" in made and columns.features:
         made["metric"]["names"] = list(columns.features)
     _write(method, family, job, options, fitted, made, notes, comm)
+
+
+def _tell(line: str) -> None:
+    with printing():
+        print(line)
 
 
 def _write(
@@ -89,6 +97,8 @@ def _write(
     notes: list[str], comm: Communicator,
 ) -> None:  # fmt: skip
     """Write model, other files and table; if one cannot be written, the others still are. Collective."""
+    from cacore.run import report
+
     unwritten = Unwritten()
     with unwritten, comm.agreed():
         kept = vars(options).get("checkpoint")
@@ -99,14 +109,16 @@ def _write(
         from cacore.traffic import collect
 
         traffic = collect(comm, method.name)  # before what follows is sent
-    if job.model is not None:
+    with comm.phase("write"):
+        if job.model is not None:
+            with unwritten:
+                save_model(fitted.model, job.model, comm)
         with unwritten:
-            save_model(fitted.model, job.model, comm)
-    with unwritten:
-        family.save(fitted, job)
-    with unwritten, comm.agreed():
-        if traffic is not None and job.comm_matrix is not None:
-            traffic.save(job.comm_matrix)
+            family.save(fitted, job)
+        with unwritten, comm.agreed():
+            if traffic is not None and job.comm_matrix is not None:
+                traffic.save(job.comm_matrix)
+    made["seconds"] = report.seconds(comm)  # with those of the files
     with unwritten, comm.agreed():
         if job.plot is not None and comm.rank == 0:
             notes = [*notes, *_draw(job.plot, method, family, options, fitted, made)]
@@ -240,6 +252,7 @@ def predict(
     if job.output is not None:
         with comm.phase("write"):
             predictions.write(job.output, family.predictions(model, answers, job.decisions), comm)
+    made["seconds"] = report.seconds(comm)  # with those of the file
     with comm.agreed():
         if comm.rank == 0:
             _report(job, made)

@@ -12,10 +12,14 @@ from cacore.comm import Communicator, launched, launched_rank, world
 from cacore.errors import InputError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
+from cacore.machine import process
 from cacore.progress import spinner
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
+
+
+_counted = False  # True if a command of this process has counted the process' start
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -55,6 +59,7 @@ def run(
     try:
         try:
             comm = comm if comm is not None else ranks(sys.argv[1:] if argv is None else argv)
+            _count_start(comm)
             with comm.guard():
                 work(comm)
                 comm.free()
@@ -71,6 +76,14 @@ def run(
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
         sys.exit(130)
+
+
+def _count_start(comm: Communicator) -> None:
+    """Charge the time before the ranks met to the phase `start`; only the first command of a process waited for it."""
+    global _counted
+    if not _counted:
+        comm.seconds["start"] = process.age()
+    _counted = True
 
 
 def ranks(words: list[str]) -> Communicator:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SCHEMA = "cakernels-report/1"
+_MATRIX, _RECALLS = 4, 50  # most classes of which the table shows the confusion matrix, and the recall of each
 
 
 def build(
@@ -46,12 +47,10 @@ def build(
 
     `further` fields are written under their names, unless they are empty.
     """
-    counted, seconds = comm.totals()
-    total = np.array([sum(comm.seconds.values())])
+    counted, _ = comm.totals()
     inside = np.array([comm.mpi_seconds.get(phase, 0.0) for phase in counted])
     with comm.uncounted():
         inside = comm.allreduce(inside) / comm.size
-        seconds["total"] = float(comm.allreduce(total, "max")[0])
         peaks = comm.allgather(np.array([memory.peak_rss_mib()]))
         counts = comm.allgather(np.array([threads.current()]))
         library = int(comm.allreduce(np.array([library_bytes]))[0])
@@ -77,13 +76,21 @@ def build(
         **{name: value for name, value in further.items() if value},
         "metrics": metrics,
         **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
-        "seconds": seconds,
+        "seconds": seconds(comm),
         "comm": traffic,
         **({"volume": volume} if volume else {}),
         "solver": {**empty, **(solver or {}), **({} if busy is None else _balance(busy))},
         "memory": {"peak_rss_mib": [round(float(peak), 1) for peak in peaks]},
         "environment": environment(comm),
     }
+
+
+def seconds(comm: Communicator) -> dict[str, float]:
+    """Seconds of the slowest rank so far, by phase and in all; collective, and its own messages are not counted."""
+    _, found = comm.totals()
+    with comm.uncounted():
+        found["total"] = float(comm.allreduce(np.array([sum(comm.seconds.values())]), "max")[0])
+    return found
 
 
 def _balance(busy: NDArray[np.float64]) -> dict[str, Any]:
@@ -184,14 +191,32 @@ def _errors(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Lines about the metric that was learned, the errors, intervals and probabilities."""
     if "metric" in report:
         yield "metric", _metric(report["metric"])
-    for name, value in report["metrics"].items():
-        yield name.replace("_", " "), _short(value)
+    yield from _metrics(report["metrics"])
     if "intervals" in report:
         yield "intervals", _intervals(report["intervals"])
     if "probability" in report:
         yield "probabilities", _probability(report["probability"])
-    for name, value in report.get("metrics_without_overlap", {}).items():
-        yield f"{name.replace('_', ' ')} without overlap", _short(value)
+    for name, value in _metrics(report.get("metrics_without_overlap", {})):
+        yield f"{name} without overlap", value
+
+
+def _metrics(metrics: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in metrics.items():
+        yield _confusion(value) if name == "confusion" else (name.replace("_", " "), _short(value))
+
+
+def _confusion(matrix: list[list[int]]) -> tuple[str, str]:
+    """The matrix for few classes, else the recall of each, in lines that 80 columns hold."""
+    if len(matrix) <= _MATRIX:
+        return "confusion", "\n".join(map(str, matrix))
+    recalls = [row[k] / sum(row) if sum(row) else None for k, row in enumerate(matrix)]
+    if len(matrix) > _RECALLS:
+        known = [recall for recall in recalls if recall is not None] or [math.nan]
+        text = f"{len(matrix):,} classes: {min(known):.3f} to {max(known):.3f}, median {np.median(known):.3f}"
+        return "recall by class", text
+    words = ["    -" if recall is None else f"{recall:.3f}" for recall in recalls]
+    lines = [" ".join(words[k : k + 5]) for k in range(0, len(words), 5)]
+    return "recall by class", "\n".join(["in the order of the labels:", *lines])
 
 
 def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:

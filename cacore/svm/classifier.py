@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import update_wrapper
+from types import MethodType
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.data.classifier import ROWS, Labelled
 from cacore.data.rows import Rows, RowsLike
+from cacore.data.saving import Loaded
 from cacore.data.validation import validated
+from cacore.errors import InputError
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.forms import check_form
 from cacore.tuning.grid import GridLike
@@ -26,7 +29,7 @@ Told = TypeVar("Told")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KernelMachine(BaseEstimator):
+class KernelMachine(Loaded, BaseEstimator):
     """Parameters of the kernel and of the solver, and checks of the rows passed to `predict`."""
 
     kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian"
@@ -49,11 +52,35 @@ class KernelMachine(BaseEstimator):
         return tags
 
 
-def _is_asked(estimator: Probabilistic) -> bool:
-    """True if the estimator has probabilities; otherwise an AttributeError, as `available_if` expects."""
-    if check_form(estimator.probability, "probability =") is None:
-        raise AttributeError("predict_proba is not available when probability=False")
-    return True
+NEEDED = "is not available without probabilities: fit with probability=True"
+
+
+class OnRequest:
+    """Decorator of a method that estimators have only if their parameter `probability` asks for it.
+
+    Like scikit-learn's `available_if`, which has no place for the remedy: its message always reads "This 'SMOSVC' has
+    no attribute 'predict_proba'".
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        update_wrapper(self, method)  # type: ignore[arg-type]
+
+    def __get__(self, estimator: Probabilistic | None, owner: type) -> Callable[..., Any]:
+        if estimator is None:
+            return self._method
+        name = self._method.__name__
+        if not _asks(estimator):
+            raise AttributeError(f"This {owner.__name__!r} has no attribute {name!r}, which {NEEDED}")
+        return MethodType(self._method, estimator)
+
+
+def _asks(estimator: Probabilistic) -> bool:
+    """True if the parameter `probability` asks for probabilities; False also if its value is invalid."""
+    try:
+        return check_form(estimator.probability, "probability =") is not None
+    except InputError:
+        return False
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -62,7 +89,7 @@ class Probabilistic(BaseEstimator):
 
     probability: bool | str = False
 
-    @available_if(_is_asked)  # type: ignore[untyped-decorator]
+    @OnRequest
     def predict_proba(self, X: RowsLike) -> NDArray[np.float64]:
         """Probabilities for `X`, shape (n, k), in the order of `classes_`; with `comm`, a collective call.
 
@@ -71,7 +98,7 @@ class Probabilistic(BaseEstimator):
         self._fitted_calibrator()
         return self._probabilities(X)
 
-    @available_if(_is_asked)  # type: ignore[untyped-decorator]
+    @OnRequest
     def predict_log_proba(self, X: RowsLike) -> NDArray[np.float64]:
         """Logarithms of :meth:`predict_proba`."""
         with np.errstate(divide="ignore"):
@@ -96,7 +123,7 @@ class Probabilistic(BaseEstimator):
     def _fitted_calibrator(self) -> Calibrator:
         check_is_fitted(self, "model_")
         if self.model_.calibrator is None:
-            raise NotFittedError("predict_proba is not available when fitted with probability=False")
+            raise NotFittedError(f"predict_proba {NEEDED}")
         calibrator: Calibrator = self.model_.calibrator
         return calibrator
 

@@ -20,6 +20,7 @@ from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
 from cacore.data.resolution import check_given
 from cacore.data.rows import Rows, RowsLike
+from cacore.data.saving import Loaded, Saved
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -34,7 +35,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KernelRidge(BaseEstimator):
+class KernelRidge(Saved, BaseEstimator):
     """Base of regressors and classifiers: common parameters, training and prediction."""
 
     sigma: GridLike | None = "auto"
@@ -148,10 +149,12 @@ def is_auto(value: object) -> bool:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Regressor(Regressing, KernelRidge):
+class Regressor(Regressing, Loaded, KernelRidge):
     """Base of the regressors: one or several targets, with standard deviations and intervals."""
 
     calibrate: float | str | None = None
+
+    _model = KRRModel
 
     @overload
     def predict(self, X: RowsLike, return_std: Literal[False] = False) -> NDArray[np.float64]: ...

@@ -115,7 +115,9 @@ class BKRR2Classifier(RidgeInParts, RidgeClassifier):
     Attributes
     ----------
     classes_ : ndarray, shape (k,)
-    model_, sigma_, lam_, n_parts_, params_, grid_, sizes_, centers_, n_features_in_
+    model_ : KRRModel
+        `save` writes it. ``KRRModel.load(path)`` reads it; its `predict` returns outputs, and `labels` their labels.
+    sigma_, lam_, n_parts_, params_, grid_, sizes_, centers_, n_features_in_
     metric_, feature_importances_, metric_errors_
         See :class:`cakrr.BKRR2`; the errors in `grid_` are summed over the columns.
 

@@ -128,7 +128,7 @@ class BKRR2(RidgeInParts, Factors, Regressor):
     Attributes
     ----------
     model_ : KRRModel
-        ``model_.save(path)`` writes it, ``KRRModel.load(path)`` reads it.
+        `save` writes it, `load` reads it.
     sigma_, lam_ : float, or ndarray, shape (P,)
         The chosen pair, or the pair of each part.
     n_parts_ : int

@@ -200,7 +200,8 @@ def _open_checkpoint(
         facts["coarse tried"] = [(width.sigma, Ms, lams) for width, Ms, lams in tried]
     if options.select == "test" and test is not None:
         facts["test rows"] = fingerprint(test.X, test.target(), None, comm)
-    options.checkpoint.open(facts, comm)
+    settings = len(options.widths(method, train.X.shape[1])) * len(options.lam)
+    options.checkpoint.open(facts, comm, {"parts": P, "settings": settings})
 
 
 def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:

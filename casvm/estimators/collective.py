@@ -28,7 +28,8 @@ from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
 from casvm.dissmo import dissmo
 from casvm.estimators.all_ranks import AllRanks
-from casvm.estimators.exact import expose, expose_search
+from casvm.estimators.exact import expose
+from casvm.estimators.one_process import expose_search
 from casvm.fcfssvm import fcfssvm
 from casvm.fit import SVMFit
 from casvm.model.model import SVMModel
@@ -52,6 +53,7 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
     comm: CommLike = None
 
     _method: ClassVar[SVMMethod]
+    _model = SVMModel
 
     def _trained_by(self) -> tuple[SVMMethod, dict[str, object]]:
         """The method, and options that are not set by the parameter of the same name."""

@@ -22,7 +22,7 @@ from cacore.machine import memory
 from cacore.svm.classifier import KernelMachine
 from cacore.tuning.grid import GridLike
 from casvm.estimators.all_ranks import AllRanks
-from casvm.estimators.exact import expose_search
+from casvm.estimators.one_process import expose_search
 from casvm.fit import SVMFit
 from casvm.model.svr import SVRModel
 from casvm.svr import svr
@@ -40,6 +40,8 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
     standardize: bool = False
     cv: int | None = None
     comm: CommLike = None
+
+    _model = SVRModel
 
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and targets `y`, shape (n_local,); neither is changed.

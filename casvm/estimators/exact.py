@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,9 +16,7 @@ from cacore.data.dataset import Samples
 from cacore.data.labels import ClassWeight, all_classes, class_factors, require_classes
 from cacore.data.rows import RowsLike, concatenate
 from cacore.errors import InputError
-from cacore.kernels.given import Precomputed, numbered
 from cacore.learn.options import from_estimator
-from cacore.machine import memory
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.coupling import coupled
 from cacore.probability.left_out import folds_to_leave_out
@@ -26,7 +24,7 @@ from cacore.svm.classifier import Probabilistic
 from cacore.svm.dual import Solution
 from cacore.tuning.grid import GridLike
 from cacore.tuning.results import Results
-from casvm.estimators.one_process import OneProcess, Setting
+from casvm.estimators.one_process import OneProcess, Setting, expose_search, one_part
 from casvm.methods.left_out import PartTraining, left_out
 from casvm.model.libsvm import NU_SVC
 from casvm.model.model import SVMModel
@@ -35,7 +33,6 @@ from casvm.options import UNSEARCHED, SVMOptions
 from casvm.search.choose import search
 from casvm.solver.part import fit_part
 from casvm.value_options import nu_share
-from partition.redistribute import Parts
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -45,6 +42,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
     decision_function_shape: str = "ovr"
 
     _method: ClassVar[str]
+    _model = SVMModel
 
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
@@ -80,7 +78,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
             model.calibrator = self._calibrated(rows, options.probability, setting, solutions, comm)
         expose(self, model)
         self.class_weight_ = factor
-        self._take(part, solutions)
+        self._take(part, solutions, setting.limits.tol)
         self._keep_names(train.columns)
         return self
 
@@ -111,14 +109,14 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         """C of the model."""
         return float(options.C)
 
-    def _take(self, part: PartSVM, solutions: list[Solution]) -> None:
+    def _take(self, part: PartSVM, solutions: list[Solution], tol: float) -> None:
         """Set the fitted attributes from the single part."""
         self.intercept_ = -part.b if len(self.classes_) == 2 else part.b
         self.n_iter_ = np.array([one.iterations for one in solutions])
         self.objective_ = np.array([one.objective for one in solutions])
         self.gap_ = np.array([one.gap for one in solutions])
         self.solutions_ = solutions
-        self._warn(solutions, 2)
+        self._warn(solutions, tol, 2)
 
     def _linear(self, part: PartSVM) -> NDArray[np.float64]:
         coef = part.X.T @ part.weights()
@@ -217,7 +215,7 @@ class SMOSVC(OneProcessSVC):
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared or `cv` was given. Settings
         marked "ended" were dropped early: they have scores of their first folds only, and rank last.
     model_ : SVMModel
-        ``model_.save(path)`` writes it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
+        `save` writes it, `load` reads it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
     n_features_in_ : int
 
     Notes
@@ -309,25 +307,8 @@ def choose(
     InputError
         As raised there.
     """
-    limit = memory.limit_per_rank(comm)
-    if precomputed:
-        options = replace(options, kernel=Precomputed(np.asarray(rows.X)))
-        rows = Samples(numbered(len(rows), np.float64), rows.columns)
-    rows = rows.take(np.flatnonzero(rows["C"] > 0))
-    one = Parts(rows.X, rows.columns, np.zeros(1, np.int64), np.array([0, len(rows)]))
-    return search(one, classes, 1, replace(options, memory_limit=limit), comm)
-
-
-def expose_search(estimator: Any, found: Results | None) -> None:
-    """Set the attributes that :class:`sklearn.model_selection.GridSearchCV` has, if there was a search."""
-    for name in ("cv_results_", "best_index_", "best_params_", "best_score_"):
-        vars(estimator).pop(name, None)
-    if found is None:
-        return
-    estimator.cv_results_ = found.cv_results()
-    estimator.best_params_, estimator.best_score_ = dict(found.chosen), found.chosen_score
-    if not any(np.ndim(value) for value in found.chosen.values()):
-        estimator.best_index_ = found.settings.index(found.chosen)
+    part, options = one_part(rows, rows["C"] > 0, options, precomputed, comm)
+    return search(part, classes, 1, options, comm)
 
 
 def expose(estimator: Any, model: SVMModel) -> None:

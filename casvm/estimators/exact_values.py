@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -11,21 +11,25 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from cacore.checks import at_least_zero
+from cacore.checks import at_least_zero, positive
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
+from cacore.data.dataset import Samples
 from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.options import DualOptions
-from casvm.estimators.one_process import OneProcess, Setting
+from cacore.tuning.grid import GridLike
+from casvm.estimators.one_process import OneProcess, Setting, expose_search, one_part
 from casvm.model.svr import PARAMETERS, PartSVR, SVRModel
+from casvm.search.regression import search
 from casvm.solver.nu import solve_regression
 from casvm.solver.smo import solve_part
 from casvm.solver.units import Unit, power_of_two
-from casvm.value_options import nu_share
+from casvm.tasks.values import Problem, deviation
+from casvm.value_options import SCALE, SCALED, UNSEARCHED, ValueOptions, nu_share
 
 Vector = NDArray[np.float64]
 
@@ -37,6 +41,7 @@ class OneProcessValues(OneProcess):
     """The base of these estimators: training, outputs and fitted attributes; subclasses define the dual."""
 
     _svm_type: ClassVar[str]
+    _model = SVRModel
 
     def _fit(self, X: Rows, y: Vector, sample_weight: ArrayLike | None) -> Self:
         n = X.shape[0]
@@ -45,13 +50,12 @@ class OneProcessValues(OneProcess):
         if not present.size:
             raise InputError("sample_weight: every weight is zero; at least one row is needed to train on")
         self._check_rows(X)
-        options: DualOptions = from_estimator(DualOptions, self, **self._known())
-        params = self._params()
+        options, params = self._asked(X, y, weights)
         setting = self._setting(X, options, Communicator())
         some = X
         if len(present) < n:
             some = X[np.ix_(present, present)] if self._precomputed else X[present]
-        solution = self._solve(some, y[present], weights[present], setting)
+        solution = self._solve(some, y[present], weights[present], params, setting)
         support = np.flatnonzero(solution.beta)
         rows = present[support]
         part = PartSVR(
@@ -61,23 +65,27 @@ class OneProcessValues(OneProcess):
         self.model_ = SVRModel(
             method="smo", svm_type=self._svm_type, kernel=setting.kernel, params=params, **self._one_part(X, part)
         )
-        self._take(part, solution)
+        self._take(part, solution, setting.limits.tol)
         return self
+
+    def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
+        """Options of training on these rows, and the values of C, epsilon and nu, as far as the estimator has them."""
+        options: DualOptions = from_estimator(DualOptions, self, **self._known())
+        return options, self._params()
 
     def _params(self) -> dict[str, float]:
         """The checked values of C, epsilon and nu, as far as the estimator has them."""
-        checks = dict(zip(PARAMETERS, (None, at_least_zero, nu_share), strict=True))
+        checks = dict(zip(PARAMETERS, (positive, at_least_zero, nu_share), strict=True))
         own = {name: check for name, check in checks.items() if hasattr(self, name)}
-        return {
-            name: float(getattr(self, name) if check is None else check(getattr(self, name), f"{name} ="))
-            for name, check in own.items()
-        }
+        return {name: float(check(getattr(self, name), f"{name} =")) for name, check in own.items()}
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
-        """Solve the dual; all weights are above 0."""
+    def _solve(
+        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
+    ) -> Solution:  # fmt: skip
+        """Solve the dual with these values of C, epsilon and nu; all weights are above 0."""
         raise NotImplementedError
 
-    def _take(self, part: PartSVR, solution: Solution) -> None:
+    def _take(self, part: PartSVR, solution: Solution, tol: float) -> None:
         """Set the fitted attributes."""
         self.support_ = part.rows.astype(np.int32 if part.rows.max(initial=0) < 2**31 else np.int64)
         self.support_vectors_, self.dual_coef_ = part.X, part.beta[None]
@@ -85,7 +93,7 @@ class OneProcessValues(OneProcess):
         self.intercept_ = part.b.copy()
         self.n_iter_, self.objective_, self.gap_ = solution.iterations, solution.objective, solution.gap
         self.solution_ = solution
-        self._warn([solution], 3)
+        self._warn([solution], tol, 3)
 
     def _linear(self, part: PartSVR) -> Vector:
         return np.asarray(part.X.T @ part.beta)[None]
@@ -100,7 +108,7 @@ class OneProcessValues(OneProcess):
 class _Regressor(RegressorMixin, OneProcessValues):
     """The base of the regressors: they have targets and predict them."""
 
-    C: float = 1.0
+    C: GridLike = 1.0
 
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and targets `y`, shape (n,); neither is changed.
@@ -133,19 +141,22 @@ class SMOSVR(_Regressor):
 
     Parameters
     ----------
-    C : float
+    C : float, list of float or {"scale", "grid"}
         Upper bound of the coefficients' magnitude, multiplied by the weight of the row.
-    epsilon : float
-        Errors up to this cost nothing; at least 0.
+    epsilon : float, list of float or {"scale", "grid"}
+        Errors up to this cost nothing; at least 0. For C "scale" means the targets' standard deviation, for epsilon a
+        tenth of it. With several values, or "grid" for default values, cross-validation chooses those of C, epsilon and
+        gamma with the smallest squared error.
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
         Or "precomputed", or a callable; see :class:`SMOSVC`.
-    gamma : float or {"scale", "auto"}
-        As for :class:`SMOSVC`.
+    gamma : float, list of float or {"scale", "auto", "grid"}
+        As for :class:`SMOSVC`; "grid" means 6 values.
     degree : int
     coef0 : float
-    tol : float
+    tol : float, "scale" or None
         Tolerance: training stops when the largest violation of the optimality conditions is below it, as in LIBSVM. In
-        units of the targets.
+        units of the targets; "scale" is a thousandth of their standard deviation. None means "scale" if C or epsilon is
+        "scale" or "grid", and 0.001 otherwise.
     shrinking : bool
     cache_gib : float
         Memory for kernel values and packed rows.
@@ -155,6 +166,10 @@ class SMOSVR(_Regressor):
         Time limit in seconds.
     verbose : bool
         Print progress about once per second.
+    cv : int or None
+        Number of folds for this choice. None means 5, or with more than 5,000 rows one held-out tenth. With more than
+        6,000 rows, settings are compared inside parts of about 2,000 neighbouring rows; the final model is trained on
+        all rows.
 
     Attributes
     ----------
@@ -175,8 +190,10 @@ class SMOSVR(_Regressor):
         Number of pairs of rows optimised.
     fit_status_ : int
         0 if the tolerance was met, 1 otherwise.
+    cv_results_, best_params_, best_score_, best_index_
+        As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared; scores are R^2.
     model_ : SVRModel
-        ``model_.save(path)`` writes it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
+        `save` writes it, `load` reads it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
     n_features_in_ : int
 
     Notes
@@ -187,12 +204,35 @@ class SMOSVR(_Regressor):
     :func:`casvm.solver.smo.solve`.
     """
 
-    epsilon: float = 0.1
+    epsilon: GridLike = 0.1
+    tol: float | str | None = None
+    cv: int | None = None
 
     _svm_type = "epsilon_svr"
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
-        dual = Dual.regression(y, float(self.C) * weights, float(self.epsilon))
+    def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
+        comm = Communicator()
+        options: ValueOptions = from_estimator(ValueOptions, self, **self._known())
+        unit = 1.0
+        if options.searches or SCALE in (options.C, options.epsilon, options.tol):
+            unit = deviation(y, weights, comm)
+        if options.tol == SCALE:
+            options = replace(options, tol=SCALED["tol"] * unit)
+        found = None
+        if options.searches:
+            rows = Samples(X, {"y": y, "weight": weights})
+            part, looking = one_part(rows, weights > 0, options, self._precomputed, comm)
+            found = search(part, len(part.X), 1, unit, looking, comm)
+            options = options.with_setting(found)
+            if found is None:
+                warnings.warn(UNSEARCHED, stacklevel=4)
+        expose_search(self, found)
+        return options, Problem.regression(options, unit).params
+
+    def _solve(
+        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
+    ) -> Solution:  # fmt: skip
+        dual = Dual.regression(y, params["C"] * weights, params["epsilon"])
         return solve_part(X, setting.kernel, dual, setting.limits, setting.cache_bytes, setting.watch)
 
 
@@ -200,7 +240,8 @@ class SMOSVR(_Regressor):
 class SMONuSVR(_Regressor):
     """nu-SVR by the exact solver: nu replaces epsilon, which the solution determines.
 
-    Parameters, attributes and cost are those of :class:`SMOSVR`, except epsilon.
+    Parameters, attributes and cost are those of :class:`SMOSVR`, except epsilon and the search: C and gamma are one
+    value each, since settings are compared by squared errors of solutions with a known epsilon.
 
     Parameters
     ----------
@@ -224,9 +265,13 @@ class SMONuSVR(_Regressor):
 
     _svm_type = "nu_svr"
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
+    C: float = 1.0
+
+    def _solve(
+        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
+    ) -> Solution:  # fmt: skip
         solution = solve_regression(
-            X, setting.kernel, y, float(self.C) * weights, float(self.nu), setting.limits, setting.cache_bytes,
+            X, setting.kernel, y, params["C"] * weights, params["nu"], setting.limits, setting.cache_bytes,
             setting.watch,
         )  # fmt: skip
         self.epsilon_ = solution.margin
@@ -268,10 +313,12 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         self._keep_names(columns)
         return self
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
+    def _solve(
+        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
+    ) -> Solution:  # fmt: skip
         # The tolerance belongs to weights near 1; tiny ones would end before the first step.
         unit, limits = Unit(power_of_two(float(weights.max()))), setting.limits
-        dual = Dual.one_class(weights / unit.size, float(self.nu))
+        dual = Dual.one_class(weights / unit.size, params["nu"])
         solution = solve_part(X, setting.kernel, dual, limits, setting.cache_bytes, unit.watch(setting.watch))
         return unit.solution(solution, limits.tol * unit.size)
 

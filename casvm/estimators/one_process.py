@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,18 +17,24 @@ from sklearn.utils.validation import check_is_fitted
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.data.columns import Columns
+from cacore.data.dataset import Samples
 from cacore.data.resolution import check_resolved
 from cacore.data.rows import Rows, RowsLike, check_range, check_squares
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.kernels.given import Precomputed, numbered
 from cacore.limits import Limits
 from cacore.machine import memory
 from cacore.svm.classifier import KernelMachine, printer
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
+from cacore.tuning.results import Results
 from casvm.model.part import PartSVM
 from casvm.model.svr import PartSVR
+from partition.redistribute import Parts
+
+Options = TypeVar("Options", bound=DualOptions)
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class OneProcess(KernelMachine):
             kernel, replace(options.limits, shrinking=shrinking), budget, printer(_line) if verbose else None
         )
 
-    def _warn(self, solutions: list[Solution], depth: int) -> None:
+    def _warn(self, solutions: list[Solution], tol: float, depth: int) -> None:
         """Store whether all problems met the tolerance, and warn if one did not; `fit` is `depth` calls above."""
         late = [one for one in solutions if not one.converged]
         self.fit_status_ = int(bool(late))
@@ -95,7 +101,7 @@ class OneProcess(KernelMachine):
             of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} pairs of classes)"
             warnings.warn(
                 f"{type(self).__name__} stopped after {worst.iterations:,} iterations at a violation of "
-                f"{worst.gap:.3g}, above tol = {self.tol:g}{of}: raise tol, max_iter or max_time, or "
+                f"{worst.gap:.3g}, above tol = {tol:g}{of}: raise tol, max_iter or max_time, or "
                 "scale the features",
                 ConvergenceWarning,
                 stacklevel=depth + 2,
@@ -139,6 +145,33 @@ class OneProcess(KernelMachine):
         tags.input_tags.pairwise = self._precomputed
         tags.input_tags.sparse = not self._precomputed
         return tags
+
+
+def one_part(
+    rows: Samples, present: NDArray[np.bool_], options: Options, precomputed: bool, comm: Communicator
+) -> tuple[Parts, Options]:  # fmt: skip
+    """The rows that are `present` as the single part of a search, and the options of the search.
+
+    Those have the memory limit of this machine; if `precomputed`, the rows of K, shape (n, n), become the kernel.
+    """
+    if precomputed:
+        options = replace(options, kernel=Precomputed(np.asarray(rows.X)))
+        rows = Samples(numbered(len(rows), np.float64), rows.columns)
+    rows = rows.take(np.flatnonzero(present))
+    options = replace(options, memory_limit=memory.limit_per_rank(comm))
+    return Parts(rows.X, rows.columns, np.zeros(1, np.int64), np.array([0, len(rows)])), options
+
+
+def expose_search(estimator: Any, found: Results | None) -> None:
+    """Set the attributes that :class:`sklearn.model_selection.GridSearchCV` has, if there was a search."""
+    for name in ("cv_results_", "best_index_", "best_params_", "best_score_"):
+        vars(estimator).pop(name, None)
+    if found is None:
+        return
+    estimator.cv_results_ = found.cv_results()
+    estimator.best_params_, estimator.best_score_ = dict(found.chosen), found.chosen_score
+    if not any(np.ndim(value) for value in found.chosen.values()):
+        estimator.best_index_ = found.settings.index(found.chosen)
 
 
 def _line(progress: Progress) -> str:

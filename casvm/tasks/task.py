@@ -142,7 +142,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
             "dtype": str(train.X.dtype), "partitions": self.P, **self.facts(),
             "training rows": fingerprint(train.X, train.target(), weights, comm),
         }  # fmt: skip
-        self.checkpoint.open(facts, comm)
+        self.checkpoint.open(facts, comm, {"parts": self.P})
 
     @property
     @abstractmethod

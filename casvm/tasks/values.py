@@ -111,7 +111,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         if not one_class:
             check_targets(np.where(weights > 0, y, 0.0), "the training rows", LARGEST_TARGET, comm)
         if not one_class and (self.searches or SCALE in (options.C, options.epsilon, options.tol)):
-            self.unit = _deviation(y, weights, comm)
+            self.unit = deviation(y, weights, comm)
         if options.tol == SCALE:
             options = self.options = replace(options, tol=SCALED["tol"] * self.unit)
         if one_class:
@@ -163,8 +163,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     def settle(self, found: Results | None, X: Rows, comm: Communicator) -> None:
         """Use the setting that a search `found`, or "scale" if it is None; `X` are this rank's rows. Collective."""
-        chosen: dict[str, Any] = dict.fromkeys(("C", "epsilon", "gamma"), SCALE) if found is None else found.chosen
-        options = replace(self.options, cv=None, quick=False, **{"gamma": SCALE, **chosen})
+        options = self.options.with_setting(found)
         self.kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
         self.found, self.options, self.problem = found, options, Problem.regression(options, self.unit)
 
@@ -219,7 +218,7 @@ def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> dict[str, N
     }  # fmt: skip
 
 
-def _deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:
+def deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:
     """Standard deviation of all ranks' targets with a weight above 0; 1 if they are all equal.
 
     Two Allreduces, of 1 and of 3 numbers.
