@@ -60,9 +60,13 @@ class Candidate:
 
     @property
     def power(self) -> float:
-        """Exponent with which the time grows with the rows: that of one part, or of the number of parts."""
-        ridge = self.estimator not in ("CASVC", "CASVR")
-        return (3.0 if ridge else 2.0) if not self.part else 1.15
+        """Exponent with which the time grows with the rows: that of one part, or of the number of parts.
+
+        Length scales are learned on as many rows however many there are.
+        """
+        if not self.part:
+            return 2.0 if self.estimator in ("CASVC", "CASVR") else 3.0
+        return 0.5 if self.settings.get("metric") == "lengths" else 1.05
 
     def of(self, n: int) -> Candidate:
         """This candidate for n rows in all: parts that would hold all of them are one part."""
@@ -128,17 +132,16 @@ def _regressors(data: Data) -> list[Candidate]:
             *([_ridge("BKRR2", "gaussian", part=0)] if data.n <= _WHOLE else []),
         ]  # fmt: skip
     found = [_ridge("BKRR2", "auto"), _ridge("BKRR2", "laplacian", "lengths")]
+    if data.d <= _DEEP:
+        found.append(_ridge("BKRR2", "gaussian", "full"))
+        found.append(_ridge("BKRR2", "laplacian", "full", scaling="quantile"))
+    if data.d <= _BROAD:
+        found.append(_ridge("BKRR2", "l1", "diagonal"))
     if data.n <= _WHOLE:
         found.append(_ridge("BKRR2", "auto", part=0))
+    found += [_ridge("BKRR2", "gaussian", "lengths"), _ridge("TwoLevelKRR", "auto")]
     if data.d <= _DEEP:
-        found.append(_ridge("BKRR2", "laplacian", "full", scaling="auto"))
-    found.append(_ridge("BKRR2", "auto", "lengths"))
-    if data.d <= _BROAD:
-        found.append(_ridge("BKRR2", "auto", "diagonal"))
-    if data.d <= _DEEP:
-        found += [_ridge("BKRR2", "auto", "full"), _ridge("TwoLevelKRR", "auto", "full")]
-    else:
-        found.append(_ridge("TwoLevelKRR", "auto"))
+        found.append(_ridge("TwoLevelKRR", "laplacian", "full"))
     return found
 
 
@@ -161,7 +164,7 @@ def _classifiers(data: Data) -> list[Candidate]:
         found.append(_ridge("BKRR2Classifier", "auto", part=0))
     if data.d <= _DEEP:
         found.append(_ridge("BKRR2Classifier", "laplacian", "full", part=part))
-        found.append(_ridge("BKRR2Classifier", "auto", "diagonal", part=part))
+        found.append(_ridge("BKRR2Classifier", "laplacian", "lengths", part=part))
     found.append(_svm(True, "laplacian", whole))
     return found
 
@@ -194,5 +197,8 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
         settings["scaling"] = str(rng.choice(("deviation", "quantile")))
     else:
         settings["standardize"] = not settings.get("standardize", not svm)
+    if settings["kernel"] == "auto" and settings.get("metric", "none") != "none":
+        # Several kernels with a metric take their time one after the other: they are candidates of their own.
+        settings["kernel"] = str(rng.choice(KERNELS[:4]))
     usual = _USUAL | {"standardize": not svm}
     return replace(parent, settings={k: v for k, v in settings.items() if usual.get(k, "") != v}, chosen={})

@@ -20,7 +20,6 @@ from cakernels.search.scores import Score
 
 _DIVISIONS = 4  # most divisions of the rows whose models are averaged
 _MORE = 0.35  # time of a further division, as a share of that of a training with its search
-_COMPARED = 12  # most candidates that a blend is made of
 
 
 @dataclass
@@ -86,9 +85,9 @@ def so_far(race: Race) -> Found | None:
 
 
 def _blended(race: Race, best: Trial) -> tuple[list[Trial], NDArray[np.float64]]:
-    """Candidates trained on most rows with their weights; the best one alone where a blend does not pay."""
+    """The best candidates with their weights; the best one alone where a blend does not pay."""
     alone = [best], np.ones(1)
-    there = [one for one in race.on(best.rows) if one.fitted is not None][:_COMPARED]
+    there = [one for one in race.leading(blending.MOST) if one.fitted is not None]
     if race.data.task != REGRESSION or len(there) < 2:
         return alone
     judged = race.judged

@@ -128,9 +128,15 @@ class Race:
 
     @property
     def best(self) -> Trial | None:
-        """The best of those with most rows; None if none has succeeded."""
-        good = self._good()
-        return min(good, key=lambda one: (-one.rows, one.error)) if good else None
+        """The trial with the smallest error, on however many rows; None if none has succeeded."""
+        return min(self._good(), key=lambda one: (one.error, -one.rows), default=None)
+
+    def leading(self, most: int) -> list[Trial]:
+        """The best trial of each candidate, the best first."""
+        found: dict[Any, Trial] = {}
+        for one in sorted(self._good(), key=lambda one: (one.error, -one.rows)):
+            found.setdefault(one.candidate.key, one)
+        return list(found.values())[:most]
 
     def on(self, rows: int) -> list[Trial]:
         """Trials on so many rows that succeeded, the best first."""
@@ -139,7 +145,16 @@ class Race:
     def seconds(self, trial: Trial, rows: int, last: bool = False) -> float:
         """Predicted seconds of one training of this candidate on so many rows; the `last` one does not search."""
         once = trial.seconds * trial.share(last) / self.folds
-        return float(once * (rows / trial.rows) ** trial.candidate.power)
+        return float(once * (rows / trial.rows) ** self._power(trial))
+
+    def _power(self, trial: Trial) -> float:
+        """Exponent of the time in the rows: as measured, if this candidate has been trained on fewer rows as well."""
+        usual, key = trial.candidate.power, trial.candidate.key
+        before = [one for one in self._good() if one.candidate.key == key and one.rows < trial.rows]
+        if not before or trial.settings or before[-1].settings:
+            return usual
+        grown = math.log(trial.seconds / max(before[-1].seconds, 1e-9)) / math.log(trial.rows / before[-1].rows)
+        return min(max(grown, 0.5 * usual), 1.2 * usual)
 
     def rows_in(self, trial: Trial, seconds: float) -> int:
         """Largest number of rows on which training this candidate is expected to end in time.
@@ -147,7 +162,7 @@ class Race:
         That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
         """
         one = _FINAL * self.seconds(trial, trial.rows, last=True)
-        rows = trial.rows * (max(seconds, 0.0) / max(one, 1e-9)) ** (1.0 / trial.candidate.power)
+        rows = trial.rows * (max(seconds, 0.0) / max(one, 1e-9)) ** (1.0 / self._power(trial))
         if rows >= self.data.n:
             return self.data.n
         rows = int(min(rows, self.split.n_train))
@@ -231,8 +246,7 @@ class Race:
 
     def _forget(self) -> None:
         """Drop models that no blend will have; what promotion takes from them is kept."""
-        best = self.best
-        kept = {id(one) for one in self.on(best.rows)[:MOST]} if best is not None else set()
+        kept = {id(one) for one in self.leading(MOST)}
         for one in self.trials:
             if id(one) not in kept and one.fitted is not None:
                 one.candidate, one.fitted = one.candidate.after(one.fitted), None
