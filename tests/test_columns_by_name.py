@@ -111,6 +111,18 @@ def test_names_that_are_there_twice(tmp_path):
         load(path, Communicator(), expected=known)
 
 
+@pytest.mark.parametrize("other", ["a", "# a", "'a'"])
+def test_names_that_are_there_twice_on_both_sides(other, tmp_path):
+    """Nothing but their order tells these columns apart, and that is said."""
+    (tmp_path / "t.csv").write_text(f"{other},b,a,y\n1,2,3,4\n5,6,7,8\n")
+    known, said = expected(columns=Columns(("a", "b", "a"), ("y",)))
+    rows = load(tmp_path / "t.csv", Communicator(), expected=known)["train"]
+    np.testing.assert_array_equal(rows.X, [[1, 2, 3], [5, 6, 7]])
+    assert said == [
+        f"note: {tmp_path / 't.csv'}: several columns are called a, as in train.csv: matched by their order"
+    ]
+
+
 def test_files_without_names_count_by_place(tmp_path):
     (tmp_path / "t.csv").write_text("1,2,3,4\n5,6,7,8\n")
     rows = load(tmp_path / "t.csv", Communicator(), n_features=3, expected=KNOWN)["train"]

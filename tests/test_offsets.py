@@ -3,7 +3,8 @@
 import h5py
 import numpy as np
 import pytest
-from helpers.checks import refusal
+import scipy.sparse as sp
+from helpers.checks import near, refusal
 
 from asygcd import AsyGCDSVC
 from cacore.comm import Communicator
@@ -13,7 +14,7 @@ from cacore.io import load
 from cacore.io.in_file import load_in_file
 from cacore.io.table import LABELS
 from cakrr import BKRR2, DKRR, BKRR2Classifier, TwoLevelKRR
-from casvm import CASVC, CASVR, SMOSVC, SMOSVR, CascadeSVC
+from casvm import CASVC, CASVR, SMOSVC, SMOSVR, CascadeSVC, SMOOneClassSVM
 
 RIDGE = [DKRR(sigma=1.5, lam=1e-4), BKRR2(2, sigma=1.5, lam=1e-4), TwoLevelKRR(2, centers=50, coarse_lam=1e-4)]
 SVMS = [
@@ -62,6 +63,17 @@ def test_arrays_in_single_precision(made):
     refusal(lambda: made.fit(X.astype(np.float32), target), match="feature 1: its mean is 1e+07")
     near = X - np.array([0.0, 1e7 - 1e3, 0.0])
     assert made.fit(near.astype(np.float32), target).score(near, target) > 0.85
+
+
+@pytest.mark.parametrize(
+    "made", [*SVMS, SMOOneClassSVM(gamma=0.5), DKRR(sigma=1.5)], ids=lambda made: type(made).__name__
+)
+def test_sparse_rows_for_a_model_of_dense_ones(made):
+    """The same numbers have the same answers, however they are stored."""
+    X, y = far(7.0, 100)
+    made.fit(X, np.where(y > 0, 1, -1))
+    answers = getattr(made, "decision_function", made.predict)
+    near(answers(sp.csr_matrix(X)), answers(X), 1e-9)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e8, -1.7e9])

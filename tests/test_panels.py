@@ -153,11 +153,13 @@ def test_kept_in_single_precision_computed_in_double(side, kind):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("offset", [3.0, 1000.0])
-def test_shift(offset, side, dtype):
-    """Rows far from the origin: rounding is that of their distances, not of their norms."""
+@pytest.mark.parametrize("forms", [("dense", "dense"), ("dense", "csr"), ("csr", "dense")], ids="-".join)
+def test_shift(forms, offset, side, dtype):
+    """Rows far from the origin: rounding is that of their distances, not of their norms; one side may be sparse."""
     rng = np.random.default_rng(0)
     A, B = ((rng.standard_normal((m, 5)) + offset).astype(dtype) for m in (20, 150))
-    rows, columns = sides(side, A, B, dtype, B.mean(axis=0, dtype=np.float64))
+    given, met = (FORMS[form](X) for form, X in zip(forms, (A, B), strict=True))
+    rows, columns = sides(side, given, met, dtype, B.mean(axis=0, dtype=np.float64))
     got = kept(columns, KERNELS["gaussian"], rows, dtype)
     near(got, values("gaussian", A, B), 20 * np.finfo(dtype).eps)
 

@@ -44,6 +44,14 @@ def test_sparse_is_scaled_only(dtype, weights):
     np.testing.assert_allclose(got.toarray(), ref.transform(X.astype(np.float64)).toarray(), rtol=EPS[dtype])
 
 
+@pytest.mark.parametrize("form", [np.array, sp.csr_matrix])
+@pytest.mark.parametrize(("size", "unit"), [(1e-37, 2.0**-924), (1e-100, 2.0**-1000), (1e120, 2.0**1000)])
+def test_the_unit_of_the_weights_does_not_matter(size, unit, form):
+    X = form(DENSE[:100] * size)
+    ours, ref = (Standardizer.fit(X, Communicator(), WEIGHTS[:100] * one) for one in (unit, 1.0))
+    np.testing.assert_array_equal([ours.mean, ours.scale], [ref.mean, ref.scale])
+
+
 @pytest.mark.parametrize("offset", [1e4, 1e8])
 def test_columns_far_from_0_lose_nothing(offset):
     X = DENSE[:, :1] + offset

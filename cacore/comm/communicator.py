@@ -312,7 +312,10 @@ class Communicator(Ledger):
             return
         mine = error if self.rank == first else None
         word = self.bcast(None if mine is None else np.frombuffer(packed(mine, first), np.uint8), first)
-        raise agree(unpacked(word.tobytes()) if mine is None else mine, self._ranks)
+        try:
+            raise agree(unpacked(word.tobytes()) if mine is None else mine, self._ranks)
+        finally:
+            del error, mine  # this frame is in their tracebacks: a cycle that keeps all frames until it is collected
 
     def all(self, true: bool) -> bool:
         """True if `true` holds on every rank; the messages are not counted."""

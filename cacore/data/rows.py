@@ -265,6 +265,11 @@ def _largest(values: NDArray[Any]) -> float:
     return float(max(values.max(), -values.min())) if values.size else 0.0
 
 
+def power_of_two(size: float) -> float:
+    """The largest power of two that is at most `size`; 1 for 0."""
+    return math.ldexp(1.0, math.frexp(size)[1] - 1) if size > 0 else 1.0
+
+
 def largest_usable(dtype: DTypeLike) -> float:
     """Largest number of this dtype for which squared norms of rows, and sums of them, do not overflow."""
     return 1e16 if np.dtype(dtype) == np.float32 else 1e150

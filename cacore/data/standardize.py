@@ -12,7 +12,7 @@ from cacore.comm import Communicator
 from cacore.data.metric import Root, mapped
 from cacore.data.quantiles import normal_scores
 from cacore.data.resolution import check_steps
-from cacore.data.rows import Rows, is_sparse
+from cacore.data.rows import Rows, is_sparse, power_of_two
 from cacore.data.stored import empty_like
 from cacore.errors import InputError
 from cacore.machine.threads import blocks
@@ -74,7 +74,7 @@ class Standardizer:
     @classmethod
     @np.errstate(over="ignore", invalid="ignore")
     def fit(cls, X: Rows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:
-        """Mean and scale of all ranks' rows; two Allreduces of about d numbers.
+        """Mean and scale of all ranks' rows; two Allreduces of about d numbers, and one of a number for weights.
 
         The second pass squares differences from the mean, so columns far from 0 lose no digits.
 
@@ -84,7 +84,7 @@ class Standardizer:
             On all ranks, if the variance of a column overflows or underflows double precision, or if single precision
             does not resolve a column.
         """
-        w = np.ones(X.shape[0]) if weights is None else np.asarray(weights, np.float64)
+        w = np.ones(X.shape[0]) if weights is None else relative(weights, comm)
         d = X.shape[1]
         total = comm.allreduce(np.append(_weighted(X, w), w.sum()))
         mean = total[:d] / total[d]
@@ -140,6 +140,15 @@ class Standardizer:
             for lo, hi in blocks(len(X), 4096):
                 out[lo:hi] = (X[lo:hi] - mean) / scale
         return out
+
+
+def relative(weights: NDArray[Any], comm: Communicator) -> NDArray[np.float64]:
+    """Row weights in a unit in which the largest of all ranks is near 1; one Allreduce of a number.
+
+    Means do not depend on the unit, but products of tiny or huge weights with the numbers would vanish or overflow.
+    """
+    weights = np.asarray(weights, np.float64)
+    return weights / power_of_two(float(comm.allreduce(weights.max(initial=0.0, keepdims=True), "max")[0]))
 
 
 def _weighted(X: Rows, w: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -116,6 +116,9 @@ def select(expected: Expected, names: Sequence[str], where: str, aside: Collecti
     """
     wanted, there = expected.columns.features, [j for j in range(len(names)) if j not in aside]
     if tuple(names[j] for j in there) == wanted:
+        if same := _several(wanted):
+            both = f"{where}: several columns are called {listed(same)}, as in {expected.where}"
+            expected.tell(f"note: {both}: matched by their order")
         return there
     place = {names[j]: j for j in there}
     missing = [name for name in wanted if name not in place]
@@ -138,11 +141,16 @@ def select(expected: Expected, names: Sequence[str], where: str, aside: Collecti
     return order
 
 
+def _several(names: Sequence[str]) -> list[str]:
+    """The names of more than one column."""
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
 def _check_single(wanted: Sequence[str], names: Sequence[str], where: str, other: str) -> None:
     """Raise an InputError if several columns, on either side, have the same one of these names."""
     for several, here, there in ((names, where, other), (wanted, other, where)):
         known = set(wanted)
-        twice = [name for name, count in Counter(several).items() if count > 1 and name in known]
+        twice = [name for name in _several(several) if name in known]
         if twice:
             raise InputError(
                 f"{where}: several columns of {here} are called {listed(twice)}, and columns are matched by name with "

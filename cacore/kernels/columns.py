@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, largest_size, largest_usable
+from cacore.data.rows import Rows, dense, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
 from cacore.kernels.panels import Panels, nonzeros
 from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
@@ -75,7 +75,8 @@ class Layout:
     dtype : dtype
         Type of the kernel values.
     shift : ndarray, shape (d,), or None
-        Vector subtracted from dense rows that lie far from the origin (kernels of a distance only).
+        Vector subtracted from all rows, if the dense ones that the layout is for lie far from the origin (kernels of a
+        distance only).
     packed : bool
         True for panels, False for matrix products.
     nonzeros : float
@@ -147,16 +148,16 @@ class Layout:
 
     def nbytes(self, X: Rows) -> int:
         """Bytes allocated by :meth:`columns`."""
-        size = X.nnz * 2 if sp.issparse(X) and not self.packed else X.shape[0] * X.shape[1]
+        size = X.nnz * 2 if sp.issparse(X) and not self.packed and self.shift is None else X.shape[0] * X.shape[1]
         if self.features is not None:
             size += X.shape[0] * self.features.packed + 2 * X.nnz + 2 * self.features.listed
         return int(size * np.dtype(self.dtype).itemsize)
 
     def _points(self, X: Rows, rows: NDArray[np.int64] | None) -> Points:
         X = X if rows is None else X[rows]
-        if sp.issparse(X) or self.shift is None:
+        if self.shift is None:
             return Points(X.astype(self.dtype))
-        return Points((X - self.shift).astype(self.dtype))
+        return Points((dense(X) - self.shift).astype(self.dtype))
 
 
 def weighted(

@@ -47,7 +47,7 @@ class Panels:
     dtype : dtype
         Type of the packed values: float32 or float64.
     shift : ndarray, shape (d,), or None
-        Vector subtracted from dense rows; see :class:`cacore.kernels.values.Points`.
+        Vector subtracted from the rows, which become dense; see :class:`cacore.kernels.values.Points`.
     rows : ndarray of int64, shape (n,), optional
         Numbers of the rows of `X` to pack, in order; all rows by default. They are gathered block by block.
     measure : {PRODUCTS, WHOLE, NONZEROS}
@@ -78,7 +78,7 @@ class Panels:
         def fill(lo: int, hi: int) -> None:
             these = slice(lo * W, hi * W)
             block = X[these if rows is None else rows[these]]
-            if sp.issparse(block):
+            if sp.issparse(block) and shift is None:
                 pack_csr(block.data, block.indices, block.indptr, self.data[lo:hi])
             else:
                 pack(_shifted(block, shift, dtype), self.data[lo:hi])
@@ -146,14 +146,14 @@ def nonzeros(
     """
     points = object.__new__(Points)
     m = X.shape[0] if rows is None else len(rows)
-    if sp.issparse(X) and measure != WHOLE:
+    if sp.issparse(X) and measure != WHOLE and shift is None:
         X = X if rows is None else X[rows]
         csr = sp.csr_matrix((X.data.astype(dtype), X.indices.astype(np.int32), X.indptr.astype(np.int64)), X.shape)
         csr.sum_duplicates()  # in the copy: the norm needs the square of the sum of duplicate entries
     else:
         # Block by block: large temporary arrays would cost more than the work on them.
         cut = [slice(lo, hi) for lo, hi in blocks(m, 256)]
-        some = (dense(X[one if rows is None else rows[one]]) for one in cut)
+        some = (X[one if rows is None else rows[one]] for one in cut)
         pieces = [_compress(_shifted(block, shift, dtype), measure == WHOLE) for block in some]
         ends = np.cumsum([0, *(len(piece[0]) for piece in pieces)])
         starts = [piece[2][1:] + end for piece, end in zip(pieces, ends[:-1], strict=True)]
@@ -164,7 +164,8 @@ def nonzeros(
     return points
 
 
-def _shifted(X: NDArray[np.floating], shift: NDArray[np.floating] | None, dtype: DTypeLike) -> NDArray[np.floating]:
+def _shifted(X: Rows, shift: NDArray[np.floating] | None, dtype: DTypeLike) -> NDArray[np.floating]:
+    X = dense(X)
     return np.ascontiguousarray(X if shift is None else X - shift, dtype)
 
 

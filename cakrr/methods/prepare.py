@@ -20,7 +20,7 @@ from cacore.data.rows import (
     check_squares,
     check_targets,
 )
-from cacore.data.standardize import Standardizer
+from cacore.data.standardize import Standardizer, relative
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
@@ -94,7 +94,7 @@ def prepare(
     with comm.phase("read"):
         if options.classify:
             y, classes, weights = _classes(train, options, comm)
-        w = np.ones(len(y)) if weights is None else weights
+        w = np.ones(len(y)) if weights is None else relative(weights, comm)
         n = comm.offset(train.X.shape[0])[1]
         with comm.agreed():
             P = _partitions(method, options, n, train.X.dtype.itemsize, comm.size)

@@ -15,7 +15,7 @@ from cacore.checks import at_least_zero, positive
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.dataset import Samples
-from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets
+from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets, power_of_two
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -27,7 +27,7 @@ from casvm.model.svr import PARAMETERS, PartSVR, SVRModel
 from casvm.search.regression import search
 from casvm.solver.nu import solve_regression
 from casvm.solver.smo import solve_part
-from casvm.solver.units import Unit, power_of_two
+from casvm.solver.units import Unit
 from casvm.tasks.values import Problem, deviation
 from casvm.value_options import SCALE, SCALED, UNSEARCHED, ValueOptions, nu_share
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, nbytes
+from cacore.data.rows import Rows, nbytes, power_of_two
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.machine import threads
@@ -26,7 +26,6 @@ from casvm.search.grid import kernels
 from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
 from casvm.search.path import along_regression
 from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
-from casvm.solver.units import power_of_two
 from casvm.value_options import SCALE, SCALED, ValueOptions
 from partition.redistribute import Parts
 

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, power_of_two
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import threads
@@ -17,7 +17,6 @@ from cacore.svm.solvers import DEFAULT, part_solver
 from casvm.model.part import PartSVM
 from casvm.solver import smo  # noqa: F401 - registers the default solver, also where the package is not installed
 from casvm.solver.nu import margins_of_one
-from casvm.solver.units import power_of_two
 
 
 def fit_part(

@@ -6,12 +6,12 @@ nothing, so ordinary targets give the same bits, and tiny or huge ones neither v
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cacore.data.rows import power_of_two
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 
@@ -19,11 +19,6 @@ ROUNDING = 16 * float(np.finfo(np.float64).eps)  # violation, relative to the la
 _LARGEST = 2.0**1000  # a bound in units of p is at most twice this
 
 Watch = Callable[[Progress], None]
-
-
-def power_of_two(size: float) -> float:
-    """The largest power of two that is at most `size`; 1 for 0."""
-    return math.ldexp(1.0, math.frexp(size)[1] - 1) if size > 0 else 1.0
 
 
 @dataclass(frozen=True)

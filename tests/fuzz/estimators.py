@@ -51,6 +51,11 @@ def classifies(name):
     return name.endswith(("SVC", "Classifier"))
 
 
+def answers(name, made, X):
+    """Predictions; of one class the decisions, since rounding decides their signs at the boundary."""
+    return (made.decision_function if name == "SMOOneClassSVM" else made.predict)(X)
+
+
 def target(name, y):
     """Targets of an estimator: numbers, or two classes of them."""
     return np.where(y > np.median(y), 1.0, -1.0) if classifies(name) else y

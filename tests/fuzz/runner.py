@@ -7,7 +7,7 @@ A fuzzer is a module with
     case(form, number, seed, folder) -> str
                 one case and its end; the same arguments do the same
     QUICK       those of the forms that the tests run, if not all
-    PATIENCE    seconds a case may take, if not as many as here
+    PATIENCE    seconds a case may compute, if not as many as here
     LIMIT       bytes by which resident memory may grow in a case, if that is to be seen to
 """
 
@@ -25,7 +25,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
-PATIENCE = 120  # seconds a case; most take milliseconds
+PATIENCE = 120  # seconds of computing a case; most take milliseconds
+_WAITING = 5  # times as many seconds in all: low priority waits for others, and a deadlock computes nothing
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +43,7 @@ def run(name, forms, count, seed):
         lines = [line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("case ")]
         if not lines:
             raise RuntimeError(done.stderr)
-        died = "endless" if done.returncode == -signal.SIGALRM else "crashed"
+        died = "endless" if -done.returncode in (signal.SIGALRM, signal.SIGPROF) else "crashed"
         ends += [json.loads(end[0]) if end and end[0] else died for _, *end in lines]
     return {form: ends[k * count : (k + 1) * count] for k, form in enumerate(forms)}
 
@@ -53,7 +54,9 @@ def work(fuzzer, cases, seed, first):
     warnings.simplefilter("error")
     with tempfile.TemporaryDirectory() as name:
         for place in range(first, len(cases)):
-            signal.alarm(getattr(fuzzer, "PATIENCE", PATIENCE))
+            patience = getattr(fuzzer, "PATIENCE", PATIENCE)
+            signal.setitimer(signal.ITIMER_PROF, patience)
+            signal.alarm(_WAITING * patience)
             print(f"case {place}", end=" ", flush=True)
             before = _resident("VmRSS")
             CLEAR.write_text("5")  # begins a new peak

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -308,6 +312,25 @@ def test_agreed(failing):
     assert str(caught.value) == f"row {min(failing)} is bad: σ = −1"
     assert caught.value.agreed
     assert comm.allreduce(np.ones(1)) == R  # all ranks are still in step
+
+
+def test_an_agreed_error_is_gone_once_it_is_handled():
+    """Also on ranks that raise another rank's error: what its frames hold, as rows in a file, must not wait for gc."""
+    comm, gone = Communicator(WORLD), []
+
+    def fail():
+        held = set()
+        gone.append(weakref.ref(held))
+        raise InputError(f"rank {RANK}")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(InputError), comm.agreed():
+            fail()
+        assert gone[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_agreed_without_error():
