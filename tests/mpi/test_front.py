@@ -45,13 +45,13 @@ def test_classifier():
     assert model.score(X[even(80)], y[even(80)]) > 0.95
 
 
-def test_blend_on_ranks(tmp_path):
+def test_blend_on_ranks(folder):
     X, y = saddle(90)
     made = [BKRR2(P, sigma=1.0, random_state=0, comm=WORLD).fit(X[even(90)], y[even(90)]) for P in (5, 2)]
     blend = blended([one.model_ for one in made], np.array([0.75, 0.25]), WORLD)
     got = blend.predict(X[even(90)])
     near(got, 0.75 * made[0].predict(X[even(90)]) + 0.25 * made[1].predict(X[even(90)]), 0)
-    path = WORLD.bcast(tmp_path / "blend.h5")
+    path = folder / "blend.h5"
     blend.save(path)
     np.testing.assert_array_equal(Blend.load(path, WORLD).predict(X[even(90)]), got)
     near(Blend.load(path).predict(X[even(90)]), got, 1e-12)
