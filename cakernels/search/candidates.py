@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -171,9 +172,9 @@ def _classifiers(data: Data) -> list[Candidate]:
 
 def further(data: Data, best: list[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
     """Neighbours of the best candidates, one change each, in random order, without an end."""
-    while True:
-        # The better a candidate, the more often it is varied.
-        parent = best[min(int(rng.exponential(1.5)), len(best) - 1)]
+    for drawn in count():
+        # The better a candidate, the more often it is varied, but others have their turn if its neighbours are known.
+        parent = best[min(int(rng.exponential(1.5 + drawn / 10)), len(best) - 1)]
         yield _changed(parent, data, rng)
 
 

@@ -15,7 +15,7 @@ from cakernels.search import blending
 from cakernels.search.candidates import Candidate, first
 from cakernels.search.data import REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
-from cakernels.search.race import Race, Trial
+from cakernels.search.race import FINAL, Race, Trial
 from cakernels.search.scores import Score
 
 _DIVISIONS = 4  # most divisions of the rows whose models are averaged
@@ -105,7 +105,7 @@ def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[Any, int]:
     left = race.budget.left()
     with race.comm.uncounted():
         left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0]) / models
-    rows = race.rows_in(trial, left)
+    rows = race.rows_in(trial, FINAL * left)  # the time that was kept has room for a delay
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
     divisions, expected = 1, race.seconds(trial, rows, last=True)

@@ -22,13 +22,13 @@ from cakernels.search.scores import Score
 
 BEST = 3  # one of so many goes on to more rows
 _BASE = 0.4  # share of the time for the first candidates on the smallest sample
-_FINAL = 1.15  # factor by which the last training may take longer than expected
+FINAL = 1.15  # factor by which the last training may take longer than expected
 _LAST = 0.4  # most of the time that is kept for it
 _LONGEST = 0.25  # most of the time that one candidate may take
 _SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
 _NEAR = 4  # settings of an SVM's search on more rows
 _FEWEST = 500  # rows of the smallest sample on a slow machine
-_DULL = 60  # candidates in a row that were known, after which there is nothing left to try
+_DULL = 200  # candidates in a row that were known, after which there is nothing left to try
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Trial:
 
         A search of s settings in five folds is taken to cost 3 s trainings, since bad settings end early.
         """
-        return (1 + (0 if last else 3 * _NEAR)) / (1 + 3 * self.settings) if self.settings > _NEAR else 1.0
+        return min(1.0, (1 + (0 if last else 3 * _NEAR)) / (1 + 3 * self.settings)) if self.settings else 1.0
 
 
 @dataclass
@@ -161,7 +161,7 @@ class Race:
 
         That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
         """
-        one = _FINAL * self.seconds(trial, trial.rows, last=True)
+        one = FINAL * self.seconds(trial, trial.rows, last=True)
         rows = trial.rows * (max(seconds, 0.0) / max(one, 1e-9)) ** (1.0 / self._power(trial))
         if rows >= self.data.n:
             return self.data.n
@@ -204,7 +204,7 @@ class Race:
         if best is None or self.budget.seconds is None:
             return 0.0
         rows = self.rows_in(best, _LAST * self.budget.seconds)
-        return _FINAL * self.seconds(best, rows, last=True) if rows else 0.0
+        return FINAL * self.seconds(best, rows, last=True) if rows else 0.0
 
     def _promoted(self, left: float) -> tuple[Candidate, int] | None:
         """A candidate among the best third on its sample that goes on to the next one, in time."""
