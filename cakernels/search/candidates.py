@@ -201,5 +201,7 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
     if settings["kernel"] == "auto" and settings.get("metric", "none") != "none":
         # Several kernels with a metric take their time one after the other: they are candidates of their own.
         settings["kernel"] = str(rng.choice(KERNELS[:4]))
+    if settings.get("standardize") is False:
+        settings.pop("scaling", None)  # normal scores are a way to standardise
     usual = _USUAL | {"standardize": not svm}
     return replace(parent, settings={k: v for k, v in settings.items() if usual.get(k, "") != v}, chosen={})
