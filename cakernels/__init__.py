@@ -42,20 +42,7 @@ if TYPE_CHECKING:
     )
     from partition import FCFS, BalancedKMeans, KBalance, KMeans, RandomPartition
 
-_HOMES = {
-    "cakernels.auto": ("AutoKernelClassifier", "AutoKernelRegressor"),
-    "asygcd": ("AsyGCDSVC",),
-    "cakrr": (
-        "BKRR", "BKRR2", "DCKRR", "DKRR", "KKRR", "KKRR2", "BKRR2Classifier", "BKRRClassifier", "DCKRRClassifier",
-        "DKRRClassifier", "KKRR2Classifier", "KKRRClassifier", "TwoLevelKRR", "TwoLevelKRRClassifier",
-    ),
-    "casvm": (
-        "CASVC", "CASVR", "DCSVC", "SMOSVC", "SMOSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "DisSMOSVR",
-        "SMONuSVC", "SMONuSVR", "SMOOneClassSVM",
-    ),
-    "partition": ("FCFS", "BalancedKMeans", "KBalance", "KMeans", "RandomPartition"),
-}  # fmt: skip
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_PACKAGES = ("cakrr", "casvm", "asygcd", "partition")
 
 __all__ = [
     "BKRR",
@@ -98,8 +85,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Loaded on first use: a command starts on many ranks at once, and needs one family.
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    if name in __all__:
+        home = next((one for one in _PACKAGES if name in import_module(one).__all__), "cakernels.auto")
+        return getattr(import_module(home), name)
     raise AttributeError(f"module 'cakernels' has no attribute {name!r}")
 
 

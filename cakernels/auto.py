@@ -53,12 +53,16 @@ class AutoKernel(Saved, BaseEstimator):
             same_fit(self, comm)
             threads.share_once(comm)
             with comm.agreed():
-                train = self._checked(X, y, sample_weight, int(comm.size == 1))
+                train = self._checked(X, y, sample_weight, int(comm.size == 1)).weighted()
                 score = SCORES[checks.one_of(*self._scores())(self.scoring or DEFAULTS[self._task], "scoring =")]
                 most = None if self.max_candidates is None else checks.whole(1)(self.max_candidates, "max_candidates =")
                 if most is None and budget.seconds is None:
                     raise InputError("max_time = None, max_candidates = None: one of them must end the search")
             check_same_names(self, comm)
+            n = comm.offset(train.X.shape[0])[1]
+            with comm.agreed():
+                if train.weights is not None and not n:
+                    raise InputError("Sample weights must contain at least one non-zero number.")
             seed = shared_seed(self.random_state, comm)
             data = Data.of(train.X, train.target(), train.weights, self._task, comm)
             race = started(data, score, budget, comm, self.comm, seed, most)
@@ -161,7 +165,7 @@ class AutoKernelRegressor(Regressing, AutoKernel):
     _task = REGRESSION
 
     def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
-        return _weighted(self._with_targets(X, y, sample_weight, columns=True, **_ROWS, ensure_min_samples=least))
+        return self._with_targets(X, y, sample_weight, columns=True, **_ROWS, ensure_min_samples=least)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -195,7 +199,7 @@ class AutoKernelClassifier(Labelled, AutoKernel):
     _task = CLASSIFICATION
 
     def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
-        return _weighted(self._labelled(X, y, sample_weight, least, **_ROWS))
+        return self._labelled(X, y, sample_weight, least, **_ROWS)
 
     def _shared(self) -> dict[str, Any]:
         return {"class_weight": self.class_weight}
@@ -206,13 +210,3 @@ class AutoKernelClassifier(Labelled, AutoKernel):
     def _take(self, found: Found, scoring: str) -> None:
         super()._take(found, scoring)
         self.classes_ = self.model_.classes
-
-
-def _weighted(given: Dataset) -> Dataset:
-    """The rows with a positive weight."""
-    if given.weights is None:
-        return given
-    kept = given.weights > 0
-    if not kept.any():
-        raise InputError("Sample weights must contain at least one non-zero number.")
-    return Dataset(given.X[kept], given.target()[kept], weights=given.weights[kept], columns=given.columns)

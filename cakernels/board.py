@@ -1,4 +1,4 @@
-"""What a search has tried, as rows of a report, a table, a picture, and the command that repeats its choice."""
+"""Results of a search: rows of a report, a table, a picture, and the command that repeats its choice."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ import numpy as np
 from cacore import checks
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.files import check_apart, check_writable, printing
+from cacore.files import printing
 from cacore.learn.options import FILES, SEARCH, add_options, from_arguments, option
 from cacore.learn.same import flags, same_command
 from cacore.learn.shared import seed
+from cacore.run.command import check_files, named
 from cacore.run.job import Training
 from cacore.run.launch import Parser, compiled, parsed, run, start
 from cacore.run.output import Unwritten, save_model
@@ -123,16 +124,12 @@ def _fit(comm: Communicator, argv: list[str] | None, begun: float) -> None:
 def _check(job: Fitting, comm: Communicator) -> None:
     """Refuse, before anything is read, outputs that cannot be written or that would replace another file."""
     with comm.agreed():
-        if comm.rank == 0:
-            outputs = {"--model": job.saved, "--report": job.report, "--plot": job.plot}
-            check_apart(outputs.items(), {"DATA": job.data, "--test": job.test}.items())
-            for path in outputs.values():
-                if path is not None:
-                    check_writable(path)
-            if job.plot is not None:
-                from cacore.run import figures
+        outputs = {"--model": job.saved, "--report": job.report, "--plot": job.plot}
+        check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
+        if job.plot is not None and comm.rank == 0:
+            from cacore.run import figures
 
-                figures.check(job.plot)
+            figures.check(job.plot)
 
 
 def _targets(task: str | None) -> Any:
@@ -145,14 +142,11 @@ def _targets(task: str | None) -> Any:
 
 def _warm_up(task: str) -> None:
     """Compile what the candidates use, before the first of them is timed."""
-    from cacore.kernels.evaluate import address
-    from cacore.kernels.registry import KINDS
+    from cacore.kernels.evaluate import warm_up
     from cakernels.families import family_named
     from cakernels.search.candidates import KERNELS
 
-    for kernel in KERNELS:
-        for values in ("float32", "float64"):
-            address(KINDS[kernel], np.dtype(values))
+    warm_up(KERNELS)
     family_named("krr").warm_up_prediction("float64")
     if task == "classification":
         family_named("svm").warm_up_prediction("float64")
@@ -246,7 +240,6 @@ class _Run:
     def _report(self, found: Found, model: Any, last: bool) -> dict[str, Any]:
         """The report; the test rows are judged at the end only. Collective."""
         from cacore.run import report
-        from cacore.run.command import named
         from cakernels import board
 
         test = self.test if last else None

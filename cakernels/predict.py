@@ -10,7 +10,7 @@ PROG = "cakernels predict"
 
 
 def _load() -> Loader:
-    """What loads models; it imports compiled code, which --help does without."""
+    """The loader of models; it imports compiled code, which --help does without."""
     from cakernels.families import AllModels
 
     return AllModels()

@@ -57,7 +57,7 @@ ESTIMATORS = {
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda one: type(one).__name__)
 def test_estimators_save_and_load(estimator, tmp_path):
-    """What is loaded predicts what the estimator does; no estimator without a fit has a file."""
+    """A loaded model predicts as its estimator does; an estimator without a fit has no file."""
     X, y = clouds(60)
     y = {"labels": LABELS["words"][y], "numbers": X[:, 0] + y, "nothing": None}[ESTIMATORS[estimator]]
     with pytest.raises(NotFittedError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,13 @@ class Dataset:
     def row_weights(self) -> NDArray[np.float64]:
         """The row weights; 1 for every row by default."""
         return np.ones(self.X.shape[0]) if self.weights is None else self.weights
+
+    def weighted(self) -> Dataset:
+        """The rows with a positive weight: these rows themselves if they have no weights."""
+        if self.weights is None:
+            return self
+        kept = self.weights > 0
+        return replace(self, X=self.X[kept], y=self.target()[kept], weights=self.weights[kept])
 
     def give(self) -> Rows:
         """Return the rows and drop them here, so that they are not kept in memory twice."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-from cacore.kernels.registry import EQUAL, KernelKind, distance, exp, exp_near, length
+from cacore.kernels.registry import EQUAL, KINDS, KernelKind, distance, exp, exp_near, length
 from cacore.kernels.simd import Intrinsic
 
 if TYPE_CHECKING:
@@ -160,6 +160,13 @@ def compiled(row: Callable[..., None], dtype: np.dtype[Any]) -> Any:
 def address(kind: KernelKind, dtype: np.dtype[Any]) -> int:
     """Address of the kernel's compiled :attr:`KernelKind.row` for this dtype; 0 if it has none."""
     return 0 if kind.row is None else int(compiled(kind.row, dtype).address)
+
+
+def warm_up(kernels: Iterable[str]) -> None:
+    """Compile these kernels, or load them from the cache, in both precisions of their values."""
+    for kernel in kernels:
+        for values in ("float32", "float64"):
+            address(KINDS[kernel], np.dtype(values))
 
 
 @intrinsic

@@ -59,7 +59,7 @@ def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicat
         }  # fmt: skip
         kept = getattr(options, "checkpoint", None)
         folder = None if kept is None else kept.path
-        _check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm)
+        check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm)
         _check_rows(job.data, job.test, comm=comm)
     if kept is not None and not job.quiet:
         kept.tell = _tell
@@ -221,7 +221,7 @@ def predict(
     same_command(prog, flags(job), comm, {"MODEL": job.model, "DATA": job.data})
     with comm.agreed():
         outputs = {"--output": job.output, "--report": job.report}
-        _check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
+        check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
     limit, loader = start(job, comm), load()
     from cacore.io import predictions
 
@@ -268,16 +268,13 @@ def named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
 
 def _warm_up(family: AnyFamily, dtype: str, options: Options) -> None:
     """Compile the family's code, and the kernels that will be used, which the warm-up may not have touched."""
-    from cacore.kernels.evaluate import address
-    from cacore.kernels.registry import KINDS
+    from cacore.kernels.evaluate import warm_up
 
     family.warm_up(dtype, options)
-    for kernel in family.kernels(options):
-        for values in ("float32", "float64"):
-            address(KINDS[kernel], np.dtype(values))
+    warm_up(family.kernels(options))
 
 
-def _check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None], comm: Communicator) -> None:
+def check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None], comm: Communicator) -> None:
     """Refuse, before training, outputs that rank 0 could not write or that would replace another file."""
     if comm.rank == 0:
         check_apart(outputs.items(), inputs.items())

@@ -59,7 +59,7 @@ class TrainedModel(Protocol):
 
 
 class Loader(Protocol):
-    """What loads a model for the predicting command, and says which family predicts with it."""
+    """Loader of a model for the predicting command, which knows the family that predicts with it."""
 
     def load(self, path: Path, comm: Communicator) -> TrainedModel:
         """A saved model; collective."""

@@ -21,7 +21,7 @@ _ROUNDS = 4
 _HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda; folds would take five times as long
 _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
 KERNELS = ("gaussian", "laplacian", "matern52", "l1", "linear")
-_HOMES = {"BKRR2": "cakrr", "TwoLevelKRR": "cakrr", "CASVC": "casvm", "CASVR": "casvm"}
+_HOMES = {"BKRR2": "cakrr", "TwoLevelKRR": "cakrr", "CASVC": "casvm"}
 _HOMES |= {f"{name}Classifier": "cakrr" for name in ("BKRR2", "TwoLevelKRR")}
 
 
@@ -48,7 +48,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What tells it from others, for tables and messages."""
+        """Estimator, settings and size of the parts, for tables and messages."""
         shown = [str(self.settings[key]) for key in _SHOWN if key in self.settings]
         if "standardize" in self.settings:
             shown.append("standardized" if self.settings["standardize"] else "not standardized")
@@ -66,7 +66,7 @@ class Candidate:
         Length scales are learned on as many rows however many there are.
         """
         if not self.part:
-            return 2.0 if self.estimator in ("CASVC", "CASVR") else 3.0
+            return 2.0 if self.estimator == "CASVC" else 3.0
         return 0.5 if self.settings.get("metric") == "lengths" else 1.05
 
     def of(self, n: int) -> Candidate:
@@ -181,7 +181,7 @@ def further(data: Data, best: list[Candidate], rng: np.random.Generator) -> Iter
 def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candidate:
     settings = dict(parent.settings)
     what = str(rng.choice(("kernel", "metric", "part", "scaling", "standardize")))
-    svm = parent.estimator in ("CASVC", "CASVR")
+    svm = parent.estimator == "CASVC"
     if what == "part":
         sizes = (0, 5_000, 20_000, _SVM_PART) if svm else (0, 600, PART, 2 * PART, 4 * PART)
         known = [size for size in sizes if size or data.n <= _WHOLE]

@@ -18,7 +18,7 @@ from cacore.tuning.folds import stratified
 FOLDED = 5_000  # number of rows up to which candidates are judged by cross-validation
 FOLDS = 5
 _HELD, _MOST_HELD = 0.15, 10_000  # share of more rows than that which is held out, and their maximum number
-REGRESSION, CLASSIFICATION = TASKS = ("regression", "classification")
+REGRESSION, CLASSIFICATION = ("regression", "classification")
 _FEW = 20  # most different whole numbers that are taken for classes
 
 
@@ -95,7 +95,7 @@ def guessed(y: NDArray[Any], comm: Communicator) -> str:
 
 @dataclass(frozen=True)
 class Split:
-    """Which rows judge the candidates, and which train them; the same on any number of ranks.
+    """Division of the rows into those that judge and those that train, the same on any number of ranks.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ _MORE = 0.35  # time of a further division, as a share of that of a training wit
 
 @dataclass
 class Found:
-    """What a search has found.
+    """Result of a search.
 
     Attributes
     ----------

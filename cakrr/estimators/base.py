@@ -196,11 +196,7 @@ class Regressor(Regressing, Loaded, KernelRidge):
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
     ) -> Dataset:
         rows = {"accept_sparse": "csr", "dtype": self.dtype, "order": "C", "copy": copy, "ensure_min_samples": least}
-        given = self._with_targets(X, y, sample_weight, columns=True, **rows)
-        if given.weights is None:
-            return given
-        kept = given.weights > 0
-        return Dataset(given.X[kept], given.target()[kept], weights=given.weights[kept], columns=given.columns)
+        return self._with_targets(X, y, sample_weight, columns=True, **rows).weighted()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

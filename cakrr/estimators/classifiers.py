@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -75,13 +75,8 @@ class RidgeClassifier(Labelled, KernelRidge):
     def _checked(
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
     ) -> Dataset:
-        train = self._labelled(
-            X, y, sample_weight, least, accept_sparse="csr", dtype=self.dtype, order="C", copy=copy
-        )  # fmt: skip
-        if train.weights is None:
-            return train
-        kept = train.weights > 0
-        return replace(train, X=train.X[kept], y=train.target()[kept], weights=train.weights[kept])
+        rows = {"accept_sparse": "csr", "dtype": self.dtype, "order": "C", "copy": copy}
+        return self._labelled(X, y, sample_weight, least, **rows).weighted()
 
     def _options(self, train: Dataset, comm: Communicator) -> RidgeOptions:
         classes = all_classes(train.target(), comm)
