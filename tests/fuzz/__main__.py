@@ -1,12 +1,14 @@
 """``python -m tests.fuzz [NAME ...] [--cases N] [--seed S] [--minutes M]``: a table of what was tried and how it ended.
 
-Without names all fuzzers run; with minutes, again and again with the next seed until they are over.
+Without names all fuzzers run. With minutes they run again and again, each round with the next seed: one whole round at
+least, and no new form once the minutes are over. Ended early (Ctrl-C), it prints what was tried until then.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import sys
 import time
 from collections import Counter
@@ -33,23 +35,34 @@ def main():
     parser.add_argument("--form", help="one form only")
     parser.add_argument("--minutes", type=float, default=0)
     args = parser.parse_args()
-    end, seed, table, wrong = time.monotonic() + 60 * args.minutes, args.seed, {}, 0
-    while not table or time.monotonic() < end:
-        for name in args.names:
+    table, wrong = {}, 0
+    try:
+        for name, form, seed in turns(args):
             fuzzer = importlib.import_module(f"tests.fuzz.{name}")
-            forms = [args.form] if args.form else list(fuzzer.FORMS)
-            for form in forms:
-                for number, told in enumerate(run(name, [form], args.cases or MANY[name], seed)[form]):
-                    good = told in fuzzer.GOOD
-                    table.setdefault((name, form), Counter())[
-                        told if good or told in ("crashed", "endless") else "bad"
-                    ] += 1
-                    if not good:
-                        wrong += 1
-                        print(f"{name} {form}, seed {seed}, case {number}: {told}", flush=True)
-        seed += 1
-    show(table)
+            counts = table.setdefault((name, form), Counter())
+            for number, told in enumerate(run(name, [form], args.cases or MANY[name], seed)[form]):
+                good = told in fuzzer.GOOD
+                counts[told if good or told in ("crashed", "endless") else "bad"] += 1
+                if not good:
+                    wrong += 1
+                    print(f"{name} {form}, seed {seed}, case {number}: {told}", flush=True)
+    finally:
+        show(table)
     return int(wrong > 0)
+
+
+def turns(args):
+    """The fuzzer, form and seed of each turn."""
+    end = time.monotonic() + 60 * args.minutes
+    for seed in itertools.count(args.seed):
+        for name in args.names:
+            forms = [args.form] if args.form else importlib.import_module(f"tests.fuzz.{name}").FORMS
+            for form in forms:
+                if seed > args.seed and time.monotonic() >= end:
+                    return
+                yield name, form, seed
+        if time.monotonic() >= end:
+            return
 
 
 def show(table):
