@@ -347,6 +347,7 @@ class KRRModel(InParts):
 
     def _check(self) -> None:
         super()._check()
+        require(self.soft is None or self.route == "soft", f"weights of models, and route {self.route!r}")
         require(is_real(self.sigma) and self.sigma > 0, f"sigma {self.sigma!r}")
         self.like.with_sigma(self.sigma)
         require(is_real(self.lam) and self.lam >= 0, f"lambda {self.lam!r}")

@@ -187,6 +187,7 @@ class InParts:
         """Refuse inconsistent fields; families add their own checks."""
         soft = self.soft
         require(self.route in ROUTES, f"route {self.route!r}")
+        require(soft is None or self.route in ("soft", "all"), f"weights of models, and route {self.route!r}")
         require(len(self.owners) and self.sizes.min() >= 0, "no parts, or sizes below 0")
         if soft is not None or self.route == "soft":
             require(soft is not None and soft.k >= 1 and soft.t >= 0, "soft routing without k and t")

@@ -131,6 +131,7 @@ OF_FAMILY = {
         "order of classes": altered(classes=[1, 0]), "soft": altered(route="soft", soft=None),
         "soft of no centre": altered(route="soft", soft={"k": 0, "t": 1.0}),
         "soft of no width": altered(route="soft", soft={"k": 2, "t": "wide"}),
+        "soft of another route": altered(route="nearest", soft={"k": 2, "t": 1.0}),
     },
     "asygcd": {
         "coef": number("parts/000000/coef", (0, 0), np.nan), "short coef": put("parts/000000/coef", np.ones((1, 3))),
@@ -141,7 +142,7 @@ OF_FAMILY = {
     "krr": {
         "alpha": number("parts/000000/alpha", 0, np.nan), "short alpha": put("parts/000000/alpha", np.zeros(2)),
         "sigma": altered(sigma=0), "lambda": altered(**{"lambda": "much"}), "offset": altered(offset=None),
-        "no offset": altered(offset=[]),
+        "no offset": altered(offset=[]), "soft of another route": altered(route="all", soft={"k": 2, "t": 1.0}),
         "route": altered(route="most"), "no sizes": put("sizes", np.zeros(0, int)),
         "centers": put("centers", np.zeros((3, 5))), "coarse": altered(coarse={"sigma": 1.0}),
         "coarse without centres": altered(coarse={"sigma": 1.0, "lambda": 1.0}),
