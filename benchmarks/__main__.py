@@ -51,6 +51,7 @@ SCRIPTS = {
         "convert on files of several GB: rate, peak memory, decompression alone; HDF5 by chunk size",
     ),
     "many-ranks": ("many_ranks", True, "64 ranks on this machine: start-up time, and memory per rank"),
+    "plan-check": ("plan_check", False, "cakernels plan beside the runs that it plans: seconds, memory, bytes"),
     "soak": ("soak", False, "200 fits and predictions of every estimator: memory, threads, files and communicators"),
     "asygcd": ("asygcd_speed", True, "Asy-GCD against Algorithm 14, PSCD and others (Figs. 4.1 to 4.3)"),
 }

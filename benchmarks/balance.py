@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import krr_data, svm_data
-from benchmarks.cluster.model import PRESETS, Network
 from benchmarks.cluster.programs import PROGRAMS, Program
 from benchmarks.cluster.timeline import Timeline, replay
 from benchmarks.generated import label
@@ -27,6 +26,7 @@ from benchmarks.results import Record, about, record, table
 from benchmarks.scaling import keep_memory, positive
 from cacore import traffic
 from cacore.machine import threads
+from cakernels.plan.network import PRESETS, Network
 
 METHODS = ("kkrr2", "bkrr2", "dissmo", "cascade", "cpsvm", "bkmsvm", "fcfssvm", "casvm")
 COLUMNS = {

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster.model import Link, Network
 from benchmarks.cluster.namespaces import Line, nodes, unavailable
 from benchmarks.cluster.programs import PHASES, PROGRAMS, Program
 from benchmarks.cluster.timeline import replay
@@ -27,6 +26,7 @@ from benchmarks.results import Results, table
 from benchmarks.scaling import generated, positive
 from cacore.errors import InputError
 from cacore.machine import threads
+from cakernels.plan.network import Link, Network
 
 COLUMNS = {
     "method": "", "ranks": "", "rows": ",", "line": "", "seconds": ".3f", "computing_seconds": ".3f",

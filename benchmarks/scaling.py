@@ -25,7 +25,6 @@ from benchmarks.cluster import exact, simgrid
 from benchmarks.cluster.calibrate import this_machine
 from benchmarks.cluster.company import company
 from benchmarks.cluster.extrapolate import Load, at, loads
-from benchmarks.cluster.model import PRESETS, Network
 from benchmarks.cluster.programs import PHASES, PROGRAMS, Program, method_only
 from benchmarks.cluster.timeline import replay
 from benchmarks.plots import timeline
@@ -34,6 +33,7 @@ from benchmarks.results import Record, Results, table
 from benchmarks.synthetic_msd import FEATURES, block, shape_of
 from cacore.machine import threads
 from cacore.run import figures
+from cakernels.plan.network import PRESETS, Network
 
 COLUMNS = {
     "method": "", "ranks": ",", "rows": ",", "how": "", "partition_seconds": ".4f", "train_seconds": ".4f",

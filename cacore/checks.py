@@ -127,6 +127,22 @@ def number_or(*words: str) -> Convert[float | str]:
     return convert
 
 
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(value: object, name: str) -> float:
+    """Seconds from text such as 90s, 10m or 1.5h; a plain number counts seconds."""
+    text = str(value).strip().lower()
+    unit = _UNITS.get(text[-1:])
+    try:
+        seconds = float(text[:-1] if unit else text) * (unit or 1.0)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        raise refused(name, value, "a time, such as 90s, 10m or 1.5h")
+    return seconds
+
+
 def yes_or_no(value: object, name: str) -> bool:
     """Truth value: a Python or numpy bool, or 0 or 1."""
     try:

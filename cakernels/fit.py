@@ -30,20 +30,6 @@ if TYPE_CHECKING:
 
 PROG = "cakernels fit"
 _WITHOUT = ("libsvm", "comm_matrix", "dtype")  # options of a training command that this one lacks
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def duration(value: object, name: str) -> float:
-    """Seconds from text such as 90s, 10m or 1.5h; a plain number counts seconds."""
-    text = str(value).strip().lower()
-    unit = _UNITS.get(text[-1:])
-    try:
-        seconds = float(text[:-1] if unit else text) * (unit or 1.0)
-    except ValueError:
-        seconds = 0.0
-    if not 0.0 < seconds < float("inf"):
-        raise checks.refused(name, value, "a time, such as 90s, 10m or 1.5h")
-    return seconds
 
 
 @dataclass(frozen=True)
@@ -51,7 +37,7 @@ class Fitting(Training):
     """Options of the command."""
 
     within: float = option(
-        600.0, "seconds for everything, or a time such as 90s, 10m or 1.5h", duration, metavar="TIME"
+        600.0, "seconds for everything, or a time such as 90s, 10m or 1.5h", checks.duration, metavar="TIME"
     )
     task: str | None = option(
         None, "kind of the target (default: classification for words and for at most 20 different whole numbers)",

@@ -17,10 +17,10 @@ from helpers.data import saddle, separate_clouds, write_csv, write_hdf5
 from sklearn.metrics import mean_squared_error
 
 from asygcd import AsyGCDSVC
+from cacore.checks import duration
 from cacore.errors import InputError
 from cakernels import BKRR2, SMOSVC, SMOSVR
 from cakernels.blend import blended
-from cakernels.fit import duration
 
 ONE = ["--max-candidates", "1", "--within", "1h"]
 

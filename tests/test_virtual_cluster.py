@@ -19,7 +19,6 @@ from benchmarks.__main__ import compare, main
 from benchmarks.cluster import exact, programs, simgrid
 from benchmarks.cluster.company import company
 from benchmarks.cluster.extrapolate import at, fitted, loads
-from benchmarks.cluster.model import LONG_ALLREDUCE, PRESETS, Link, Network, summary
 from benchmarks.cluster.namespaces import Line, nodes, unavailable
 from benchmarks.cluster.programs import PROGRAMS, least, method_only
 from benchmarks.cluster.timeline import replay
@@ -27,6 +26,7 @@ from benchmarks.cluster.trace import Step, collectives
 from benchmarks.cluster.world import World
 from benchmarks.results import Results
 from cacore.errors import InputError
+from cakernels.plan.network import LONG_ALLREDUCE, PRESETS, Link, Network, summary
 
 LINK = Link(latency=1.0, overhead=0.25, gap=0.5, per_byte=0.01)
 NETWORK = Network("test", "none", LINK, LINK)

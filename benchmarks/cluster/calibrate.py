@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.cluster.model import Link, Network
 from cacore.comm import Communicator, world
 from cacore.info.facts import node_memory
 from cacore.machine import threads
+from cakernels.plan.network import Link, Network
 
 SMALL, LARGE = 8, 1 << 23  # bytes
 

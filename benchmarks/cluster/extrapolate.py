@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from benchmarks.cluster.model import Network, summary
 from benchmarks.cluster.trace import Trace, collectives
+from cakernels.plan.network import Network, summary
 
 # In case of ties, the first. The maximum over R random loads grows as the logarithm.
 GROWTHS: tuple[Callable[[Any], Any], ...] = (np.log2, np.sqrt, np.asarray)

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.cluster.model import EAGER, Network
 from benchmarks.cluster.trace import COLLECTIVES, Step, Trace, collectives
+from cakernels.plan.network import EAGER, Network
 
 BYTE = 6  # SimGrid's code of MPI_BYTE
 RATE = 1e9  # flops per second of a host

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.cluster.model import EAGER, Network, summary
 from benchmarks.cluster.trace import Trace
+from cakernels.plan.network import EAGER, Network, summary
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Plans: seconds, memory, flops and messages of a training before it starts, from short runs of the method."""

@@ -1,0 +1,270 @@
+"""``cakernels plan METHOD``: what a training would take, before it is started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cacore import checks
+from cacore.comm import Communicator, launched_size
+from cacore.errors import InputError
+from cacore.files import check_writable, printing
+from cacore.learn.options import add_options, from_arguments, option
+from cacore.progress import spinner
+from cacore.run.job import Job, Training
+from cacore.run.launch import Parser, run, start
+from cakernels.plan.layout import METHODS, Layout, kind_of, method_named
+from cakernels.plan.queues import QUEUES
+
+if TYPE_CHECKING:
+    from cakernels.plan.machine import Machine
+    from cakernels.plan.plan import Plan
+    from cakernels.plan.rows import Source
+
+PROG = "cakernels plan"
+SCHEMA = "cakernels-plan/1"
+_NETWORKS = ("gemini", "aries", "hdr", "ethernet")
+_SAMPLED = 20_000  # most generated rows of the short runs
+_DTYPES = {"float64": 8, "float32": 4}
+_ROWS_PER_PART = 8_000  # as in cakrr.methods.prepare
+
+
+@dataclass(frozen=True)
+class Planning(Job):
+    """Options of the command; those of the method follow them."""
+
+    method: str | None = option(
+        None,
+        f"{', '.join(METHODS)}; left out with --check",
+        flag="method",
+        metavar="METHOD",
+        nargs="?",
+    )
+    data: Path | None = option(
+        None, "training rows, of which samples are taken (default: generated rows)", checks.path, flag="data",
+        metavar="DATA", nargs="?",
+    )  # fmt: skip
+    rows: int | None = option(None, "number of training rows (default: those of DATA)", checks.whole(2), metavar="N")
+    features: int | None = option(None, "number of features (default: those of DATA)", checks.whole(1), metavar="D")
+    ranks: tuple[int, ...] | None = option(
+        None, "number of ranks: a number, comma list or lo:hi:COUNT (default: 1)", checks.whole_values, metavar="R"
+    )
+    nodes: int | None = option(None, "number of nodes, instead of --ranks", checks.whole(1), metavar="K")
+    ranks_per_node: int | None = option(None, "ranks per node (default: one per core)", checks.whole(1), metavar="N")
+    partitions: int | None = option(
+        None, "number of parts (default: the method's own: one per rank, for ridge regression of at most 8,000 rows)",
+        checks.whole(1), metavar="P",
+    )  # fmt: skip
+    dtype: str = option("float64", "floating-point type of the rows", checks.one_of(*_DTYPES), choices=tuple(_DTYPES))
+    target: str | None = option(None, "target column of DATA, as in the method's command", metavar="COLUMN")
+    machine: Path | None = option(
+        None, "nodes to plan for: a report of python -m cacore.info --report FILE, made there", checks.path,
+        metavar="FILE",
+    )  # fmt: skip
+    network: str | None = option(
+        None, "nodes of a known network to plan for, with cores as fast as those here", checks.one_of(*_NETWORKS),
+        choices=_NETWORKS,
+    )  # fmt: skip
+    within: float = option(60.0, "time for the short runs from which the plan follows", checks.duration, metavar="TIME")
+    queue: str | None = option(None, "also print a job script for this queue", checks.one_of(*QUEUES), choices=QUEUES)
+    check: Path | None = option(
+        None, "compare the plan with this report of a finished run, whose method and layout are planned", checks.path,
+        metavar="REPORT",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ranks is not None and self.nodes is not None:
+            raise InputError("--ranks, --nodes: give one of them")
+        if self.machine is not None and self.network is not None:
+            raise InputError("--machine, --network: give one of them")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command, and end the process."""
+    run(lambda comm: _plan(comm, argv), PROG, Communicator(), argv)
+
+
+def _plan(comm: Communicator, argv: list[str] | None) -> None:
+    if launched_size() > 1:
+        raise InputError("it starts the ranks that it needs: run it without mpiexec")
+    parser = Parser(
+        prog=PROG, description="Plan a training: seconds, memory, flops and messages, from short runs of METHOD.",
+        epilog="example: cakernels plan bkrr2 --rows 463715 --features 90 --ranks 96,384,1536 --network aries "
+        "--queue slurm; further options are METHOD's own, such as --sigma or --C",
+    )  # fmt: skip
+    add_options(parser, (Planning,), lambda name: name != "verbose")
+    arguments, words = parser.parse_known_args(argv)
+    job = from_arguments(Planning, arguments)
+    made = _reported(job.check) if job.check is not None else None
+    if made is not None:
+        job, words = _as_in(made, job, words)
+    if job.method is None:
+        raise InputError(f"METHOD is needed (see {PROG} --help): one of {', '.join(METHODS)}")
+    method = method_named(job.method)
+    options = _options(method, words)
+    limit = start(replace(job, quiet=True), comm)  # quiet: threads are those of the planned ranks
+    if job.report is not None:
+        check_writable(job.report)
+    source = _source(job, method, options, limit)
+    machine = _machine(job, limit)
+    layouts = _layouts(job, kind_of(method, options).in_parts or bool(getattr(method, "merge", "")), machine, source)
+    plans = list(_planned(job, method, options, words, source, machine, layouts))
+    _show(job, method, words, plans, made)
+
+
+def _reported(path: Path) -> dict[str, Any]:
+    """The report of a run."""
+    try:
+        made = json.loads(path.read_text())
+        if not isinstance(made, dict) or made.get("schema") != "cakernels-report/1" or made["method"] not in METHODS:
+            raise KeyError("schema")
+    except OSError as error:
+        raise InputError(f"--check {path}: {error.strerror or error}") from None
+    except (ValueError, KeyError):
+        raise InputError(
+            f"--check {path}: not the report of a training, as --report of its command writes it"
+        ) from None
+    return made
+
+
+def _as_in(made: dict[str, Any], job: Planning, words: list[str]) -> tuple[Planning, list[str]]:
+    """The layout and the method's options of a run."""
+    if words:
+        raise InputError(f"--check takes the method's options from the report; leave out {words[0]}")
+    method = method_named(made["method"])
+    parser = Parser(prog=PROG)
+    add_options(parser, (Training,), lambda name: True)
+    parser.add_argument("--partitions")
+    parser.add_argument("--checkpoint")
+    ran, words = parser.parse_known_args([str(word) for word in made["command"][1:]])
+    path = Path(ran.data)
+    many = made["partitions"] > 1 and kind_of(method, _options(method, words)).in_parts
+    return replace(
+        job, method=made["method"], data=path if path.exists() else None, rows=made["data"]["n_train"],
+        features=made["data"]["n_features"], ranks=(made["ranks"],), threads=made["threads_per_rank"],
+        partitions=made["partitions"] if many else None, dtype=ran.dtype, target=ran.target,
+    ), words  # fmt: skip
+
+
+def _options(method: Any, words: list[str]) -> Any:
+    """The method's options from the rest of the command line."""
+    parser = Parser(prog=f"python -m {method.prog}")
+    add_options(parser, (method.options,), method.has, method.defaults, method.choices)
+    given: argparse.Namespace = parser.parse_args(words)
+    options = from_arguments(method.options, given)
+    return replace(options, wide=True) if hasattr(options, "wide") else options
+
+
+def _source(job: Planning, method: Any, options: Any, limit: int) -> Source:
+    """Rows for the short runs."""
+    from cakernels.plan import rows
+
+    classes = method.package == "casvm" and hasattr(options, "class_weight") and not hasattr(method, "one_class")
+    if job.data is not None:
+        return rows.of_file(job.data, job.target, limit, classes or getattr(options, "classify", False))
+    if job.rows is None or job.features is None:
+        raise InputError("the number of rows and features is not known: give DATA, or --rows N --features D")
+    return rows.generated(min(job.rows, _SAMPLED), job.features, classes or getattr(options, "classify", False))
+
+
+def _machine(job: Planning, limit: int) -> Machine:
+    from cakernels.plan.machine import Machine
+
+    if job.machine is not None:
+        return Machine.of_report(job.machine, limit)
+    here = Machine.this()
+    return here if job.network is None else here.on(job.network)
+
+
+def _layouts(job: Planning, parts: bool, machine: Machine, source: Source) -> list[Layout]:
+    """The layouts to plan, one per number of ranks."""
+    n, d = job.rows or source.X.shape[0], job.features or source.X.shape[1]
+    if d != source.X.shape[1]:
+        raise InputError(f"--features {d}: {job.data} has {source.X.shape[1]}; leave it out")
+    threads, beside = job.threads or 1, job.ranks_per_node
+    if beside is None:
+        beside = max(1, machine.cores // threads)
+    ranks = job.ranks or (1 if job.nodes is None else job.nodes * beside,)
+    found = []
+    for R in sorted(set(ranks)):
+        on_node = min(R, beside)
+        P = (job.partitions or _parts(job, n, R)) if parts else 1
+        if max(R, P) > n:
+            raise InputError(f"{max(R, P):,} {'ranks' if R > P else 'parts'} of {n:,} rows: ask for fewer")
+        found.append(Layout(n, d, P, R, beside, job.threads or max(1, machine.cores // on_node)))
+    return found
+
+
+def _parts(job: Planning, n: int, ranks: int) -> int:
+    """Default number of parts."""
+    ridge = method_named(str(job.method)).package == "cakrr"
+    return max(ranks, ceil(n / _ROWS_PER_PART)) if ridge else ranks
+
+
+def _planned(
+    job: Planning, method: Any, options: Any, words: list[str], source: Source, machine: Machine, layouts: list[Layout]
+) -> Iterator[Plan]:  # fmt: skip
+    """The plan of each layout; layouts with the same ranks and threads in their short runs share these."""
+    from cakernels.plan.machine import Machine
+    from cakernels.plan.plan import planned
+    from cakernels.plan.runs import Trials
+
+    kind, done = kind_of(method, options), {}
+    cores = Machine.this().cores
+    density = source.X.nnz / (source.X.shape[0] * source.X.shape[1]) if hasattr(source.X, "nnz") else 1.0
+    groups = {(_most(one, cores, machine), one.threads) for one in layouts}
+    with tempfile.TemporaryDirectory() as folder, spinner(not job.quiet, "short runs") as tell:
+        for layout in reversed(layouts):
+            key = _most(layout, cores, machine), layout.threads
+            if key not in done:
+                trials = Trials(
+                    method.prog, words, source, job.dtype, Path(folder), job.within / len(groups),
+                    lambda line: tell(f"short run: {line}"),
+                )  # fmt: skip
+                done[key] = trials.all(layout, kind, key[0])
+        for layout in layouts:
+            runs = done[_most(layout, cores, machine), layout.threads]
+            yield planned(runs, layout, kind, method, options, machine, _DTYPES[job.dtype], density)
+
+
+def _most(layout: Layout, cores: int, machine: Machine) -> int:
+    """Ranks of the short runs: the job's own if this machine can start them, otherwise as many as it has cores for."""
+    if shutil.which("mpiexec") is None:
+        return 1
+    own = machine.here and layout.ranks <= 2 * cores
+    return layout.ranks if own else min(layout.ranks, max(1, cores // layout.threads))
+
+
+def _show(job: Planning, method: Any, words: list[str], plans: list[Plan], made: dict[str, Any] | None) -> None:
+    """Print the table and the job script, and write the report."""
+    from cacore.run import report
+    from cakernels.plan import queues, table
+
+    last = plans[-1]
+    parts = f" --partitions {last.layout.parts}" if last.layout.parts > 1 else ""
+    command = shlex.join(["python", "-m", method.prog, str(job.data or "DATA.h5"), *words]) + parts
+    if job.report is not None:
+        report.write(
+            job.report,
+            {"schema": SCHEMA, "method": method.name, "command": sys.argv, "machine": last.machine.name,
+             "plans": [one.report() for one in plans]},
+        )  # fmt: skip
+    if job.quiet:
+        return
+    with printing():
+        table.show(method.name, plans)
+        if made is not None:
+            table.compare(last, made)
+        if job.queue is not None:
+            print()
+            print(queues.script(job.queue, last.layout, last.total, last.peak, command), end="")

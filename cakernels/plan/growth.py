@@ -1,0 +1,160 @@
+"""Extrapolation of short runs: each phase's seconds, bytes and messages as a sum of terms of the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log
+
+import numpy as np
+import scipy.optimize
+
+from cakernels.plan.layout import Kind, Layout
+from cakernels.plan.runs import PHASES, Ran
+
+Term = Callable[[Layout], float]
+
+SVM_POWER = 2.0  # exponent of the rows in an SVM's time, at most; ridge systems have RIDGE_POWER
+RIDGE_POWER = 3.0
+_LEAST_POWER = 1.0
+_SIGNIFICANT = 0.02  # seconds below which a phase says little about its growth
+
+
+def one(layout: Layout) -> float:
+    """The constant term."""
+    return 1.0
+
+
+def rows(layout: Layout) -> float:
+    """Rows per rank."""
+    return layout.rows_per_rank
+
+
+def rows_and_centers(layout: Layout) -> float:
+    """Distances between a rank's rows and all centres."""
+    return layout.rows_per_rank * layout.parts
+
+
+def squares(layout: Layout) -> float:
+    """Entries of the matrices of a rank's parts."""
+    return layout.parts_per_rank * layout.part**2
+
+
+def cubes(layout: Layout) -> float:
+    """Flops of factoring these matrices, but for a factor."""
+    return layout.parts_per_rank * layout.part**3
+
+
+def matrix(layout: Layout) -> float:
+    """Entries of a rank's share of the matrix of all rows."""
+    return layout.n**2 / layout.ranks
+
+
+def factor(layout: Layout) -> float:
+    """Flops of a rank's share of its factorisation, but for a factor."""
+    return layout.n**3 / layout.ranks
+
+
+def answers(layout: Layout) -> float:
+    """Kernel values of a rank's held-out rows with the rows of one part each."""
+    return layout.rows_per_rank * layout.part
+
+
+def seconds(runs: Sequence[Ran], kind: Kind, job: Layout, direct: bool) -> dict[str, float]:
+    """Seconds of each phase of the job, on a machine like that of the runs and without a network between nodes.
+
+    Parameters
+    ----------
+    runs : sequence of Ran
+        Runs of growing size first, as :meth:`cakernels.plan.runs.Trials.all` makes them.
+    kind : Kind
+    job : Layout
+    direct : bool
+        True if a system of all rows is factored, rather than solved by iterations.
+    """
+    first = runs[0].layout
+    timed = [run for run in runs if run.layout.threads == first.threads and run.layout.ranks <= first.ranks]
+    found = {"start": float(np.median([run.seconds["start"] for run in timed]))}
+    for phase in PHASES[1:]:
+        found[phase] = _phase(phase, timed, kind, job, direct)
+    return found
+
+
+def _phase(phase: str, runs: Sequence[Ran], kind: Kind, job: Layout, direct: bool) -> float:
+    taken = [run.seconds[phase] for run in runs]
+    layouts = [run.layout for run in runs]
+    if phase == "read":
+        return fitted([one, rows], layouts, taken, job)
+    if phase == "partition":
+        return fitted([one, rows, rows_and_centers], layouts, taken, job)
+    if phase == "predict":
+        return fitted([one, rows, answers] if kind.in_parts else [one, rows, matrix], layouts, taken, job)
+    if kind is Kind.RIDGE_PARTS:
+        return fitted([one, squares, cubes], layouts, taken, job)
+    if kind is Kind.SYSTEM and direct:
+        return fitted([one, matrix, factor], layouts, taken, job)
+    return _by_power(layouts, taken, kind, job)
+
+
+def _by_power(layouts: Sequence[Layout], taken: Sequence[float], kind: Kind, job: Layout) -> float:
+    """Seconds that grow with a power of the rows of a problem, whose exponent the two largest runs tell."""
+    most = RIDGE_POWER if kind is Kind.SYSTEM else SVM_POWER
+    size: Term = (lambda one: one.part) if kind.in_parts else (lambda one: float(one.n))
+    same = [(one, t) for one, t in zip(layouts, taken, strict=True) if one.ranks == layouts[0].ranks]
+    (small, before), (last, now) = sorted(same, key=lambda pair: size(pair[0]))[-2:] if same[1:] else [*same, *same]
+    power = most if now < _SIGNIFICANT else _LEAST_POWER
+    if min(before, now) >= _SIGNIFICANT and size(last) > size(small):
+        power = min(most, max(_LEAST_POWER, log(now / before) / log(size(last) / size(small))))
+    grown = float((size(job) / size(last)) ** power)
+    if kind.in_parts:
+        return now * grown * job.parts_per_rank / last.parts_per_rank
+    return now * grown * _shared(layouts, taken, job.ranks) / _shared(layouts, taken, last.ranks)
+
+
+def _shared(layouts: Sequence[Layout], taken: Sequence[float], ranks: int) -> float:
+    """Time of one problem on so many ranks, over that on one: a + b / ranks, from the runs on one rank and on several.
+
+    The part a is what every rank computes alike.
+    """
+    several = layouts[0].ranks
+    alone = {one.n: t for one, t in zip(layouts, taken, strict=True) if one.ranks == 1}
+    pairs = [
+        (alone[one.n], t) for one, t in zip(layouts, taken, strict=True) if one.ranks == several and one.n in alone
+    ]
+    if several == 1 or not pairs:
+        return 1.0 / ranks if several == 1 else 1.0
+    t_one, t_several = pairs[-1]
+    alike = min(1.0, max(0.0, (t_several / max(t_one, 1e-9) - 1 / several) / (1 - 1 / several)))
+    return alike + (1 - alike) / ranks
+
+
+def sent(runs: Sequence[Ran], kind: Kind, job: Layout, what: str) -> dict[str, float]:
+    """Bytes or messages of each phase, over all ranks; empty if no run had several ranks.
+
+    Bytes are a sum of terms in R (numbers that all ranks add up), n (1 - 1/R) (rows that change their rank), and P R or
+    n R (centres or columns that all ranks receive); messages of R and R (R - 1).
+    """
+    if job.ranks == 1:
+        return {}
+    several = [run for run in runs if run.layout.ranks > 1]
+    layouts = [run.layout for run in several]
+    if not several:
+        return {}
+    terms: list[Term] = [lambda one: float(one.ranks), lambda one: one.ranks * (one.ranks - 1.0)]
+    if what == "bytes":
+        terms = [terms[0], lambda one: one.n * (1 - 1 / one.ranks), lambda one: float(one.parts * one.ranks)]
+        if not kind.in_parts:
+            terms[2] = lambda one: float(one.n * one.ranks)
+    phases = several[0].sent(what)
+    return {phase: fitted(terms, layouts, [run.sent(what).get(phase, 0.0) for run in several], job) for phase in phases}
+
+
+def fitted(terms: Sequence[Term], layouts: Sequence[Layout], values: Sequence[float], job: Layout) -> float:
+    """Value for the job of the best fit of these terms with coefficients of at least 0, by relative errors."""
+    value = np.array(values, np.float64)
+    if not value.any():
+        return 0.0
+    weight = 1.0 / np.maximum(value, 1e-2 * value.max())
+    table = np.array([[term(one) for term in terms] for one in layouts])
+    scale = table.max(axis=0)
+    coefficients, _ = scipy.optimize.nnls(weight[:, None] * table / scale, weight * value)
+    return float(np.array([term(job) for term in terms]) / scale @ coefficients)

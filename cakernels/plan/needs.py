@@ -1,0 +1,75 @@
+"""Memory per rank and flops of a training, by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cakernels.plan.layout import Kind, Layout
+from cakernels.plan.runs import Ran
+from cakrr.solver.local import BAND_FROM, SMALL
+
+_COLUMNS = 48  # bytes per row besides its features: target, order, part, coefficients
+
+
+def memory(layout: Layout, kind: Kind, options: Any, itemsize: int, density: float, largest: float = 1.0) -> float:
+    """Bytes of a rank's rows and matrices, without the interpreter and its libraries.
+
+    Parameters
+    ----------
+    layout : Layout
+    kind : Kind
+    options : RidgeOptions, SVMOptions or ValueOptions
+    itemsize : int
+        Bytes per number.
+    density : float
+        Share of the features that are stored.
+    largest : float
+        Rows of the largest part over the mean.
+    """
+    rows = layout.rows_per_rank * (layout.d * density * itemsize + _COLUMNS)
+    m = layout.part * largest
+    if kind is Kind.RIDGE_PARTS:
+        square = m * m * itemsize
+        matrices = layout.threads if square * layout.threads <= SMALL else 1
+        return rows * (2 if layout.ranks > 1 else 1) + square * matrices
+    if kind is Kind.SYSTEM:
+        iterates = options.solver == "cg"
+        return 2 * rows + layout.n**2 * (4 / 2 if iterates else itemsize) / layout.ranks
+    cache = float(options.cache_gib * 2**30)
+    if kind is Kind.SVM_PARTS:
+        return 2 * rows + min(cache, 4.0 * m * m)
+    cache = min(cache, 4.0 * layout.n**2 / layout.ranks)
+    return (2 * rows if kind is Kind.SHARED else rows + layout.n * layout.d * density * itemsize) + cache
+
+
+def peak(runs: Sequence[Ran], job: Layout, kind: Kind, options: Any, itemsize: int, density: float) -> float:
+    """Peak memory of a rank in bytes: the formula's, plus what the short runs took besides the formula's."""
+    found = [run.peak - memory(run.layout, kind, options, itemsize, density, run.largest) for run in runs]
+    largest = max(run.largest for run in runs if run.layout.n == max(run.layout.n for run in runs))
+    return max(0.0, *found) + memory(job, kind, options, itemsize, density, largest)
+
+
+def flops(runs: Sequence[Ran], job: Layout, kind: Kind, options: Any, method: Any) -> float:
+    """Flops of training, over all ranks.
+
+    Ridge systems: m^2 d per width, and m^3/3 per lambda or 4/3 m^3 for many, for the grid and the final solution.
+    Iterations: 2 d + 10 per kernel value, as many values as the largest run had for the square of its rows. SVMs: the
+    same per kernel value that the solver computed in the largest run, in proportion to the square of a problem's rows.
+    """
+    d, last = job.d, max(runs, key=lambda run: run.layout.n)
+    if kind is Kind.RIDGE_PARTS or (kind is Kind.SYSTEM and options.solver != "cg"):
+        widths, lams = len(options.widths(method, d)), len(options.lam)
+        folds = options.folds(job.n) if kind is Kind.RIDGE_PARTS else 1
+        kept = (1 - 1 / folds if folds > 1 else 1 - options.validation_fraction) if widths * lams > 1 else 0.0
+        m = job.part
+        solved = 4 / 3 if lams >= BAND_FROM else lams / 3
+        grid = folds * widths * ((kept * m) ** 2 * d + solved * (kept * m) ** 3)
+        return job.parts * (grid + m * m * d + m**3 / 3)
+    if kind is Kind.SYSTEM:
+        products = sum(sum(one["products"].values()) for one in last.report["solver"].get("solutions", []))
+        return products * job.n**2 * (d + 5.0)
+    values = float(sum(last.report["solver"].get("kernel_values", [])))
+    problem = job.part if kind.in_parts else job.n
+    measured = last.layout.part if kind.in_parts else last.layout.n
+    return values * (problem / measured) ** 2 * job.parts / last.layout.parts * (2 * d + 10)

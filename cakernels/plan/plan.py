@@ -1,0 +1,133 @@
+"""The plan of a training: seconds by phase, memory, flops, bytes and messages, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from cakernels.plan import growth, needs
+from cakernels.plan.layout import Kind, Layout
+from cakernels.plan.machine import GIB, Machine
+from cakernels.plan.network import Network
+from cakernels.plan.runs import Ran
+
+_SENT = {"read": "read", "partition": "partition", "search": "search", "train": "train", "predict": "predict"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one layout takes.
+
+    Attributes
+    ----------
+    layout : Layout
+    machine : Machine
+    seconds : dict of str to float
+        By phase; without "read" to the end of "predict" in "start".
+    peak : float
+        Bytes per rank.
+    flops : float
+        Of training, over all ranks.
+    bytes, messages : dict of str to float
+        By phase, over all ranks; empty on one rank.
+    """
+
+    layout: Layout
+    machine: Machine
+    seconds: dict[str, float]
+    peak: float
+    flops: float
+    bytes: dict[str, float]
+    messages: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """Seconds of all phases."""
+        return sum(self.seconds.values())
+
+    @property
+    def per_node(self) -> float:
+        """Bytes per node."""
+        return self.peak * min(self.layout.ranks, self.layout.ranks_per_node)
+
+    @property
+    def fits(self) -> bool:
+        """True if the ranks of a node fit into its memory."""
+        return self.per_node <= self.machine.room
+
+    @property
+    def nodes_needed(self) -> int | None:
+        """Smallest number of nodes on which so many ranks fit; None if a single rank does not fit."""
+        beside = min(self.layout.ranks_per_node, int(self.machine.room // self.peak))
+        return ceil(self.layout.ranks / beside) if beside else None
+
+    def report(self) -> dict[str, Any]:
+        """Entries for a JSON file."""
+        one = self.layout
+        return {
+            "ranks": one.ranks, "nodes": one.nodes, "ranks_per_node": one.ranks_per_node,
+            "threads_per_rank": one.threads, "partitions": one.parts,
+            "data": {"n_train": one.n, "n_features": one.d}, "seconds": {**self.seconds, "total": self.total},
+            "memory": {"peak_rss_mib": self.peak / (1 << 20), "node_gib": self.per_node / GIB, "fits": self.fits},
+            "nodes_needed": self.nodes_needed, "flops": self.flops,
+            "comm": {
+                phase: {"bytes": round(sent), "messages": round(self.messages.get(phase, 0.0))}
+                for phase, sent in self.bytes.items()
+            },
+        }  # fmt: skip
+
+
+def planned(
+    runs: Sequence[Ran], job: Layout, kind: Kind, method: Any, options: Any, machine: Machine, itemsize: int,
+    density: float,
+) -> Plan:  # fmt: skip
+    """The plan of a job, from short runs of the method.
+
+    Parameters
+    ----------
+    runs : sequence of Ran
+    job : Layout
+    kind : Kind
+    method, options
+        The method's record and its options.
+    machine : Machine
+    itemsize : int
+        Bytes per number.
+    density : float
+        Share of the features that are stored.
+    """
+    direct = kind is Kind.SYSTEM and options.solver != "cg"
+    sent, messages = (growth.sent(runs, kind, job, what) for what in ("bytes", "messages"))
+    seconds = growth.seconds(runs, kind, job, direct)
+    beside = min(job.ranks, job.ranks_per_node) * job.threads
+    same = machine.here and job.ranks in {run.layout.ranks for run in runs}
+    slower = machine.slower if same else machine.slower * max(1.0, beside / machine.cores)
+    seconds = {phase: taken * slower for phase, taken in seconds.items()}
+    if job.nodes > 1:
+        for phase in _SENT:
+            seconds[phase] += _travel(runs, job, machine.network, phase, sent, messages)
+    peak = needs.peak(runs, job, kind, options, itemsize, density)
+    flops = needs.flops(runs, job, kind, options, method)
+    return Plan(job, machine, seconds, peak, flops, sent, messages)
+
+
+def _travel(
+    runs: Sequence[Ran], job: Layout, network: Network, phase: str, sent: dict[str, float], messages: dict[str, float]
+) -> float:  # fmt: skip
+    """Seconds of a phase's messages between nodes.
+
+    Two ranks send one message each per collective call, which gives the number of calls. Each is taken to be an
+    Allreduce; what a rank sends beyond one message per call goes to single ranks, in exchanges.
+    """
+    pairs = [run for run in runs if run.layout.ranks > 1]
+    if not pairs or not messages.get(phase):
+        return 0.0
+    few = min(pairs, key=lambda run: run.layout.ranks)
+    calls = few.sent("messages").get(phase, 0.0) / few.layout.ranks
+    if not calls:
+        return 0.0
+    per_rank = sent.get(phase, 0.0) / job.ranks
+    further = max(0.0, messages[phase] / job.ranks - calls)
+    return calls * network.collective("allreduce", job.ranks, per_rank / calls, 0.0) + further * network.between.gap

@@ -1,0 +1,163 @@
+"""Short runs of a method's own command on few rows, from whose reports a plan is made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from cacore.errors import InputError
+from cakernels.plan.layout import Kind, Layout
+from cakernels.plan.rows import Source
+
+_FEWEST = 250  # rows per part of the first run, and per rank of a run without parts
+_WIDE = 256  # most parts of the run that tells what dividing the rows into many parts costs
+_WIDE_PART = 16  # rows per part of that run
+_COUNTED = 4  # ranks of the run that tells how bytes and messages grow with the ranks
+STARTED = ("start", "compile", "other", "wait", "write")  # phases that do not depend on the rows, reported as one
+PHASES = ("start", "read", "partition", "search", "train", "predict")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run, and its report.
+
+    Attributes
+    ----------
+    layout : Layout
+    report : dict
+    """
+
+    layout: Layout
+    report: dict[str, Any]
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each of :data:`PHASES`, of the slowest rank."""
+        found = dict(self.report["seconds"])
+        return {"start": sum(found.get(one, 0.0) for one in STARTED)} | {
+            phase: float(found.get(phase, 0.0)) for phase in PHASES[1:]
+        }
+
+    @property
+    def work(self) -> float:
+        """Seconds of the phases that depend on the rows."""
+        return sum(self.seconds.values()) - self.seconds["start"]
+
+    @property
+    def peak(self) -> float:
+        """Largest peak memory of a rank, in bytes."""
+        return float(max(self.report["memory"]["peak_rss_mib"])) * (1 << 20)
+
+    @property
+    def largest(self) -> float:
+        """Rows of the largest part over the mean."""
+        sizes = self.report["partition_sizes"]
+        return float(max(sizes) * len(sizes) / sum(sizes)) if sum(sizes) else 1.0
+
+    def sent(self, what: str) -> dict[str, float]:
+        """Bytes or messages of each phase, over all ranks."""
+        return {phase: float(found[what]) for phase, found in self.report["comm"].items()}
+
+
+@dataclass
+class Trials:
+    """The short runs of one method.
+
+    Attributes
+    ----------
+    prog : str
+        ``python -m PROG`` trains.
+    words : sequence of str
+        Options of the method.
+    source : Source
+    dtype : str
+    folder : Path
+        For data files and reports.
+    seconds : float
+        Time for all runs; no further one begins if it would take longer.
+    tell : callable
+        Called with a line before each run.
+    """
+
+    prog: str
+    words: Sequence[str]
+    source: Source
+    dtype: str
+    folder: Path
+    seconds: float
+    tell: Callable[[str], None] = lambda line: None
+    runs: list[Ran] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._begun = time.monotonic()
+
+    def run(self, layout: Layout) -> Ran:
+        """Train once with this layout.
+
+        Raises
+        ------
+        InputError
+            The command refuses its options or rows, with its own message; or it fails.
+        """
+        self.tell(f"{layout.n:,} rows, {layout.parts:,} parts, {layout.ranks:,} ranks")
+        data, report = self.folder / f"{layout.n}.h5", self.folder / "report.json"
+        if not data.exists():
+            self.source.write(data, layout.n, self.dtype)
+        launcher = ["mpiexec", "-n", str(layout.ranks)] if layout.ranks > 1 else []
+        parts = ["--partitions", str(layout.parts)] if layout.parts > 1 else []
+        command = [
+            *launcher, sys.executable, "-m", self.prog, str(data), *parts, "--threads", str(layout.threads),
+            "--dtype", self.dtype, "--report", str(report), "--quiet", *self.words,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()[-1]
+            raise InputError(f"a run with {layout.n:,} rows failed: {last}")
+        self.runs.append(Ran(layout, json.loads(report.read_text())))
+        return self.runs[-1]
+
+    def all(self, job: Layout, kind: Kind, most: int) -> list[Ran]:
+        """The runs from which a plan of `job` follows, on at most `most` ranks each."""
+        for layout in self._growing(job, kind, most):
+            self.run(layout)
+        for layout in _others(job, kind, self.runs):
+            self.run(layout)
+        return self.runs
+
+    def _growing(self, job: Layout, kind: Kind, most: int) -> Iterator[Layout]:
+        """Twice as many rows each time, up to the job's, or to the end of the time."""
+        ranks = min(job.ranks, most)
+        held = min(job.parts_per_rank, 2 * job.threads) if kind.in_parts or kind is Kind.TREE else 0
+        part = _FEWEST
+        while True:
+            whole = held > 0 and part >= job.part
+            n = ceil(job.part) * held * ranks if whole else part * max(1, held) * ranks
+            n, last = min(n, job.n), whole or n >= job.n
+            yield replace(job, n=n, parts=max(1, held * ranks), ranks=ranks, ranks_per_node=ranks)
+            spent, before = time.monotonic() - self._begun, self.runs[-1].work
+            if last or (len(self.runs) > 2 and spent + self.runs[-1].seconds["start"] + 8 * before > self.seconds):
+                return
+            part *= 2 if before > 0.02 * self.seconds or held else 4
+
+
+def _others(job: Layout, kind: Kind, runs: Sequence[Ran]) -> Iterator[Layout]:
+    """Runs with many parts, on one rank, and on several ranks, as far as the job needs them."""
+    first, last = runs[0].layout, runs[-2:][0].layout
+    if kind.in_parts and job.parts > 4 * first.parts:
+        parts = min(job.parts, max(_WIDE, first.ranks))
+        yield replace(first, n=min(job.n, parts * _WIDE_PART), parts=parts)
+    if first.ranks > 1 and not kind.in_parts and job.ranks > first.ranks:
+        yield replace(last, ranks=1, ranks_per_node=1)
+    if job.ranks > 1 and shutil.which("mpiexec"):
+        ranks = _COUNTED if first.ranks != _COUNTED else 2
+        yield replace(first, n=max(first.n, ranks * 50), parts=max(first.parts, ranks) if kind.in_parts else 1,
+                      ranks=ranks, ranks_per_node=ranks, threads=1)  # fmt: skip

@@ -1,0 +1,96 @@
+"""Tables of a plan on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cacore.io.words import counted
+from cakernels.plan.machine import GIB
+from cakernels.plan.plan import Plan
+from cakernels.plan.runs import PHASES, STARTED
+
+
+def show(name: str, plans: Sequence[Plan]) -> None:
+    """Print one column per layout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    first = plans[0]
+    title = f"{name}: {first.layout.n:,} rows x {first.layout.d:,} features on {first.machine.name}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("ranks")
+    for plan in plans:
+        table.add_column(f"{plan.layout.ranks:,}", justify="right")
+    for label, *texts in zip(*(list(_column(plan)) for plan in plans), strict=True):
+        table.add_row(label[0], label[1], *(text for _, text in texts))
+    console = Console(highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(table)
+    print(captured.get(), end="")
+    for plan in plans:
+        for line in notes(plan):
+            print(line)
+
+
+def _column(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Labels and texts of one layout."""
+    one = plan.layout
+    yield "nodes x ranks x threads", f"{one.nodes:,} x {min(one.ranks, one.ranks_per_node)} x {one.threads}"
+    if one.parts > 1:
+        yield "parts x rows", f"{one.parts:,} x {one.part:,.0f}"
+    else:
+        yield "parts x rows", f"1 x {one.n:,}"
+    for phase in PHASES:
+        yield f"{phase}, s", _short(plan.seconds[phase])
+    yield "total, s", _short(plan.total)
+    yield "memory per rank, GiB", f"{plan.peak / GIB:.2f}"
+    yield "memory per node, GiB", f"{plan.per_node / GIB:.1f} of {plan.machine.memory / GIB:.0f}"
+    yield "flops of training", f"{plan.flops:.2g}"
+    yield "bytes sent", f"{sum(plan.bytes.values()):.2g}" if plan.bytes else "0"
+    yield "messages", f"{sum(plan.messages.values()):.2g}" if plan.messages else "0"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """What does not fit, and what would."""
+    if plan.fits:
+        return
+    one, ranks = plan.layout, counted(plan.layout.ranks, "rank")
+    line = f"{ranks}: {plan.per_node / GIB:.1f} GiB per node do not fit into {plan.machine.room / GIB:.1f} GiB"
+    if plan.nodes_needed is not None:
+        beside = -(-one.ranks // plan.nodes_needed)
+        yield f"{line}; {counted(plan.nodes_needed, 'node')} with {counted(beside, 'rank')} each do"
+    else:
+        yield f"{line}, not even with one rank per node: more --partitions, more ranks or --dtype float32"
+
+
+def compare(plan: Plan, made: dict[str, Any]) -> None:
+    """Print what was planned beside what a run took."""
+    from cacore.run.report import show_rows
+
+    show_rows(f"planned and measured: {made['method']}", list(differences(plan, made)))
+
+
+def differences(plan: Plan, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Planned and measured figures, and their ratio."""
+    taken = made["seconds"]
+    measured = {phase: taken.get(phase, 0.0) for phase in PHASES}
+    measured["start"] = sum(taken.get(phase, 0.0) for phase in STARTED)
+    for phase in PHASES:
+        yield f"{phase}, s", _beside(plan.seconds[phase], measured[phase])
+    work = plan.total - plan.seconds["start"], sum(measured.values()) - measured["start"]
+    yield "without the start, s", _beside(*work)
+    yield "total, s", _beside(plan.total, sum(measured.values()))
+    yield "memory per rank, MiB", _beside(plan.peak / (1 << 20), max(made["memory"]["peak_rss_mib"]))
+    if plan.bytes:
+        for what, sent in (("bytes", plan.bytes), ("messages", plan.messages)):
+            yield what, _beside(sum(sent.values()), sum(one[what] for one in made["comm"].values()))
+
+
+def _beside(planned: float, measured: float) -> str:
+    ratio = f", ratio {planned / measured:.2f}" if measured else ""
+    return f"planned {planned:,.4g}, measured {measured:,.4g}{ratio}"

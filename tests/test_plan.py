@@ -1,0 +1,237 @@
+"""Plans: extrapolation of short runs, memory, what fits, job scripts, and the command ``cakernels plan``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.commands import flat, read, run
+from helpers.data import write_csv
+
+from cacore.errors import InputError
+from cakernels.plan import growth, needs, queues
+from cakernels.plan.layout import METHODS, Kind, Layout, kind_of, method_named
+from cakernels.plan.machine import Machine
+from cakernels.plan.network import PRESETS
+from cakernels.plan.plan import planned
+from cakernels.plan.rows import generated
+from cakernels.plan.runs import Ran
+from cakrr.options import RidgeOptions
+from casvm.options import SVMOptions
+
+MIB = 1 << 20
+JOB = Layout(n=400_000, d=90, parts=1_024, ranks=512, ranks_per_node=16, threads=1)
+
+
+def ran(layout, seconds, peak=200.0, sent=None, **solver):
+    """A run whose report says this."""
+    comm = {phase: {"bytes": nbytes, "messages": count} for phase, (nbytes, count) in (sent or {}).items()}
+    return Ran(layout, {
+        "seconds": {"start": 1.0, "compile": 0.5, **seconds}, "memory": {"peak_rss_mib": [peak]}, "comm": comm,
+        "partition_sizes": [layout.n // layout.parts] * layout.parts, "solver": solver,
+    })  # fmt: skip
+
+
+def in_parts(count=4, **more):
+    """Layouts of growing parts on two ranks."""
+    return [
+        replace(JOB, n=4 * part, parts=4, ranks=2, ranks_per_node=2, **more) for part in 100 * 2 ** np.arange(count)
+    ]
+
+
+def test_every_method_has_a_kind():
+    kinds = {name: kind_of(method_named(name), None) for name in METHODS}
+    assert {name for name, kind in kinds.items() if kind is Kind.TREE} == {"cascade", "dcsvm", "dcfilter"}
+    assert (kinds["dkrr"], kinds["dissmo"]) == (Kind.SYSTEM, Kind.SHARED)
+    assert (kinds["bkrr2"], kinds["cpsvm"], kinds["svr"]) == (Kind.RIDGE_PARTS, Kind.SVM_PARTS, Kind.SVM_PARTS)
+
+
+def test_ridge_parts_grow_as_the_cube_of_a_part():
+    """Terms with which the runs were made are found again, at 50 times the size."""
+
+    def train(one):
+        return 0.01 + one.parts_per_rank * (3e-8 * one.part**2 + 2e-10 * one.part**3)
+
+    runs = [ran(one, {"train": train(one), "read": 1e-3 + 1e-6 * one.rows_per_rank}) for one in in_parts()]
+    job = replace(JOB, n=80_000, parts=16, ranks=4)
+    found = growth.seconds(runs, Kind.RIDGE_PARTS, job, True)
+    assert found["train"] == pytest.approx(train(job), rel=1e-6)
+    assert found["read"] == pytest.approx(1e-3 + 1e-6 * 20_000, rel=1e-6)
+    assert found["start"] == 1.5
+
+
+def test_svms_grow_with_the_power_that_is_seen():
+    runs = [ran(one, {"train": one.parts_per_rank * 1e-6 * one.part**1.7}) for one in in_parts(6)]
+    job = replace(JOB, n=64_000, parts=4, ranks=4)
+    assert growth.seconds(runs, Kind.SVM_PARTS, job, False)["train"] == pytest.approx(1e-6 * 16_000**1.7, rel=1e-6)
+
+
+def test_what_all_ranks_compute_alike_is_not_divided():
+    """A fifth of one problem's time does not shrink with more ranks."""
+
+    def train(one):
+        return 1e-7 * one.n**1.5 * (0.2 + 0.8 / one.ranks)
+
+    layouts = [Layout(n, 8, 1, 2, 2, 1) for n in (10_000, 20_000, 40_000)]
+    runs = [ran(one, {"train": train(one)}) for one in (*layouts, replace(layouts[1], ranks=1))]
+    job = Layout(100_000, 8, 1, 64, 16, 1)
+    assert growth.seconds(runs, Kind.SHARED, job, False)["train"] == pytest.approx(train(job), rel=1e-6)
+
+
+def test_bytes_and_messages():
+    def sent(one):
+        rows = 700 * one.n * (1 - 1 / one.ranks)
+        return {"partition": (rows + 90 * one.parts * one.ranks, 20 * one.ranks + 3 * one.ranks * (one.ranks - 1))}
+
+    layouts = [*in_parts(2), replace(in_parts()[0], parts=64), replace(in_parts()[0], ranks=4)]
+    runs = [ran(one, {"train": 1.0}, sent=sent(one)) for one in layouts]
+    for number, what in enumerate(("bytes", "messages")):
+        found = growth.sent(runs, Kind.RIDGE_PARTS, JOB, what)
+        assert found["partition"] == pytest.approx(sent(JOB)["partition"][number], rel=1e-6)
+    assert growth.sent(runs, Kind.RIDGE_PARTS, replace(JOB, ranks=1), "bytes") == {}
+
+
+@pytest.mark.parametrize(("kind", "expected"), [
+    (Kind.RIDGE_PARTS, 2 * 1_000 * (160 + 48) + 8 * 500**2),
+    (Kind.SYSTEM, 2 * 1_000 * (160 + 48) + 8 * 4_000**2 / 4),
+])  # fmt: skip
+def test_memory_by_formula(kind, expected):
+    layout = Layout(4_000, 20, 8, 4, 4, 1)
+    assert needs.memory(layout, kind, RidgeOptions(), 8, 1.0) == expected
+    runs = [ran(replace(layout, n=400), {}, peak=300.0)]
+    base = 300 * MIB - needs.memory(runs[0].layout, kind, RidgeOptions(), 8, 1.0)
+    assert needs.peak(runs, layout, kind, RidgeOptions(), 8, 1.0) == pytest.approx(base + expected)
+
+
+def test_flops_of_ridge_parts():
+    """One pair: m^2 d + m^3/3 per part, in choosing nothing; a grid of 5 x 5 on 90 % of the rows adds to that."""
+    job, method = replace(JOB, n=8_000, parts=8), method_named("bkrr2")
+    one = RidgeOptions(sigma=(1.0,), lam=(1e-4,))
+    final = 8 * (1_000**2 * 90 + 1_000**3 / 3)
+    grid = 8 * 5 * (900**2 * 90 + 5 / 3 * 900**3)
+    several = RidgeOptions(sigma=(1.0, 2.0, 3.0, 4.0, 5.0), lam=(1e-6, 1e-5, 1e-4, 1e-3, 1e-2))
+    assert needs.flops([ran(job, {})], job, Kind.RIDGE_PARTS, several, method) == pytest.approx(grid + final)
+    alone = needs.flops([ran(job, {})], job, Kind.RIDGE_PARTS, one, method)
+    assert alone == pytest.approx(2 * final - final)
+
+
+def test_flops_of_svms_follow_the_kernel_values():
+    job, small = replace(JOB, n=8_000, parts=8), replace(JOB, n=800, parts=4)
+    runs = [ran(small, {}, kernel_values=[100, 200, 300, 400])]
+    expected = 1_000 * (1_000 / 200) ** 2 * (8 / 4) * (2 * 90 + 10)
+    assert needs.flops(runs, job, Kind.SVM_PARTS, SVMOptions(), method_named("cpsvm")) == expected
+
+
+def _plan(job, peak=3_000.0, **machine):
+    runs = [
+        ran(one, {"train": 1e-9 * one.part**3, "partition": 0.01}, peak, {"partition": (1e5, 40)}) for one in in_parts()
+    ]
+    node = Machine("test", 24, 64 * 2**30, PRESETS["aries"], **machine)
+    options = RidgeOptions(sigma=(1.0,), lam=(1e-4,))
+    return planned(runs, job, Kind.RIDGE_PARTS, method_named("bkrr2"), options, node, 8, 1.0)
+
+
+def test_what_does_not_fit_and_what_does():
+    """24 ranks of 3 GiB do not fit into 90 % of 64 GiB; 19 do."""
+    crowded = _plan(replace(JOB, ranks=96, ranks_per_node=24))
+    assert not crowded.fits
+    assert crowded.nodes_needed == -(-96 // int(0.9 * 64 * 2**30 / crowded.peak)) == 6
+    assert _plan(replace(JOB, ranks=96, ranks_per_node=16)).fits
+    assert _plan(replace(JOB, ranks=2, ranks_per_node=1), peak=70_000.0).nodes_needed is None
+
+
+def test_slower_machines_networks_and_shared_cores():
+    job = replace(JOB, ranks=24, ranks_per_node=24)
+    alone = _plan(job)
+    assert _plan(job, slower=2.0).total == pytest.approx(2 * alone.total)
+    assert _plan(replace(job, threads=2)).seconds["train"] == pytest.approx(2 * alone.seconds["train"])
+    several = _plan(replace(job, ranks_per_node=12))
+    assert several.seconds["partition"] > alone.seconds["partition"]
+    assert several.seconds["train"] == pytest.approx(alone.seconds["train"])
+
+
+@pytest.mark.parametrize(("queue", "lines"), [
+    ("slurm", ["#SBATCH --nodes=32", "#SBATCH --ntasks=512", "#SBATCH --ntasks-per-node=16", "#SBATCH --mem=40G",
+               "#SBATCH --time=01:40:00", "srun python -m cakrr.bkrr2 big.h5"]),
+    ("pbs", ["#PBS -l select=32:ncpus=16:mpiprocs=16:ompthreads=1:mem=40gb", "#PBS -l walltime=01:40:00",
+             "mpiexec -n 512 python -m cakrr.bkrr2 big.h5"]),
+    ("lsf", ["#BSUB -n 512", '#BSUB -R "span[ptile=16] rusage[mem=40GB]"', "#BSUB -W 01:40",
+             "mpiexec -n 512 -ppn 16 python -m cakrr.bkrr2 big.h5"]),
+])  # fmt: skip
+def test_job_scripts(queue, lines):
+    text = queues.script(queue, JOB, 3_600.0, 2.0 * 2**30, "python -m cakrr.bkrr2 big.h5").splitlines()
+    assert text[0] == "#!/bin/bash"
+    assert set(lines) <= set(text)
+
+
+def test_plan_and_check(tmp_path, monkeypatch, capfd):
+    """A plan of a real file beside its run: the same layout, memory within a quarter, and both in one table."""
+    monkeypatch.chdir(tmp_path)
+    rows = generated(900, 3, classes=False)
+    write_csv("rows.csv", rows.X, rows.y)
+    words = ["--sigma", "2", "--lambda", "1e-3"]
+    run("cakrr.bkrr2", ["rows.csv", "--partitions", "3", "--report", "r.json", "--quiet", *words])
+    run("cakernels", ["plan", "--check", "r.json", "--within", "1s", "--report", "p.json", "--queue", "slurm"])
+    out, made, (plan,) = flat(capfd.readouterr().out), read(tmp_path / "r.json"), read(tmp_path / "p.json")["plans"]
+    assert "planned and measured: bkrr2" in out
+    assert "python -m cakrr.bkrr2 rows.csv --sigma 2 --lambda 1e-3 --partitions 3" in out
+    assert (plan["ranks"], plan["partitions"], plan["data"]["n_train"]) == (1, 3, 900)
+    assert plan["comm"] == {}
+    assert plan["seconds"]["train"] > 0
+    ratio = plan["memory"]["peak_rss_mib"] / max(made["memory"]["peak_rss_mib"])
+    assert 0.75 < ratio < 1.25
+
+
+INFO = {
+    "ranks": [{"threads": 2, "product_gflop_s": 50.0, "node_cores": 64}], "memory": {"node": 2**38}, "cpu": "fast",
+    "messages": {"latency_us": 2.0, "bandwidth_gb_s": 20.0},
+}  # fmt: skip
+
+
+def test_machine_of_a_report(tmp_path):
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps(INFO))
+    machine = Machine.of_report(path, 1 << 40)
+    assert (machine.name, machine.cores, machine.memory) == ("fast", 64, 2**38)
+    assert machine.network.between.step == pytest.approx(2e-6)
+    assert machine.network.between.per_byte == pytest.approx(5e-11)
+    assert machine.slower > 0
+    for text in ("{", "[]", '{"ranks": []}', json.dumps(INFO | {"ranks": [{"threads": 0}]})):
+        path.write_text(text)
+        with pytest.raises(InputError, match="--machine"):
+            Machine.of_report(path, 1 << 40)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ([], "METHOD is needed"),
+    (["best"], "METHOD best: choose one of"),
+    (["bkrr2"], "give DATA, or --rows N --features D"),
+    (["bkrr2", "none.csv"], "none.csv"),
+    (["bkrr2", "--rows", "1", "--features", "2"], "--rows 1"),
+    (["bkrr2", "--rows", "10", "--features", "2", "--partitions", "11"], "11 parts of 10 rows: ask for fewer"),
+    (["dissmo", "--rows", "10", "--features", "2", "--ranks", "12"], "12 ranks of 10 rows: ask for fewer"),
+    (["bkrr2", "--rows", "10", "--features", "2", "--ranks", "2", "--nodes", "1"], "--ranks, --nodes: give one"),
+    (["bkrr2", "--rows", "10", "--features", "2", "--C", "1"], "--C"),
+    (["bkrr2", "--rows", "10", "--features", "2", "--sigma", "-1"], "--sigma"),
+    (["--check", "none.json"], "--check none.json"),
+    (["--check", "rows.json"], "--check rows.json: not the report of a training"),
+    (["bkrr2", "--machine", "rows.json", "--rows", "10", "--features", "2"], "--machine rows.json: not a report"),
+])  # fmt: skip
+def test_refused(words, message, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.json").write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        run("cakernels", ["plan", *words])
+    assert ended.value.code == 2
+    err = capfd.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_generated_rows_repeat():
+    first, again = generated(50, 3, classes=True), generated(50, 3, classes=True)
+    assert np.array_equal(first.X, again.X)
+    assert set(first.y) == {-1.0, 1.0}
+    assert abs(first.y.mean()) < 0.1
