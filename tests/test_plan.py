@@ -154,7 +154,7 @@ def test_slower_machines_networks_and_shared_cores():
 
 @pytest.mark.parametrize(("queue", "lines"), [
     ("slurm", ["#SBATCH --nodes=32", "#SBATCH --ntasks=512", "#SBATCH --ntasks-per-node=16", "#SBATCH --mem=40G",
-               "#SBATCH --time=01:40:00", "srun python -m cakrr.bkrr2 big.h5"]),
+               "#SBATCH --time=01:40:00", "srun --mpi=${MPI_TYPE:-pmi2} python -m cakrr.bkrr2 big.h5"]),
     ("pbs", ["#PBS -l select=32:ncpus=16:mpiprocs=16:ompthreads=1:mem=40gb", "#PBS -l walltime=01:40:00",
              "mpiexec -n 512 python -m cakrr.bkrr2 big.h5"]),
     ("lsf", ["#BSUB -n 512", '#BSUB -R "span[ptile=16] rusage[mem=40GB]"', "#BSUB -W 01:40",

@@ -267,4 +267,16 @@ def _show(job: Planning, method: Any, words: list[str], plans: list[Plan], made:
             table.compare(last, made)
         if job.queue is not None:
             print()
-            print(queues.script(job.queue, last.layout, last.total, last.peak, command), end="")
+            print(queues.script(job.queue, last.layout, last.total, last.peak, command, _mpi()), end="")
+
+
+def _mpi() -> str:
+    """Interface of the installed MPI library for Slurm's srun."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return "pmi2"
+    return "pmix" if MPI.get_vendor()[0] == "Open MPI" else "pmi2"

@@ -12,7 +12,7 @@ _FURTHER = 600.0
 _ROOM = 1.25  # factor of the planned memory
 
 
-def script(queue: str, layout: Layout, seconds: float, peak: float, command: str) -> str:
+def script(queue: str, layout: Layout, seconds: float, peak: float, command: str, mpi: str = "pmi2") -> str:
     """A job script that runs `command` with this layout.
 
     Parameters
@@ -24,6 +24,8 @@ def script(queue: str, layout: Layout, seconds: float, peak: float, command: str
     peak : float
         Planned memory per rank in bytes; the script asks for a quarter more.
     command : str
+    mpi : str
+        Interface by which Slurm's srun starts the ranks: "pmix" for Open MPI, "pmi2" for MPICH and Intel MPI.
     """
     minutes = ceil((_MARGIN * seconds + _FURTHER) / 60)
     on_node = min(layout.ranks, layout.ranks_per_node)
@@ -35,7 +37,7 @@ def script(queue: str, layout: Layout, seconds: float, peak: float, command: str
             f"#SBATCH --nodes={layout.nodes}", f"#SBATCH --ntasks={layout.ranks}",
             f"#SBATCH --ntasks-per-node={on_node}", f"#SBATCH --cpus-per-task={layout.threads}",
             f"#SBATCH --mem={gib}G", f"#SBATCH --time={hours}:00",
-            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", f"srun {command}",
+            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", f"srun --mpi=${{MPI_TYPE:-{mpi}}} {command}",
         ],
         "pbs": [
             f"#PBS -l select={layout.nodes}:ncpus={cores}:mpiprocs={on_node}:ompthreads={layout.threads}:mem={gib}gb",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cakernels.plan.growth import RIDGE_POWER, SVM_POWER
 from cakernels.search.data import CLASSIFICATION, Data
 
 PART = 1_200  # rows of a part of ridge regression: more cost m^3, fewer lose accuracy
@@ -66,7 +67,7 @@ class Candidate:
         Length scales are learned on as many rows however many there are.
         """
         if not self.part:
-            return 2.0 if self.estimator == "CASVC" else 3.0
+            return SVM_POWER if self.estimator == "CASVC" else RIDGE_POWER
         return 0.5 if self.settings.get("metric") == "lengths" else 1.05
 
     def of(self, n: int) -> Candidate:

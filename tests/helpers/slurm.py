@@ -122,7 +122,9 @@ def started() -> Iterator[Slurm]:
         for one in sockets:
             one.close()
         shown = subprocess.run(["slurmd", "-C"], capture_output=True, text=True, check=True).stdout.split()
-        node = " ".join(word for word in shown if word.startswith(("CPUs", "Boards", "Sockets", "Cores", "Threads")))
+        node = " ".join(
+            word for word in shown if word.startswith(("CPUs", "Boards", "Sockets", "Cores", "Threads", "RealMemory"))
+        )
         host = socket.gethostname().partition(".")[0]
         text = CONFIGURATION.format(folder=folder, host=host, ports=ports, node=node)
         (folder / "slurm.conf").write_text(text)

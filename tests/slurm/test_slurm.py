@@ -145,3 +145,28 @@ def test_ranks_start_from_a_staged_environment(slurm, data, tmp_path):
     command = report(run / "report.json")["command"]
     assert str(node) in " ".join(command)
     assert list(node.iterdir()) == []  # the job has removed what it unpacked
+
+
+def test_a_planned_job(slurm, data, tmp_path):
+    """The script that a plan prints is accepted, and runs."""
+    words = [
+        "plan",
+        "bkrr2",
+        data,
+        "--ranks",
+        RANKS,
+        "--partitions",
+        8,
+        "--within",
+        "1s",
+        "--queue",
+        "slurm",
+        *GRID[2:-1],
+    ]
+    made = slurm.run(sys.executable, "-m", "cakernels", *words)
+    script, out = tmp_path / "job.sh", tmp_path / "report.json"
+    script.write_text(made[made.index("#!/bin/bash") :].rstrip() + f" --quiet --report {out}\n")
+    slurm.run("sbatch", "--test-only", script)
+    slurm.run("sbatch", f"--output={tmp_path}/job.txt", script)
+    slurm.idle()
+    assert report(out)["ranks"] == RANKS, (tmp_path / "job.txt").read_text()
