@@ -237,6 +237,21 @@ def test_a_file_that_vanishes_before_its_rows_are_read(form, tmp_path, monkeypat
         load(path, Communicator())
 
 
+def test_a_file_that_vanishes_while_its_form_is_looked_at(tmp_path, monkeypatch):
+    """Between its first bytes and the question whether they are compressed."""
+    path, opener = tmp_path / "a.h5", stream._opener
+
+    def gone(path):
+        path.unlink()
+        return opener(path)
+
+    write_form(path, "h5")
+    monkeypatch.setattr(stream, "open_bytes", lambda path: path.open("rb"))
+    monkeypatch.setattr(stream, "_opener", gone)
+    with pytest.raises(InputError, match=r"a\.h5: cannot be read"):
+        text.kind(path)
+
+
 def test_a_line_that_cannot_be_found_any_more(tmp_path, monkeypatch):
     """The row of a number that is refused is named, though the text with its line is gone."""
     path, check = tmp_path / "a.csv", table.Table.check_features

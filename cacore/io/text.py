@@ -25,12 +25,13 @@ def kind(path: Path) -> str:
     try:
         with stream.open_bytes(path) as opened:
             head = opened.read(_HEAD)
+        compressed = stream.is_compressed(path)
     except stream.DAMAGE as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     if not head.strip():
         raise InputError(f"{path}: the file is empty")
     form = next((form for magic, form in _BINARY if head.startswith(magic)), None)
-    if form not in (None, "npz") and stream.is_compressed(path):
+    if form not in (None, "npz") and compressed:
         name = {"hdf5": "HDF5", "npy": "NPY"}.get(str(form), str(form).capitalize())
         raise InputError(f"{path}: {name} is read by blocks, which a compressed file does not allow: decompress it")
     if form is not None:

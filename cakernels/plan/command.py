@@ -220,29 +220,28 @@ def _planned(
     from cakernels.plan.runs import Trials
 
     kind, done = kind_of(method, options), {}
-    cores = Machine.this().cores
+    here = Machine.this().cores
     density = source.X.nnz / (source.X.shape[0] * source.X.shape[1]) if hasattr(source.X, "nnz") else 1.0
-    groups = {(_most(one, cores, machine), one.threads) for one in layouts}
+    keys = [_short_runs(one, here, machine) for one in layouts]
     with tempfile.TemporaryDirectory() as folder, spinner(not job.quiet, "short runs") as tell:
-        for layout in reversed(layouts):
-            key = _most(layout, cores, machine), layout.threads
-            if key not in done:
+        for layout, (ranks, threads) in reversed(list(zip(layouts, keys, strict=True))):
+            if (ranks, threads) not in done:
                 trials = Trials(
-                    method.prog, words, source, job.dtype, Path(folder), job.within / len(groups),
+                    method.prog, words, source, job.dtype, Path(folder), job.within / len(set(keys)),
                     lambda line: tell(f"short run: {line}"),
                 )  # fmt: skip
-                done[key] = trials.all(layout, kind, key[0])
-        for layout in layouts:
-            runs = done[_most(layout, cores, machine), layout.threads]
-            yield planned(runs, layout, kind, method, options, machine, _DTYPES[job.dtype], density)
+                done[ranks, threads] = trials.all(replace(layout, threads=threads), kind, ranks)
+        for layout, key in zip(layouts, keys, strict=True):
+            yield planned(done[key], layout, kind, method, options, machine, _DTYPES[job.dtype], density)
 
 
-def _most(layout: Layout, cores: int, machine: Machine) -> int:
-    """Ranks of the short runs: the job's own if this machine can start them, otherwise as many as it has cores for."""
+def _short_runs(layout: Layout, cores: int, machine: Machine) -> tuple[int, int]:
+    """Ranks and threads of the short runs: the job's own, or as many as this machine has cores for."""
+    threads = min(layout.threads, cores)
     if shutil.which("mpiexec") is None:
-        return 1
+        return 1, threads
     own = machine.here and layout.ranks <= 2 * cores
-    return layout.ranks if own else min(layout.ranks, max(1, cores // layout.threads))
+    return layout.ranks if own else min(layout.ranks, max(1, cores // threads)), threads
 
 
 def _show(job: Planning, method: Any, words: list[str], plans: list[Plan], made: dict[str, Any] | None) -> None:

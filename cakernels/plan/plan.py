@@ -13,7 +13,8 @@ from cakernels.plan.machine import GIB, Machine
 from cakernels.plan.network import Network
 from cakernels.plan.runs import Ran
 
-_SENT = {"read": "read", "partition": "partition", "search": "search", "train": "train", "predict": "predict"}
+_SENT = ("read", "partition", "search", "train", "predict")
+_THREADED = _SENT[1:]
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def planned(
     beside = min(job.ranks, job.ranks_per_node) * job.threads
     same = machine.here and job.ranks in {run.layout.ranks for run in runs}
     slower = machine.slower if same else machine.slower * max(1.0, beside / machine.cores)
-    seconds = {phase: taken * slower for phase, taken in seconds.items()}
+    shared = runs[0].layout.threads / job.threads  # threads are taken to share a rank's work evenly
+    seconds = {phase: taken * slower * (shared if phase in _THREADED else 1.0) for phase, taken in seconds.items()}
     if job.nodes > 1:
         for phase in _SENT:
             seconds[phase] += _travel(runs, job, machine.network, phase, sent, messages)

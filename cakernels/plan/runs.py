@@ -21,7 +21,9 @@ from cakernels.plan.rows import Source
 _FEWEST = 250  # rows per part of the first run, and per rank of a run without parts
 _WIDE = 256  # most parts of the run that tells what dividing the rows into many parts costs
 _WIDE_PART = 16  # rows per part of that run
-_COUNTED = 4  # ranks of the run that tells how bytes and messages grow with the ranks
+_PATIENCE = 120.0  # seconds that a run may take, besides four times the time for all of them
+# Runs that tell how bytes and messages grow with the ranks and rows: numbers of ranks, and factors of the rows.
+_COUNTED = ((4, 1), (2, 1), (2, 2))
 STARTED = ("start", "compile", "other", "wait", "write")  # phases that do not depend on the rows, reported as one
 PHASES = ("start", "read", "partition", "search", "train", "predict")
 
@@ -118,7 +120,13 @@ class Trials:
             *launcher, sys.executable, "-m", self.prog, str(data), *parts, "--threads", str(layout.threads),
             "--dtype", self.dtype, "--report", str(report), "--quiet", *self.words,
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        patience = _PATIENCE + 4 * self.seconds
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
+        except subprocess.TimeoutExpired:
+            raise InputError(
+                f"a run with {layout.n:,} rows took more than {patience:.0f} s: --within a longer time"
+            ) from None
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()[-1]
             raise InputError(f"a run with {layout.n:,} rows failed: {last}")
@@ -158,6 +166,6 @@ def _others(job: Layout, kind: Kind, runs: Sequence[Ran]) -> Iterator[Layout]:
     if first.ranks > 1 and not kind.in_parts and job.ranks > first.ranks:
         yield replace(last, ranks=1, ranks_per_node=1)
     if job.ranks > 1 and shutil.which("mpiexec"):
-        ranks = _COUNTED if first.ranks != _COUNTED else 2
-        yield replace(first, n=max(first.n, ranks * 50), parts=max(first.parts, ranks) if kind.in_parts else 1,
-                      ranks=ranks, ranks_per_node=ranks, threads=1)  # fmt: skip
+        for ranks, times in _COUNTED if first.ranks == 1 else _COUNTED[:1] if first.ranks != 4 else _COUNTED[1:2]:
+            n, parts = times * max(first.n, ranks * 50), max(first.parts, ranks) if kind.in_parts else 1
+            yield replace(first, n=min(job.n, n), parts=parts, ranks=ranks, ranks_per_node=ranks, threads=1)

@@ -17,8 +17,8 @@ def show(name: str, plans: Sequence[Plan]) -> None:
     from rich.table import Table
 
     first = plans[0]
-    title = f"{name}: {first.layout.n:,} rows x {first.layout.d:,} features on {first.machine.name}"
-    table = Table(title=title, title_justify="left")
+    print(f"{name}: {first.layout.n:,} rows x {first.layout.d:,} features on {first.machine.name}")
+    table = Table()
     table.add_column("ranks")
     for plan in plans:
         table.add_column(f"{plan.layout.ranks:,}", justify="right")
