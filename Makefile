@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test test-quick check docs coverage fuzz sanitize bench test-mpi test-slurm test-oldest clean
+.PHONY: demo test test-quick check docs coverage fuzz sanitize bench test-mpi test-slurm test-oldest readme clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -72,6 +72,10 @@ bench: $(VENV)/.test
 # another library's mpiexec starts. `make test` runs them as well, where the libraries are in the environment.
 test-mpi: $(VENV)/.mpi
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_under_mpi.py tests/test_info.py -k another_library
+
+# Every line of the README as it is printed, in a copy of this folder, on two cores, with a new virtual environment.
+readme: $(VENV)/.test
+	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_README=1 $(BIN)/python -m pytest tests/test_readme.py
 
 # The lower bounds of pyproject.toml, really tried.
 test-oldest:

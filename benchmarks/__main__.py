@@ -3,7 +3,9 @@
 python -m benchmarks list
 python -m benchmarks NAME [options] [--results FILE.json]
 python -m benchmarks compare BEFORE.json AFTER.json
-python -m benchmarks plot RESULTS.json OUT.png [--what scaling|validation|error|intervals|race|parts|matrix|timeline]
+python -m benchmarks plot RESULTS.json OUT.png [--what KIND]
+
+KIND: scaling, validation, error, exact, intervals, race, parts, matrix, timeline or anytime.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ SCRIPTS = {
     "krr-speed": ("krr_speed", False, "the steps of BKRR2 against LAPACK, KMeans, a matrix product and h5py"),
     "krr-grid": ("krr_grid", True, "one band reduction per sigma against one factorisation per pair"),
     "dkrr": ("dkrr_speed", False, "DKRR against LAPACK with threads"),
+    "anytime": ("anytime", True, "the search of `cakernels fit` beside a random search: error against seconds"),
     "krr-intervals": ("krr_intervals", True, "intervals of ridge regression: coverage and width"),
     "krr-exact": ("krr_exact", True, "exact ridge regression by conjugate gradients: error against seconds"),
     "krr-two-level": ("krr_two_level", True, "two-level models: random centres beside pivots, and refinement"),

@@ -249,6 +249,32 @@ def intervals(results: Results) -> Figure:
     return figure
 
 
+def anytime(results: Results) -> Figure:
+    """Best error so far against seconds: the median over seeds and, shaded, their range; a panel per data set."""
+    from benchmarks.anytime import best_at
+
+    names, searches = _each(results.records, "data"), _each(results.records, "search")
+    figure, panels = _panels(1, len(names), 6.4 * len(names), 4.4, squeeze=False)
+    for axes, name in zip(panels[0], names, strict=True):
+        for number, search in enumerate(searches):
+            mine = [r for r in results.records if (r["data"], r["search"]) == (name, search)]
+            seconds = np.unique(np.concatenate([record["ended"] for record in mine]))
+            best = np.array([best_at(record, seconds) for record in mine])
+            there = np.isfinite(best).all(axis=0)
+            seconds, best = seconds[there], best[:, there]
+            shown = {"color": f"C{number}", "step": "post"}
+            axes.fill_between(seconds, best.min(axis=0), best.max(axis=0), alpha=0.2, linewidth=0, **shown)
+            tested = np.median([record["test_rmse"] for record in mine])
+            text = f"{search}: rmse of test rows {tested:.4g}"
+            axes.step(seconds, np.median(best, axis=0), where="post", color=f"C{number}", lw=2, label=text)
+        _logarithmic(axes)
+        axes.set(xlabel="seconds since the start", ylabel="smallest rmse so far, on held-out rows")
+        title = f"{name}; median and range over the seeds"
+        axes.legend(title=title, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+        axes.grid(alpha=0.3)
+    return figure
+
+
 # Kinds of plots: fields that records need, and the function that draws them.
 KINDS: dict[str, tuple[set[str], Callable[[Results], Figure]]] = {
     "validation": ({"method", "ranks", "seconds", "measured_seconds"}, validation),
@@ -259,6 +285,7 @@ KINDS: dict[str, tuple[set[str], Callable[[Results], Figure]]] = {
     "race": ({"race", "rival", "peer", "seconds"}, races),
     "parts": ({"partition_sizes"}, parts),
     "matrix": ({"data", "method", "sent"}, matrices),
+    "anytime": ({"data", "search", "seed", "ended", "errors", "test_rmse"}, anytime),
     "timeline": ({"data", "method", "spans"}, lines),
 }
 

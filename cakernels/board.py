@@ -1,11 +1,11 @@
-"""Results of a search: rows of a report, a table, a picture, and the command that repeats its choice."""
+"""Results of a search: rows of a report, a table, and the command that repeats its choice."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from cacore.learn.options import declared
 from cakernels.search.data import REGRESSION
 from cakernels.search.race import Trial
 from cakernels.search.scores import Score
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SHOWN = 8  # candidates in the table
 
@@ -93,27 +90,3 @@ def _kernel(estimator: Any) -> str:
     model = estimator.model_
     like = getattr(model, "like", None) or model.kernel
     return str(like.kind)
-
-
-def drawn(board: list[dict[str, Any]], score: Score) -> Figure:
-    """Error on held-out rows against the seconds at which each training ended; colours tell the number of rows."""
-    from cacore.run import figures
-
-    figure = figures.blank(8.0, 4.5)
-    axes = figure.add_subplot()
-    good = [row for row in board if row["score"] is not None]
-    sizes = sorted({row["rows"] for row in good})
-    for number, rows in enumerate(sizes):
-        some = [row for row in good if row["rows"] == rows]
-        errors = [row["score"] if score.task == REGRESSION else 1.0 - row["score"] for row in some]
-        axes.plot([row["ended"] for row in some], errors, "o", color=f"C{number}", label=f"{rows:,} rows")
-    ordered = sorted((row for row in good if row["rows"] == max(sizes)), key=lambda row: row["ended"])
-    if ordered:
-        errors = [row["score"] if score.task == REGRESSION else 1.0 - row["score"] for row in ordered]
-        axes.step([row["ended"] for row in ordered], np.minimum.accumulate(errors), where="post", color="0.4", lw=1)
-    axes.set_xlabel("seconds since the beginning")
-    axes.set_ylabel(score.name if score.task == REGRESSION else f"1 - {score.name.replace('_', ' ')}")
-    axes.set_title("Candidates, on held-out rows", loc="left")
-    if sizes:
-        axes.legend(title="training rows", loc="upper right")
-    return figure

@@ -186,7 +186,6 @@ class _Run:
     def _write(self, found: Found, last: bool) -> None:
         """Write model and report; at the end also judge the test rows and show the table. Collective."""
         from cacore.run import report
-        from cakernels import board
 
         model = self._model(found)
         unwritten = Unwritten()
@@ -205,8 +204,9 @@ class _Run:
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and self.job.plot is not None:
                 from cacore.run import figures
+                from cakernels.picture import drawn
 
-                figures.save(board.drawn(made["grid"], self.score), self.job.plot)
+                figures.save(drawn(made["grid"], self.score, made["params"]["models"]), self.job.plot)
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and not self.job.quiet:
                 with printing():

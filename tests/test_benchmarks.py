@@ -65,6 +65,7 @@ RUNS = {
     "krr-grid": ["--crossover", "--rows", "800", "--lambdas", "4", "--rounds", "1"],
     "krr-time": ["--only", "mg_scale", "--methods", "bkrr3", "--pairs", "1", "2"],
     "krr-intervals": ["--only", "mg_scale", "--rows", "120", "--splits", "2"],
+    "anytime": ["--only", "space_ga_scale", "--max-candidates", "1", "--seeds", "1"],
     "partitioners": ["--parts", "4"],
     "balance": ["--rows", "200", "--ranks", "2", "--repeats", "1", "--methods", "bkrr2", "casvm"],
     "asygcd": ["--only", "ijcnn1", "--parts", "speedup", "--rounds", "1", "--cache-gib", "0.1"],

@@ -6,8 +6,6 @@ import ast
 import importlib.util
 import os
 import re
-import runpy
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -129,21 +127,6 @@ def test_examples_run(page, tmp_path):
         capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_commands_of_the_readme_run(elsewhere, monkeypatch):
-    """One after the other as they are printed, but with fewer rows, and in this process: each finds its files."""
-    text = (ROOT / "README.md").read_text().replace(" \\\n", " ").replace("--split 18000", "--split 400")
-    lines = re.findall(r"^    (?:mpiexec -n \d+ )?python (-m [\w.]+|examples/\w+\.py)(.*)$", text, re.MULTILINE)
-    assert len(lines) > 6
-    for program, words in lines:
-        given = shlex.split(words, comments=True)
-        if program.startswith("examples"):
-            monkeypatch.setattr(sys, "argv", [program, *given, "--rows", "500"])
-            runpy.run_path(str(ROOT / program), run_name="__main__")
-        elif program != "-m cacore.info":  # which measures the machine
-            run(program.removeprefix("-m "), given)
-    assert len((elsewhere / "predictions.csv").read_text().splitlines()) == 101
 
 
 @each(METHODS)
