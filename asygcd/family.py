@@ -44,8 +44,10 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         X = np.random.default_rng(0).normal(size=(48, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         y = np.arange(48) % 2
-        METHOD(Dataset(X, y), AsyGCDOptions(max_iter=50, threads=2)).model.predict(X[:2])
-        AsyGCD(X, Kernel(), 2, 1 << 20).solve(np.where(y > 0, 1.0, -1.0), np.ones(48), Limits(max_iter=50))
+        small = AsyGCDOptions(max_iter=50, threads=2, update=options.update)
+        METHOD(Dataset(X, y), small).model.predict(X[:2])
+        solver = AsyGCD(X, Kernel(), 2, 1 << 20, update=options.update)
+        solver.solve(np.where(y > 0, 1.0, -1.0), np.ones(48), Limits(max_iter=50))
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile what prediction needs; training takes much longer to compile."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from time import perf_counter
+from time import process_time
 
 from cacore.comm import Communicator
 from cacore.run.launch import Parser, compiled, parsed, run, same_arguments
@@ -36,13 +35,12 @@ def warmup(argv: list[str]) -> None:
         arguments = parsed(Parser(prog=prog, description="Compile all code ahead of the first run.", rank=comm.rank),
                            argv, comm)  # fmt: skip
         same_arguments(prog, arguments, comm)
-        from cakernels.families import family_named
+        from cakernels.warm import steps
 
-        for name in ("krr", "svm", "svr", "asygcd"):
-            begun, family = perf_counter(), family_named(name)
-            for dtype in ("float64", "float32"):
-                compiled(partial(family.warm_up_prediction, dtype), comm)
+        for name, step in steps():
+            begun = process_time()
+            compiled(step, comm)
             if comm.rank == 0:
-                print(f"{name:<8} {perf_counter() - begun:6.1f} s", flush=True)
+                print(f"{name:<16} {process_time() - begun:6.1f} s", flush=True)
 
     run(work, prog, argv=argv)

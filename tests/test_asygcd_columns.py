@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
 from asygcd.solver.board import board
-from asygcd.solver.cache import BEFORE, HITS, MISSES, NEXT, forget, resident, store
+from asygcd.solver.bundle import Bundle
+from asygcd.solver.cache import BEFORE, HITS, MISSES, NEXT, forget, resident
+from asygcd.solver.columns import store
 from asygcd.solver.gram import KernelCaches, _padded
 from asygcd.solver.working_set import FREE, FRESH, PENDING, bring, choose, note, settle, thread_state, working_set
 from cacore.errors import InputError
@@ -91,8 +93,8 @@ def check_cache(own, model, mine):
     np.testing.assert_array_equal(np.flatnonzero(own.slot >= 0), sorted(held))
     assert all(own.slot[column] == slot for column, slot in held.items())
     assert (own.counts[HITS], own.counts[MISSES]) == (model.hits, model.misses)
-    kept = store(own)
-    assert kept.shape[0] == len(own.held)
+    kept = store(own.columns)
+    assert kept.shape[0] >= len(own.held)
     for column, slot in held.items():
         np.testing.assert_allclose(kept[slot, : len(K[mine])], K[mine, column], rtol=0, atol=1e-12)
 
@@ -108,11 +110,11 @@ def test_the_cache_as_a_model_of_it(form, by_rows, data):
     calls = data.draw(st.lists(st.one_of(st.lists(few, min_size=1, max_size=slots), st.none()), max_size=25), "wanted")
     for wanted in calls:
         if wanted is None:
-            forget(own)
+            forget(Bundle(own))
             model.kept.clear()
         else:
             places = np.full(slots, -9)
-            resident(own, np.array(wanted), places[: len(wanted)])
+            resident(Bundle(own), np.array(wanted), places[: len(wanted)])
             for column in wanted:
                 model.want(column)
             assert [int(own.held[slot]) for slot in places[: len(wanted)]] == wanted
@@ -125,15 +127,15 @@ def test_a_cache_of_all_columns_computes_each_once(form):
     _, own = columns_of(form, N)
     places = np.empty(N, np.int64)
     for wanted in (np.arange(N), np.arange(N)[::-1].copy()):
-        resident(own, wanted, places)
-        np.testing.assert_allclose(store(own)[places, : MINE.stop - MINE.start], K[wanted, MINE], atol=1e-12)
+        resident(Bundle(own), wanted, places)
+        np.testing.assert_allclose(store(own.columns)[places, : MINE.stop - MINE.start], K[wanted, MINE], atol=1e-12)
     assert (own.counts[HITS], own.counts[MISSES]) == (N, N)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_columns_are_wanted(form):
     _, own = columns_of(form, 3)
-    resident(own, np.zeros(0, np.int64), np.zeros(0, np.int64))
+    resident(Bundle(own), np.zeros(0, np.int64), np.zeros(0, np.int64))
     check_cache(own, Model(3), MINE)
 
 
@@ -145,7 +147,7 @@ def test_slots_are_what_the_memory_holds(form):
         gram, _ = columns_of(form, slots)
         for columns in gram.whole + gram.near:
             assert 2 <= len(columns.held) <= N
-            assert len(columns.held) * columns.size[1] <= len(columns.memory)
+            assert len(columns.held) * columns.size[1] <= len(columns.columns.fields.memory)
     gram = KernelCaches(rows(form), KERNEL, ORDER, np.array([0, N]), 1 << 30, np.float64, True)
     assert len(gram.whole[0].held) == N  # more would never be used
 
@@ -179,7 +181,7 @@ def test_the_rows_that_join_the_working_set(n, most, room, seed, rounded, share)
     score = np.where(free, np.maximum(v, FREE * v.max()), v)
     least, ws = share * v.max(), working_set(most)
     ws.rows[:] = -1
-    chosen = choose(state, lo, hi, ws, least, v.max(), room)
+    chosen = choose(Bundle(state), lo, hi, Bundle(ws), least, v.max(), room)
     picked, left = ws.rows[:chosen], score > least
     assert (np.diff(picked) > 0).all()
     assert ((picked >= 0) & (picked < n)).all()
@@ -194,7 +196,7 @@ def test_the_rows_that_join_the_working_set(n, most, room, seed, rounded, share)
 def test_of_equals_some_from_everywhere():
     state, ws = board(np.ones(1000), np.ones(1000), np.ones(1000), 1), working_set(500)
     for room in (1, 7, 100, 499):
-        chosen = choose(state, 0, 1000, ws, 1e-4, 1.0, room)
+        chosen = choose(Bundle(state), 0, 1000, Bundle(ws), 1e-4, 1.0, room)
         assert chosen == room
         assert np.ptp(np.diff(np.append(ws.rows[:chosen], ws.rows[0] + 1000))) <= 1
 
@@ -208,7 +210,7 @@ def test_columns_over_the_working_set(form):
     for size in (21, 3, 1, 16, 20):
         chosen = np.sort(rng.choice(MINE.stop - MINE.start, size, replace=False))
         ws.rows[:size] = chosen
-        bring(state, MINE.start, ws, near, size)
+        bring(Bundle(state), MINE.start, Bundle(ws), Bundle(near), size)
         places = MINE.start + chosen
         for name in ("beta", "r", "low", "high", "diagonal"):
             np.testing.assert_array_equal(getattr(ws, name)[:size], getattr(state, name)[places])
@@ -216,8 +218,8 @@ def test_columns_over_the_working_set(form):
         assert (near.slot == -1).all()
         for wanted in (rng.choice(N, 5, replace=False), rng.choice(N, 8, replace=False), places[:2]):
             slots = np.empty(len(wanted), np.int64)
-            resident(near, wanted, slots)
-            np.testing.assert_allclose(store(near)[slots, :size], K[np.ix_(wanted, places)], rtol=0, atol=1e-12)
+            resident(Bundle(near), wanted, slots)
+            np.testing.assert_allclose(store(near.columns)[slots, :size], K[np.ix_(wanted, places)], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("slots", [2, 3, 64, 150])
@@ -233,19 +235,19 @@ def test_pending_steps_are_taken_in(given, slots):
         mine, part = thread_state(n, 2, beta), slice(bounds[me], bounds[me + 1])
         r, expected = rng.normal(size=bounds[me + 1] - bounds[me]), beta.copy()
         after = r + values[part] @ beta
-        settle(own, mine, r)
+        settle(Bundle(own), Bundle(mine), r)
         np.testing.assert_allclose(r, after, rtol=0, atol=1e-12)
         assert own.counts[MISSES] == given  # each column once
         for turn in range(2):
             mine.numbers[FRESH] = 1
             for _ in range(100):
                 row, step = int(rng.integers(n)), float(rng.normal())
-                note(mine, row, step)
+                note(Bundle(mine), row, step)
                 expected[row] += step
                 after += values[part, row] * step
             assert mine.numbers[FRESH] == 0
             assert mine.numbers[PENDING] == mine.waits.sum() == np.count_nonzero(mine.change)
-            settle(own, mine, r)
+            settle(Bundle(own), Bundle(mine), r)
             np.testing.assert_allclose(r, after, rtol=0, atol=1e-11, err_msg=str(turn))
             assert not mine.numbers[PENDING]
             assert not mine.waits.any()
@@ -256,16 +258,16 @@ def test_steps_that_cancel_need_no_column():
     _, own = columns_of("panels", 4)
     mine, r = thread_state(N, 3, np.zeros(N)), np.ones(MINE.stop - MINE.start)
     for row in (3, 3, 40, 40):
-        note(mine, row, 0.5 if not mine.waits[row] else -0.5)
-    note(mine, 3, 0.0)
+        note(Bundle(mine), row, 0.5 if not mine.waits[row] else -0.5)
+    note(Bundle(mine), 3, 0.0)
     assert mine.numbers[PENDING] == 2
-    settle(own, mine, r)
+    settle(Bundle(own), Bundle(mine), r)
     assert (r == 1).all()
     assert not own.counts.any()
     assert not mine.numbers[PENDING]
     for row in (5, 9, 11):  # one to cancel comes last: the others are still taken in
-        note(mine, row, 1.0)
-    note(mine, 11, -1.0)
-    settle(own, mine, r)
+        note(Bundle(mine), row, 1.0)
+    note(Bundle(mine), 11, -1.0)
+    settle(Bundle(own), Bundle(mine), r)
     np.testing.assert_allclose(r, 1 + K[MINE, 5] + K[MINE, 9], rtol=0, atol=1e-12)
     assert own.counts[MISSES] == 2

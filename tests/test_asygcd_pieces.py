@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from itertools import pairwise
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -12,11 +13,14 @@ import scipy.sparse as sp
 from helpers.asygcd_pieces import variables, violated
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core import types
 
 from asygcd.solver.atomics import atomic_add, give_way, publish, seen
 from asygcd.solver.blocks import blocks
 from asygcd.solver.board import DONE, LINE, board, count, over, quiet
+from asygcd.solver.bundle import Bundle, address, caller
 from asygcd.solver.greedy import advance, greediest, optimum, violation
+from asygcd.solver.working_set import smallest
 
 EXAMPLES = settings(max_examples=60, deadline=None)
 
@@ -92,6 +96,67 @@ def test_what_is_published_brings_all_before_it():
         assert together(calls) == [None, 0, 0]
 
 
+# -- bundles, and calls by address ---------------------------------------------------------------
+
+
+class Inner(NamedTuple):
+    table: np.ndarray
+    flags: np.ndarray
+
+
+class Outer(NamedTuple):
+    inner: Bundle
+    added: int
+    places: np.ndarray
+
+
+@numba.njit
+def added(inner, places, factor):
+    """Sum of some places of a table, and how many these are; a ValueError beyond it."""
+    total = 0.0
+    for k in places:
+        if k >= inner.table.size:
+            raise ValueError("beyond")
+        total += factor * inner.table[k // 3, k % 3]
+        inner.flags[k] += 1
+    return total, places.size
+
+
+_SUM, _PLACES = types.Tuple([types.float64, types.int64]), types.int64[::1]
+by_address = caller(_SUM, types.int64, _PLACES, types.float64)
+
+
+@numba.njit
+def added_by_address(outer, factor):
+    return by_address(outer.added, outer.inner, outer.places[1:], factor), outer.places.shape
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_bundle_reaches_a_function_by_address(dtype):
+    inner = Inner(np.arange(6, dtype=dtype).reshape(2, 3), np.zeros(6, np.uint8))
+    own, places = Bundle(inner), np.array([5, 1, 2, 4])
+    at = address(added, _SUM, (own.kind, _PLACES, types.float64))
+    outer = Bundle(Outer(own, at, places))
+    assert added_by_address(outer, 2) == ((14.0, 3), (4,))  # the whole number is converted
+    np.testing.assert_array_equal(inner.flags, [0, 1, 1, 0, 1, 0])
+    places[3] = 6  # the bundle has the array itself
+    with pytest.raises(ValueError, match="beyond"):
+        added_by_address(outer, 2.0)
+
+
+def test_bundles_hold_contiguous_arrays():
+    with pytest.raises(AssertionError, match="table"):
+        Bundle(Inner(np.zeros((4, 4))[:, ::2], np.zeros(1, np.uint8)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 257])
+def test_the_smallest_in_order(count):
+    rng = np.random.default_rng(count)
+    for values in (rng.normal(size=count), rng.integers(0, 4, count).astype(float), np.zeros(count), np.arange(count)):
+        for k in {0, count // 3, count - 1}:
+            assert smallest(values.astype(float), k) == np.sort(values)[k]
+
+
 # -- searches ----------------------------------------------------------------------------------
 
 
@@ -162,11 +227,11 @@ def test_it_is_over_only_if_all_are_calm_at_the_same_total(totals, calm, apart, 
     state.started[0] += begun  # an update under way
     assert count(state.written) == total
     expected = (state.calm[::LINE] == total).all() and not begun
-    assert over(state, total) == expected
+    assert over(Bundle(state), total) == expected
     assert state.stop[0] == (DONE if expected else 0)
     state.stop[0] = 0
     state.calm[::LINE] = np.minimum(state.calm[::LINE], total)
-    assert not over(state, total + 1)  # somebody counts what the others have not seen
+    assert not over(Bundle(state), total + 1)  # somebody counts what the others have not seen
     assert state.stop[0] == 0
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import numba
 import numpy as np
 
-from asygcd.solver.atomics import atomic_add, borrowed, publish, seen
+from asygcd.solver.atomics import atomic_add, publish, seen
 from asygcd.solver.board import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, count, over, quiet
-from asygcd.solver.cache import resident, store
+from asygcd.solver.cache import resident
+from asygcd.solver.columns import store
 from asygcd.solver.greedy import greediest, optimum, share, violation
 
 _SELDOM = 256  # turns between two computations of a thread's share of the objective
@@ -17,10 +18,9 @@ _SELDOM = 256  # turns between two computations of a thread's share of the objec
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def work_atomic(
-    board: Any, whole: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any, turns: Any
+    board: Any, whole: Any, columns: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any, turns: Any
 ) -> Any:  # pragma: no cover - compiled
     """Run Algorithm 14 for `turns` turns in thread `me`, which owns rows lo to hi; return BUSY, IDLE or STOPPED."""
-    board, whole = borrowed(board), borrowed(whole)
     beta, r, low, high = board.beta[lo:hi], board.r[lo:hi], board.low[lo:hi], board.high[lo:hi]
     one, slot = np.empty(1, np.int64), np.empty(1, np.int64)
     for turn in range(turns):
@@ -44,12 +44,14 @@ def work_atomic(
                 if quiet(board.started, board.stop, total):
                     return IDLE
             continue
-        _update(board, whole, lo + j, me, one, slot)
+        _update(board, whole, columns, lo + j, me, one, slot)
     return BUSY
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _update(board: Any, whole: Any, row: Any, me: Any, one: Any, slot: Any) -> None:  # pragma: no cover - compiled
+def _update(
+    board: Any, whole: Any, columns: Any, row: Any, me: Any, one: Any, slot: Any
+) -> None:  # pragma: no cover - compiled
     """Move one row to its optimum and update the gradient (steps 2 to 4)."""
     number = board.started[me * LINE] + 1
     publish(board.started, me * LINE, number)
@@ -58,7 +60,7 @@ def _update(board: Any, whole: Any, row: Any, me: Any, one: Any, slot: Any) -> N
     r, diagonal = board.r[row], board.diagonal[row]
     new = optimum(board.beta[row], r, board.low[row], board.high[row], diagonal)
     step = new - board.beta[row]
-    column = store(whole)[slot[0]]
+    column = store(columns)[slot[0]]
     if step != 0.0:
         for k in range(board.r.size):
             atomic_add(board.r, k, step * np.float64(column[k]))
@@ -76,14 +78,13 @@ def _dot(column: Any, beta: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def work_stochastic(
-    board: Any, whole: Any, order: Any, me: Any, tol: Any, most_steps: Any
+    board: Any, whole: Any, columns: Any, order: Any, me: Any, tol: Any, most_steps: Any
 ) -> Any:  # pragma: no cover - compiled
     """Run one round of PSCD in thread `me`: visit its rows once in this random order, computing each row's gradient.
 
     A round is clean if it meets no violation above the tolerance. All threads stop once each has finished a clean round
     that began after the last round that was not clean; `started` holds the number of updates at the end of the latter.
     """
-    board, whole = borrowed(board), borrowed(whole)
     one, slot, begun = np.empty(1, np.int64), np.empty(1, np.int64), count(board.written)
     worst, part = 0.0, 0.0
     for row in order:
@@ -92,7 +93,7 @@ def work_stochastic(
         one[0] = row
         resident(whole, one, slot)
         low, high, beta = board.low[row], board.high[row], board.beta[row]
-        r = _dot(store(whole)[slot[0]], board.beta) - (1.0 if high > 0.0 else -1.0)
+        r = _dot(store(columns)[slot[0]], board.beta) - (1.0 if high > 0.0 else -1.0)
         violated = violation(beta, r, low, high)
         worst = max(worst, violated)
         new = optimum(beta, r, low, high, board.diagonal[row])

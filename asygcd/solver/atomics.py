@@ -62,23 +62,3 @@ def seen(typingctx: Context, array: Type, index: Type) -> Intrinsic:
         return builder.load_atomic(_place(context, builder, signature.args[0], *args), "acquire", 8)
 
     return types.int64(array, types.int64), build
-
-
-@intrinsic
-def borrowed(typingctx: Context, fields: Type) -> Intrinsic:
-    """A copy of a named tuple whose arrays are not reference-counted; the caller keeps the arrays alive.
-
-    Otherwise each call would increment and decrement every array's counter atomically, and the threads would spend
-    their time exchanging the counters' cache lines.
-    """
-
-    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        value = args[0]
-        for k, kind in enumerate(signature.args[0].types):
-            if isinstance(kind, types.Array):
-                array = context.make_array(kind)(context, builder, builder.extract_value(value, k))
-                array.meminfo, array.parent = (context.get_constant_null(t) for t in (types.voidptr, types.voidptr))
-                value = builder.insert_value(value, array._getvalue(), k)
-        return value
-
-    return fields(fields), build

@@ -9,7 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from asygcd.solver.cache import ALIGNED, HITS, MISSES, VALUES, ColumnCache, link
+from asygcd.solver.bundle import Bundle
+from asygcd.solver.cache import HITS, MISSES, VALUES, ColumnCache, link
+from asygcd.solver.columns import ALIGNED, Columns, addresses
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -47,6 +49,8 @@ class KernelCaches:
         Diagonal of K, in the order of the blocks, like all rows here.
     largest : float
         Upper bound of all |kernel values|.
+    room : list of int
+        Most rows of each thread's working set.
     whole : list of ColumnCache
         Each thread's cache.
     near : list of ColumnCache
@@ -75,10 +79,10 @@ class KernelCaches:
         self.diagonal = kernel.diagonal(X)[order]
         blocks = [order[lo:hi] for lo, hi in pairwise(bounds)]
         threads = len(blocks)
-        largest = [min(len(rows), max(_FEW, len(rows) // _SHARE)) if by_rows else 0 for rows in blocks]
+        self.room = [min(len(rows), max(_FEW, len(rows) // _SHARE)) if by_rows else 0 for rows in blocks]
         lengths = [
             _padded(len(rows) if by_rows else self.n) + _padded(more)
-            for rows, more in zip(blocks, largest, strict=True)
+            for rows, more in zip(blocks, self.room, strict=True)
         ]
         each = cache_bytes // threads // self._dtype.itemsize
         if each < 2 * max(lengths):
@@ -97,7 +101,7 @@ class KernelCaches:
             counts = np.split(np.diff(self._rows[2]), bounds[1:-1])
             self.near = [
                 self._columns(self._room(lengths_of, most), most, s)
-                for lengths_of, most, s in zip(counts, largest, slots, strict=True)
+                for lengths_of, most, s in zip(counts, self.room, slots, strict=True)
             ]
         else:
             packed = self._packed(order)
@@ -109,12 +113,12 @@ class KernelCaches:
         return np.array([columns.counts[[HITS, MISSES]] for columns in self.whole]), values
 
     def _arranged(self, order: Index) -> tuple[Any, ...]:
-        """All rows in the form of the first five fields of :class:`ColumnCache`."""
+        """All rows in the form of the first five fields of :class:`Columns`."""
         layout = self._layout
         if layout.features is None:
             points = nonzeros(self._X, layout.dtype, layout.shift, order, layout.measure)
             csr, none = points.X, np.zeros(0, np.int64)
-            return csr.data, csr.indices, csr.indptr.astype(np.int64), points.squares, none
+            return csr.data, csr.indices, csr.indptr, points.squares, none
         rows = layout.rows(self._X, order)
         return rows.values, rows.features, rows.starts, rows.norms, rows.middles
 
@@ -132,28 +136,28 @@ class KernelCaches:
         return self._empty(most, int(np.sort(nonzeros)[-most:].sum()))
 
     def _empty(self, rows: int, numbers: int) -> tuple[Any, ...]:
-        """Empty panels and lists, and space for a working set of `rows` rows with `numbers` nonzeros."""
+        """Empty panels and lists, and space for a working set of `rows` rows, if wide, with `numbers` nonzeros."""
         features, real = self._layout.features, self._layout.dtype
         panels = -(-rows // width(real))
         packed, lists = (self._X.shape[1], 0) if features is None else (features.packed, features.listed + 1)
-        listed = numbers if lists else 0
+        listed, own = (numbers, rows) if lists else (0, 0)
         data = room((panels, packed, width(real)), real)
         return (
             data, np.zeros(panels * width(real), real), np.zeros(listed, real), np.zeros(listed, np.int32),
-            np.zeros((1 if lists else 0, lists), np.int32), np.zeros(numbers, real), np.zeros(numbers, np.int32),
-            np.zeros(rows + 1, np.int64), np.zeros(rows, np.int64),
+            np.zeros((1 if lists else 0, lists), np.int32), np.zeros(listed, real), np.zeros(listed, np.int32),
+            np.zeros(own + 1, np.int64), np.zeros(own, np.int64),
         )  # fmt: skip
 
     def _columns(self, packed: tuple[Any, ...], rows: int, slots: int) -> ColumnCache:
-        size = np.array([rows, _padded(rows)])
+        size, reals = np.array([rows, _padded(rows)]), np.array(self._kernel[1:3], self._layout.dtype)
+        calls = np.array([self._kernel[0], *self._kernel[3:], 0], np.int64)
+        memory = np.empty(slots * _padded(rows), self._dtype)
+        columns = Bundle(Columns._make((*self._rows, *packed, size, calls, reals, memory)))
         links = np.empty((slots + 1, 2), np.int64)
         link(links)
-        return ColumnCache._make(
-            (
-                *self._rows, *packed, size, self._kernel, np.empty(slots * _padded(rows), self._dtype),
-                np.full(slots, -1), np.full(self.n, -1), links, np.zeros(3, np.int64),
-            )
-        )  # fmt: skip
+        return ColumnCache(
+            size, np.full(slots, -1), np.full(self.n, -1), links, np.zeros(3, np.int64), columns, *addresses(columns)
+        )
 
 
 def _padded(count: int) -> int:

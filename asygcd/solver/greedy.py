@@ -52,13 +52,13 @@ def _largest(moves: bool) -> Build:
     return build
 
 
-_FOUND = Tuple([types.int64, types.float64])
+FOUND = Tuple([types.int64, types.float64])  # row and violation that a search returns
 
 
 @intrinsic
 def _search(typingctx: Context, beta: Type, r: Type, low: Type, high: Type, size: Type) -> Intrinsic:
     """Find the first row with the largest |projected gradient|, and that value; `size` is a multiple of STEP."""
-    return _FOUND(beta, r, low, high, types.int64), _largest(False)
+    return FOUND(beta, r, low, high, types.int64), _largest(False)
 
 
 @intrinsic
@@ -66,7 +66,7 @@ def _advance(
     typingctx: Context, beta: Type, r: Type, low: Type, high: Type, column: Type, step: Type, size: Type
 ) -> Intrinsic:
     """Execute ``r += step * column``, and then search as :func:`_search` does."""
-    return _FOUND(beta, r, low, high, column, types.float64, types.int64), _largest(True)
+    return FOUND(beta, r, low, high, column, types.float64, types.int64), _largest(True)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -12,10 +12,11 @@ from typing import Any
 
 import numba
 
-from asygcd.solver.atomics import borrowed, give_way, publish, seen
+from asygcd.solver.atomics import give_way, publish, seen
 from asygcd.solver.board import BUSY, IDLE, LIMIT, LINE, STOPPED, over, quiet
-from asygcd.solver.cache import resident, store
-from asygcd.solver.greedy import advance, greediest, optimum, share, violation
+from asygcd.solver.cache import resident
+from asygcd.solver.columns import add, advance
+from asygcd.solver.greedy import greediest, optimum, share, violation
 from asygcd.solver.working_set import (
     BEST,
     FIRST,
@@ -34,7 +35,6 @@ from asygcd.solver.working_set import (
     note,
     settle,
 )
-from cacore.kernels.panels import add_rows
 
 _RELAX = 0.3  # a working set is solved to this share of the largest violation
 _DEEP = 0.5  # but at least to this share of the tolerance: rows right at the tolerance would violate it again at once
@@ -68,7 +68,7 @@ def listen(board: Any, near: Any, ws: Any, state: Any, me: Any) -> tuple[Any, An
                     publish(board.taken, me * stride + t, at)
                 if n:
                     resident(near, rows[:k], slots[:k])
-                    add_rows(store(near), slots[:k], steps[:k], ws.r, 0, n)
+                    add(near.add, near.columns, slots[:k], steps[:k], ws.r[:n])
             state.taken[t] = at
         if news == before:
             break
@@ -123,7 +123,7 @@ def step(board: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any) -> None: 
     state.rows[0] = row
     resident(near, state.rows[:1], state.slots[:1])
     state.numbers[BEST], state.levels[MOST] = advance(
-        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], store(near)[state.slots[0]], change
+        near.advance, near.columns, state.slots[0], change, ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n]
     )
 
 
@@ -162,7 +162,6 @@ def work(
     turns: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
     """Run thread `me`, which owns rows lo to hi, for `turns` turns; return BUSY, IDLE or STOPPED."""
-    board, whole, near, ws, state = borrowed(board), borrowed(whole), borrowed(near), borrowed(ws), borrowed(state)
     numbers, levels = state.numbers, state.levels
     for _ in range(turns):
         if seen(board.stop, 0):

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from asygcd.solver.algorithm14 import work_atomic, work_stochastic
 from asygcd.solver.blocks import blocks
 from asygcd.solver.board import DONE, LINE, LOG, Board, board
+from asygcd.solver.bundle import Bundle
 from asygcd.solver.crew import together
 from asygcd.solver.gram import KernelCaches
 from asygcd.solver.owned import finish, work
@@ -242,17 +243,18 @@ class AsyGCD:
 
     def _loop(self, state: Board, me: int, tol: float, most: int) -> _Loop:
         """Return the loop that thread `me` calls repeatedly, and its final call after all have stopped, or None."""
-        whole, lo, hi = self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
+        shared, cache, lo, hi = Bundle(state), self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
+        whole, columns = Bundle(cache), cache.columns
         if self.update == "atomic":
-            return (lambda: work_atomic(state, whole, me, lo, hi, tol, most, TURNS)), None
+            return (lambda: work_atomic(shared, whole, columns, me, lo, hi, tol, most, TURNS)), None
         if self.update == "stochastic":
             shuffled = np.random.default_rng([self.seed, me]).permutation
-            return (lambda: work_stochastic(state, whole, shuffled(np.arange(lo, hi)), me, tol, most)), None
-        near = self.gram.near[me]
-        ws, own = working_set(len(near.own_starts) - 1), thread_state(self.n, self.threads, state.beta)
+            return (lambda: work_stochastic(shared, whole, columns, shuffled(np.arange(lo, hi)), me, tol, most)), None
+        near, ws = Bundle(self.gram.near[me]), Bundle(working_set(self.gram.room[me]))
+        own = Bundle(thread_state(self.n, self.threads, state.beta))
         return (
-            lambda: work(state, whole, near, ws, own, me, lo, hi, tol, most, TURNS),
-            lambda: finish(state, whole, near, ws, own, me, lo, hi),
+            lambda: work(shared, whole, near, ws, own, me, lo, hi, tol, most, TURNS),
+            lambda: finish(shared, whole, near, ws, own, me, lo, hi),
         )
 
 

@@ -12,10 +12,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from asygcd.solver.cache import ALIGNED, forget, resident, store
+from asygcd.solver.cache import forget, resident
+from asygcd.solver.columns import add, pack
 from asygcd.solver.greedy import greediest, violation
-from cacore.kernels import wide_passes
-from cacore.kernels.panels import add_rows, pack_csr, panel_norms
 
 ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # indices into `ThreadState.numbers`
 GOAL, SHOWN, MOST = range(3)  # indices into `ThreadState.levels`
@@ -121,9 +120,33 @@ def settle(whole: Any, state: Any, r: Any) -> None:  # pragma: no cover - compil
                     k += 1
             if k == batch or (k and at + 1 == state.numbers[PENDING]):
                 resident(whole, rows[:k], slots[:k])
-                add_rows(store(whole), slots[:k], steps[:k], r, 0, r.size)
+                add(whole.add, whole.columns, slots[:k], steps[:k], r)
                 k = 0
     state.numbers[PENDING] = 0
+
+
+@numba.njit(cache=True, nogil=True)
+def smallest(values: Any, k: Any) -> Any:  # pragma: no cover - compiled
+    """The `k`-th smallest of `values`, counted from 0, which are reordered (Hoare's selection); 8 bytes per value.
+
+    numba's ``np.partition`` takes longer to compile than all the rest of this module.
+    """
+    first, last = 0, values.size - 1
+    while first < last:
+        pivot, i, j = values[(first + last) // 2], first, last
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while values[j] > pivot:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i, j = i + 1, j - 1
+        if k > j:
+            first = i if k >= i else k
+        if k < i:
+            last = j if k <= j else k
+    return values[k]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -144,22 +167,29 @@ def choose(
             count += 1
     room = min(ws.rows.size, room + 2 * free)
     if count <= room:
-        ws.rows[:count] = places[:count]
+        for k in range(count):
+            ws.rows[k] = places[k]
         return count
-    edge = np.partition(score[:count], room - 1)[room - 1]
+    return _lowest(score[:count], places, room, ws.rows)
+
+
+@numba.njit(cache=True, nogil=True)
+def _lowest(score: Any, places: Any, room: Any, rows: Any) -> Any:  # pragma: no cover - compiled
+    """Write the `places` of the `room` lowest scores to `rows`, in order, and return their number."""
+    edge = smallest(score.copy(), room - 1)
     over, equal = 0, 0
-    for k in range(count):
+    for k in range(score.size):
         over += score[k] < edge
         equal += score[k] == edge
     at, met = 0, 0
-    for k in range(count):
+    for k in range(score.size):
         if score[k] < edge:
-            ws.rows[at] = places[k]
+            rows[at] = places[k]
             at += 1
         elif score[k] == edge:
             # Rows with equal violations, as at the start, are chosen evenly from the whole block.
             if (met + 1) * (room - over) // equal > met * (room - over) // equal:
-                ws.rows[at] = places[k]
+                rows[at] = places[k]
                 at += 1
             met += 1
     return at
@@ -168,37 +198,11 @@ def choose(
 @numba.njit(cache=True, nogil=True)
 def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragma: no cover - compiled
     """Copy the variables of the chosen rows, and pack the rows for evaluating the kernel."""
-    at = 0
     for k in range(count):
         row = lo + ws.rows[k]
         ws.beta[k], ws.r[k] = board.beta[row], board.r[row]
         ws.low[k], ws.high[k], ws.diagonal[k] = board.low[row], board.high[row], board.diagonal[row]
-        near.own_starts[k] = at
-        for q in range(near.starts[row], near.starts[row + 1]):
-            near.own_values[at], near.own_columns[at] = near.values[q], near.columns[q]
-            at += 1
-        if near.list_starts.size:
-            near.own_middles[k] = near.own_starts[k] + near.middles[row] - near.starts[row]
-    near.own_starts[count] = at
-    width = near.data.shape[2]
-    panels, starts = -(-count // width), near.own_starts[: count + 1]
-    data, squares = near.data[:panels], near.data_squares[: panels * width]
-    data[:] = 0
-    squares[:] = 0
-    if near.list_starts.size:
-        middles = near.own_middles[:count]
-        for k in range(count):
-            squares[k] = near.squares[lo + ws.rows[k]]
-        near.list_starts[:] = 0
-        wide_passes.pack(near.own_values, near.own_columns, starts, middles, data)
-        wide_passes.enlist(
-            near.own_values, near.own_columns, starts, middles, data.shape[1], 0, near.list_starts[0], near.list_values,
-            near.list_rows,
-        )  # fmt: skip
-    else:
-        pack_csr(near.own_values, near.own_columns, starts, data)
-        panel_norms(data, near.kernel[4], squares)
-    near.size[0], near.size[1] = count, -(-count // ALIGNED) * ALIGNED
+    pack(near.pack, near.columns, lo, ws.rows[:count])
     forget(near)
 
 

@@ -52,13 +52,10 @@ def _both(T: Any, V: Any, U: Any, right: Any, left: Any) -> None:  # pragma: no 
     m, t = T.shape[0], V.shape[0]
     for i in range(0, m - m % 4, 4):
         a, b, c, d = T[i], T[i + 1], T[i + 2], T[i + 3]
-        k = 0
-        while k + 3 <= t:
+        for k in range(0, t - t % 3, 3):
             _three(a, b, c, d, V, U, right, left, i, k)
-            k += 3
-        while k < t:
+        for k in range(t - t % 3, t):
             _one(a, b, c, d, V[k], U[k], right[k], left[k], i)
-            k += 1
     for i in range(m - m % 4, m):
         row = T[i]
         for k in range(t):

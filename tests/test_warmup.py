@@ -1,0 +1,66 @@
+"""What is compiled, and how often: once for both precisions, and not again after ``cakernels warmup``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers.data import write_csv
+from numba.core import event
+
+from asygcd import AsyGCDSVC
+from asygcd.solver.owned import finish, work
+from cacore.comm import Communicator
+from cacore.io.dataset import load
+from cakernels.warm import steps
+
+pytestmark = pytest.mark.filterwarnings("ignore:the solver stopped after")  # on purpose, long before convergence
+
+
+class Compilations(event.Listener):
+    """Names of the functions that numba compiles, rather than loads from its cache."""
+
+    def __init__(self):
+        self.names = []
+
+    def on_start(self, happened):
+        self.names.append(happened.data["dispatcher"].py_func.__name__)
+
+    def on_end(self, happened):
+        pass
+
+
+@pytest.fixture
+def compilations():
+    listener = Compilations()
+    with event.install_listener("numba:compile", listener):
+        yield listener.names
+
+
+def labelled(n, d):
+    X = np.random.default_rng(1).normal(size=(n, d))
+    return X, np.where(X[:, 0] * X[:, 1] > 0, 1, -1)
+
+
+def test_nothing_is_compiled_after_the_warm_up(tmp_path, compilations):
+    for name, step in steps():
+        if name in ("files", "dense asygcd", "sparse asygcd"):
+            step()
+    compilations.clear()
+    rows, y = labelled(2600, 4)
+    write_csv(tmp_path / "rows.csv", rows, y)
+    read = load(tmp_path / "rows.csv", Communicator())["train"]
+    assert read.n == 2600
+    for X in (rows, sp.csr_matrix(np.where(np.abs(rows) < 0.5, 0, rows))):
+        for n in (2600, 90):  # kernel values in single and in double precision
+            model = AsyGCDSVC(gamma=0.7, C=3.0, max_iter=300).fit(X[:n], y[:n])
+            assert model.predict(X[:5]).shape == (5,)
+    assert compilations == []
+
+
+def test_the_loop_is_compiled_once_for_both_precisions_and_all_forms():
+    rows, y = labelled(2600, 4)
+    wide = sp.random(80, 6000, 0.01, "csr", random_state=0)
+    for X in (rows, rows[:90], rows[:90].astype(np.float32), sp.csr_matrix(rows[:90]), wide):
+        AsyGCDSVC(max_iter=50).fit(X, y[: X.shape[0]])
+    assert len(work.signatures) == len(finish.signatures) == 1
