@@ -21,8 +21,11 @@ from cacore.data.saving import Saved
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.machine import threads
-from cakernels.blend import blended
+from cacore.probability.forms import check_form
+from cacore.svm.classifier import Probabilistic
+from cakernels.blend import require_calibration
 from cakernels.board import leaderboard
+from cakernels.class_blend import labels, outputs
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.deadline import Budget
 from cakernels.search.found import Found, search, started
@@ -56,6 +59,7 @@ class AutoKernel(Saved, BaseEstimator):
                 train = self._checked(X, y, sample_weight, int(comm.size == 1)).weighted()
                 score = SCORES[checks.one_of(*self._scores())(self.scoring or DEFAULTS[self._task], "scoring =")]
                 most = None if self.max_candidates is None else checks.whole(1)(self.max_candidates, "max_candidates =")
+                form, intervals = self._sure()
                 if most is None and budget.seconds is None:
                     raise InputError("max_time = None, max_candidates = None: one of them must end the search")
             check_same_names(self, comm)
@@ -67,6 +71,7 @@ class AutoKernel(Saved, BaseEstimator):
             data = Data.of(train.X, train.target(), train.weights, self._task, comm)
             race = started(data, score, budget, comm, self.comm, seed, most)
             race.fixed = self._shared()
+            race.probability, race.calibrate = form, intervals
             found = search(race)
         self._take(found, score.name)
         return self
@@ -81,7 +86,7 @@ class AutoKernel(Saved, BaseEstimator):
             float("nan") if not judged else found.error if self._task == REGRESSION else 1.0 - found.error
         )
         self.scoring_ = scoring
-        self.model_ = blended([one.model_ for one in found.estimators], found.weights, self.comm)
+        self.model_ = found.model(self.comm)
         self.model_.comm = self.comm
 
     def _limit(self) -> float | None:
@@ -97,6 +102,10 @@ class AutoKernel(Saved, BaseEstimator):
     def _shared(self) -> dict[str, Any]:
         """Parameters that all candidates share."""
         return {}
+
+    def _sure(self) -> tuple[str | None, bool]:
+        """Form of the probabilities, and whether intervals are wanted."""
+        return None, False
 
     def _given(self, X: RowsLike, least: int = 1) -> Rows:
         """Checked rows to predict."""
@@ -138,6 +147,8 @@ class AutoKernelRegressor(Regressing, AutoKernel):
         Error to minimise. None means "rmse".
     random_state : int, RandomState or None
         Seed of the samples, the candidates and their training.
+    calibrate : bool
+        Keep the errors on the held-out rows for `predict_interval`; this costs no training.
     comm : mpi4py communicator or None
         With one, `fit` and `predict` take this rank's own rows and are collective calls. The same rows are held out on
         any number of ranks.
@@ -162,7 +173,25 @@ class AutoKernelRegressor(Regressing, AutoKernel):
     and what the candidates need; those that do not fit are left out.
     """
 
+    calibrate: bool = False
+
     _task = REGRESSION
+
+    def _sure(self) -> tuple[str | None, bool]:
+        return None, bool(checks.yes_or_no(self.calibrate, "calibrate ="))
+
+    def predict_interval(self, X: RowsLike, coverage: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lower and upper ends of intervals for new targets at `X`, in the shape of a prediction; collective.
+
+        The half width is the ceil((n + 1) coverage)-th smallest error on the n rows that judged the candidates. Needs
+        `calibrate`; a coverage that takes more rows raises an InputError.
+        """
+        with asking(self, "predict_interval", coverage=coverage) as comm:
+            with comm.agreed():
+                X = self._given(X, int(comm.size == 1))
+                require_calibration(getattr(self.model_, "calibration", None))
+            lower, upper = self.model_.predict_interval(X, coverage, comm=comm)
+            return lower, upper
 
     def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         return self._with_targets(X, y, sample_weight, columns=True, **_ROWS, ensure_min_samples=least)
@@ -174,7 +203,7 @@ class AutoKernelRegressor(Regressing, AutoKernel):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class AutoKernelClassifier(Labelled, AutoKernel):
+class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     """Kernel classifier that chooses method, kernel, metric and parameters within a time.
 
     The candidates are kernel SVMs and least-squares classifiers; see :class:`AutoKernelRegressor` for the search and
@@ -188,15 +217,22 @@ class AutoKernelClassifier(Labelled, AutoKernel):
         Score to maximise. None means "accuracy".
     class_weight : dict, "balanced" or None
         Weights of the classes in the training of every candidate.
+    probability : bool, {"sigmoid", "isotonic"}
+        Calibrate probabilities for `predict_proba` on the held-out rows; this costs no training.
 
     Attributes
     ----------
     classes_ : ndarray, shape (k,)
-    best_estimator_, leaderboard_, best_score_, scoring_, model_, n_features_in_
-        See :class:`AutoKernelRegressor`; there is no blend.
+    best_estimator_, estimators_, weights_, leaderboard_, best_score_, scoring_, n_features_in_
+        See :class:`AutoKernelRegressor`.
+    model_ : SVMModel, KRRModel or ClassBlend
+        A :class:`cakernels.class_blend.ClassBlend` if there are several models or probabilities.
     """
 
     _task = CLASSIFICATION
+
+    def _sure(self) -> tuple[str | None, bool]:
+        return check_form(self.probability, "probability ="), False
 
     def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         return self._labelled(X, y, sample_weight, least, **_ROWS)
@@ -205,7 +241,13 @@ class AutoKernelClassifier(Labelled, AutoKernel):
         return {"class_weight": self.class_weight}
 
     def _predicted(self, X: Rows, comm: Communicator) -> NDArray[Any]:
-        return np.asarray(self.best_estimator_.predict(X))  # labels, which not all models give by themselves
+        return labels(self.model_, outputs(self.model_, X, comm))
+
+    def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
+        with asking(self, "predict_proba") as comm:
+            with comm.agreed():
+                X = self._given(X, int(comm.size == 1))
+            return np.asarray(self.model_.probabilities(X, comm))
 
     def _take(self, found: Found, scoring: str) -> None:
         super()._take(found, scoring)

@@ -16,10 +16,9 @@ from cacore.files import described
 from cacore.io import model_file
 from cacore.io.model_file import StoredParts, is_real, require
 from cakrr.model import KRRModel
+from cakrr.uncertainty.conformal import Calibration
 from casvm.model.svr import SVRModel
 from partition.model import InParts
-
-KINDS: dict[str, type[InParts]] = {kind.family: kind for kind in (KRRModel, SVRModel)}
 
 
 @dataclass(kw_only=True)
@@ -34,15 +33,19 @@ class Blend:
         Positive, with sum 1.
     source : dict
         How the training file was read, see :class:`partition.model.InParts`.
+    calibration : Calibration or None
+        Errors from which intervals are made, if the model has them.
     comm : mpi4py communicator, Communicator or None
         The ranks that hold the members.
     """
 
     family: ClassVar[str] = "blend"
+    kinds: ClassVar[dict[str, type[InParts]]] = {kind.family: kind for kind in (KRRModel, SVRModel)}
 
     members: list[Any]
     weights: NDArray[np.float64]
     source: dict[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
     comm: CommLike = field(default=None, repr=False, compare=False)
     identity: str = field(default="", repr=False, compare=False)
 
@@ -77,6 +80,37 @@ class Blend:
         terms = [weight * one.predict(X, ranks) for weight, one in zip(self.weights, self.members, strict=True)]
         return np.asarray(sum(terms))
 
+    def predict_interval(
+        self, X: Rows, coverage: float = 0.9, comm: CommLike = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the model has no calibration, or one of too few rows for this coverage.
+        """
+        half = require_calibration(self.calibration).half_width(coverage)
+        mean = self.predict(X, comm)
+        return mean - half, mean + half
+
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
+        """Attributes and arrays of the file besides those of the members."""
+        if self.calibration is None:
+            return {}, {}
+        kept = self.calibration
+        return {"calibration": {"n": kept.n, "rows": kept.rows}}, {"ranks": kept.ranks, "errors": kept.errors}
+
+    @classmethod
+    def _read(cls, attributes: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
+        """Fields from what :meth:`_stored` has stored."""
+        about = attributes.get("calibration")
+        if about is None:
+            return {}
+        kept = Calibration(about["n"], about["rows"], arrays["ranks"], arrays["errors"])
+        kept.check()
+        return {"calibration": kept}
+
     def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write all members to one HDF5 file; collective."""
         contents, first = [], 0
@@ -89,7 +123,9 @@ class Blend:
             parts |= {first + part: values for part, values in held.items()}
             first += len(one.owners)
         owners = np.concatenate([one.owners for one in self.members])
-        attributes = {"members": contents, "weights": self.weights.tolist(), "source": self.source}
+        more, own = self._stored()
+        shared |= {f"blend {name}": values for name, values in own.items()}
+        attributes = {"members": contents, "weights": self.weights.tolist(), "source": self.source, **more}
         with collective(self.comm if comm is None else comm) as ranks:
             model_file.save(path, self.family, attributes, shared, parts, owners, ranks)
 
@@ -115,14 +151,17 @@ class Blend:
         members, weights, first = [], attributes["weights"], 0
         for number, told in enumerate(attributes["members"]):
             family, count = told.pop("family"), told.pop("parts")
-            require(family in KINDS, f"member {number} of the family {family!r}")
+            require(family in cls.kinds, f"member {number} of the family {family!r}")
             here = range(first, first + count)
             held = {part - first: values for part, values in parts.held.items() if part in here}
             arrays = {name.split(" ", 1)[1]: one for name, one in shared.items() if name.startswith(f"{number} ")}
             told["source"] = dict(attributes["source"])
-            members.append(KINDS[family].of_file(told, arrays, StoredParts(held, parts.owners[first : first + count])))
+            own = StoredParts(held, parts.owners[first : first + count])
+            members.append(cls.kinds[family].of_file(told, arrays, own))
             first += count
-        found = cls(members=members, weights=np.array(weights, np.float64), source=attributes["source"])
+        more = {name.split(" ", 1)[1]: one for name, one in shared.items() if name.startswith("blend ")}
+        known = {"weights": np.array(weights, np.float64), "source": attributes["source"]}
+        found = cls(members=members, **known, **cls._read(attributes, more))
         found._check(weights, len(parts.owners) == first)
         return found
 
@@ -131,15 +170,33 @@ class Blend:
         require(self.members and whole, "members and parts do not match")
         require(len(weights) == len(self.members), "members and weights do not match")
         require(all(is_real(one) and one > 0 for one in weights), f"weights {weights!r}")
-        alike = {(one.n_features, tuple(getattr(one, "target_shape", ()))) for one in self.members}
-        require(len(alike) == 1, "members of different features or targets")
+        require(len({one.n_features for one in self.members}) == 1, "members of different features")
+        self._check_targets()
+
+    def _check_targets(self) -> None:
+        """Refuse members that do not predict the same targets."""
+        alike = {tuple(getattr(one, "target_shape", ())) for one in self.members}
+        require(len(alike) == 1, "members of different targets")
 
 
-def blended(models: list[Any], weights: NDArray[np.float64], comm: CommLike) -> Any:
-    """The only model, or the blend of several."""
-    if len(models) == 1:
+def require_calibration(calibration: Calibration | None) -> Calibration:
+    """The calibration; an InputError if the model has none."""
+    if calibration is None:
+        raise InputError("the model has no intervals: train it with calibrate (--calibrate)")
+    return calibration
+
+
+def blended(
+    models: list[Any], weights: NDArray[np.float64], comm: CommLike, calibration: Calibration | None = None
+) -> Any:  # fmt: skip
+    """The only model of a regression, or the blend of several; with intervals if there is a calibration."""
+    if len(models) == 1 and (calibration is None or models[0].family == KRRModel.family):
+        if calibration is not None:
+            models[0].calibration = calibration
         return models[0]
     for one in models:
-        if one.family not in KINDS:
+        if one.family not in Blend.kinds:
             raise InputError(f"a model of the {one.family} family cannot be blended")
-    return Blend(members=models, weights=weights, source=dict(models[0].source), comm=comm)
+    return Blend(
+        members=models, weights=weights, source=dict(models[0].source), calibration=calibration, comm=comm
+    )  # fmt: skip

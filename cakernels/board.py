@@ -48,29 +48,28 @@ def lines(board: list[dict[str, Any]], score: Score) -> Iterator[str]:
 
 def command(estimator: Any, data: str, parts: int) -> str:
     """The command that trains this estimator's model on all rows of the file `data`, in so many parts."""
-    method, options = _method(estimator)
-    words = [f"python -m {method.prog}", shlex.quote(data), *_model_words(estimator, options, method, parts)]
+    method, chosen = _method(estimator)
+    words = [f"python -m {method.prog}", shlex.quote(data), *_model_words(estimator, method, chosen, parts)]
     return " ".join(words)
 
 
-def _method(estimator: Any) -> tuple[Any, type]:
-    """The record of the estimator's method, and the class of its options."""
+def _method(estimator: Any) -> tuple[Any, dict[str, object]]:
+    """The record of the estimator's method, and options that none of its parameters sets."""
     own = getattr(estimator, "_trained_by", None)
-    method = estimator._method if own is None else own()[0]
-    return method, method.options
+    return (estimator._method, {}) if own is None else own()
 
 
-def _model_words(estimator: Any, options: type, method: Any, parts: int) -> Iterator[str]:
+def _model_words(estimator: Any, method: Any, chosen: dict[str, object], parts: int) -> Iterator[str]:
     """Flags that set what the estimator's parameters, or the values it has chosen, set."""
-    given = estimator.get_params(deep=False)
-    given |= {"n_parts": parts, **getattr(estimator, "best_params_", {})}
+    options, given = method.options, estimator.get_params(deep=False)
+    given |= {**({"n_parts": parts} if "n_parts" in given else {}), **getattr(estimator, "best_params_", {})}
     given["kernel"] = _kernel(estimator)
     for name in ("sigma", "lam"):
         if given.get(name) == "auto":  # searched anew where a metric is learned, in each of its rounds
             found = getattr(estimator, f"{name}_")
             given[name] = found if given["metric"] == "none" and np.ndim(found) == 0 else None
     for one, known in declared(options):
-        value = given.get(known.estimator) if known.estimator else None
+        value = given.get(known.estimator) if known.estimator else chosen.get(one.name)
         usual = method.defaults.get(one.name, one.default)
         if not known.flag or value is None or value == usual or not method.has(one.name):
             continue

@@ -6,19 +6,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.model_file import family_of
 from cacore.io.predictions import Column
 from cacore.io.table import Targets
-from cacore.metrics.errors import regression_metrics
+from cacore.run.classifiers import ClassAnswering
 from cacore.run.family import Answering, AnyAnswering, TrainedModel
 from cacore.run.job import Predicting
-from cakernels.blend import Blend
+from cakernels.blend import Blend, require_calibration
+from cakernels.class_blend import ClassBlend
+from cakrr.uncertainty.predicted import Predicted
 
 _HOMES = {
     "krr": ("cakrr.family", "Ridge"),
@@ -30,8 +29,8 @@ _HOMES = {
 
 def family_named(name: str) -> AnyAnswering:
     """The family of this name in model files."""
-    if name == Blend.family:
-        return Blends()
+    if name in _BLENDS:
+        return _BLENDS[name]()
     module, kind = _HOMES[name]
     found: AnyAnswering = getattr(import_module(module), kind)()
     return found
@@ -46,7 +45,7 @@ class AllModels:
         """A saved model of any family; collective."""
         name = family_of(path, comm)
         with comm.agreed():
-            if name not in (*_HOMES, Blend.family):
+            if name not in (*_HOMES, *_BLENDS):
                 raise InputError(f"{path}: a model of the family {name!r}, which this version does not know")
         self._own = family_named(name)
         return self._own.load(path, comm)
@@ -56,7 +55,7 @@ class AllModels:
         return self._own.of(model)
 
 
-class Blends(Answering[Blend, NDArray[np.float64]]):
+class Blends(Answering[Blend, Predicted]):
     """The family of weighted means of several models of a regression."""
 
     def load(self, path: Path, comm: Communicator) -> Blend:
@@ -73,25 +72,49 @@ class Blends(Answering[Blend, NDArray[np.float64]]):
         return Targets(many=True), model.target_shape
 
     def check_prediction(self, model: Blend, job: Predicting) -> None:
-        """Refuse what only a single model has."""
-        for flag in ("std", "interval", "probability", "decisions"):
+        """Refuse what only a single model has, and intervals of a model without them."""
+        for flag in ("std", "probability", "decisions", "adaptive"):
             if getattr(job, flag):
                 raise InputError(f"--{flag}: a blend of several models has none; train one of them by its own command")
+        if job.interval is not None:
+            require_calibration(model.calibration).half_width(job.interval)
 
-    def answers(self, model: Blend, rows: Dataset, job: Predicting, comm: Communicator) -> NDArray[np.float64]:
-        """Predictions for this rank's rows; collective."""
+    def answers(self, model: Blend, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
+        """Predictions for this rank's rows, and their intervals if they are asked for; collective."""
         with comm.phase("predict"):
-            return model.predict(rows.X, comm)
+            mean = model.predict(rows.X, comm)
+        if job.interval is None or model.calibration is None:
+            return Predicted(mean, None, None, {})
+        half, kept = model.calibration.half_width(job.interval), model.calibration
+        facts = {"asked": job.interval, "adaptive": None, "rows": kept.rows, "calibration_rows": kept.n}
+        return Predicted(mean, None, (mean - half, mean + half), facts)
 
-    def judged(
-        self, model: Blend, rows: Dataset, answers: NDArray[np.float64], comm: Communicator
-    ) -> dict[str, Any]:  # fmt: skip
+    def judged(self, model: Blend, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
         """Errors of the predictions; collective."""
         with comm.phase("predict"):
-            return dict(regression_metrics(rows.target(), answers, comm))
+            return answers.metrics(rows.target(), comm)
 
-    def predictions(self, model: Blend, answers: NDArray[np.float64], decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``, or one per target."""
-        if answers.ndim == 1:
-            return {"prediction": answers}
-        return {f"prediction {j}": answers[:, j] for j in range(answers.shape[1])}
+    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+        """Mean width and coverage of the intervals; collective."""
+        with comm.phase("predict"):
+            return answers.intervals(rows.y, comm)
+
+    def predictions(self, model: Blend, answers: Predicted, decisions: bool) -> dict[str, Column]:
+        """Column ``prediction``, or ``mean`` and the ends of intervals; one each per target if there are several."""
+        return dict(answers.by_target())
+
+
+class ClassBlends(ClassAnswering[ClassBlend]):
+    """The family of classifiers with calibrated probabilities, of one model or of several."""
+
+    def load(self, path: Path, comm: Communicator) -> ClassBlend:
+        """A saved blend; collective."""
+        return ClassBlend.load(path, comm)
+
+    def warm_up_prediction(self, dtype: str) -> None:
+        """Compile the code that its members may need."""
+        for name in ("krr", "svm"):
+            family_named(name).warm_up_prediction(dtype)
+
+
+_BLENDS: dict[str, type[AnyAnswering]] = {Blend.family: Blends, ClassBlend.family: ClassBlends}

@@ -14,9 +14,9 @@ from cacore import checks
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import printing
-from cacore.learn.options import FILES, SEARCH, add_options, from_arguments, option
+from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option
 from cacore.learn.same import flags, same_command
-from cacore.learn.shared import seed
+from cacore.learn.shared import probability, seed
 from cacore.run.command import check_files, named
 from cacore.run.job import Training
 from cacore.run.launch import Parser, compiled, parsed, run, start
@@ -51,6 +51,13 @@ class Fitting(Training):
     max_candidates: int | None = option(
         None, "maximum number of candidates (default: as many as there is time for)", checks.whole(1), group=SEARCH,
         metavar="N",
+    )  # fmt: skip
+    probability: str | None = probability(
+        "also calibrate class probabilities, on the rows held out by the search (without a value: sigmoid)"
+    )
+    calibrate: bool = option(
+        False, "also calibrate prediction intervals, by the errors on the rows held out by the search",
+        checks.yes_or_no, group=UNCERTAINTY, action="store_true",
     )  # fmt: skip
     seed: int = option(0, "seed of the samples, the candidates and their training", seed, group=SEARCH, metavar="S")
     model: Path | None = option(
@@ -102,6 +109,10 @@ def _fit(comm: Communicator, argv: list[str] | None, begun: float) -> None:
         score = scores.SCORES[job.metric_name or scores.DEFAULTS[task]]
         if score.task != task:
             raise InputError(f"--metric-name {score.name}: it is for {score.task}, and the task is {task}: --task")
+        if job.probability is not None and task != data.CLASSIFICATION:
+            raise InputError("--probability: it is for classes, and the task is regression: --task, or --calibrate")
+        if job.calibrate and task != data.REGRESSION:
+            raise InputError("--calibrate: it is for numbers, and the task is classification: --task, or --probability")
     compiled(lambda: _warm_up(task), comm, not job.quiet)
     rows = data.Data.of(train.X, train.target(), None, task, comm)
     _Run(job, comm, train, test, notes, rows, score, Budget(job.within, begun)).go()
@@ -133,9 +144,8 @@ def _warm_up(task: str) -> None:
     from cakernels.search.candidates import KERNELS
 
     warm_up(KERNELS)
-    family_named("krr").warm_up_prediction("float64")
-    if task == "classification":
-        family_named("svm").warm_up_prediction("float64")
+    for name in ("krr", "svm" if task == "classification" else "svr"):
+        family_named(name).warm_up_prediction("float64")
 
 
 class _Run:
@@ -156,6 +166,7 @@ class _Run:
 
         job = self.job
         race = started(self.rows, self.score, self.budget, self.comm, self.comm.mpi, job.seed, job.max_candidates)
+        race.probability, race.calibrate = job.probability, job.calibrate
         race.seen = lambda trial: self._seen(race, trial)
         try:
             with ended_by_sigterm(), self.comm.phase("train"):
@@ -215,13 +226,11 @@ class _Run:
 
     def _model(self, found: Found) -> Any:
         """The model, which knows the columns of the training file."""
-        from cakernels.blend import blended
-
         source = {"target": self.job.target, "base": self.train.base, "sparse": self.rows.sparse}
         self.train.columns.put(source)
         for one in found.estimators:
             one.model_.source |= source
-        return blended([one.model_ for one in found.estimators], found.weights, self.comm)
+        return found.model(self.comm)
 
     def _report(self, found: Found, model: Any, last: bool) -> dict[str, Any]:
         """The report; the test rows are judged at the end only. Collective."""
@@ -253,9 +262,14 @@ class _Run:
         """Metrics of the test rows, and how many of them are training rows; collective."""
         from cacore.data import labels
         from cacore.metrics.errors import regression_metrics
+        from cakernels import class_blend
 
         if self.rows.task == "classification":
-            metrics = labels.tested(self.rows.classes, test, found.estimators[0].predict(test.X), self.comm)
+            predicted = class_blend.labels(model, class_blend.outputs(model, test.X, self.comm))
+            metrics = labels.tested(self.rows.classes, test, predicted, self.comm)
+            if self.job.probability is not None and found.calibrators:
+                P = model.probabilities(test.X, self.comm)
+                metrics |= labels.tested_probabilities(self.rows.classes, test, P, self.comm)
         else:
             metrics = dict(regression_metrics(test.target(), model.predict(test.X, self.comm), self.comm))
         if test.overlap is None:

@@ -257,9 +257,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
                 names = [f"probability {label}" for label in model.classes]
                 found |= dict(zip(names, answers.probabilities.T, strict=True))
             return found
-        if answers.mean.ndim == 1:
-            return dict(answers.columns)
-        return {f"{name} {j}": values[:, j] for name, values in answers.columns.items() for j in range(values.shape[1])}
+        return dict(answers.by_target())
 
 
 def _told(model: KRRModel, answer: NDArray[Any]) -> Predicted:

@@ -17,7 +17,6 @@ from cacore.io import model_file
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.coupling import LEAST
 from cakrr.part import ARRAYS, PART, PartModel
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.coarse_variance import CoarseVariance
@@ -257,11 +256,7 @@ class KRRModel(InParts):
         more than two classes.
         """
         if self.calibrator is not None:
-            if values.ndim == 1:
-                first = self.calibrator.first(-values[:, None])
-                return np.concatenate([first, 1.0 - first], axis=1)
-            shares = np.maximum(self.calibrator.first(values), LEAST)
-            return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+            return self.calibrator.of_classes(values[:, None] if values.ndim == 1 else values)
         if values.ndim == 1:
             second = np.clip((1.0 + values) / 2.0, 0.0, 1.0)
             return np.stack([1.0 - second, second], axis=1)

@@ -69,6 +69,33 @@ def test_classes_of_words(tmp_path, monkeypatch):
     assert read(tmp_path / "r.json")["metrics"]["accuracy"] > 0.95
 
 
+def test_probabilities_from_fit_to_predict(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = separate_clouds(90)
+    write_hdf5("a.h5", train=(X[:60], y[:60]), test=(X[60:], y[60:]))
+    run("cakernels", ["fit", "a.h5", *ONE, "--quiet", "--model", "m.h5", "--probability", "--report", "f.json"])
+    run("cakernels", ["predict", "m.h5", "a.h5", "--probability", "-o", "p.csv", "--report", "r.json", "--quiet"])
+    heads, *lines = [line.split(",") for line in Path("p.csv").read_text().splitlines()]
+    assert heads == ["prediction", *(f"probability {label}" for label in np.unique(y).astype(int))]
+    assert all(float(line[1]) + float(line[2]) == pytest.approx(1.0) for line in lines)
+    report = read(tmp_path / "r.json")
+    assert report["metrics"]["confusion"][0][1] == 0
+    assert (report["probability"]["form"], report["probability"]["left_out"]) == ("sigmoid", 60)
+    assert read(tmp_path / "f.json")["metrics"]["log_loss"] < np.log(2)
+
+
+def test_intervals_from_fit_to_predict(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = saddle(160)
+    write_hdf5("a.h5", train=(X[:120], y[:120]), test=(X[120:], y[120:]))
+    run("cakernels", ["fit", "a.h5", *ONE, "--quiet", "--model", "m.h5", "--calibrate"])
+    run("cakernels", ["predict", "m.h5", "a.h5", "--interval", "0.9", "-o", "p.csv", "--report", "r.json", "--quiet"])
+    assert Path("p.csv").read_text().startswith("mean,lower,upper\n")
+    told = read(tmp_path / "r.json")["intervals"]
+    assert (told["asked"], told["rows"], told["calibration_rows"]) == (0.9, "searched", 120)
+    assert abs(told["coverage"] - 0.9) < 3 * np.sqrt(0.09 / 120 + 0.09 / 40)
+
+
 @pytest.mark.parametrize("kind", ["krr", "svm", "svr", "asygcd", "blend"])
 def test_predict_finds_the_family_in_the_file(kind, tmp_path):
     X, y = saddle(60)
@@ -107,7 +134,9 @@ def folder(tmp_path):
      (["fit", "a.csv", "--plot", "p.docx"], "docx"), (["fit"], "DATA"),
      (["fit", "a.csv", "--max-candidates", "0"], "--max-candidates 0: it must be a whole number of at least 1"),
      (["predict", "m.h5", "a.csv"], "m.h5"), (["predict", "b.h5", "a.csv", "--std"], "a blend of several models"),
-     (["predict", "k.h5", "a.csv", "--probability"], "--probability")],
+     (["predict", "k.h5", "a.csv", "--probability"], "--probability"),
+     (["predict", "b.h5", "a.csv", "--interval", "0.9"], "train it with calibrate (--calibrate)"),
+     (["fit", "a.csv", "--probability"], "--probability: it is for classes, and the task is regression")],
 )  # fmt: skip
 def test_refused(words, message, folder, refuses):
     refuses(f"cakernels {words[0]}", words[1:], message, folder)

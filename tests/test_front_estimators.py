@@ -8,14 +8,18 @@ import h5py
 import numpy as np
 import pytest
 from helpers.checks import near, refusal
-from helpers.data import saddle, sealed, separate_clouds
+from helpers.data import clouds, saddle, sealed, separate_clouds
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import log_loss
 
 import cakernels
 import cakernels.search.race
-from cakernels import BKRR2, SMOSVR, AutoKernelClassifier, AutoKernelRegressor
+from cacore.comm import Communicator
+from cacore.probability.calibrator import Calibrator
+from cakernels import BKRR2, SMOSVC, SMOSVR, AutoKernelClassifier, AutoKernelRegressor, BKRR2Classifier
 from cakernels.blend import Blend, blended
+from cakernels.class_blend import ClassBlend, classified, for_classes, outputs
 from cakernels.search.candidates import Candidate
 from cakrr import KRRModel
 from casvm import SVMModel
@@ -67,7 +71,7 @@ def test_classifier_of_words(tmp_path):
 @pytest.mark.parametrize("kind", ["CASVC", "BKRR2Classifier"])
 def test_labels_of_every_kind_of_classifier(kind, monkeypatch):
     X, y = separate_clouds(60)
-    monkeypatch.setattr(cakernels.search.race, "first", lambda _: [Candidate(kind, {"kernel": "gaussian"}, 0)])
+    monkeypatch.setattr(cakernels.search.race, "first", lambda *_: [Candidate(kind, {"kernel": "gaussian"}, 0)])
     model = AutoKernelClassifier(**QUICK | {"max_candidates": 1}).fit(X, y)
     assert type(model.best_estimator_).__name__ == kind
     assert model.score(X, y) == 1.0
@@ -96,6 +100,37 @@ def test_refused(parameters, message):
     refusal(AutoKernelRegressor().predict, X, error=NotFittedError)
 
 
+def test_probabilities_of_a_search():
+    """They add up to 1, are right more often the surer they are, and change no label."""
+    X, y = clouds(300, k=3, d=4)
+    plain = AutoKernelClassifier(**QUICK).fit(X[:200], y[:200])
+    model = AutoKernelClassifier(**QUICK, probability=True).fit(X[:200], y[:200])
+    P = model.predict_proba(X[200:])
+    near(P.sum(axis=1), np.ones(100), 1e-12)
+    np.testing.assert_array_equal(model.predict(X), plain.predict(X))
+    assert log_loss(y[200:], P) < 0.8 * np.log(3)
+    assert not hasattr(plain, "predict_proba")
+    refusal(AutoKernelClassifier(probability="sure").fit, X, y, match="probability = 'sure'")
+
+
+@pytest.mark.parametrize("kind", ["BKRR2", "CASVR"])
+def test_intervals_of_a_search(kind, monkeypatch, tmp_path):
+    """90 % hold 90 % of new targets, to three deviations of that share, and are read from the file."""
+    settings = {"kernel": "laplacian"} | ({"lam": 0.1} if kind == "BKRR2" else {"C": 2.0, "epsilon": 0.1})
+    monkeypatch.setattr(cakernels.search.race, "first", lambda *_: [Candidate(kind, settings, 0)])
+    X, y = saddle(1400)
+    y = y + 0.3 * np.random.default_rng(0).standard_t(3, 1400)
+    model = AutoKernelRegressor(**QUICK | {"max_candidates": 1}, calibrate=True).fit(X[:400], y[:400])
+    lower, upper = model.predict_interval(X[400:], coverage=0.9)
+    assert abs(np.mean((lower <= y[400:]) & (y[400:] <= upper)) - 0.9) < 3 * np.sqrt(0.09 / 400 + 0.09 / 1000)
+    model.save(tmp_path / "m.h5")
+    loaded = (KRRModel if kind == "BKRR2" else Blend).load(tmp_path / "m.h5")
+    np.testing.assert_array_equal(loaded.predict_interval(X[400:], 0.9), (lower, upper))
+    refusal(model.predict_interval, X, 0.999, match="needs 999 rows")
+    plain = AutoKernelRegressor(**QUICK | {"max_candidates": 1}).fit(X[:40], y[:40])
+    refusal(plain.predict_interval, X, match="--calibrate")
+
+
 # -- blends ------------------------------------------------------------------------------------------
 
 
@@ -120,6 +155,62 @@ def test_blend_is_a_weighted_mean(members, tmp_path):
     np.testing.assert_array_equal(read.predict(X), expected)
     assert (read.n_features, read.sizes.tolist(), read.dtype) == (3, [40, 40, 40, 120, 120], "float64")
     assert read.described()["models"][:2] == ["bkrr2", "bkrr2"]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def classifiers(request):
+    """Classifiers of both kinds, a blend of them, and new rows."""
+    X, y = clouds(240, k=request.param, d=4)
+    made = [BKRR2Classifier(2, random_state=0).fit(X[:120], y[:120]), SMOSVC().fit(X[:120], y[:120])]
+    codes, found = np.searchsorted(made[0].classes_, y[:120]), []
+    for one in made:
+        found.append(Calibrator.of_outputs("sigmoid", outputs(one.model_, X[:120]), codes, Communicator()))
+    return made, classified([one.model_ for one in made], np.array([0.75, 0.25]), found, None), X[120:]
+
+
+def test_class_blend_is_a_weighted_mean_of_probabilities(classifiers, tmp_path):
+    made, blend, X = classifiers
+    P = blend.probabilities(X)
+    own = [one.of_classes(outputs(member.model_, X)) for one, member in zip(blend.calibrators, made, strict=True)]
+    near(P, 0.75 * own[0] + 0.25 * own[1], 1e-15)
+    near(P.sum(axis=1), np.ones(len(X)), 1e-12)
+    np.testing.assert_array_equal(blend.predict(X), made[0].classes_[P.argmax(axis=1)])
+    blend.save(tmp_path / "b.h5")
+    read = ClassBlend.load(tmp_path / "b.h5")
+    np.testing.assert_array_equal(read.probabilities(X), P)
+    np.testing.assert_array_equal(read.predict(X), blend.predict(X))
+    assert read.described()["weights"] == [0.75, 0.25]
+
+
+def test_calibrated_classifier_keeps_its_labels(classifiers):
+    made, blend, X = classifiers
+    for one, calibrator in zip(made, blend.calibrators, strict=True):
+        alone = classified([one.model_], np.ones(1), [calibrator], None)
+        np.testing.assert_array_equal(alone.predict(X), one.predict(X))
+        near(alone.probabilities(X), calibrator.of_classes(outputs(one.model_, X)), 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"form": "sigmoid"', '"form": "sigmund"'), ('"classes": [', '"classes": [9, '),
+     ('"sigmoid", "rows": ', '"sigmoid", "rows": -')],
+)  # fmt: skip
+def test_damaged_class_blend(classifiers, old, new, tmp_path):
+    path = tmp_path / "b.h5"
+    classifiers[1].save(path)
+    with h5py.File(path, "r+") as file:
+        assert old in file.attrs["attributes"]
+        file.attrs["attributes"] = new.join(file.attrs["attributes"].rsplit(old, 1))
+    sealed(path)
+    refusal(ClassBlend.load, path, match=str(path))
+
+
+def test_class_that_a_model_does_not_know_is_the_least_likely():
+    X, y = clouds(60, k=3, d=4)
+    few = SMOSVC().fit(X[y != np.unique(y)[1]], y[y != np.unique(y)[1]])
+    every = for_classes(few.model_, outputs(few.model_, X), np.unique(y))
+    assert (every.argmin(axis=1) == 1).all()
+    np.testing.assert_array_equal(np.unique(y)[every.argmax(axis=1)], few.predict(X))
 
 
 def test_one_model_is_no_blend(members):

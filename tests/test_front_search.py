@@ -6,17 +6,19 @@ import signal
 import threading
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.checks import refusal
+from helpers.checks import near, refusal
 from helpers.data import clouds, saddle
 from scipy.optimize import minimize
 from sklearn.metrics import balanced_accuracy_score
 
 import cakernels.search.found
 import cakernels.search.race
+import casvm
 from cacore.comm import Communicator
 from cakernels.board import command, leaderboard
 from cakernels.search import blending
@@ -24,6 +26,7 @@ from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed
 from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.found import search, so_far, started
+from cakernels.search.mixture import combined
 from cakernels.search.scores import SCORES
 
 ALONE = Communicator()
@@ -121,6 +124,48 @@ def test_no_blend_where_it_does_not_pay(others):
     np.testing.assert_array_equal(got, np.eye(1, len(held))[0])
 
 
+def test_labels_are_clearly_better():
+    """By more than the root of the number of rows that one of two classifiers has right and the other wrong."""
+    y = np.r_[np.zeros(90), np.ones(10)].astype(int)
+    data, every = Data(np.zeros((100, 1)), y, None, CLASSIFICATION, 100, np.arange(2)), np.ones(100, bool)
+
+    def wrong(*rows):
+        labels = y.copy()
+        labels[list(rows)] = 1 - labels[list(rows)]
+        return labels
+
+    def better(score, new, old):
+        return SCORES[score].clearly_better(data, every, new, old, ALONE)
+
+    assert better("accuracy", wrong(0), wrong(1, 2, 3, 4))  # 3 > sqrt(5)
+    assert not better("accuracy", wrong(0), wrong(1, 2))  # 1 < sqrt(3)
+    assert not better("accuracy", wrong(0), wrong(0))
+    assert not better("balanced_accuracy", wrong(99), wrong(1, 2, 3, 4))  # 4 / 90 < 1 / 10
+    assert better("balanced_accuracy", wrong(0, 1), wrong(97, 98))
+
+
+def test_classes_are_blended_where_it_pays(monkeypatch):
+    """Two candidates that see half of the features each are better together on the rows that judge."""
+    X, y = clouds(900, k=3, d=4)
+    running = race(Data.of(X[:600], y[:600], None, CLASSIFICATION, ALONE), Budget(None), 2)
+    running._waiting = [Candidate("BKRR2Classifier", {"sigma": s, "lam": 1e-3}, 0) for s in (1.0, 2.0)]
+    told = type(running)._told
+
+    def blind(self, fitted, rows):
+        rows = rows.copy()
+        rows[:, [0, 1] if fitted.sigma == 1.0 else [2, 3]] = 0.0
+        return told(self, fitted, rows)
+
+    monkeypatch.setattr(type(running), "_told", blind)
+    running.run()
+    mixed = combined(running, running.best)
+    assert len(mixed.trials) == len(mixed.calibrators) == 2
+    near(mixed.weights.sum(), 1.0, 1e-12)
+    held = [c.of_classes(one.held) for c, one in zip(mixed.calibrators, mixed.trials, strict=True)]
+    labels = running.data.classes[np.tensordot(mixed.weights, held, 1).argmax(axis=1)]
+    assert np.mean(labels != running.data.y) < running.best.error
+
+
 def test_time_is_up_in_the_main_thread_alone():
     with pytest.raises(TimeIsUp), until(0.01):
         time.sleep(60)
@@ -144,11 +189,15 @@ def test_time_is_up_in_the_main_thread_alone():
     assert ended
 
 
-@pytest.mark.parametrize("data", [regression(), classes()], ids=lambda data: data.task)
-def test_candidates_differ_and_can_be_made(data):
+@pytest.mark.parametrize(
+    ("data", "score"), [(regression(), "rmse"), (regression(), "mae"), (classes(), "accuracy")],
+    ids=["regression", "absolute", "classes"],
+)  # fmt: skip
+def test_candidates_differ_and_can_be_made(data, score):
     rng = np.random.default_rng(0)
-    known = {one.of(data.n).key: one for one in first(data)}
-    for one in (one.of(data.n) for one in further(data, first(data), rng)):
+    begun = first(data, score)
+    known = {one.of(data.n).key: one for one in begun}
+    for one in (one.of(data.n) for one in further(data, begun, rng)):
         known[one.key] = one
         if len(known) >= 30:
             break
@@ -156,6 +205,45 @@ def test_candidates_differ_and_can_be_made(data):
     for one in known.values():
         estimator = one.make(10_000, 3)
         assert (estimator.random_state, estimator.n_parts) == (3, one.parts(10_000))
+
+
+def test_support_vector_regression_where_it_can_win():
+    """On few rows, and for absolute errors; never for several targets."""
+
+    def kernels(data, score):
+        return [one.settings["kernel"] for one in first(data, score) if one.estimator == "CASVR"]
+
+    few = regression()
+    many = replace(few, n=1_000_000)
+    assert kernels(few, "rmse") == ["laplacian"]
+    assert kernels(many, "rmse") == []
+    assert kernels(few, "mae") == kernels(many, "mae") == ["laplacian", "gaussian"]
+    assert kernels(replace(few, y=np.c_[few.y, few.y]), "mae") == []
+
+
+@pytest.mark.parametrize(("estimator", "exact"), [("CASVC", "DisSMOSVC"), ("CASVR", "DisSMOSVR")])
+def test_one_svm_of_all_rows_is_trained_by_all_ranks(estimator, exact):
+    candidate = Candidate(estimator, {"kernel": "laplacian", "partitioner": "kmeans", "C": "grid"}, 100)
+    assert [type(candidate.make(n, 0, ranks=2)).__name__ for n in (100, 101)] == [exact, estimator]
+    assert candidate.make(101, 0, ranks=3).n_parts == 3
+
+
+def test_svr_keeps_its_choice_on_more_rows():
+    data = regression(80)
+    candidate = Candidate("CASVR", {"kernel": "gaussian", "C": [1.0, 2.0], "epsilon": "grid", "gamma": [0.5]}, 0)
+    fitted = race(data, Budget(None), 1).trained(candidate, np.ones(80, bool), 80)
+    found = fitted.best_params_
+    more = {"C": [found["C"], 4 * found["C"]], "epsilon": found["epsilon"], "gamma": [0.5, 1.0]}
+    assert candidate.after(fitted).chosen == more
+    assert candidate.after(fitted, last=True).chosen == found
+
+
+def test_svr_wins_where_the_noise_has_heavy_tails():
+    X, y = saddle(200)
+    y = y + 0.2 * np.random.default_rng(1).standard_cauchy(200)
+    running = race(Data.of(X, y, None, REGRESSION, ALONE), Budget(None), 3, "mae")
+    running.run()
+    assert running.best.candidate.estimator == "CASVR"
 
 
 def test_candidates_of_sparse_rows_keep_them_sparse():
@@ -179,8 +267,9 @@ class Stepped(Budget):
         return self.seconds - self.now
 
 
-def race(data, budget, most=None):
-    return started(data, SCORES["rmse" if data.task == REGRESSION else "accuracy"], budget, ALONE, None, 0, most)
+def race(data, budget, most=None, score=None):
+    score = SCORES[score or ("rmse" if data.task == REGRESSION else "accuracy")]
+    return started(data, score, budget, ALONE, None, 0, most)
 
 
 def test_time_ends_the_race_and_some_is_kept_for_the_last_training(monkeypatch):
@@ -254,6 +343,18 @@ def test_samples_are_halved_successively():
     assert [one.rows for one in running.trials] == [small] * 3 + [large]
     assert running.trials[-1].candidate.settings["sigma"] == 1.0
     assert running.best is running.trials[-1]
+
+
+@pytest.mark.parametrize(("kind", "flags"), [("CASVR", "--partitioner kmeans"), ("DisSMOSVR", "--exact")])
+def test_command_that_repeats_a_regression_by_vectors(kind, flags):
+    X, y = saddle(60)
+    more = {"partitioner": "kmeans"} if kind == "CASVR" else {}
+    fitted = getattr(casvm, kind)(C=2.0, epsilon=0.25, gamma=0.5, kernel="laplacian", **more).fit(X, y)
+    told = command(fitted, "a.csv", 1)
+    assert told.startswith("python -m casvm.svr a.csv ")
+    for words in ("--C 2", "--epsilon 0.25", "--gamma 0.5", "--kernel laplacian", flags):
+        assert words in told
+    assert ("--partitions" in told) == (kind == "CASVR")
 
 
 @pytest.mark.parametrize("name", ["BKRR2", "CASVC"])

@@ -82,9 +82,10 @@ def metric_rounds() -> int:
     )
 
 
-def probability() -> str | None:
+def probability(
+    text: str = "also fit class probabilities, from decisions on held-out rows (without a value: sigmoid)",
+) -> str | None:
     """Declare that a model has probabilities, see :mod:`cacore.probability.calibrator`."""
-    text = "also fit class probabilities, from decisions on held-out rows (without a value: sigmoid)"
     return option(None, text, check_form, group=UNCERTAINTY, choices=FORMS, nargs="?", const=FORMS[0])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from cacore.errors import InputError
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import require
 from cacore.probability import isotonic, platt
+from cacore.probability.coupling import LEAST
 from cacore.probability.forms import FORMS
 from cacore.probability.left_out import LeftOutDecisions
 
@@ -50,7 +51,7 @@ class Calibrator:
     steps: isotonic.Steps | None = None
 
     @classmethod
-    def fit(cls, form: str, found: LeftOutDecisions, problems: int, comm: Communicator) -> Calibrator:
+    def fit(cls, form: str, found: LeftOutDecisions, problems: int, comm: Communicator) -> Self:
         """Fit to the decisions of all ranks; collective. See :func:`platt.fit` and :func:`isotonic.fit` for the cost.
 
         Raises
@@ -76,11 +77,41 @@ class Calibrator:
         curves = [self.steps.at(column, int(at)) for column, at in zip(decisions.T, which, strict=True)]
         return np.stack(curves, axis=1)
 
+    @classmethod
+    def of_outputs(cls, form: str, outputs: NDArray[np.float64], codes: NDArray[np.int64], comm: Communicator) -> Self:
+        """Fit to outputs of k classes for held-out rows, with one problem per class against the rest; collective.
+
+        `outputs` has shape (n_local, k), or (n_local, 1) for two classes, where a positive output means the second;
+        `codes`, shape (n_local,), are the places of the rows' classes.
+        """
+        k = outputs.shape[1]
+        if k == 1:
+            found = LeftOutDecisions(-outputs[:, 0], codes == 0, np.zeros_like(codes))
+        else:
+            found = LeftOutDecisions.of_classes(outputs, codes, k)
+        return cls.fit(form, found, k, comm)
+
+    def of_classes(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities of the classes, shape (n, k), from outputs as in :meth:`of_outputs`."""
+        if outputs.shape[1] == 1:
+            first = self.first(-outputs)
+            return np.concatenate([first, 1.0 - first], axis=1)
+        shares = np.maximum(self.first(outputs), LEAST)
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
     def of_part(self, found: LeftOutDecisions) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """A and B of sigmoids for one part, fitted to its decisions with the model's own as prior; None for curves."""
         if self.A is None or self.B is None:
             return None
         return platt.fit(found, len(self.A), Communicator(), (self.A, self.B))
+
+    @property
+    def problems(self) -> int:
+        """Number of two-class problems."""
+        if self.A is not None:
+            return len(self.A)
+        assert self.steps is not None
+        return len(self.steps.starts)
 
     @property
     def arrays(self) -> dict[str, Rows]:

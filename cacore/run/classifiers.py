@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from cacore.io.predictions import Column, Labels
 from cacore.io.table import LABELS, Targets
 from cacore.metrics.probabilistic import probability_scores
 from cacore.probability.calibrator import Calibrator, require_calibrator
-from cacore.run.family import Family, FitT, MethodT, OptionsT, TrainedModel
+from cacore.run.family import Answering, Family, FitT, MethodT, OptionsT, TrainedModel
 from cacore.run.job import Predicting
 from cacore.svm.options import DualOptions
 
@@ -25,16 +25,14 @@ if TYPE_CHECKING:
 Answers = dict[str, NDArray[np.float64]]  # "scores", and "probabilities" where there are some
 
 
-class ClassModel(TrainedModel, Protocol):
+class LabelModel(TrainedModel, Protocol):
     """A model with classes, scores, labels and, if it has a calibrator, probabilities."""
 
     classes: NDArray[Any]
-    C: float
-    calibrator: Calibrator | None
 
     @property
-    def kernel(self) -> Kernel | None:
-        """The kernel; None if rows are kernel values."""
+    def calibrator(self) -> Calibrator | None:
+        """Turns scores into probabilities."""
         ...
 
     def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
@@ -50,15 +48,80 @@ class ClassModel(TrainedModel, Protocol):
         ...
 
 
+class ClassModel(LabelModel, Protocol):
+    """Such a model that is a kernel machine."""
+
+    C: float
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel; None if rows are kernel values."""
+        ...
+
+
+LabelModelT = TypeVar("LabelModelT", bound=LabelModel)
 ClassModelT = TypeVar("ClassModelT", bound=ClassModel)
 
 
-class Classifiers(Family[MethodT, OptionsT, FitT, ClassModelT, Answers]):
-    """Base of the families whose models have classes, scores, labels and, on request, probabilities."""
+class ClassAnswering(Answering[LabelModelT, Answers], Generic[LabelModelT]):
+    """Models with classes, scores, labels and, on request, probabilities, as the predicting command sees them."""
 
-    def targets(self, model: ClassModelT) -> tuple[Targets, tuple[int, ...]]:
+    def targets(self, model: LabelModelT) -> tuple[Targets, tuple[int, ...]]:
         """Labels to read: words for a model of words."""
         return Targets(text=model.classes.dtype.kind == "U", remedy=LABELS.remedy), ()
+
+    def check_prediction(self, model: LabelModelT, job: Predicting) -> None:
+        """Refuse probabilities of a model that was not trained for them."""
+        if job.probability:
+            require_calibrator(model.calibrator)
+
+    def answers(self, model: LabelModelT, rows: Dataset, job: Predicting, comm: Communicator) -> Answers:
+        """Scores of this rank's rows, and probabilities if they are asked for; collective."""
+        return self._answers(model, rows, comm, job.probability)
+
+    def _answers(self, model: LabelModelT, rows: Dataset, comm: Communicator, sure: bool) -> Answers:
+        with comm.phase("predict"):
+            found = {"scores": np.asarray(model.scores(rows.X, comm))}
+            return found | ({"probabilities": model.probabilities(rows.X, comm)} if sure else {})
+
+    def judged(self, model: LabelModelT, rows: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
+        """Metrics of these answers; collective."""
+        found = labels.tested(model.classes, rows, model.labels(answers["scores"]), comm)
+        if "probabilities" in answers:
+            found |= labels.tested_probabilities(model.classes, rows, answers["probabilities"], comm)
+        return found
+
+    def probability(
+        self, model: LabelModelT, rows: Dataset | None, answers: Answers, metrics: dict[str, Any], comm: Communicator
+    ) -> dict[str, Any]:
+        """Form of the calibration, and scores of the probabilities if the rows have labels; collective."""
+        if model.calibrator is None or (rows is not None and "probabilities" not in answers):
+            return {}
+        said = {"form": model.calibrator.form, "left_out": model.calibrator.rows}
+        if rows is None or rows.y is None:
+            return said
+        lines = labels.tested_reliability(model.classes, rows, answers["probabilities"], comm)
+        return {**said, **probability_scores(metrics), "reliability": lines}
+
+    def predictions(self, model: LabelModelT, answers: Answers, decisions: bool) -> dict[str, Column]:
+        """Column ``prediction``; on request columns of decision values, and one of probabilities per class."""
+        scores = answers["scores"]
+        names = [str(label) for label in model.classes]
+        codes = np.searchsorted(model.classes, model.labels(scores)).astype(np.int64)
+        found: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
+        if decisions:
+            heads = ["decision"] if scores.shape[1] == 1 else [f"decision {name}" for name in names]
+            found |= dict(zip(heads, scores.T, strict=True))
+        if "probabilities" in answers:
+            found |= {f"probability {name}": p for name, p in zip(names, answers["probabilities"].T, strict=True)}
+        return found
+
+
+class Classifiers(
+    ClassAnswering[ClassModelT], Family[MethodT, OptionsT, FitT, ClassModelT, Answers],
+    Generic[MethodT, OptionsT, FitT, ClassModelT],
+):  # fmt: skip
+    """Base of the families whose models have classes, scores, labels and, on request, probabilities."""
 
     def tested(self, model: ClassModelT, test: Dataset, comm: Communicator) -> Answers:
         """Scores of this rank's test rows, and probabilities if the model has them; collective."""
@@ -75,49 +138,3 @@ class Classifiers(Family[MethodT, OptionsT, FitT, ClassModelT, Answers]):
         described: dict[str, Any] = {"C": model.C, "kernel": kernel.kind}
         described |= {name: getattr(kernel, name) for name in kernel.declared.parameters}
         return {**described, "balanced": options.class_weight == "balanced", "dtype": model.dtype}
-
-    def check_prediction(self, model: ClassModelT, job: Predicting) -> None:
-        """Refuse probabilities of a model that was not trained for them."""
-        if job.probability:
-            require_calibrator(model.calibrator)
-
-    def answers(self, model: ClassModelT, rows: Dataset, job: Predicting, comm: Communicator) -> Answers:
-        """Scores of this rank's rows, and probabilities if they are asked for; collective."""
-        return self._answers(model, rows, comm, job.probability)
-
-    def _answers(self, model: ClassModelT, rows: Dataset, comm: Communicator, sure: bool) -> Answers:
-        with comm.phase("predict"):
-            found = {"scores": np.asarray(model.scores(rows.X, comm))}
-            return found | ({"probabilities": model.probabilities(rows.X, comm)} if sure else {})
-
-    def judged(self, model: ClassModelT, rows: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
-        """Metrics of these answers; collective."""
-        found = labels.tested(model.classes, rows, model.labels(answers["scores"]), comm)
-        if "probabilities" in answers:
-            found |= labels.tested_probabilities(model.classes, rows, answers["probabilities"], comm)
-        return found
-
-    def probability(
-        self, model: ClassModelT, rows: Dataset | None, answers: Answers, metrics: dict[str, Any], comm: Communicator
-    ) -> dict[str, Any]:
-        """Form of the calibration, and scores of the probabilities if the rows have labels; collective."""
-        if model.calibrator is None or (rows is not None and "probabilities" not in answers):
-            return {}
-        said = {"form": model.calibrator.form, "left_out": model.calibrator.rows}
-        if rows is None or rows.y is None:
-            return said
-        lines = labels.tested_reliability(model.classes, rows, answers["probabilities"], comm)
-        return {**said, **probability_scores(metrics), "reliability": lines}
-
-    def predictions(self, model: ClassModelT, answers: Answers, decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``; on request columns of decision values, and one of probabilities per class."""
-        scores = answers["scores"]
-        names = [str(label) for label in model.classes]
-        codes = np.searchsorted(model.classes, model.labels(scores)).astype(np.int64)
-        found: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
-        if decisions:
-            heads = ["decision"] if scores.shape[1] == 1 else [f"decision {name}" for name in names]
-            found |= dict(zip(heads, scores.T, strict=True))
-        if "probabilities" in answers:
-            found |= {f"probability {name}": p for name, p in zip(names, answers["probabilities"].T, strict=True)}
-        return found

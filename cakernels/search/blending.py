@@ -1,15 +1,20 @@
-"""Weights of several models, from their predictions for rows that none of them was trained on."""
+"""Weights of several models, from their predictions for rows that none of them was trained on.
+
+Predictions are numbers, or probabilities of the classes, whose targets are 1 for a row's class and 0 for the others.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from cacore.comm import Communicator
+
+Judge = Callable[[NDArray[np.float64]], bool]  # true if predictions whose weights know other rows are good enough
 
 _PAYS = 0.995  # a blend is kept if its error is below this share of the best model's
 _LEAST = 0.05  # least weight of a model
@@ -18,7 +23,7 @@ MOST = 4  # models in a blend
 
 def weights(
     held: Sequence[NDArray[np.float64]], y: NDArray[np.float64], w: NDArray[np.float64], half: NDArray[np.bool_],
-    comm: Communicator,
+    comm: Communicator, judge: Judge | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Weights of the models, which add up to 1; a single 1, of the first one, where a blend does not pay; collective.
 
@@ -32,6 +37,9 @@ def weights(
     half : ndarray of bool, shape (m,)
         Mask of the rows that judge weights fitted to the others, and the other way round.
     comm : Communicator
+    judge : callable or None
+        Decides, on all ranks alike, from predictions for this rank's rows by weights that do not know them; None leaves
+        the decision to their squared error alone.
 
     Returns
     -------
@@ -46,16 +54,22 @@ def weights(
     alone: NDArray[np.float64] = np.eye(1, k)[0]
     if k < 2:
         return alone
-    P = np.stack([*(one.reshape(len(y), -1) for one in held), y.reshape(len(y), -1)])
+    P = np.stack([*held, y])
+    P = P.reshape(k + 1, len(y), math.prod(y.shape[1:]))
     sums = np.stack([np.einsum("aij,bij,i->ab", P[:, rows], P[:, rows], w[rows]) for rows in (half, ~half)])
     with comm.uncounted():
         sums = comm.allreduce(sums)
     both = sums.sum(axis=0)
     if not np.isfinite(both).all():
         return alone
-    crossed = sum(_squares(_fitted(sums[1 - i]), sums[i]) for i in range(2))
+    others = [_fitted(sums[1 - i]) for i in range(2)]
+    crossed = sum(_squares(others[i], sums[i]) for i in range(2))
     if not math.sqrt(max(crossed, 0.0)) < _PAYS * math.sqrt(_squares(alone, both)):
         return alone
+    if judge is not None:
+        unknown = np.where(half, *(np.tensordot(one, P[:k], 1).T for one in others)).T
+        if not judge(unknown.reshape(held[0].shape)):
+            return alone
     found = _fitted(both)
     kept = np.argsort(-found, kind="stable")[:MOST]
     kept = np.sort(kept[found[kept] >= _LEAST])

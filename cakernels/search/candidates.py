@@ -16,14 +16,17 @@ from cakernels.search.data import CLASSIFICATION, Data
 
 PART = 1_200  # rows of a part of ridge regression: more cost m^3, fewer lose accuracy
 _SVM_PART = 100_000  # rows of a part of an SVM, whose time grows with rows times support vectors
+_SVR_PART = 5_000  # rows of a part of support vector regression, where most rows are support vectors
 _MORE = {"C": 4.0, "gamma": 2.0}  # factors by which the best values grow with more rows
 _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candidate: 1.2 GB
 _ROUNDS = 4
 _HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda; folds would take five times as long
 _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
 KERNELS = ("gaussian", "laplacian", "matern52", "l1", "linear")
-_HOMES = {"BKRR2": "cakrr", "TwoLevelKRR": "cakrr", "CASVC": "casvm"}
+_ROUGH = ("laplacian", "l1")  # kernels whose matrices are well conditioned
+_HOMES = {"BKRR2": "cakrr", "TwoLevelKRR": "cakrr", "CASVC": "casvm", "CASVR": "casvm"}
 _HOMES |= {f"{name}Classifier": "cakrr" for name in ("BKRR2", "TwoLevelKRR")}
+_EXACT = {"CASVC": "DisSMOSVC", "CASVR": "DisSMOSVR"}  # SVMs in parts, and what trains one of all rows on many ranks
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,18 @@ class Candidate:
         return self.estimator, self.part, tuple(sorted(self.settings.items(), key=str))
 
     @property
+    def svm(self) -> bool:
+        """True for support vector machines, false for ridge regression."""
+        return self.estimator in _EXACT
+
+    @property
     def power(self) -> float:
         """Exponent with which the time grows with the rows: that of one part, or of the number of parts.
 
         Length scales are learned on as many rows however many there are.
         """
         if not self.part:
-            return SVM_POWER if self.estimator == "CASVC" else RIDGE_POWER
+            return SVM_POWER if self.svm else RIDGE_POWER
         return 0.5 if self.settings.get("metric") == "lengths" else 1.05
 
     def of(self, n: int) -> Candidate:
@@ -83,12 +91,12 @@ class Candidate:
 
         One SVM of all rows is trained by all ranks together, to the same model; otherwise each rank has a part.
         """
-        name, parts, svm = self.estimator, self.parts(n), self.estimator == "CASVC"
-        if svm and parts == 1 and ranks > 1:
+        name, parts = self.estimator, self.parts(n)
+        if self.svm and parts == 1 and ranks > 1:
             settings = {key: value for key, value in self.settings.items() if key != "partitioner"}
-            return import_module("casvm").DisSMOSVC(**settings | dict(self.chosen))
+            return getattr(import_module("casvm"), _EXACT[name])(**settings | dict(self.chosen))
         kind = getattr(import_module(_HOMES[name]), name)
-        more: dict[str, Any] = {"n_parts": max(parts, ranks) if svm else parts, "random_state": seed}
+        more: dict[str, Any] = {"n_parts": max(parts, ranks) if self.svm else parts, "random_state": seed}
         if divisions > 1 and "n_divisions" in kind().get_params() and more["n_parts"] > 1:
             more["n_divisions"] = divisions
         return kind(**{**self.settings, **self.chosen, **more})
@@ -96,8 +104,8 @@ class Candidate:
     def after(self, fitted: Any, last: bool = False) -> Candidate:
         """This candidate for more rows, with what was found on fewer.
 
-        An SVM's search goes on around the C and gamma that were chosen, towards the larger ones that more rows allow;
-        the last training has the chosen ones.
+        An SVM's search goes on around the C and gamma that were chosen, towards the larger ones that more rows allow,
+        with the chosen epsilon; the last training has the chosen ones.
         """
         found = getattr(fitted, "best_params_", None)
         if found is None:
@@ -107,12 +115,16 @@ class Candidate:
 
 
 _SHOWN = ("kernel", "metric", "scaling")  # settings whose values a name shows
+_AHEAD = 2  # candidates before the support vector regressions
 _USUAL = {"metric": "none", "scaling": "deviation"}  # values that go without saying
 
 
-def first(data: Data) -> list[Candidate]:
-    """The candidates that every search begins with, roughly from the cheapest to the dearest."""
-    return _classifiers(data) if data.task == CLASSIFICATION else _regressors(data)
+def first(data: Data, score: str = "") -> list[Candidate]:
+    """The candidates that every search by this score begins with, roughly from the cheapest to the most expensive."""
+    if data.task == CLASSIFICATION:
+        return _classifiers(data)
+    found = _regressors(data)
+    return found[:_AHEAD] + _vector_regressors(data, score) + found[_AHEAD:]
 
 
 def _ridge(estimator: str, kernel: str, metric: str = "none", part: int = PART, **more: Any) -> Candidate:
@@ -145,6 +157,22 @@ def _regressors(data: Data) -> list[Candidate]:
     if data.d <= _DEEP:
         found.append(_ridge("TwoLevelKRR", "laplacian", "full"))
     return found
+
+
+def _vector_regressors(data: Data, score: str) -> list[Candidate]:
+    """Support vector regressions where they can win: for absolute errors, or on few rows; none for several targets."""
+    absolute = score == "mae"
+    if data.y.ndim > 1 or not (absolute or data.n <= _WHOLE):
+        return []
+    grid = {"epsilon": "grid", "gamma": "grid", "tol": "scale"}
+    shared = {"partitioner": "kmeans", "standardize": True, **grid}
+    kernels = ("laplacian", "gaussian") if absolute else ("laplacian",)
+    return [Candidate("CASVR", {"kernel": one, **shared, "C": _bound(one)}, _SVR_PART) for one in kernels]
+
+
+def _bound(kernel: str) -> str:
+    """C of a support vector regression: several values, or one for smooth kernels, which take long with a large C."""
+    return "grid" if kernel in _ROUGH else "scale"
 
 
 def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART) -> Candidate:
@@ -182,14 +210,17 @@ def further(data: Data, best: list[Candidate], rng: np.random.Generator) -> Iter
 def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candidate:
     settings = dict(parent.settings)
     what = str(rng.choice(("kernel", "metric", "part", "scaling", "standardize")))
-    svm = parent.estimator == "CASVC"
+    svm = parent.svm
     if what == "part":
-        sizes = (0, 5_000, 20_000, _SVM_PART) if svm else (0, 600, PART, 2 * PART, 4 * PART)
+        ridge = (0, 600, PART, 2 * PART, 4 * PART)
+        sizes = {"CASVC": (0, 5_000, 20_000, _SVM_PART), "CASVR": (0, 2_000, _SVR_PART)}.get(parent.estimator, ridge)
         known = [size for size in sizes if size or data.n <= _WHOLE]
         return replace(parent, part=int(rng.choice(known)), chosen={})
     if what == "kernel":
         settings["kernel"] = str(rng.choice(KERNELS[:4] if svm else ("auto", *KERNELS[:4])))
-    elif what == "metric" and not data.sparse:
+        if parent.estimator == "CASVR":
+            settings["C"] = _bound(settings["kernel"])
+    elif what == "metric" and not data.sparse and parent.estimator != "CASVR":
         forms = ["none", *(["diagonal"] if data.d <= _BROAD else []), *(["full"] if data.d <= _DEEP else [])]
         if parent.estimator.startswith("BKRR2"):
             forms.append("lengths")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator
 from cacore.errors import InputError, RankError
-from cakernels.search import blending
+from cacore.probability.calibrator import Calibrator
+from cakernels.blend import blended
+from cakernels.class_blend import classified
 from cakernels.search.candidates import Candidate, first
 from cakernels.search.data import REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
+from cakernels.search.mixture import Mixture, alone, combined
 from cakernels.search.race import FINAL, Race, Trial
 from cakernels.search.scores import Score
+from cakrr.uncertainty.conformal import Calibration
 
 _DIVISIONS = 4  # most divisions of the rows whose models are averaged
 _MORE = 0.35  # time of a further division, as a share of that of a training with its search
@@ -40,6 +44,10 @@ class Found:
         Error on held-out rows of the best candidate, before it was trained on all rows; infinite if there is none.
     trials : list of Trial
         All candidates that were tried, in order.
+    calibrators : list of Calibrator
+        Those of a classifier's estimators, if it is a blend or has probabilities.
+    calibration : Calibration or None
+        Errors on the rows that judged, for the intervals of a regression.
     """
 
     estimators: list[Any]
@@ -48,6 +56,16 @@ class Found:
     rows: list[int]
     error: float
     trials: list[Trial]
+
+    calibrators: list[Calibrator] = field(default_factory=list)
+    calibration: Calibration | None = None
+
+    def model(self, comm: CommLike) -> Any:
+        """The model that predicts: that of the only estimator, or a blend."""
+        models = [one.model_ for one in self.estimators]
+        if hasattr(self.estimators[0], "classes_"):
+            return classified(models, self.weights, self.calibrators, comm)
+        return blended(models, self.weights, comm, self.calibration)
 
 
 def search(race: Race) -> Found:
@@ -62,42 +80,34 @@ def search(race: Race) -> Found:
     best = race.best
     if best is None:
         return _without_judges(race)
-    chosen, weights = _blended(race, best)
-    estimators, candidates, rows = [], [], []
-    for trial in chosen:
-        fitted, m = _trained_on_all(race, trial, len(chosen))
-        estimators.append(fitted)
-        rows.append(m)
-        candidates.append(trial.candidate)
-    order = np.argsort(-weights, kind="stable")
-    return Found(
-        [estimators[i] for i in order], weights[order], [candidates[i] for i in order], [rows[i] for i in order],
-        best.error, race.trials,
-    )  # fmt: skip
+    mixed = combined(race, best)
+    trained = [_trained_on_all(race, trial, len(mixed.trials)) for trial in mixed.trials]
+    return _found(race, best, mixed, trained)
 
 
 def so_far(race: Race) -> Found | None:
-    """The best model now, as it was trained on a part of the rows; None if there is none yet."""
+    """The best model now, as it was trained on a part of the rows; None if there is none yet. Collective."""
     best = race.best
     if best is None or best.fitted is None:
         return None
-    return Found([best.fitted], np.ones(1), [best.candidate], [best.rows], best.error, race.trials)
+    return _found(race, best, alone(race, best), [(best.fitted, best.rows)])
 
 
-def _blended(race: Race, best: Trial) -> tuple[list[Trial], NDArray[np.float64]]:
-    """The best candidates with their weights; the best one alone where a blend does not pay."""
-    alone = [best], np.ones(1)
-    there = [one for one in race.leading(blending.MOST) if one.fitted is not None]
-    if race.data.task != REGRESSION or len(there) < 2:
-        return alone
-    judged = race.judged
-    y = np.asarray(race.data.y[judged], np.float64)
-    w = np.ones(len(y)) if race.data.weights is None else race.data.weights[judged]
-    held = [np.asarray(one.held, np.float64) for one in there]
-    half = (race.split.order[judged] % 2).astype(np.bool_)
-    found = blending.weights(held, y, w, half, race.comm)
-    kept = np.flatnonzero(found)
-    return [there[i] for i in kept], found[kept]
+def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[Any, int]]) -> Found:
+    """The result, the estimator with the largest weight first.
+
+    A sample may lack a rare class. A model without it cannot be blended, nor have probabilities.
+    """
+    order = [int(i) for i in np.argsort(-mixed.weights, kind="stable")]
+    calibrated = bool(mixed.calibrators)
+    if calibrated:
+        whole = [i for i in order if len(trained[i][0].classes_) == len(race.data.classes)]
+        calibrated, order = bool(whole), whole or order[:1]
+    return Found(
+        [trained[i][0] for i in order], mixed.weights[order] / mixed.weights[order].sum(),
+        [mixed.trials[i].candidate for i in order], [trained[i][1] for i in order], best.error, race.trials,
+        [mixed.calibrators[i] for i in order] if calibrated else [], mixed.calibration,
+    )  # fmt: skip
 
 
 def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[Any, int]:

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator, collective
+from cacore.data.rows import Rows
 from cacore.errors import InputError, RankError
+from cakernels.class_blend import for_classes, labels, outputs
 from cakernels.search.blending import MOST
 from cakernels.search.candidates import Candidate, first, further
-from cakernels.search.data import Data, Split
+from cakernels.search.data import REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.scores import Score
 
@@ -47,7 +49,9 @@ class Trial:
     ended : float
         Seconds from the beginning of the search to its end.
     held : ndarray
-        Predictions for this rank's judged rows, in their order.
+        Predictions for this rank's judged rows, in their order: numbers, or outputs for the classes.
+    predicted : ndarray
+        Predictions for the same rows: numbers, or labels.
     fitted : estimator or None
         As trained in the first fold.
     why : str
@@ -62,6 +66,7 @@ class Trial:
     seconds: float
     ended: float
     held: NDArray[Any] | None = None
+    predicted: NDArray[Any] | None = None
     fitted: Any = None
     why: str = ""
     settings: int = 0
@@ -95,6 +100,10 @@ class Race:
         Called on every rank with each trial that has ended.
     fixed : mapping
         Parameters that all candidates share, such as `class_weight`.
+    probability : {"sigmoid", "isotonic"} or None
+        Form of the probabilities that the model will have, whether it is a blend or not.
+    calibrate : bool
+        True if the model will have intervals.
 
     Notes
     -----
@@ -111,12 +120,14 @@ class Race:
     most: int | None = None
     seen: Callable[[Trial], None] = lambda trial: None
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    probability: str | None = None
+    calibrate: bool = False
     trials: list[Trial] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sizes, self.folds = self.split.sizes(), self.split.folds
         self._rng = np.random.default_rng(self.seed)
-        self._waiting = first(self.data)
+        self._waiting = first(self.data, self.score.name)
         self._known: set[Any] = set()
 
     def run(self) -> None:
@@ -260,7 +271,7 @@ class Race:
         late = failed = False
         try:
             with until(None if left is None else min(left - self.reserve(), _LONGEST * (self.budget.seconds or 0))):
-                trial.held, trial.fitted = self._folds(candidate, rows)
+                trial.held, trial.predicted, trial.fitted = self._folds(candidate, rows)
         except (InputError, RankError, TimeIsUp, FloatingPointError, np.linalg.LinAlgError) as error:
             late, failed = isinstance(error, TimeIsUp) or TimeIsUp.__name__ in str(error), True
             trial.why = " ".join(str(error).split())
@@ -268,32 +279,42 @@ class Race:
         with self.comm.uncounted():
             late, failed = self.comm.allreduce(np.array([late, failed], np.int64), "max").tolist()
         if failed:
-            trial.held = trial.fitted = None
+            trial.held = trial.predicted = trial.fitted = None
             trial.why = "the time was over" if late else trial.why or "it failed on another rank"
         else:
-            trial.error = self.score.error(self.data, self.judged, np.asarray(trial.held), self.comm)
+            trial.error = self.score.error(self.data, self.judged, np.asarray(trial.predicted), self.comm)
             trial.why = "" if math.isfinite(trial.error) else "its predictions are not finite"
             trial.settings = len(getattr(trial.fitted, "cv_results_", {"params": ()})["params"])
         trial.ended = self.budget.spent(self.comm)
         trial.seconds = trial.ended - begun
         return trial
 
-    def _folds(self, candidate: Candidate, rows: int) -> tuple[NDArray[Any], Any]:
-        """Predictions for this rank's judged rows, and the estimator of the first fold."""
-        kept, held, fold, begun = None, None, 0, self.budget.spent(self.comm)
+    def _folds(self, candidate: Candidate, rows: int) -> tuple[NDArray[Any], NDArray[Any], Any]:
+        """Outputs and predictions for this rank's judged rows, and the estimator of the first fold."""
+        kept, fold, begun = None, 0, self.budget.spent(self.comm)
+        found: list[NDArray[Any]] = []
         while fold < self.folds:
             fitted = self.trained(candidate, self.split.training(fold, rows), rows)
             out = self.split.held(fold)
-            predicted = np.asarray(fitted.predict(self.data.X[out]))
-            if held is None:
-                held = np.zeros((len(out), *predicted.shape[1:]), predicted.dtype)
+            told = self._told(fitted, self.data.X[out])
+            if kept is None:
+                found = [np.zeros((len(out), *one.shape[1:]), one.dtype) for one in told]
                 kept = fitted
                 self._adapt(self.budget.spent(self.comm) - begun)
-            held = held.astype(np.promote_types(held.dtype, predicted.dtype), copy=False)
-            held[out] = predicted
+            for place, one in enumerate(told):
+                found[place] = found[place].astype(np.promote_types(found[place].dtype, one.dtype), copy=False)
+                found[place][out] = one
             fold += 1
-        assert held is not None
-        return held[self.judged], kept
+        held, predicted = (one[self.judged] for one in found)
+        return held, predicted, kept
+
+    def _told(self, fitted: Any, X: Rows) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Outputs and predictions of an estimator for this rank's rows; collective."""
+        if self.data.task == REGRESSION:
+            predicted = np.asarray(fitted.predict(X))
+            return predicted, predicted
+        found = outputs(fitted.model_, X)
+        return for_classes(fitted.model_, found, self.data.classes), labels(fitted.model_, found)
 
     def trained(self, candidate: Candidate, mask: NDArray[np.bool_], rows: int, divisions: int = 1) -> Any:
         """An estimator trained on this rank's rows of the mask, of `rows` on all ranks; collective."""

@@ -42,15 +42,40 @@ class Score:
         y = data.y[rows]
         w = np.ones(len(y)) if data.weights is None else data.weights[rows]
         with np.errstate(over="ignore", invalid="ignore"):
-            loss = np.asarray(self.loss(y, predicted), np.float64).reshape(len(y), -1).mean(axis=1)
-        groups = len(data.classes) if self.by_class else 1
-        of = np.searchsorted(data.classes, y) if self.by_class else np.zeros(len(y), np.int64)
-        sums = np.stack([np.bincount(of, w * loss, groups), np.bincount(of, w, groups)])
+            loss = np.asarray(self.loss(y, predicted), np.float64)
+            loss = loss if loss.ndim == 1 else loss.mean(axis=1)
+        sums = self._sums(data, y, w, loss)
         with comm.uncounted():
             total, weight = comm.allreduce(sums)
         means = total[weight > 0] / weight[weight > 0]
         found = self.finish(float(means.mean())) if len(means) else math.inf
         return found if math.isfinite(found) else math.inf
+
+    def clearly_better(
+        self, data: Data, rows: NDArray[np.bool_], new: NDArray[Any], old: NDArray[Any], comm: Communicator
+    ) -> bool:  # fmt: skip
+        """True if labels `new` have a smaller loss than `old` by more than the deviation of the difference; collective.
+
+        The deviation is that of the sum over the rows of the mask: for accuracy, the root of the number of rows at
+        which one of them is right and the other wrong (McNemar). Two Allreduces, of at most two numbers per class.
+        """
+        y = data.y[rows]
+        w = np.ones(len(y)) if data.weights is None else data.weights[rows]
+        gain = self.loss(y, old) - self.loss(y, new)
+        with comm.uncounted():
+            if self.by_class:
+                _, weight = comm.allreduce(self._sums(data, y, w, gain))
+                w = w / weight[np.searchsorted(data.classes, y)]
+            total, square = comm.allreduce(np.array([w @ gain, w**2 @ gain**2]))
+        return bool(total > math.sqrt(square))
+
+    def _sums(
+        self, data: Data, y: NDArray[Any], w: NDArray[np.float64], loss: NDArray[np.float64]
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Weighted sums of the loss, and of the weights: of all of this rank's rows, or of those of each class."""
+        groups = len(data.classes) if self.by_class else 1
+        of = np.searchsorted(data.classes, y) if self.by_class else np.zeros(len(y), np.int64)
+        return np.stack([np.bincount(of, w * loss, groups), np.bincount(of, w, groups)])
 
     def shown(self, error: float) -> str:
         """The score as users know it: an error, or the share of right answers in per cent."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOutDecisions
 from cakrr.uncertainty.deviation import joined, left_out, left_out_parts
 
 if TYPE_CHECKING:
@@ -43,13 +42,10 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
     :class:`cacore.probability.calibrator.Calibrator` does.
     """
     assert model.classes is not None
-    k = len(model.classes)
+    two = len(model.classes) == 2
     errors, y = _judged(model, comm, limit)
-    codes, values = (y > 0).astype(np.int64) if k == 2 else y.argmax(axis=1), y - errors
-    # With two classes, an output above 0 means the second.
-    none = np.zeros_like(codes)
-    found = LeftOutDecisions(-values, codes == 0, none) if k == 2 else LeftOutDecisions.of_classes(values, codes, k)
-    return Calibrator.fit(form, found, 1 if k == 2 else k, comm)
+    codes, values = (y > 0).astype(np.int64) if two else y.argmax(axis=1), y - errors
+    return Calibrator.of_outputs(form, values[:, None] if two else values, codes, comm)
 
 
 def _judged(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

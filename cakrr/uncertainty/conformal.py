@@ -32,6 +32,7 @@ WHOLE = 2000  # up to this number, all errors are stored
 _LEVELS = 1000
 _TAIL = 100  # beyond that number, the largest errors always are
 HELD_OUT, LEFT_OUT, JACKKNIFE = "held out", "left out", "jackknife+"  # where errors come from
+SEARCHED = "searched"  # held out by a search, which chose the model by them
 
 
 @dataclass(eq=False)
@@ -46,9 +47,9 @@ class Calibration:
     ----------
     n : int
         Number of calibration rows on all ranks.
-    rows : {"held out", "left out", "jackknife+"}
-        Kind of calibration rows: set aside before training, or left out one at a time. For "jackknife+", the parts
-        store the errors.
+    rows : {"held out", "left out", "jackknife+", "searched"}
+        Kind of calibration rows: set aside before training, left out one at a time, or held out by a search. For
+        "jackknife+", the parts store the errors.
     ranks : ndarray of int64, shape (q,)
         Ranks of the stored errors among all n, ascending; 1 is the smallest.
     errors : ndarray, shape (q,) or (q, t)
@@ -81,7 +82,7 @@ class Calibration:
 
     def check(self) -> None:
         """Refuse inconsistent fields."""
-        known = isinstance(self.n, int) and self.n > 0 and self.rows in (HELD_OUT, LEFT_OUT, JACKKNIFE)
+        known = isinstance(self.n, int) and self.n > 0 and self.rows in (HELD_OUT, LEFT_OUT, JACKKNIFE, SEARCHED)
         require(known, f"calibration on {self.n!r} rows, {self.rows!r}")
         require(np.array_equal(self.ranks, kept_ranks(self.n)), "the stored errors do not match the number of rows")
 

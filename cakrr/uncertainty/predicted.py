@@ -74,6 +74,12 @@ class Predicted:
             found["lower"], found["upper"] = self.ends
         return found
 
+    def by_target(self) -> dict[str, NDArray[Any]]:
+        """Columns of the file, by name; one per target if there are several."""
+        if self.mean.ndim == 1:
+            return self.columns
+        return {f"{name} {j}": values[:, j] for name, values in self.columns.items() for j in range(values.shape[1])}
+
     def metrics(self, y: NDArray[np.floating], comm: Communicator) -> dict[str, Any]:
         """Errors; with standard deviations also scores of the predictive normal distributions; collective."""
         found: dict[str, Any] = errors.regression_metrics(y, self.mean, comm)

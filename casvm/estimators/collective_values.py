@@ -58,16 +58,18 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         own = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
         return self._with_targets(X, y, sample_weight, **own)
 
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[ValueMethod, ValueOptions]:
-        limit = memory.limit_per_rank(comm)
-        chosen = self._chosen(comm)
-        with comm.agreed():
-            options: ValueOptions = from_estimator(ValueOptions, self, memory_limit=limit, **chosen)
-        return svr, options
+    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
+        """The method, and options that are not set by the parameter of the same name."""
+        return svr, {}
 
-    def _chosen(self, comm: Communicator) -> dict[str, object]:
-        """Options that are not set by the parameter of the same name; collective."""
-        raise NotImplementedError
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[ValueMethod, ValueOptions]:
+        random = hasattr(self, "random_state")
+        seed = {"seed": shared_seed(self.random_state, comm)} if random else {}
+        limit = memory.limit_per_rank(comm)
+        with comm.agreed():
+            method, chosen = self._trained_by()
+            options: ValueOptions = from_estimator(ValueOptions, self, memory_limit=limit, **seed, **chosen)
+        return method, options
 
     def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
         self.model_, self.solver_ = fitted.model, fitted.solver
@@ -122,8 +124,8 @@ class DisSMOSVR(CollectiveSVR):
 
     working_set: int | None = None
 
-    def _chosen(self, comm: Communicator) -> dict[str, object]:
-        return {"exact": True}
+    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
+        return svr, {"exact": True}
 
     def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
         super()._take(fitted, comm)
@@ -205,12 +207,10 @@ class CASVR(CollectiveSVR):
     solver: str = "smo"
     random_state: int | np.random.RandomState | None = None
 
-    def _chosen(self, comm: Communicator) -> dict[str, object]:
-        chosen: dict[str, object] = {"seed": shared_seed(self.random_state, comm)}
+    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
         if self.n_parts is None and isinstance(self.partitioner, Partitioner):
-            with comm.agreed():
-                chosen["partitions"] = whole(1)(self.partitioner.n_parts, "n_parts =")
-        return chosen
+            return svr, {"partitions": whole(1)(self.partitioner.n_parts, "n_parts =")}
+        return svr, {}
 
     def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
         super()._take(fitted, comm)

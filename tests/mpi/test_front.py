@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.checks import near
-from helpers.data import saddle, separate_clouds
+from helpers.data import clouds, saddle, separate_clouds
 from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all
 
 from cacore.comm import Communicator
+from cacore.probability.calibrator import Calibrator
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
 from cakernels.blend import Blend, blended
+from cakernels.class_blend import ClassBlend, classified, outputs
+from cakernels.search import race
+from cakernels.search.candidates import Candidate
 from cakernels.search.data import FOLDED, REGRESSION, Data, Split
-from cakrr import BKRR2
+from cakrr import BKRR2, BKRR2Classifier, KRRModel
 
 pytestmark = pytest.mark.mpi(min_size=1)
 QUICK = {"max_time": None, "max_candidates": 1, "random_state": 0}
@@ -38,6 +42,19 @@ def test_regressor_of_one_process():
     near(model.best_score_, alone.best_score_, 1e-7)
 
 
+@pytest.mark.parametrize("part", [0, 40])
+def test_svr_of_one_process(part, monkeypatch):
+    """One regression of all rows, by all ranks together; and parts, at least one per rank."""
+    X, y = saddle(101)
+    settings = {"kernel": "laplacian", "partitioner": "kmeans", "C": 1.0, "epsilon": 0.1, "tol": 1e-6}
+    monkeypatch.setattr(race, "first", lambda *_: [Candidate("CASVR", settings, part)])
+    model = AutoKernelRegressor(**QUICK, comm=WORLD).fit(X[even(101)], y[even(101)])
+    alone = by_one(lambda: AutoKernelRegressor(**QUICK).fit(X, y))
+    assert type(model.best_estimator_).__name__ == ("CASVR" if R == 1 or part else "DisSMOSVR")
+    if not part or R <= 3:
+        near(model.predict(X[even(101)]), alone.predict(X[even(101)]), 1e-5)
+
+
 def test_classifier():
     X, y = separate_clouds(80)
     model = AutoKernelClassifier(**QUICK, comm=WORLD).fit(X[even(80)], y[even(80)])
@@ -55,6 +72,36 @@ def test_blend_on_ranks(folder):
     blend.save(path)
     np.testing.assert_array_equal(Blend.load(path, WORLD).predict(X[even(90)]), got)
     near(Blend.load(path).predict(X[even(90)]), got, 1e-12)
+
+
+def test_probabilities_and_class_blend_on_ranks(folder, monkeypatch):
+    settings = {"kernel": "gaussian", "partitioner": "kmeans", "gamma": 0.5, "tol": 1e-8}
+    monkeypatch.setattr(race, "first", lambda *_: [Candidate("CASVC", settings, 0)])
+    X, y = clouds(120, k=3, d=4)
+    own = even(120)
+    model = AutoKernelClassifier(**QUICK, probability=True, comm=WORLD).fit(X[own], y[own])
+    alone = by_one(lambda: AutoKernelClassifier(**QUICK, probability=True).fit(X, y))
+    near(model.predict_proba(X[own]), alone.predict_proba(X[own]), 1e-6)
+    ridge = BKRR2Classifier(3, random_state=0, comm=WORLD).fit(X[own], y[own])
+    codes, comm = np.searchsorted(model.classes_, y[own]), Communicator(WORLD)
+    calibrator = Calibrator.of_outputs("isotonic", outputs(ridge.model_, X[own], WORLD), codes, comm)
+    pair, shares = [model.best_estimator_.model_, ridge.model_], np.array([0.75, 0.25])
+    blend = classified(pair, shares, [*model.model_.calibrators, calibrator], WORLD)
+    P = blend.probabilities(X[own])
+    near(P.sum(axis=1), np.ones(len(P)), 1e-12)
+    blend.save(folder / "classes.h5")
+    near(ClassBlend.load(folder / "classes.h5", WORLD).probabilities(X[own]), P, 1e-12)
+    near(ClassBlend.load(folder / "classes.h5").probabilities(X[own]), P, 1e-9)
+
+
+def test_intervals_of_one_process(folder):
+    X, y = saddle(101)
+    model = AutoKernelRegressor(**QUICK, calibrate=True, comm=WORLD).fit(X[even(101)], y[even(101)])
+    alone = by_one(lambda: AutoKernelRegressor(**QUICK, calibrate=True).fit(X, y))
+    ends = model.predict_interval(X[even(101)], 0.9)
+    near(ends, alone.predict_interval(X[even(101)], 0.9), 1e-7)
+    model.save(folder / "sure.h5")
+    near(KRRModel.load(folder / "sure.h5").predict_interval(X[even(101)], 0.9), ends, 1e-9)
 
 
 def test_a_rank_with_another_limit_is_refused_by_all():
