@@ -45,6 +45,7 @@ SCRIPTS = {
     "krr-exact": ("krr_exact", True, "exact ridge regression by conjugate gradients: error against seconds"),
     "krr-two-level": ("krr_two_level", True, "two-level models: random centres beside pivots, and refinement"),
     "partitioners": ("covtype_partition", True, "every partitioner on covtype, beside scikit-learn's KMeans"),
+    "divide": ("divide", False, "dividing rows into many parts, in one level and in two, on virtual ranks"),
     "balance": ("balance", True, "part sizes and ranks' busy time of KRR and SVM methods (Figs. 2.4, 2.6, 3.6)"),
     "krr-time": ("krr_time", True, "error against time for the KRR family (Figs. 3.5 and 3.8)"),
     "io": ("io_rates", False, "reading and writing: HDF5, CSV, LIBSVM text and npz on 1, 2 and 4 ranks"),

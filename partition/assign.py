@@ -39,7 +39,7 @@ class PartRows:
     """
 
     def __init__(self, X: Rows, comm: Communicator, seed: int) -> None:
-        self.X, self.comm = X, comm
+        self.X, self.comm, self.seed = X, comm, seed
         self.first, self.n = comm.offset(X.shape[0])
         self.shuffle = Shuffle(self.n, seed)
         self._shift = self._needed_shift()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -44,10 +45,15 @@ def problems(draw):
 
 
 @partitioners
-@given(problem=problems())
+@given(problem=problems(), most=st.sampled_from([1, 128]))
 @settings(max_examples=60, deadline=None)
-def test_parts(name, problem):
-    X, P, seed = problem
+def test_parts(name, problem, most):
+    """In one level, and in two from 2 parts on."""
+    with patch("partition.algorithms.kmeans.ONE_LEVEL", most):
+        check_parts(name, *problem)
+
+
+def check_parts(name, X, P, seed):
     given_max = {} if name in ("random", "fcfs") else {"max_iter": 30}
     before = X.copy()
     part = BY_NAME[name](P, random_state=seed, **given_max).fit(X)

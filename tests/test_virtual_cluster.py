@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import read
-from helpers.data import write_hdf5
+from helpers.data import blobs, write_hdf5
 
 from benchmarks import race
 from benchmarks.__main__ import compare, main
@@ -27,6 +27,7 @@ from benchmarks.cluster.world import World
 from benchmarks.results import Results
 from cacore.errors import InputError
 from cakernels.plan.network import LONG_ALLREDUCE, PRESETS, Link, Network, summary
+from partition import KBalance
 
 LINK = Link(latency=1.0, overhead=0.25, gap=0.5, per_byte=0.01)
 NETWORK = Network("test", "none", LINK, LINK)
@@ -114,6 +115,25 @@ def test_agreed_errors(data):
 
 
 # -- the model --------------------------------------------------------------------------------------
+
+
+def test_teams(monkeypatch):
+    """Parts in two levels on virtual ranks, 3 groups on 8 of them, are the parts of one process; the traces fit."""
+    monkeypatch.setattr("partition.algorithms.kmeans.ONE_LEVEL", 1)
+    X = blobs(203, 3, apart=4)
+    found = [None] * 8
+
+    def work(comm):
+        found[comm.rank] = KBalance(9, random_state=0).fit(
+            X[comm.rank * 203 // 8 : (comm.rank + 1) * 203 // 8], comm=comm
+        )
+
+    traces = World(8).run(work)
+    labels = np.concatenate([one.labels_ for one in found])
+    assert np.mean(labels != KBalance(9, random_state=0).fit(X).labels_) < 0.02
+    teams = {step.team for trace in traces for step in trace} - {()}
+    assert sorted(rank for team in teams for rank in team) == list(range(8))
+    assert replay(traces, PRESETS["aries"]).end > 0
 
 
 def test_costs():

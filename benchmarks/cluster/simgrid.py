@@ -26,7 +26,15 @@ def installed() -> bool:
 
 
 def lines(trace: Trace, together: list[list[Step]], rank: int) -> Iterator[str]:
-    """Yield the actions of one rank; `together` has the collective calls of all ranks."""
+    """Yield the actions of one rank; `together` has the collective calls of all ranks.
+
+    Raises
+    ------
+    ValueError
+        Some of the ranks make a collective call without the others.
+    """
+    if any(step.team for step in trace):
+        raise ValueError("SimGrid's replay format has collective calls of all ranks only")
     calls = iter(together)
     yield f"{rank} init"
     for step in trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,7 +69,9 @@ class _Replay:
         self.traces, self.network, self.place = traces, network, [0] * R
         shared = network.ranks_per_node > network.cores_per_node
         self.nodes = [_Node(network.cores_per_node) for _ in range(-(-R // network.ranks_per_node) if shared else 0)]
-        self.begun, self.waiting = [0.0] * R, {}
+        self.begun: list[float] = [0.0] * R
+        self.waiting: dict[int, float] = {}
+        self.met: dict[tuple[int, ...], int] = defaultdict(int)  # ranks that wait in a collective call of a team
         self.mail: dict[tuple[int, int], deque[float]] = defaultdict(deque)  # arrival times of messages
         self.events: list[tuple[float, int, bool]] = []  # (time, rank, True if it finished computing)
         self.line = Timeline(spans=[[] for _ in range(R)])
@@ -114,8 +117,11 @@ class _Replay:
             {"": self._go_on, "send": self._send, "recv": self._receive}[step.call](now, rank)
             return
         self.waiting[rank] = now
-        if len(self.waiting) == len(self.traces):
-            self._collective()
+        team = step.team or range(len(self.traces))
+        self.met[step.team] += 1
+        if self.met[step.team] == len(team):
+            del self.met[step.team]
+            self._collective(team)
 
     def _go_on(self, now: float, rank: int, called: float | None = None) -> None:
         step = self.traces[rank][self.place[rank]]
@@ -124,15 +130,15 @@ class _Replay:
         self.place[rank] += 1
         heapq.heappush(self.events, (now, rank, False))
 
-    def _collective(self) -> None:
-        steps = [trace[place] for trace, place in zip(self.traces, self.place, strict=True)]
+    def _collective(self, team: Sequence[int]) -> None:
+        steps = [self.traces[rank][self.place[rank]] for rank in team]
         calls = {step.call for step in steps}
         if len(calls) > 1:
             raise ValueError(f"the traces do not match: ranks call {', '.join(sorted(calls))} at once")
         most, total = summary(steps[0].call, [step.sizes for step in steps])
         seconds = self.network.collective(steps[0].call, len(steps), most, total)
-        waiting, self.waiting = self.waiting, {}
-        root = steps[0].peer
+        waiting = {rank: self.waiting.pop(rank) for rank in team}
+        root = team[steps[0].peer] if steps[0].peer >= 0 else -1
         last = max(waiting.values())
         for rank, came in waiting.items():
             end = last + seconds

@@ -25,7 +25,9 @@ class Step:
     sizes : ndarray of int64
         Bytes that this rank contributes: one number, or for an alltoall one per receiver.
     peer : int
-        The root, receiver or sender; -1 for none.
+        The root, receiver or sender; -1 for none. Of a broadcast in a team, its number in the team.
+    team : tuple of int
+        Ranks that make a collective call; empty for all of them.
     """
 
     phase: str
@@ -33,6 +35,7 @@ class Step:
     call: str = ""
     sizes: Any = None
     peer: int = -1
+    team: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:

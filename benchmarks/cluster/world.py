@@ -38,7 +38,7 @@ class World:
         self.traces: list[Trace] = [[] for _ in range(size)]
         self._turns = [threading.Semaphore(0) for _ in range(size)]
         self._ready = deque(range(size))
-        self._brought: dict[int, Any] = {}
+        self._brought: dict[tuple[int, ...], dict[int, Any]] = defaultdict(dict)
         self._mail: dict[tuple[int, int], deque[NDArray[np.uint8]]] = defaultdict(deque)
         self._expects: dict[int, tuple[int, int]] = {}
         self._error: BaseException | None = None
@@ -85,15 +85,16 @@ class World:
         if self._error is not None:
             raise _StoppedError
 
-    def meet(self, rank: int, brings: Any, finish: Callable[[list[Any]], None]) -> None:
-        """Wait until every rank has called; the last one finishes the call for all."""
-        self._brought[rank] = brings
-        if len(self._brought) < self.size:
+    def meet(self, rank: int, brings: Any, finish: Callable[[list[Any]], None], team: tuple[int, ...] = ()) -> None:
+        """Wait until every rank of the team, or all ranks, have called; the last one finishes the call for all."""
+        ranks, brought = team or tuple(range(self.size)), self._brought[team]
+        brought[rank] = brings
+        if len(brought) < len(ranks):
             self.pause(rank)
             return
-        brought, self._brought = self._brought, {}
-        finish([brought[r] for r in range(self.size)])
-        self._ready.extend(r for r in range(self.size) if r != rank)
+        del self._brought[team]
+        finish([brought[r] for r in ranks])
+        self._ready.extend(r for r in ranks if r != rank)
 
     def post(self, source: int, dest: int, data: NDArray[np.uint8]) -> None:
         """Post a message."""
@@ -135,27 +136,56 @@ class _Done:
 class _Calls:
     """The methods of an mpi4py communicator that ours calls; names are mpi4py's."""
 
-    def __init__(self, world: World, rank: int) -> None:
-        self._world, self._rank, self.phase = world, rank, "other"
-        self._since = time.thread_time()
+    def __init__(self, world: World, rank: int, whole: _Calls | None = None, team: tuple[int, ...] = ()) -> None:
+        self._world, self._rank, self._whole, self._team = world, rank, whole, team
+        self._phase, self._since = "other", time.thread_time()
+
+    @property
+    def phase(self) -> str:
+        """The phase of the communicator of all ranks."""
+        return self._phase if self._whole is None else self._whole.phase
+
+    @phase.setter
+    def phase(self, name: str) -> None:
+        self._phase = name
 
     def note(self, call: str = "", sizes: Any = None, peer: int = -1) -> None:
         """Record the end of a computation."""
+        if self._whole is not None:
+            self._whole._note(call, sizes, peer, self._team)
+        else:
+            self._note(call, sizes, peer, ())
+
+    def _note(self, call: str, sizes: Any, peer: int, team: tuple[int, ...]) -> None:
         now = time.thread_time()
-        self._world.traces[self._rank].append(Step(self.phase, now - self._since, call, sizes, peer))
-        self._since = time.thread_time()
+        self._world.traces[self._rank].append(Step(self._phase, now - self._since, call, sizes, peer, team))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Begin a computation."""
+        (self._whole or self)._since = time.thread_time()
 
     def _meet(self, call: str, brings: Any, finish: Callable[[list[Any]], None], sizes: Any, peer: int = -1) -> _Done:
         self.note(call, sizes, peer)
-        self._world.meet(self._rank, brings, finish)
-        self._since = time.thread_time()
+        self._world.meet(self._rank, brings, finish, self._team)
+        self.go_on()
         return _Done()
 
     def Get_size(self) -> int:  # noqa: N802
-        return self._world.size
+        return len(self._team) or self._world.size
 
     def Get_rank(self) -> int:  # noqa: N802
-        return self._rank
+        return self._team.index(self._rank) if self._team else self._rank
+
+    def Split(self, color: int, key: int) -> _Calls:  # noqa: N802
+        """Return the communicator of the ranks with this colour, in the order of the ranks."""
+        colors: list[Any] = []
+        self._meet("barrier", (color, colors), lambda brought: [one[1].extend(brought) for one in brought], 0)
+        team = tuple(rank for rank, (other, _) in enumerate(colors) if other == color)
+        return _Calls(self._world, self._rank, self, team)
+
+    def Free(self) -> None:  # noqa: N802
+        pass
 
     def Split_type(self, kind: int) -> _Alone:  # noqa: N802
         """Return a communicator of one rank: each rank is its own node."""
@@ -225,9 +255,10 @@ class _Calls:
         return self._meet("alltoall", (send, receive), finish, np.asarray(send[1], np.int64) * send[3].Get_size())
 
     def Isend(self, array: NDArray[Any], dest: int, tag: int) -> _Done:  # noqa: N802
+        dest = self._team[dest] if self._team else dest
         self.note("send", array.nbytes, dest)
         self._world.post(self._rank, dest, _bytes(array).copy())
-        self._since = time.thread_time()
+        self.go_on()
         return _Done()
 
     Issend = Isend  # a copy is sent, so the sender does not wait
@@ -236,14 +267,15 @@ class _Calls:
         """Wait for a message, since a polling rank would block the others; failures are not announced here."""
         if tag == DATA:
             self.note()
-            self._world.expect(source, self._rank)
-            self._since = time.thread_time()
+            self._world.expect(self._team[source] if self._team else source, self._rank)
+            self.go_on()
         return tag == DATA
 
     def Irecv(self, array: NDArray[Any], source: int, tag: int) -> _Done:  # noqa: N802
+        source = self._team[source] if self._team else source
         self.note("recv", array.nbytes, source)
         _bytes(array)[...] = self._world.expect(source, self._rank).popleft()
-        self._since = time.thread_time()
+        self.go_on()
         return _Done()
 
 

@@ -271,9 +271,13 @@ class Communicator(Ledger):
                 self.barrier()  # detects failed ranks, which Split_type does not
                 self._made.append(self._mpi.Split_type(MPI.COMM_TYPE_SHARED))
             self._node = Communicator(self._made[-1] if self._made else None, self._chunk)
-            if self._node._mpi is not None:
-                self._node._transport.failures = self._transport.failures
+            self._node.share_failures(self)
         return self._node
+
+    def share_failures(self, other: Communicator) -> None:
+        """From now on, notice every rank of `other` that fails."""
+        if self._mpi is not None:
+            self._transport.failures = other._transport.failures
 
     def _pieces(self, array: NDArray[Number]) -> Iterator[NDArray[Number]]:
         flat = array.reshape(-1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.checks import yes_or_no
 from cacore.errors import InputError
-from partition.algorithms.kmeans import LLOYD, lloyd
+from partition.algorithms.kmeans import LLOYD, k_means
 from partition.assign import PartRows, power_of_two
 from partition.base import Algorithm
 from partition.settle import capacities, settle, smallest
@@ -88,7 +88,7 @@ class BalancedKMeans(Algorithm, name="bkm"):
 
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
-        labels, centers, sizes, self.n_iter_ = lloyd(rows, P, self.tol, self.max_iter)
+        labels, centers, sizes, self.n_iter_ = k_means(rows, P, self.tol, self.max_iter)
         # `smallest` selects integers: the bits of non-negative floats, read as integers, have the same order.
         squares = rows.squared_distances(centers, labels) / power_of_two(centers) ** 2
         with np.errstate(over="ignore"):  # an overflow to infinity is still the farthest
@@ -156,7 +156,7 @@ class KBalance(Algorithm, name="kbalance"):
 
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
-        labels, centers, sizes, self.n_iter_ = lloyd(rows, P, self.tol, self.max_iter)
+        labels, centers, sizes, self.n_iter_ = k_means(rows, P, self.tol, self.max_iter)
         settle(rows, centers, capacities(rows.n, P, sizes), labels, np.arange(len(rows)))
         return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
 

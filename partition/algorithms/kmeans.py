@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 from cacore.checks import at_least_zero, whole
 from partition.assign import PartRows
 from partition.base import Algorithm
+from partition.two_levels import Found, two_levels
 
-LLOYD = {"tol": at_least_zero, "max_iter": whole(0)}  # checks of the parameters of `lloyd`
+LLOYD = {"tol": at_least_zero, "max_iter": whole(0)}  # checks of the parameters of `k_means`
+ONE_LEVEL = 128  # most parts whose centres are found in one level
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -35,7 +38,8 @@ class KMeans(Algorithm, name="kmeans"):
 
     Notes
     -----
-    2 n P d flops and one Allreduce of P x (d+1) numbers per round. No part is empty, even if many rows are equal.
+    2 n P d flops and one Allreduce of P x (d+1) numbers per round. Beyond 128 parts, the centres are found in two
+    levels (:mod:`partition.two_levels`). No part is empty, even if many rows are equal.
     """
 
     checks = Algorithm.checks | LLOYD
@@ -44,15 +48,19 @@ class KMeans(Algorithm, name="kmeans"):
     max_iter: int = 500
 
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        labels, centers, sizes, self.n_iter_ = lloyd(rows, self.n_parts, self.tol, self.max_iter)
+        labels, centers, sizes, self.n_iter_ = k_means(rows, self.n_parts, self.tol, self.max_iter)
         _fill_empty(rows, labels, centers, sizes)
         return labels, centers
 
 
-def lloyd(
-    rows: PartRows, P: int, tol: float, max_iter: int
-) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64], int]:
-    """Run Lloyd's iteration from P random rows.
+def k_means(rows: PartRows, P: int, tol: float, max_iter: int) -> Found:
+    """Find P centres by K-means, in two levels if there are many; collective. The result is that of :func:`lloyd`."""
+    one_level = partial(lloyd, tol=tol, max_iter=max_iter)
+    return one_level(rows, P) if P <= ONE_LEVEL else two_levels(rows, P, one_level)
+
+
+def lloyd(rows: PartRows, P: int, tol: float, max_iter: int) -> Found:
+    """Run Lloyd's iteration from P random rows; collective.
 
     Returns
     -------

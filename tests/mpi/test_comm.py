@@ -13,7 +13,8 @@ from mpi4py import MPI
 from cacore import traffic as traffic_module
 from cacore.comm import PHASES, Communicator, failure, ledger, mpi
 from cacore.comm.failure import wait
-from cacore.errors import InputError
+from cacore.comm.team import team
+from cacore.errors import InputError, RankError
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -132,6 +133,34 @@ def test_offset_and_node():
     comm = Communicator(WORLD)
     assert comm.offset(3 * RANK + 1) == (sum(3 * r + 1 for r in range(RANK)), sum(3 * r + 1 for r in range(R)))
     assert comm.node().size == WORLD.Split_type(MPI.COMM_TYPE_SHARED).size
+
+
+def test_team():
+    """Sums within the even and the odd ranks, counted as traffic of all ranks, and no communicator stays behind."""
+    comm = Communicator(WORLD)
+    mates = [r for r in range(R) if r % 2 == RANK % 2]
+    with comm.phase("train"), team(comm, RANK % 2) as some:
+        assert (some.rank, some.size) == (mates.index(RANK), len(mates))
+        assert some.allreduce(np.array([RANK]))[0] == sum(mates)
+        some.alltoall(np.zeros(len(mates)), np.ones(len(mates), np.int64))
+    sent = comm.sent("train")
+    assert np.flatnonzero(sent[1, :R]).tolist() == [r for r in mates if r != RANK]
+    assert (sent[0, R] >= 8) == (len(mates) > 1)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_failure_in_a_team():
+    """A rank that fails in its team is noticed by the ranks of the others."""
+    comm = Communicator(WORLD.Dup())
+
+    def work():
+        with comm.guard(), team(comm, RANK % 2) as some:
+            if RANK == 1:
+                raise ValueError("lost")
+            some.barrier()
+
+    with pytest.raises(RankError, match="rank 1: ValueError: lost"):
+        work()
 
 
 # -- counters ----------------------------------------------------------------------------------

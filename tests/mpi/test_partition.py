@@ -49,6 +49,21 @@ def test_as_serial(name, dtype, csr, mine, everywhere):
         assert np.ptp(part.sizes_) <= 1
 
 
+@pytest.mark.parametrize("name", ["kmeans", "bkm", "kbalance"])
+@pytest.mark.parametrize(("P", "csr"), [(4, False), (9, True), (60, False)])
+def test_two_levels(name, P, csr, mine, everywhere, monkeypatch):
+    """2, 3 and 8 groups: of several ranks each, of one rank, and several on a rank."""
+    monkeypatch.setattr("partition.algorithms.kmeans.ONE_LEVEL", 1)
+    X = blobs(csr=csr)
+    part = BY_NAME[name](P, random_state=3).fit(X[mine(X.shape[0])], comm=WORLD)
+    labels = everywhere(part.labels_)
+    serial = by_one(BY_NAME[name](P, random_state=3).fit, X)
+    assert np.mean(labels != serial.labels_) <= 0.01
+    assert part.sizes_.tolist() == np.bincount(labels, minlength=P).tolist()
+    if np.array_equal(labels, serial.labels_):
+        np.testing.assert_allclose(part.centers_, serial.centers_, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", BALANCED)
 @pytest.mark.parametrize(("n", "P"), [(4, 4), (11, 1), (11, 7), (100, 33)])
 def test_balanced(name, n, P, mine, everywhere):
