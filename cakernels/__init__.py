@@ -1,4 +1,4 @@
-"""The front door: every estimator under one name, and a search that chooses method, kernel and parameters by itself."""
+"""The front door: every estimator under one name, a search that chooses among them, and their export to ONNX."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cacore import __version__
 if TYPE_CHECKING:
     from asygcd import AsyGCDSVC
     from cakernels.auto import AutoKernelClassifier, AutoKernelRegressor
+    from cakernels.onnx.export import to_onnx
     from cakrr import (
         BKRR,
         BKRR2,
@@ -80,13 +81,15 @@ __all__ = [
     "TwoLevelKRR",
     "TwoLevelKRRClassifier",
     "__version__",
+    "to_onnx",
 ]
 
 
 def __getattr__(name: str) -> object:
     # Loaded on first use: a command starts on many ranks at once, and needs one family.
     if name in __all__:
-        home = next((one for one in _PACKAGES if name in import_module(one).__all__), "cakernels.auto")
+        own = "cakernels.onnx.export" if name == "to_onnx" else "cakernels.auto"
+        home = next((one for one in _PACKAGES if name in import_module(one).__all__), own)
         return getattr(import_module(home), name)
     raise AttributeError(f"module 'cakernels' has no attribute {name!r}")
 

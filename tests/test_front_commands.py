@@ -146,7 +146,7 @@ def test_unknown_command_and_help(capfd):
     with pytest.raises(SystemExit) as ended:
         run("cakernels", ["fly"])
     assert (ended.value.code, capfd.readouterr().err) == (
-        2, "cakernels: fly: there is no such command; choose one of fit, predict, plan, convert, info, warmup\n"
+        2, "cakernels: fly: there is no such command; choose one of fit, predict, plan, export, convert, info, warmup\n"
     )  # fmt: skip
     for words in (["--help"], ["fit", "--help"], ["predict", "--help"]):
         with pytest.raises(SystemExit) as ended:

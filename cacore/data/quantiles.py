@@ -6,6 +6,8 @@ the order of a feature's values, like the splits of a decision tree.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,11 +56,17 @@ def normal_scores(X: NDArray[np.floating], quantiles: NDArray[np.float64]) -> ND
     -----
     n d log(len(SCORES)) comparisons; memory for one more array of the size of `X`.
     """
+    out = np.empty_like(X)
+    for j, curve in enumerate(curves(quantiles)):
+        out[:, j] = np.interp(X[:, j], *curve)
+    return out
+
+
+def curves(quantiles: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Points of the piecewise linear curve of each feature: distinct quantiles, ascending, and their normal scores."""
     from scipy.special import ndtr, ndtri
 
-    out, probabilities = np.empty_like(X), ndtr(SCORES)
-    for j, column in enumerate(quantiles.T):
+    probabilities = ndtr(SCORES)
+    for column in quantiles.T:
         values, first, count = np.unique(column, return_index=True, return_counts=True)
-        middle = (probabilities[first] + probabilities[first + count - 1]) / 2.0
-        out[:, j] = np.interp(X[:, j], values, ndtri(middle))
-    return out
+        yield values, ndtri((probabilities[first] + probabilities[first + count - 1]) / 2.0)

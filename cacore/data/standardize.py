@@ -56,6 +56,12 @@ class Standardizer:
         scores = {} if self.quantiles is None else {"quantiles": self.quantiles}
         return {"mean": self.mean, "scale": self.scale, **scores, **metric}
 
+    @property
+    def narrow(self) -> bool:
+        """True if mean and scale fit in single precision."""
+        mean, scale = self.mean, self.scale
+        return bool((np.abs(mean) < 1e30).all() and ((scale > 1e-30) & (scale < 1e30)).all())
+
     def check(self) -> None:
         """Raise an InputError if the arrays of a model file are not valid."""
         if not (self.scale > 0).all():
@@ -134,7 +140,7 @@ class Standardizer:
             X, in_place = X.toarray(), True  # the model was trained on dense rows: the shift makes these dense, too
         out = X if in_place else empty_like(X)
         mean, scale = self.mean, self.scale
-        if (np.abs(mean) < 1e30).all() and ((scale > 1e-30) & (scale < 1e30)).all():  # fits in single precision
+        if self.narrow:
             mean, scale = mean.astype(X.dtype), scale.astype(X.dtype)
         with np.errstate(over="ignore"):
             for lo, hi in blocks(len(X), 4096):

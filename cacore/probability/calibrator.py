@@ -99,6 +99,16 @@ class Calibrator:
         shares = np.maximum(self.first(outputs), LEAST)
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
+    @property
+    def steepness(self) -> float:
+        """Largest slope of a probability as a function of its decision; infinite for a step."""
+        if self.A is not None:
+            return float(np.abs(self.A).max(initial=0.0)) / 4.0
+        assert self.steps is not None
+        curves = [self.steps.curve(problem) for problem in range(len(self.steps.starts))]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return max(float((np.diff(p) / np.diff(x)).max(initial=0.0)) for x, p in curves)
+
     def of_part(self, found: LeftOutDecisions) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """A and B of sigmoids for one part, fitted to its decisions with the model's own as prior; None for curves."""
         if self.A is None or self.B is None:

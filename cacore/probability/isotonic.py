@@ -37,13 +37,17 @@ class Steps:
     x: NDArray[np.float64]
     p: NDArray[np.float64]
 
-    def at(self, decisions: NDArray[np.float64], problem: int) -> NDArray[np.float64]:
-        """Probabilities of the first class; 1/2 if the problem has no points."""
+    def curve(self, problem: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Points of a problem's curve; a single one of probability 1/2 if the problem has no points."""
         stops = np.append(self.starts[1:], len(self.x))
         own = slice(self.starts[problem], stops[problem])
         if self.starts[problem] == stops[problem]:
-            return np.full(decisions.shape, 0.5)
-        return np.interp(decisions, self.x[own], self.p[own])
+            return np.zeros(1), np.full(1, 0.5)
+        return self.x[own], self.p[own]
+
+    def at(self, decisions: NDArray[np.float64], problem: int) -> NDArray[np.float64]:
+        """Probabilities of the first class; 1/2 if the problem has no points."""
+        return np.interp(decisions, *self.curve(problem))
 
     def check(self) -> None:
         """Raise an InputError if the arrays of a model file are inconsistent."""

@@ -1,0 +1,1 @@
+"""Export of trained models to ONNX, the exchange format that onnxruntime and other runtimes execute."""

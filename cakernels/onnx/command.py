@@ -1,0 +1,46 @@
+"""``cakernels export MODEL OUT.onnx``: write a model of any family as an ONNX file."""
+
+from __future__ import annotations
+
+from cacore import checks
+from cacore.comm import Communicator, launched_size
+from cacore.errors import InputError
+from cacore.files import check_apart, check_writable, printing, replacing
+from cacore.run.launch import Parser, run
+
+PROG = "cakernels export"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command, and end the process."""
+    run(lambda comm: _export(comm, argv), PROG, Communicator(), argv)
+
+
+def _export(comm: Communicator, argv: list[str] | None) -> None:
+    if launched_size() > 1:
+        raise InputError("it works in one process: run it without mpiexec")
+    parser = Parser(
+        prog=PROG, description="Write a saved model of any family as an ONNX file, which onnxruntime predicts with.",
+        epilog="example: cakernels export train.model.h5 train.onnx --dtype float32",
+    )  # fmt: skip
+    parser.add_argument("model", metavar="MODEL", type=checks.path_argument, help="file of a model")
+    parser.add_argument("out", metavar="OUT.onnx", type=checks.path_argument, help="file to write")
+    parser.add_argument(
+        "--dtype", choices=("float64", "float32"),
+        help="floating-point type of the input (default: that of the training rows)",
+    )  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    asked = parser.parse_args(argv)
+    check_apart([("OUT.onnx", asked.out)], [("MODEL", asked.model)])
+    check_writable(asked.out)
+    from cakernels.families import AllModels
+    from cakernels.onnx.export import exported
+
+    model = AllModels().load(asked.model, comm)
+    graph = exported(model, dtype=asked.dtype)
+    with replacing(asked.out) as temporary:
+        temporary.write_bytes(graph.model().SerializeToString())
+    if not asked.quiet:
+        with printing():
+            left = "" if getattr(model, "calibration", None) is None else "; its intervals are left out"
+            print(f"{asked.out}: {graph}{left}")

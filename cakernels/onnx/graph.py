@@ -1,0 +1,240 @@
+"""Building an ONNX graph: values with arithmetic, constants, loops. The only module that imports ``onnx``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+import cacore
+from cacore.errors import InputError
+
+OPSET, ML_OPSET, IR_VERSION = 18, 1, 8  # versions of the operators, of those of ai.onnx.ml, and of the format
+ML = "ai.onnx.ml"
+_LARGEST = (1 << 31) - (1 << 20)  # bytes of a protobuf message, less what the nodes may take
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A value of a graph, by its name; arithmetic with it adds nodes. Python's numbers are constants of float64."""
+
+    graph: Graph
+    name: str
+
+    __array_ufunc__ = None  # an array on the left leaves the arithmetic to this class
+
+    def __add__(self, other: Operand) -> Value:
+        return self.graph.op("Add", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return self.graph.op("Add", other, self)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self.graph.op("Sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return self.graph.op("Sub", other, self)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self.graph.op("Mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Value:
+        return self.graph.op("Mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.graph.op("Div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return self.graph.op("Div", other, self)
+
+    def __matmul__(self, other: Operand) -> Value:
+        return self.graph.op("MatMul", self, other)
+
+    def __pow__(self, other: Operand) -> Value:
+        return self.graph.op("Pow", self, other)
+
+    def __gt__(self, other: Operand) -> Value:
+        return self.graph.op("Greater", self, other)
+
+    def __ge__(self, other: Operand) -> Value:
+        return self.graph.op("GreaterOrEqual", self, other)
+
+    def __neg__(self) -> Value:
+        return self.graph.op("Neg", self)
+
+
+Operand = Value | NDArray[Any] | np.generic | float
+
+
+class Graph:
+    """An ONNX graph under construction, with one input, "X".
+
+    onnxruntime up to 1.22 fails on empty batches, of a whole model or of one part. So a row of zeros follows the rows
+    of the input; the outputs leave it out.
+
+    Parameters
+    ----------
+    dtype : str
+        Floating-point type of the input.
+    d : int
+        Number of features.
+    facts : dict of str to str
+        Metadata of the file.
+
+    Attributes
+    ----------
+    X : Value, shape (n + 1, d)
+        The n rows of the input, and the row of zeros.
+    last : Value, shape (1,)
+        Index n of the row of zeros.
+
+    Raises
+    ------
+    InputError
+        The package ``onnx`` is not installed.
+    """
+
+    def __init__(self, dtype: str, d: int, facts: dict[str, str]) -> None:
+        try:
+            import onnx
+        except ImportError as error:
+            raise InputError("export to ONNX needs the package onnx: pip install 'cakernels[onnx]'") from error
+        self._onnx: Any = onnx
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._bytes = self._names = 0
+        self._outputs: list[Any] = []
+        self._facts, self._dtype, self._d = facts, dtype, d
+        given = Value(self, "X")
+        self.X = self.op("Concat", given, np.zeros((1, d), dtype), axis=0)
+        self.last = self.op("Shape", given, start=0, end=1)
+
+    def __str__(self) -> str:
+        """One line about input, outputs and what computes them."""
+        outputs = ", ".join(one.name for one in self._outputs)
+        nodes = sorted({f"{node.op_type} in float32" for node in self._nodes if node.domain == ML})
+        by = " and ".join([*nodes, "operators in float64"][: len(nodes) or 1])
+        return f"X (rows x {self._d}, {self._dtype}) -> {outputs}, by {by}, {self._bytes / 2**20:.1f} MiB"
+
+    def op(self, kind: str, *inputs: Operand, **attributes: Any) -> Value:
+        """The result of one operator."""
+        return self.ops(kind, 1, *inputs, **attributes)[0]
+
+    def ops(self, kind: str, count: int, *inputs: Operand, domain: str = "", **attributes: Any) -> list[Value]:
+        """The `count` results of one operator."""
+        made = [self._named() for _ in range(count)]
+        given = [self.value(one).name for one in inputs]
+        names = [one.name for one in made]
+        self._nodes.append(self._onnx.helper.make_node(kind, given, names, name=names[0], domain=domain, **attributes))
+        return made
+
+    def value(self, operand: Operand) -> Value:
+        """A value as it is; a number or an array as a constant."""
+        if isinstance(operand, Value):
+            return operand
+        array = np.asarray(operand, np.float64 if isinstance(operand, int | float) else None)
+        self.reserve(array.nbytes)
+        made = self._named()
+        self._constants.append(self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), made.name))
+        return made
+
+    def require_room(self, nbytes: int) -> None:
+        """Raise an InputError if the file cannot hold constants of so many further bytes."""
+        if self._bytes + nbytes > _LARGEST:
+            size = (self._bytes + nbytes) / 2**30
+            raise InputError(
+                f"the ONNX file would have {size:.1f} GiB or more, and the format holds 2 GiB: train the model on "
+                "fewer rows, or with fewer features"
+            )
+
+    def reserve(self, nbytes: int) -> None:
+        """Count constants of so many bytes; an InputError if the file cannot hold them."""
+        self.require_room(nbytes)
+        self._bytes += nbytes
+
+    def indices(self, *numbers: int) -> NDArray[np.int64]:
+        """Integers as operators take them: axes, shapes, positions."""
+        return np.array(numbers, np.int64)
+
+    def cast(self, x: Operand, dtype: DTypeLike) -> Value:
+        """The value in another type."""
+        return self.op("Cast", x, to=self._type(np.dtype(dtype)))
+
+    def reduced(self, kind: str, x: Value, keep: bool = True) -> Value:
+        """A reduction over the last axis: "Sum", "Max", "Min" or "SumSquare"."""
+        return self.op(f"Reduce{kind}", x, self.indices(-1), keepdims=int(keep))
+
+    def filled(self, x: Value, row: ArrayLike) -> Value:
+        """The same row of float64, shape (k,), for each row of `x`, shape (n, k)."""
+        given = np.asarray(row, np.float64)[None]
+        rows = self.op("Shape", x, start=0, end=1)
+        return self.op("Expand", given, self.op("Concat", rows, self.indices(given.shape[1]), axis=0))
+
+    def reshaped(self, x: Value, *shape: int) -> Value:
+        """The value in another shape; 0 keeps a dimension, and -1 follows from the others."""
+        return self.op("Reshape", x, self.indices(*shape))
+
+    def columns(self, x: Value, which: ArrayLike) -> Value:
+        """Columns of `x`, by their numbers; a single number drops the axis."""
+        return self.op("Gather", x, np.asarray(which, np.int64), axis=1)
+
+    def loop(self, count: int, state: Sequence[Value], body: Callable[..., Sequence[Value]]) -> list[Value]:
+        """The state after `count` times ``state = body(step, *state)``; `step` has shape () and type int64.
+
+        The state's values are of float64. The body can use values from outside.
+        """
+        helper, kind = self._onnx.helper, self._onnx.TensorProto
+        step, going, *held = (self._named() for _ in range(2 + len(state)))
+        outside, self._nodes = self._nodes, []
+        after = list(body(step, *held))
+        still = self.op("Identity", going)
+        inside, self._nodes = self._nodes, outside
+
+        def shapeless(values: Sequence[Value]) -> list[Any]:
+            return [helper.make_tensor_value_info(one.name, kind.DOUBLE, None) for one in values]
+
+        graph = helper.make_graph(
+            inside, self._named().name,
+            [
+                helper.make_tensor_value_info(step.name, kind.INT64, []),
+                helper.make_tensor_value_info(going.name, kind.BOOL, []),
+                *shapeless(held),
+            ],
+            [helper.make_tensor_value_info(still.name, kind.BOOL, []), *shapeless(after)],
+        )  # fmt: skip
+        return self.ops("Loop", len(state), np.int64(count), np.bool_(True), *state, body=graph)
+
+    def output(self, name: str, value: Value, dtype: DTypeLike, *shape: int) -> None:
+        """Declare an output with these dimensions after that of the rows; it leaves out the last row."""
+        given = [self.value(one).name for one in (value, self.indices(0), self.last, self.indices(0))]
+        self._nodes.append(self._onnx.helper.make_node("Slice", given, [name], name=name))
+        self._outputs.append(self._described(name, np.dtype(dtype), ["rows", *shape]))
+
+    def model(self) -> Any:
+        """The finished ``onnx.ModelProto``, checked."""
+        helper = self._onnx.helper
+        rows = self._described("X", np.dtype(self._dtype), ["rows", self._d])
+        graph = helper.make_graph(self._nodes, "cakernels", [rows], self._outputs, self._constants)
+        domains = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)]
+        made = helper.make_model(
+            graph, opset_imports=domains, ir_version=IR_VERSION, producer_name="cakernels",
+            producer_version=cacore.__version__,
+        )  # fmt: skip
+        helper.set_model_props(made, self._facts)
+        self._onnx.checker.check_model(made)
+        return made
+
+    def _named(self) -> Value:
+        self._names += 1
+        return Value(self, f"v{self._names}")
+
+    def _type(self, dtype: np.dtype[Any]) -> int:
+        if dtype.kind == "U":
+            return int(self._onnx.TensorProto.STRING)
+        return int(self._onnx.helper.np_dtype_to_tensor_dtype(dtype))
+
+    def _described(self, name: str, dtype: np.dtype[Any], shape: list[str | int]) -> Any:
+        return self._onnx.helper.make_tensor_value_info(name, self._type(dtype), shape)

@@ -1,0 +1,127 @@
+"""Kernel expansions as operators: K(Z, A) W, for each kernel of the package, in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows, dense
+from cacore.data.stored import in_memory
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.kernels.given import is_of_new_rows
+from cacore.kernels.registry import EQUAL, L1, PRODUCT
+from cakernels.onnx.graph import Graph, Value
+
+_FAR = 345.0  # cacore.kernels.functions: beyond it exp(-r) no longer counts, and r exp(-r) must not be inf * 0
+
+
+def _decaying(polynomial: Callable[[Value], Value]) -> Callable[[Graph, Value, float], Value]:
+    def matern(g: Graph, r: Value, scale: float) -> Value:
+        r = g.op("Min", scale * r, _FAR)
+        return polynomial(r) * g.op("Exp", -r)
+
+    return matern
+
+
+_matern32 = _decaying(lambda r: 1.0 + r)
+_matern52 = _decaying(lambda r: 1.0 + r * (1.0 + r / 3.0))
+
+# Kernel values from x.z, |x-z|^2 (as a callable: |x-z|) or |x-z|_1, see cacore.kernels.functions.
+_OF_PRODUCT: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
+    "linear": lambda g, t, k: t,
+    "polynomial": lambda g, t, k: (k.gamma * t + k.coef0) ** float(k.degree),
+    "sigmoid": lambda g, t, k: g.op("Tanh", k.gamma * t + k.coef0),
+}
+_OF_SQUARE: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
+    "gaussian": lambda g, t, k: g.op("Exp", -k.gamma * t),
+    "rational": lambda g, t, k: (1.0 + k.gamma / k.degree * t) ** -float(k.degree),
+}
+_OF_LENGTH: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
+    "laplacian": lambda g, r, k: g.op("Exp", -k.gamma * r),
+    "matern32": lambda g, r, k: _matern32(g, r, float(np.sqrt(6.0 * k.gamma))),
+    "matern52": lambda g, r, k: _matern52(g, r, float(np.sqrt(10.0 * k.gamma))),
+}
+_OF_L1: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
+    "l1": lambda g, t, k: g.op("Exp", -k.gamma * t),
+}
+KNOWN = frozenset({*_OF_PRODUCT, *_OF_SQUARE, *_OF_LENGTH, *_OF_L1})
+
+
+def expansion(
+    g: Graph, Z: Value, A: Rows, weights: NDArray[Any], kernel: Kernel | None, rows: NDArray[np.int64] | None = None
+) -> Value:
+    """``K(Z, A) @ weights`` in float64, shape (n, t).
+
+    Parameters
+    ----------
+    g : Graph
+    Z : Value, shape (n, d)
+        Float64.
+    A : ndarray or CSR, shape (m, d)
+        Becomes a dense constant of 8 m d bytes; for the linear kernel only 8 d t bytes are stored.
+    weights : ndarray, shape (m, t)
+    kernel : Kernel or None
+        None, or the kernel :func:`cacore.kernels.given.of_new_rows`: `Z` holds kernel values with all training rows.
+    rows : ndarray of int64, shape (m,)
+        Numbers of the rows of `A` among the training rows, for such a kernel.
+
+    Raises
+    ------
+    InputError
+        A kernel that the export does not know, or too many numbers for one file.
+
+    Notes
+    -----
+    The graph takes 2 n m (d + t) flops and n x m numbers of memory. With the l1 distance, a loop over the features
+    takes 3 n m d flops.
+    """
+    W = np.asarray(weights, np.float64)
+    if not len(W):
+        return g.filled(Z, np.zeros(W.shape[1]))
+    if kernel is None or is_of_new_rows(kernel):
+        given = rows if kernel is None else np.asarray(in_memory(A))[:, 0].astype(np.int64)
+        return g.columns(Z, given) @ W  # type: ignore[arg-type]
+    require_known(kernel)
+    if kernel.kind == "linear":
+        return Z @ np.asarray(in_memory(A).T @ W, np.float64)
+    g.require_room(8 * int(np.prod(A.shape)))
+    return _values(g, Z, np.asarray(dense(in_memory(A)), np.float64), kernel) @ W
+
+
+def require_known(kernel: Kernel) -> None:
+    """Raise an InputError for a kernel that the export does not know."""
+    if not kernel.compiled:
+        raise InputError("ONNX cannot hold a callable kernel: train with a kernel of the package")
+    if kernel.kind not in KNOWN:
+        raise InputError(f"the export to ONNX has no {kernel.kind} kernel; it has {', '.join(sorted(KNOWN))}")
+
+
+def _values(g: Graph, Z: Value, A: NDArray[np.float64], kernel: Kernel) -> Value:
+    of = kernel.declared.of
+    if of == PRODUCT:
+        return _OF_PRODUCT[kernel.kind](g, Z @ A.T, kernel)
+    if of == L1:
+        return _OF_L1[kernel.kind](g, _l1_distances(g, Z, A), kernel)
+    shift = A.mean(axis=0)  # |x|^2 + |z|^2 - 2 x.z loses digits far from the origin
+    Z, A = Z - shift, A - shift
+    size = g.reduced("SumSquare", Z) + np.square(A).sum(axis=1)
+    squares = size - 2.0 * (Z @ np.ascontiguousarray(A.T))
+    if kernel.kind in _OF_SQUARE:
+        return _OF_SQUARE[kernel.kind](g, g.op("Max", squares, 0.0), kernel)
+    rounding = float(EQUAL * np.finfo(np.float64).eps) * size >= squares  # cacore.kernels.registry.length
+    return _OF_LENGTH[kernel.kind](g, g.op("Sqrt", g.op("Where", rounding, 0.0, squares)), kernel)
+
+
+def _l1_distances(g: Graph, Z: Value, A: NDArray[np.float64]) -> Value:
+    """Sum of |x_k - z_k| over the features, one after the other: n x m numbers of memory."""
+    features = g.value(np.ascontiguousarray(A.T))
+
+    def add(j: Value, total: Value) -> list[Value]:
+        x = g.op("Unsqueeze", g.op("Gather", Z, j, axis=1), g.indices(1))
+        return [total + g.op("Abs", x - g.op("Gather", features, j, axis=0))]
+
+    return g.loop(A.shape[1], [g.filled(Z, np.zeros(len(A)))], add)[0]

@@ -1,0 +1,156 @@
+"""SVM models as operators: classifiers and real outputs, in one part or many, and Asy-GCD."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from asygcd.model import AsyGCDModel
+from cacore.data.stored import in_memory
+from cacore.kernels import Kernel
+from cacore.probability.calibrator import Calibrator
+from cacore.probability.left_out import pairs_of
+from cakernels.onnx import nodes
+from cakernels.onnx.classes import (
+    Classified,
+    at_least_zero,
+    calibrated,
+    counted,
+    coupled,
+    largest,
+    normalized,
+    placed,
+    shares,
+    voted,
+)
+from cakernels.onnx.graph import Graph, Value
+from cakernels.onnx.kernels import expansion
+from cakernels.onnx.routes import answered, require_whole
+from cakernels.onnx.rows import transformed
+from casvm.model.model import SVMModel
+from casvm.model.part import PartSVM
+from casvm.model.svr import PartSVR, SVRModel
+
+
+def classifier(g: Graph, model: SVMModel, pairs: bool = False, steepness: float = 0.0) -> Classified:
+    """Answers of an SVM.
+
+    `pairs` asks for the decisions of all pairs, which only a model of one part has. `steepness` is that of
+    probabilities which the caller computes from the decisions, see :func:`cakernels.onnx.nodes.holds`.
+    """
+    require_whole(model)
+    Z = transformed(g, g.X, model.standardizer, model.dtype)
+    alone = model.route in ("nearest", "sum")
+    if len(model.sizes) == 1 and alone and len(model.parts[0].classes) == len(model.classes):
+        return _of_one_part(g, Z, model, pairs, steepness)
+    k = len(model.classes)
+    columns = 1 if k == 2 else k
+
+    def answer(number: int, rows: Value) -> Value:
+        part = model.parts[number]
+        decisions = None if len(part.classes) == 1 else _pairs(g, rows, part, model.kernel_of(number))
+        return _scores(g, rows, decisions, part, k) if alone else _shares(g, rows, decisions, part, k)
+
+    scores = answered(g, Z, model, columns, answer)
+    codes = voted(g, scores, columns) if alone or columns == 1 else largest(g, scores)
+    return Classified(codes, scores, columns, _probabilities(g, Z, model))
+
+
+def _of_one_part(g: Graph, Z: Value, model: SVMModel, pairs: bool, steepness: float) -> Classified:
+    part, kernel, k = model.parts[0], model.kernel_of(0), len(model.classes)
+    if model.calibrator is not None:
+        steepness = max(steepness, _own(model.calibrator, part).steepness)
+    if kernel is not None and nodes.holds(X := in_memory(part.X), part.weights(), part.b, kernel, steepness):
+        codes, decisions = nodes.classifier(g, Z, X, part.coef, part.b, part.n_support, kernel)
+        scores = -decisions if k == 2 else counted(g, decisions, k)
+    else:
+        decisions = _pairs(g, Z, part, kernel)
+        scores = -decisions if k == 2 else counted(g, decisions, k)
+        codes = voted(g, scores, 1 if k == 2 else k)
+    found = Classified(codes, scores, 1 if k == 2 else k)
+    if model.calibrator is not None:
+        found.probabilities = coupled(g, calibrated(g, decisions, _own(model.calibrator, part)), k)
+    if pairs and k > 2:
+        found.decisions, found.columns = decisions, k * (k - 1) // 2
+    return found
+
+
+def _pairs(g: Graph, Z: Value, part: PartSVM, kernel: Kernel | None) -> Value:
+    """Decisions of all pairs of a part's classes, positive for the first class."""
+    return expansion(g, Z, part.X, part.weights(), kernel, part.rows) + part.b
+
+
+def _scores(g: Graph, Z: Value, decisions: Value | None, part: PartSVM, k: int) -> Value:
+    """:meth:`PartSVM.scores`; without decisions, for a part of one class."""
+    code = int(part.classes[0])
+    if k == 2:
+        return g.filled(Z, [2.0 * code - 1.0]) if decisions is None else -decisions
+    if decisions is None:
+        return g.filled(Z, -1.0 * (np.arange(k) != code))
+    return placed(g, counted(g, decisions, len(part.classes)), part.classes, k, -1.0)
+
+
+def _shares(g: Graph, Z: Value, decisions: Value | None, part: PartSVM, k: int) -> Value:
+    """:meth:`PartSVM.shares`; without decisions, for a part of one class."""
+    if k == 2:
+        return _scores(g, Z, decisions, part, k)
+    if decisions is None:
+        return g.filled(Z, np.arange(k) == part.classes[0])
+    return placed(g, shares(g, decisions, len(part.classes)), part.classes, k, 0.0)
+
+
+def _probabilities(g: Graph, Z: Value, model: SVMModel) -> Value | None:
+    """:meth:`SVMModel.probabilities` of a model in parts: products of the parts' probabilities, normalised."""
+    calibrator, k = model.calibrator, len(model.classes)
+    if calibrator is None:
+        return None
+
+    def logarithms(number: int, rows: Value) -> Value:
+        part = model.parts[number]
+        m, unseen = len(part.classes), 1.0 / (int(model.sizes[number]) + k)
+        known = g.filled(rows, [1.0])
+        if m > 1:
+            problems = None if part.slopes is not None else pairs_of(part.classes, k)
+            decisions = _pairs(g, rows, part, model.kernel_of(number))
+            known = coupled(g, calibrated(g, decisions, _own(calibrator, part), problems), m)
+        return g.op("Log", placed(g, known * (1.0 - unseen * (k - m)), part.classes, k, unseen))
+
+    return g.op("Softmax", answered(g, Z, model, k, logarithms), axis=1)
+
+
+def _own(calibrator: Calibrator, part: PartSVM) -> Calibrator:
+    """The calibrator with the part's own sigmoids, if it has any."""
+    if part.slopes is None or part.shifts is None:
+        return calibrator
+    return Calibrator(calibrator.form, calibrator.rows, part.slopes, part.shifts)
+
+
+def values(g: Graph, model: SVRModel) -> Value:
+    """Real outputs of a regression or one-class SVM, shape (n, 1)."""
+    require_whole(model)
+    Z = transformed(g, g.X, model.standardizer, model.dtype)
+
+    def answer(number: int, rows: Value) -> Value:
+        part: PartSVR = model.parts[number]
+        beta, kernel = part.beta[:, None], model.kernel
+        if len(model.sizes) == 1 and kernel is not None:
+            X = in_memory(part.X)
+            if nodes.holds(X, beta, part.b, kernel):
+                return nodes.regressor(g, rows, X, part.beta, part.b, kernel)
+        return expansion(g, rows, part.X, beta, kernel, part.rows) + part.b
+
+    return answered(g, Z, model, 1, answer)
+
+
+def asygcd(g: Graph, model: AsyGCDModel) -> Classified:
+    """Answers of an Asy-GCD model, which has no bias."""
+    Z, k = transformed(g, g.X, model.standardizer, model.dtype), len(model.classes)
+    decisions = expansion(g, Z, model.X, model.coef, model.kernel)
+    pairs = k > 2 and model.multi_class == "ovo"
+    scores = counted(g, decisions, k) if pairs else decisions
+    columns = 1 if k == 2 else k
+    codes = at_least_zero(g, scores) if k == 2 else voted(g, scores, k) if pairs else largest(g, scores)
+    found = Classified(codes, scores, columns)
+    if model.calibrator is not None:
+        first = calibrated(g, -decisions if k == 2 else decisions, model.calibrator)
+        found.probabilities = normalized(g, first) if model.against_the_rest else coupled(g, first, k)
+    return found
