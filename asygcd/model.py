@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, RowsLike
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
+from cacore.explain.expansion import Expansion
+from cacore.explain.explanation import Explanation, Groups, names_of_decisions
 from cacore.io import layout, model_file
 from cacore.io.layout import STANDARDIZER, Array, Layout
 from cacore.io.model_file import check_rows, is_real, require
@@ -21,6 +23,7 @@ from cacore.kernels import Kernel
 from cacore.probability.calibrator import CALIBRATOR, Calibrator, require_calibrator
 from cacore.probability.coupling import LEAST, coupled
 from cacore.svm.decision import counted, expansion, votes
+from partition.explain import explained_alone
 
 # Arrays of the model file, in its one part: s support vectors, m decisions.
 PART: Layout = {
@@ -88,6 +91,23 @@ class AsyGCDModel:
         """Decisions for `X`, shape (n, d): shape (n, m). 2 n nnz flops, nnz the nonzeros of all support vectors."""
         Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer, self.source)
         return expansion(self.kernel, self.X, self.coef, Z)
+
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs that :meth:`explain` explains."""
+        if self.against_the_rest:
+            return tuple(map(str, self.classes))
+        return names_of_decisions(self.classes)
+
+    def explain(
+        self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
+        comm: CommLike = None,
+    ) -> Explanation:  # fmt: skip
+        """What each feature adds to each of :meth:`decisions`, see :meth:`partition.model.InParts.explain`.
+
+        `comm` is ignored, as in :meth:`scores`: every rank holds the model, and explains its own rows.
+        """
+        f = Expansion(self.X, self.coef, np.zeros(self.coef.shape[1]), self.kernel)
+        return explained_alone(self, f, X, background, groups)
 
     def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions as a single column for two classes, otherwise one score per class.

@@ -20,6 +20,7 @@ from cacore.data.rows import Rows, RowsLike
 from cacore.data.saving import Saved
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
+from cacore.explain.estimator import Explains
 from cacore.machine import threads
 from cacore.probability.forms import check_form
 from cacore.svm.classifier import Probabilistic
@@ -35,7 +36,7 @@ _ROWS: dict[str, Any] = {"accept_sparse": "csr", "dtype": "float64", "order": "C
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class AutoKernel(Saved, BaseEstimator):
+class AutoKernel(Saved, Explains, BaseEstimator):
     """Base of the estimators that search: parameters, training and prediction."""
 
     max_time: float | None = field(default=600.0, kw_only=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike, collective
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, RowsLike
 from cacore.errors import InputError
+from cacore.explain.explanation import Explanation, Groups
 from cacore.files import described
 from cacore.io import model_file
 from cacore.io.model_file import StoredParts, is_real, require
@@ -79,6 +80,18 @@ class Blend:
         ranks = self.comm if comm is None else comm
         terms = [weight * one.predict(X, ranks) for weight, one in zip(self.weights, self.members, strict=True)]
         return np.asarray(sum(terms))
+
+    def explain(
+        self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
+        comm: CommLike = None,
+    ) -> Explanation:  # fmt: skip
+        """What each feature adds to the prediction: the weighted mean of the members' :meth:`InParts.explain`."""
+        ranks = self.comm if comm is None else comm
+        found = [one.explain(X, background, groups, ranks) for one in self.members]
+        values = sum(weight * one.values for weight, one in zip(self.weights, found, strict=True))
+        base = sum(weight * one.base for weight, one in zip(self.weights, found, strict=True))
+        total: Explanation = replace(found[0], values=values, base=base)
+        return total
 
     def predict_interval(
         self, X: Rows, coverage: float = 0.9, comm: CommLike = None

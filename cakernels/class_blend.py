@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike
 from cacore.data.labels import check_classes, read_classes, stored_classes
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, RowsLike
+from cacore.errors import InputError
+from cacore.explain.explanation import Explanation, Groups
 from cacore.io.model_file import require
 from cacore.probability.calibrator import Calibrator
 from cakernels.blend import Blend
@@ -105,6 +107,13 @@ class ClassBlend(Blend):
             for weight, calibrator, one in zip(self.weights, self.calibrators, self.members, strict=True)
         ]
         return np.asarray(sum(terms))
+
+    def explain(
+        self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
+        comm: CommLike = None,
+    ) -> Explanation:  # fmt: skip
+        """Raise an InputError: probabilities of several models do not add up over features."""
+        raise InputError("a blend of classifiers averages probabilities, which do not add up: explain its members")
 
     def _on(self, comm: CommLike) -> CommLike:
         return self.comm if comm is None else comm

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator
+from cacore.data.columns import Columns
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.errors import InputError
+from cacore.explain.expansion import Expansion
 from cacore.io import model_file
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
@@ -100,6 +102,28 @@ class KRRModel(InParts):
     def kernel_of(self, part: int) -> Kernel:
         """The kernel of a part."""
         return self.like.with_sigma(self.sigma_of(part))
+
+    def expansion(self, part: int) -> Expansion:
+        """The function of a part, before the offset and the coarse model are added."""
+        return self.parts[part].expansion(self.kernel_of(part))
+
+    def everywhere(self) -> list[Expansion]:
+        """The offset and the coarse model."""
+        offset = np.atleast_1d(np.asarray(self.offset, np.float64))
+        if self.coarse is not None:
+            return [self.coarse.expansion(offset)]
+        return [Expansion(np.zeros((0, self.n_features)), np.zeros((0, len(offset))), offset, self.kernel)]
+
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs that :meth:`explain` explains."""
+        if self.classes is not None:
+            return tuple(map(str, self.classes[1:] if len(self.classes) == 2 else self.classes))
+        names, t = Columns.of_source(self.source).target, np.size(self.offset)
+        return names if len(names) == t else tuple(f"y{i}" for i in range(t))
+
+    def single_output(self) -> bool:
+        """True if a target is a single number."""
+        return not self.target_shape
 
     def described(self) -> dict[str, Any]:
         """Entries of a report about the model."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.data.stored import in_memory
+from cacore.explain.expansion import Expansion
 from cacore.io.layout import Array, Layout
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import CALIBRATOR
@@ -44,6 +45,11 @@ class PartModel:
     unit: NDArray[np.float64] | None = None
     errors: NDArray[np.float64] | None = None
     left_out: NDArray[np.float64] | None = None
+
+    def expansion(self, kernel: Kernel) -> Expansion:
+        """The part's function, with one output per target."""
+        weights = np.asarray(self.alpha, np.float64).reshape(len(self.alpha), -1)
+        return Expansion(self.X, weights, np.zeros(weights.shape[1]), kernel)
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[np.floating]:
         """Predictions ``K(X, rows) alpha`` (eq. 3.7) in the precision of alpha; 2 len(X) m (d + t) flops, in blocks."""

@@ -22,6 +22,7 @@ from cacore.io import layout, model_file
 from cacore.io.layout import STANDARDIZER, Array, Layout
 from cacore.io.model_file import check_rows, require
 from cacore.machine.threads import blocks
+from partition.explain import Explained
 from partition.routing import Soft, closest, nearest
 
 # Arrays of every model in parts: P parts, d features. C is P, or 0 for pieces of one model.
@@ -38,7 +39,7 @@ Model = TypeVar("Model", bound="InParts")
 
 
 @dataclass(kw_only=True)
-class InParts:
+class InParts(Explained):
     """A model of P parts, of which this rank holds some: the base of the families' models.
 
     Attributes

@@ -21,6 +21,7 @@ from cacore.data.rows import Rows, RowsLike
 from cacore.data.saving import Loaded
 from cacore.data.validation import validated
 from cacore.errors import InputError
+from cacore.explain.estimator import Explains
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.forms import check_form
 from cacore.tuning.grid import GridLike
@@ -29,7 +30,7 @@ Told = TypeVar("Told")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KernelMachine(Loaded, BaseEstimator):
+class KernelMachine(Loaded, Explains, BaseEstimator):
     """Parameters of the kernel and of the solver, and checks of the rows passed to `predict`."""
 
     kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian"

@@ -23,6 +23,7 @@ from cacore.data.rows import Rows, RowsLike
 from cacore.data.saving import Loaded, Saved
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
+from cacore.explain.estimator import Explains
 from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
 from cacore.tuning.grid import GridLike
@@ -35,7 +36,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KernelRidge(Saved, BaseEstimator):
+class KernelRidge(Saved, Explains, BaseEstimator):
     """Base of regressors and classifiers: common parameters, training and prediction."""
 
     sigma: GridLike | None = "auto"

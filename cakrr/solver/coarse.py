@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, gather_rows
 from cacore.errors import InputError
+from cacore.explain.expansion import Expansion
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
@@ -45,6 +46,11 @@ class CoarseModel:
     lam: float
     kernel: Kernel = field(default_factory=Kernel)
     refined: bool = False
+
+    def expansion(self, offset: NDArray[np.float64]) -> Expansion:
+        """The model as a function, with this offset of each target."""
+        beta = np.asarray(self.beta, np.float64).reshape(len(self.beta), -1)
+        return Expansion(self.centers, beta, offset, self.kernel.with_sigma(self.sigma))
 
     def predict(self, X: Rows) -> NDArray[np.float64]:
         """Predictions ``K(X, centers) beta`` in double precision, by blocks: 2 len(X) M (d + t) flops for t targets."""

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
+from cacore.explain.expansion import Expansion
+from cacore.explain.explanation import names_of_decisions
 from cacore.io import model_file
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
@@ -176,6 +178,22 @@ class SVMModel(InParts):
         """Scores of each row by the model of the part given in `labels`; collective."""
         with self._ranks(comm, "asked") as ranks, ranks.phase("predict"):
             return self._asked(self._received(X, ranks), labels, ranks, (self._width,))
+
+    def expansion(self, part: int) -> Expansion:
+        """Decisions of a part: for the second of two classes, otherwise for the first of each pair of classes."""
+        one, k = self.parts[part], len(self.classes)
+        weights, b = np.zeros((len(one.rows), k * (k - 1) // 2)), np.zeros(k * (k - 1) // 2)
+        if self.route == "sum" or len(one.classes) > 1:
+            at = slice(None) if self.route == "sum" else pairs_of(one.classes, k)
+            weights[:, at], b[at] = one.weights(), one.b
+        elif k == 2:
+            b[0] = 1.0 - 2.0 * one.classes[0]
+        sign = -1.0 if k == 2 else 1.0
+        return Expansion(one.X, sign * weights, sign * b, self.kernel_of(part))
+
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs that :meth:`explain` explains."""
+        return names_of_decisions(self.classes)
 
     def intercepts(self) -> NDArray[np.float64]:
         """Intercept b of each pair of classes of a model in pieces; collective on the ranks that hold the pieces."""

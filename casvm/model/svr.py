@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike
+from cacore.data.columns import Columns
 from cacore.data.rows import Rows, concatenate
+from cacore.explain.expansion import Expansion
 from cacore.io import model_file
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
@@ -92,6 +94,15 @@ class SVRModel(InParts):
     def described(self) -> dict[str, Any]:
         """Fields that describe the model in the report."""
         return {"method": self.method, "svm_type": self.svm_type, **self.params, "route": self.route}
+
+    def expansion(self, part: int) -> Expansion:
+        """The function of a part."""
+        one = self.parts[part]
+        return Expansion(one.X, one.beta[:, None], one.b, self.kernel)
+
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs that :meth:`explain` explains."""
+        return ("decision",) if self.svm_type == "one_class" else Columns.of_source(self.source).target or ("y",)
 
     def decision_function(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Real outputs for this rank's rows: predicted targets, or one-class decisions; a collective call.

@@ -1,0 +1,1 @@
+"""Explanations of predictions: Shapley values of kernel expansions, in closed form."""

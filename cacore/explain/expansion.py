@@ -1,0 +1,39 @@
+"""A kernel expansion: the function that a trained model, or one part of it, is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel
+from cacore.svm.decision import expansion
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The function ``f(z) = K(z, X) weights + b`` of standardised rows.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+        Support vectors, or training rows.
+    weights : ndarray of float64, shape (m, q)
+    b : ndarray of float64, shape (q,)
+    kernel : Kernel or None
+        None if kernel values were given instead of rows.
+    """
+
+    X: Rows
+    weights: NDArray[np.float64]
+    b: NDArray[np.float64]
+    kernel: Kernel | None
+
+    def at(self, Z: Rows) -> NDArray[np.float64]:
+        """Values at these rows, shape (n, q): 2 n nnz(X) flops."""
+        if not len(self.weights):
+            return np.tile(self.b, (Z.shape[0], 1))
+        assert self.kernel is not None
+        return expansion(self.kernel, self.X, self.weights, Z) + self.b

@@ -1,0 +1,165 @@
+"""What explanations are made of: players, baselines, and the values that come out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows, RowsLike
+from cacore.data.standardize import Standardizer
+from cacore.errors import InputError
+from cacore.explain.expansion import Expansion
+from cacore.explain.shapley import Game, values
+
+Groups = Sequence[Sequence[int | str]]
+ABSENT = "absent"
+SAMPLE = 100  # rows of the background, if none are given
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Shapley values of this rank's rows.
+
+    Attributes
+    ----------
+    values : ndarray of float64, shape (n_local, g) or (n_local, g, q)
+        What each of g players adds to each of q outputs, in units of the outputs; two dimensions for a single number
+        per row.
+    base : ndarray of float64, shape (n_local,) or (n_local, q)
+        Value without any player. With the row's values it adds up to the model's answer for the row.
+    data : ndarray of float64, shape (n_local, d)
+        The rows as they were given, in the features' own units.
+    players : tuple of str
+        Names of the features, or of groups of them.
+    members : tuple of tuple of int
+        The features of each player.
+    outputs : tuple of str
+        Names of the outputs: a target, a class, or a pair of classes.
+    """
+
+    values: NDArray[np.float64]
+    base: NDArray[np.float64]
+    data: NDArray[np.float64]
+    players: tuple[str, ...]
+    members: tuple[tuple[int, ...], ...]
+    outputs: tuple[str, ...]
+
+    def importances(self) -> NDArray[np.float64]:
+        """Mean of |value| over this rank's rows, shape (g,) or (g, q)."""
+        return np.asarray(np.abs(self.values).mean(axis=0))
+
+    def to_shap(self) -> Any:
+        """The same as a `shap.Explanation`, for shap's plots.
+
+        Raises
+        ------
+        InputError
+            shap is not installed.
+        """
+        try:
+            import shap
+        except ImportError as error:
+            raise InputError("shap is not installed: pip install shap") from error
+        data = np.column_stack([self.data[:, list(each)].mean(axis=1) for each in self.members])
+        outputs = None if self.values.ndim == 2 else list(self.outputs)
+        return shap.Explanation(self.values, self.base, data, feature_names=list(self.players), output_names=outputs)
+
+
+@dataclass(frozen=True)
+class Players:
+    """Players of the game: features, or groups of features.
+
+    Attributes
+    ----------
+    of : ndarray of int64, shape (d,)
+        Player of each feature.
+    names : tuple of str
+    """
+
+    of: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    @classmethod
+    def grouped(cls, groups: Groups | None, names: Sequence[str]) -> Players:
+        """One player for each group of features, in the place of its first feature, and one for each other feature.
+
+        `names` are those of all features, by which `groups` may name them.
+
+        Raises
+        ------
+        InputError
+            A feature that does not exist, or is in two groups; an empty group.
+        """
+        first = np.arange(len(names))
+        seen: dict[int, int] = {}
+        for number, group in enumerate(groups or ()):
+            places = [_place(one, names) for one in ([group] if isinstance(group, str) else group)]
+            if not places:
+                raise InputError(f"group {number} has no features")
+            for place in places:
+                if place in seen:
+                    raise InputError(f"feature {names[place]} is in groups {seen[place]} and {number}; give it one")
+                seen[place] = number
+            first[places] = min(places)
+        heads, of = np.unique(first, return_inverse=True)
+        members = [np.flatnonzero(of == player) for player in range(len(heads))]
+        return cls(of.astype(np.int64), tuple("+".join(names[int(place)] for place in each) for each in members))
+
+    @property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """The features of each player."""
+        return tuple(tuple(np.flatnonzero(self.of == player).tolist()) for player in range(len(self.names)))
+
+
+def _place(one: int | str, names: Sequence[str]) -> int:
+    if isinstance(one, str):
+        if one not in names:
+            raise InputError(f"groups: there is no feature {one!r}; there are {', '.join(names[:8])}")
+        return list(names).index(one)
+    try:
+        place = operator.index(one)
+    except TypeError as error:
+        raise InputError(f"groups: {one!r} is neither the number nor the name of a feature") from error
+    if not 0 <= place < len(names):
+        raise InputError(f"groups: there is no feature {place}; they are numbered from 0 to {len(names) - 1}")
+    return place
+
+
+def require_columns(standardizer: Standardizer | None) -> None:
+    """Raise an InputError if features are mixed before the kernel sees them."""
+    if standardizer is not None and standardizer.root is not None and standardizer.root.ndim == 2:
+        raise InputError(
+            "Shapley values in closed form need a metric that keeps features apart, and this one is full: train with "
+            "metric diagonal or lengths, or use sklearn.inspection.permutation_importance"
+        )
+
+
+def outcome(
+    found: NDArray[np.float64], X: RowsLike, players: Players, outputs: tuple[str, ...], single: bool
+) -> Explanation:
+    """The explanation of rows, given the values and, after those of the players, the base, shape (n, g + 1, q)."""
+    each, base = found[:, :-1], found[:, -1]
+    if single:
+        each, base = each[:, :, 0], base[:, 0]
+    data = np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float64)
+    return Explanation(each, base, data, players.names, players.members, outputs)
+
+
+def answered(f: Expansion, Z: Rows, game: Game) -> NDArray[np.float64]:
+    """Values of the players, and after them that of the empty coalition, for each row, shape (n, g + 1, q)."""
+    out = np.empty((Z.shape[0], game.players + 1, len(f.b)))
+    out[:, :-1], out[:, -1] = values(f, Z, game), game.base(f)
+    return out
+
+
+def names_of_decisions(classes: NDArray[Any]) -> tuple[str, ...]:
+    """Names of an SVM's decisions: the second of two classes, or the pairs of more."""
+    if len(classes) == 2:
+        return (str(classes[1]),)
+    return tuple(f"{first}, not {second}" for first, second in combinations(classes.tolist(), 2))

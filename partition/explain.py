@@ -1,0 +1,177 @@
+"""Explanations of models in parts: those of the parts, added up as their answers are.
+
+The parts that answer for a row, and their weights, do not depend on a coalition: they are those of the row itself. So
+the value of the empty coalition is what the row's own parts answer for the baselines, and may differ between rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import CommLike, Communicator, require_same
+from cacore.data.columns import Columns
+from cacore.data.rows import Rows, RowsLike, dense, gather_rows
+from cacore.data.shuffle import Shuffle
+from cacore.data.standardize import Standardizer
+from cacore.data.validation import rows_to_predict
+from cacore.errors import InputError
+from cacore.explain.expansion import Expansion
+from cacore.explain.explanation import (
+    ABSENT,
+    SAMPLE,
+    Explanation,
+    Groups,
+    Players,
+    answered,
+    outcome,
+    require_columns,
+)
+from cacore.explain.shapley import Game, require_factors
+
+
+class Whole(Protocol):
+    """What explanations need to know of a model besides its functions."""
+
+    dtype: str
+    standardizer: Standardizer | None
+    source: dict[str, Any]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of a row."""
+
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+
+
+class Explained(Whole):
+    """The part of :class:`partition.model.InParts` that explains answers."""
+
+    method: str
+    route: str
+    parts: dict[int, Any]
+
+    def explain(
+        self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
+        comm: CommLike = None,
+    ) -> Explanation:  # fmt: skip
+        """What each feature adds to the model's answer, by Shapley values; a collective call.
+
+        Parameters
+        ----------
+        X : array-like or CSR, shape (n_local, d)
+            This rank's rows. Not changed.
+        background : array-like or CSR, shape (b, d), or "absent", optional
+            Rows over which the answer without a feature is averaged, the same on all ranks; by default up to 100 of all
+            ranks' rows, drawn with a fixed seed. "absent": the kernel's factor of a feature that is absent is 1.
+        groups : sequence of sequences of int or str, optional
+            Numbers or names of features that enter together, such as the columns of one category.
+        comm : mpi4py communicator, Communicator or None
+            As for `predict`.
+
+        Returns
+        -------
+        Explanation
+            For a regression and an SVM of two classes, one output: the prediction, or the decision. Otherwise one per
+            target or class of a ridge regression, and one per pair of classes of an SVM, positive for the first.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the kernel is no product over the features (gaussian and l1 are), the metric is full, or wrong
+            rows or groups.
+
+        Notes
+        -----
+        Exact, see :mod:`cacore.explain.shapley`: about 3 b m d^2 flops per row for a model of m support vectors. The
+        communication is that of a prediction with d + 1 answers.
+        """
+        with self._ranks(comm, "explain") as ranks, ranks.phase("predict"):
+            with ranks.agreed():
+                if self.route == "oracle":
+                    raise InputError(f"{self.method} is an oracle: it needs the true targets and cannot predict")
+                held = [self.expansion(part) for part in self.parts]
+                players = _players(self, [*held, *self.everywhere()], groups)
+            Z = self._received(X, ranks)
+            game = Game(_baselines(self, Z, background, ranks), players.of)
+            shape = len(players.names) + 1, len(self.outputs())
+
+            def answer(part: int, rows: Rows) -> NDArray[np.float64]:
+                return answered(self.expansion(part), rows, game)
+
+            found = self._answered(Z, ranks, shape, answer)
+            for f in self.everywhere():
+                found += answered(f, Z, game)
+        return outcome(found, X, players, self.outputs(), self.single_output())
+
+    def expansion(self, part: int) -> Expansion:
+        """The function that one of this rank's parts is, with the outputs of :meth:`explain`."""
+        raise NotImplementedError
+
+    def everywhere(self) -> list[Expansion]:
+        """Functions that every rank holds, and that are added to the parts' answers."""
+        return []
+
+    def single_output(self) -> bool:
+        """True if there is a single output without an axis of its own."""
+        return len(self.outputs()) == 1
+
+    def _ranks(self, comm: CommLike, call: str) -> AbstractContextManager[Communicator]:
+        raise NotImplementedError
+
+    def _received(self, X: Rows, comm: Communicator) -> Rows:
+        raise NotImplementedError
+
+    def _answered(
+        self, Z: Rows, comm: Communicator, shape: tuple[int, ...], answer: Callable[[int, Rows], NDArray[Any]]
+    ) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+
+def explained_alone(
+    model: Whole, f: Expansion, X: RowsLike, background: RowsLike | str | None, groups: Groups | None
+) -> Explanation:
+    """Shapley values of rows by a model that this rank holds, and that is this function of standardised rows."""
+    players = _players(model, [f], groups)
+    Z = rows_to_predict(X, model.dtype, model.n_features, model.standardizer, model.source)
+    game = Game(_baselines(model, Z, background, Communicator()), players.of)
+    return outcome(answered(f, Z, game), X, players, model.outputs(), len(model.outputs()) == 1)
+
+
+def _players(model: Whole, functions: list[Expansion], groups: Groups | None) -> Players:
+    """The players, once the model has Shapley values in closed form."""
+    require_columns(model.standardizer)
+    for f in functions:
+        require_factors(f.kernel)
+    names = Columns.of_source(model.source).features or tuple(f"x{j}" for j in range(model.n_features))
+    return Players.grouped(groups, names)
+
+
+def _baselines(
+    model: Whole, Z: Rows, background: RowsLike | str | None, comm: Communicator
+) -> NDArray[np.float64] | None:
+    """Standardised rows of the background, the same on all ranks, or None; collective."""
+    if background is None:
+        with comm.uncounted():
+            first, n = comm.offset(Z.shape[0])
+        chosen = Shuffle(max(n, 1), 0).row(np.arange(min(SAMPLE, n)))
+        here = np.sort(chosen[(chosen >= first) & (chosen < first + Z.shape[0])]) - first
+        return np.asarray(dense(gather_rows(Z[here], comm)), np.float64)
+    if isinstance(background, str):
+        with comm.agreed():
+            if background != ABSENT:
+                raise InputError(f"background = {background!r}: give rows, or {ABSENT!r}")
+        return None
+    with comm.agreed():
+        rows = rows_to_predict(background, model.dtype, model.n_features, model.standardizer, model.source)
+        if not rows.shape[0]:
+            raise InputError("background: there are no rows; give one at least")
+        found = np.ascontiguousarray(dense(rows), np.float64)
+    with comm.uncounted():
+        require_same({"background": found}, comm)
+    return found

@@ -1,0 +1,198 @@
+"""Shapley values against all coalitions, and their sums against the models' answers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.data import as_csr
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.explain.expansion import Expansion
+from cacore.explain.shapley import Game, values
+from cacore.kernels import Kernel
+from cacore.probability.left_out import pairs_of
+from cakernels import (
+    BKRR2,
+    CASVC,
+    CASVR,
+    DKRR,
+    SMOSVC,
+    SMOSVR,
+    AsyGCDSVC,
+    BKRR2Classifier,
+    SMOOneClassSVM,
+    TwoLevelKRR,
+)
+from cakernels.blend import Blend
+from partition.routing import nearest
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(160, 4))
+Z = RNG.normal(size=(7, 4))
+y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+two, five = y > 0, np.digitize(y, [-1.0, -0.3, 0.3, 1.0])
+
+
+def by_coalitions(f, Z, game):
+    """Shapley's formula: the mean gain over all orders in which players enter."""
+    g = game.players
+    out = np.zeros((len(Z), g, len(f.b)))
+    for r, b in itertools.product(range(len(Z)), game.baselines):
+        worth = {}
+        for coalition in itertools.product((False, True), repeat=g):
+            row = np.where(np.array(coalition)[game.player], Z[r], b)
+            worth[coalition] = f.at(row[None])[0]
+        for coalition, j in itertools.product(worth, range(g)):
+            if not coalition[j]:
+                size, larger = sum(coalition), (*coalition[:j], True, *coalition[j + 1 :])
+                share = math.factorial(size) * math.factorial(g - size - 1) / math.factorial(g)
+                out[r, j] += share * (worth[larger] - worth[coalition]) / len(game.baselines)
+    return out
+
+
+@pytest.mark.parametrize(("kind", "d"), [("gaussian", 12), ("l1", 5), ("gaussian", 1)])
+def test_as_all_coalitions(kind, d):
+    """Also for features that enter together."""
+    rng = np.random.default_rng(1)
+    f = Expansion(rng.normal(size=(30, d)), rng.normal(size=(30, 2)), np.ones(2), Kernel(kind, gamma=0.3))
+    player = np.arange(d) if d != 5 else np.array([0, 1, 0, 2, 3])
+    game = Game(rng.normal(size=(1 if d == 12 else 3, d)), player)
+    rows = rng.normal(size=(2, d))
+    np.testing.assert_allclose(values(f, rows, game), by_coalitions(f, rows, game), rtol=0, atol=1e-12)
+
+
+def test_absent_features():
+    """A factor of 1 for what is absent: a coalition's worth is the expansion over its features alone."""
+    f = Expansion(X[:30], RNG.normal(size=(30, 1)), np.zeros(1), Kernel("gaussian", gamma=0.3))
+    found = values(f, Z, Game(None, np.arange(4)))
+
+    def worth(features):
+        chosen = list(features)
+        return Expansion(X[:30, chosen], f.weights, f.b, f.kernel).at(Z[:, chosen]) if chosen else f.weights.sum(0)
+
+    alone = np.zeros(found.shape)
+    for j, size in itertools.product(range(4), range(4)):
+        for rest in itertools.combinations([k for k in range(4) if k != j], size):
+            share = math.factorial(size) * math.factorial(3 - size) / math.factorial(4)
+            alone[:, j] += share * (worth(sorted((*rest, j))) - worth(rest))
+    np.testing.assert_allclose(found, alone, rtol=0, atol=1e-12)
+
+
+def test_many_features():
+    """Fewer nodes than the exact rule, whose values are the same to rounding; factors that are 0 divide nothing."""
+    rng = np.random.default_rng(2)
+    f = Expansion(rng.normal(size=(60, 150)), rng.normal(size=(60, 1)), np.zeros(1), Kernel("gaussian", gamma=0.01))
+    rows, game = rng.normal(size=(3, 150)), Game(rng.normal(size=(2, 150)), np.arange(150))
+    rows[0, 0] = 1e6
+    found = values(f, rows, game)
+    np.testing.assert_allclose(found.sum(1), f.at(rows) - game.base(f), rtol=0, atol=1e-13)
+    assert np.abs(found[0, 0]).max() > 0
+
+
+MODELS = {
+    "SVC": (SMOSVC(C=3, gamma=0.3), two),
+    "SVC, five classes": (SMOSVC(C=3, gamma=0.3), five),
+    "SVR": (SMOSVR(C=3, gamma=0.3), y),
+    "one class": (SMOOneClassSVM(gamma=0.3), None),
+    "parts, nearest": (CASVC(n_parts=3, C=3, gamma=0.3), two),
+    "parts, five classes": (CASVC(n_parts=3, C=3, gamma=0.3, route="nearest"), five),
+    "parts, soft": (CASVC(n_parts=3, C=3, gamma=0.3, route="soft"), two),
+    "parts, all": (CASVR(n_parts=3, C=3, gamma=0.3, partitioner="random", route="all"), y),
+    "ridge": (DKRR(sigma=2.0, lam=1e-3), np.column_stack([y, y**2])),
+    "ridge, soft": (BKRR2(3, sigma=2.0, lam=1e-3, route="soft", kernel="l1", n_divisions=2), y),
+    "ridge, classes": (BKRR2Classifier(3, sigma=2.0, lam=1e-3), five),
+    "ridge, lengths": (BKRR2(2, sigma=2.0, lam=1e-3, metric="lengths", metric_rounds=1), y),
+    "two levels": (TwoLevelKRR(3, sigma=2.0, lam=1e-3, centers=20), y),
+    "Asy-GCD": (AsyGCDSVC(C=3, gamma=0.3), five),
+}
+
+
+def answers(estimator, rows):
+    """What is explained: numbers that add up over support vectors."""
+    model = estimator.model_
+    if isinstance(estimator, AsyGCDSVC):
+        return model.decisions(rows)
+    if getattr(model, "classes", None) is None or model.family == "krr":
+        return model.predict(rows) if model.family == "krr" else model.decision_function(rows)
+    if len(model.classes) == 2:
+        return estimator.decision_function(rows)
+    if model.route == "sum":
+        return model.pair_decisions(rows)
+    seen = model._received(rows, Communicator())
+    found = np.zeros((rows.shape[0], 10))
+    for i, part in enumerate(nearest(seen, model.centers)):
+        one = model.parts[part]
+        found[i, pairs_of(one.classes, 5)] = one.pairs(seen[i : i + 1], model.kernel)[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "csr"), [(name, csr) for name in MODELS for csr in (False, True) if not (csr and "lengths" in name)]
+)  # which are for dense rows
+def test_sums(name, csr):
+    """The values of a row, and its base, add up to the model's answer."""
+    estimator, target = MODELS[name]
+    rows, new = as_csr(X, csr), as_csr(Z, csr)
+    model = estimator.fit(rows) if target is None else estimator.fit(rows, target)
+    found = model.explain(new, rows[:5])
+    total = found.values.sum(axis=1) + found.base
+    np.testing.assert_allclose(total, answers(model, new), rtol=0, atol=1e-12 * max(1, np.abs(total).max()))
+    assert found.values.shape == (7, 4, *total.shape[1:])
+    assert (total.ndim == 1 and len(found.outputs) == 1) or len(found.outputs) == total.shape[1]
+    np.testing.assert_array_equal(found.data, Z)
+
+
+def test_blend():
+    first, second = DKRR(sigma=2.0, lam=1e-3).fit(X, y), SMOSVR(C=3, gamma=0.3).fit(X, y)
+    blend = Blend(members=[first.model_, second.model_], weights=np.array([0.25, 0.75]))
+    found = blend.explain(Z, X[:5])
+    np.testing.assert_allclose(found.values.sum(axis=1) + found.base, blend.predict(Z), rtol=0, atol=1e-12)
+
+
+def test_names_groups_and_backgrounds():
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    model = SMOSVC(C=3, gamma=0.3).fit(frame, np.where(two, "yes", "no"))
+    found = model.explain(frame[:7], groups=[["d", "b"]])
+    assert (found.players, found.members, found.outputs) == (("a", "b+d", "c"), ((0,), (1, 3), (2,)), ("yes",))
+    np.testing.assert_array_equal(found.values, model.explain(frame[:7], groups=[[3, 1]]).values)
+    np.testing.assert_allclose(found.importances(), np.abs(found.values).mean(axis=0))
+    np.testing.assert_array_equal(found.base, model.explain(frame[:7], frame[:7], [["d", "b"]]).base)
+    absent = model.explain(frame[:7], "absent")
+    np.testing.assert_allclose(
+        absent.values.sum(axis=1) + absent.base, model.decision_function(frame[:7]), rtol=0, atol=1e-12
+    )
+
+
+WRONG = [
+    ({"kernel": "laplacian"}, {}, "kernel is laplacian: use sklearn.inspection.permutation_importance"),
+    ({"kernel": lambda A, B: A @ B.T, "sigma": None}, {}, "need a kernel that is a product over the features"),
+    ({}, {"background": "mean"}, "background = 'mean': give rows, or 'absent'"),
+    ({}, {"background": X[:, :3]}, "3 features in the rows to predict, 4 in the model"),
+    ({}, {"background": X[:0]}, "background: there are no rows"),
+    ({}, {"groups": [["e"]]}, "groups: there is no feature 'e'; there are x0, x1, x2, x3"),
+    ({}, {"groups": [[4]]}, "there is no feature 4; they are numbered from 0 to 3"),
+    ({}, {"groups": [[0, 1], [1]]}, "feature x1 is in groups 0 and 1; give it one"),
+    ({}, {"groups": [[]]}, "group 0 has no features"),
+    ({}, {"groups": [[0.5]]}, "0.5 is neither the number nor the name of a feature"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "asked", "message"), WRONG, ids=[one[2][:40] for one in WRONG])
+def test_refused(parameters, asked, message):
+    model = BKRR2(2, **{"sigma": 2.0, "lam": 1e-3, **parameters}).fit(X, y)
+    with pytest.raises(InputError) as caught:
+        model.explain(Z, **asked)
+    assert message in str(caught.value)
+
+
+def test_a_full_metric_is_refused():
+    model = BKRR2(2, sigma=2.0, lam=1e-3).fit(X, y).model_
+    model.standardizer = replace(model.standardizer, root=np.eye(4))
+    with pytest.raises(InputError, match="this one is full: train with metric diagonal or lengths"):
+        model.explain(Z)
