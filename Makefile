@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test test-quick check docs coverage fuzz sanitize bench test-mpi test-slurm test-oldest readme clean
+.PHONY: demo test test-quick check docs coverage fuzz sanitize bench test-mpi test-slurm test-sklearn test-oldest readme clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -77,11 +77,21 @@ test-mpi: $(VENV)/.mpi
 readme: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_README=1 $(BIN)/python -m pytest tests/test_readme.py
 
+# scikit-learn's own tests of what the drop-in takes over, patched, with SEEDS for those that have random data.
+SEEDS ?= 0-4
+SKLEARN_TESTS := svm.tests.test_svm svm.tests.test_sparse tests.test_kernel_ridge tests.test_multiclass tests.test_calibration
+ON_SKLEARN := SKLEARN_TESTS_GLOBAL_RANDOM_SEED=$(SEEDS) python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
+	-p cakernels.sklearn_plugin --cakernels-exceptions tests/sklearn_exceptions.txt --pyargs $(SKLEARN_TESTS:%=sklearn.%)
+
+test-sklearn: $(VENV)/.test
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(ON_SKLEARN)
+
 # The lower bounds of pyproject.toml, really tried.
 test-oldest:
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install -qq -e '.[mpi,scalapack,plot,test]' -c tests/oldest.txt
 	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/python -m pytest
+	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" $(ON_SKLEARN)
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)

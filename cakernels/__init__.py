@@ -1,4 +1,4 @@
-"""The front door: every estimator under one name, a search that chooses among them, and their export to ONNX."""
+"""The front door: every estimator, a search that chooses a model by itself, a drop-in for scikit-learn, ONNX."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cacore import __version__
 if TYPE_CHECKING:
     from asygcd import AsyGCDSVC
     from cakernels.auto import AutoKernelClassifier, AutoKernelRegressor
+    from cakernels.dropin import patch_sklearn, unpatch_sklearn
     from cakernels.onnx.export import to_onnx
     from cakrr import (
         BKRR,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from partition import FCFS, BalancedKMeans, KBalance, KMeans, RandomPartition
 
 _PACKAGES = ("cakrr", "casvm", "asygcd", "partition")
+_DROP_IN = ("patch_sklearn", "unpatch_sklearn")
 
 __all__ = [
     "BKRR",
@@ -81,12 +83,16 @@ __all__ = [
     "TwoLevelKRR",
     "TwoLevelKRRClassifier",
     "__version__",
+    "patch_sklearn",
     "to_onnx",
+    "unpatch_sklearn",
 ]
 
 
 def __getattr__(name: str) -> object:
     # Loaded on first use: a command starts on many ranks at once, and needs one family.
+    if name in _DROP_IN:
+        return getattr(import_module("cakernels.dropin"), name)
     if name in __all__:
         own = "cakernels.onnx.export" if name == "to_onnx" else "cakernels.auto"
         home = next((one for one in _PACKAGES if name in import_module(one).__all__), own)

@@ -58,6 +58,7 @@ def test_generated_files(name, tmp_path, monkeypatch):
 
 RUNS = {
     "svm-engine": ["--only", "ijcnn1", "--rounds", "1", "--rivals", "ours", "libsvm"],
+    "dropin": ["--only", "one-class", "--rows", "200", "--rounds", "1"],
     "svr-engine": ["--only", "mg_scale", "--rows", "300"],
     "svm-methods": ["--only", "ijcnn1", "--ranks", "2", "--methods", "casvm"],
     "svm-search": ["--only", "ijcnn1", "--settings", "2", "--no-liquidsvm"],

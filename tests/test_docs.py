@@ -111,7 +111,13 @@ def blocks(page, kinds):
     return re.findall(rf"^```({kinds})\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-@each([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "onnx.md"])
+@each(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "onnx", "dropin")),
+    ]
+)
 def test_examples_run(page, tmp_path):
     """A reader who goes through the page: what a block has defined or written is there in the next one."""
     lines = ["import subprocess"] + ([ROWS] if page.name == "CONTRIBUTING.md" else [])  # the others bring their own

@@ -17,7 +17,7 @@ from cacore.kernels.columns import Layout
 from cacore.limits import Limits
 from cacore.machine import threads
 from casvm.solver import active_set, kernel_rows, row_cache, smo
-from casvm.solver.gram import GivenMatrix
+from casvm.solver.gram import gram_of
 from casvm.solver.kernel_rows import TOUCH, KernelRows
 from casvm.solver.pair import padded
 
@@ -325,7 +325,7 @@ def test_precomputed_equals_kernel_rows(n, dtype, order, eager):
     given = np.array(K, dtype, order=order)
     before = given.copy()
     given.flags.writeable = False
-    got = solve(GivenMatrix(given), y, np.full(n, C), LIMITS)
+    got = solve(gram_of(given, None, C, LIMITS.tol, PLENTY), y, np.full(n, C), LIMITS)
     other = solve(KernelRows(X, kernel, "float64", PLENTY), y, np.full(n, C), LIMITS)
     assert got.converged
     assert np.array_equal(given, before)

@@ -12,7 +12,7 @@ from helpers.smo import HARD, LIMITS, PLENTY, check, many, reference, solve
 from cacore.errors import InputError
 from cacore.limits import Limits
 from casvm.solver import kernel_rows, smo
-from casvm.solver.gram import GivenMatrix
+from casvm.solver.gram import gram_of
 from casvm.solver.kernel_rows import KernelRows
 
 SMALL_SET = 128  # instead of 2048
@@ -80,7 +80,7 @@ def test_from_anywhere(n, seed, small_set):
 def test_a_start_that_is_not_feasible(start, message):
     y = np.array([1.0, -1.0, 1.0, -1.0])
     with pytest.raises(InputError, match=f"the start: .*{message}"):
-        solve(GivenMatrix(np.eye(4)), y, np.ones(4), start=np.array(start))
+        solve(gram_of(np.eye(4), None, 1.0, LIMITS.tol, PLENTY), y, np.ones(4), start=np.array(start))
 
 
 # -- when to stop ------------------------------------------------------------------------------

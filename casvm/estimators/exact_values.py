@@ -15,7 +15,7 @@ from cacore.checks import at_least_zero, positive
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.dataset import Samples
-from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets, power_of_two
+from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -26,8 +26,7 @@ from casvm.estimators.one_process import OneProcess, Setting, expose_search, one
 from casvm.model.svr import PARAMETERS, PartSVR, SVRModel
 from casvm.search.regression import search
 from casvm.solver.nu import solve_regression
-from casvm.solver.smo import solve_part
-from casvm.solver.units import Unit
+from casvm.solver.smo import solve_one_class, solve_part
 from casvm.tasks.values import Problem, deviation
 from casvm.value_options import SCALE, SCALED, UNSEARCHED, ValueOptions, nu_share
 
@@ -316,11 +315,9 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
     def _solve(
         self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
     ) -> Solution:  # fmt: skip
-        # The tolerance belongs to weights near 1; tiny ones would end before the first step.
-        unit, limits = Unit(power_of_two(float(weights.max()))), setting.limits
-        dual = Dual.one_class(weights / unit.size, params["nu"])
-        solution = solve_part(X, setting.kernel, dual, limits, setting.cache_bytes, unit.watch(setting.watch))
-        return unit.solution(solution, limits.tol * unit.size)
+        return solve_one_class(
+            X, setting.kernel, weights, params["nu"], setting.limits, setting.cache_bytes, setting.watch
+        )
 
     @property
     def offset_(self) -> float:

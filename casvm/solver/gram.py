@@ -1,4 +1,4 @@
-"""Interface of the kernel matrices that SMO uses, their factory, and a matrix computed by the caller.
+"""Interface of the kernel matrices that SMO uses, and their factory.
 
 Kernel values from another device need one new module: a class with these methods, and a function that passes it to
 :func:`casvm.solver.smo.solve`, registered as a solver (:mod:`cacore.svm.solvers`).
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
-from cacore.machine.threads import blocks
+from cacore.kernels.given import Precomputed, given_kernel, numbered
 from cacore.svm.problem import precision
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.pair import Index, Vector, padded
+from casvm.solver.pair import Index, Vector
 from casvm.solver.row_cache import RowTable
 
 _SAMPLE = 1000  # rows from which the precision is chosen
@@ -93,61 +93,7 @@ def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, ca
     largest_bound, tol : float
         Bound of |beta| and tolerance of the solver, which decide whether single precision suffices.
     """
-    if kernel is None:
-        return GivenMatrix(np.asarray(X))
+    if kernel is None:  # rows copied over the active columns are read much faster than the matrix itself
+        X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
     dtype = precision(X.shape[0], X[:: max(1, X.shape[0] // _SAMPLE)], kernel, largest_bound, tol)
     return KernelRows(X, kernel, dtype, cache_bytes)
-
-
-class GivenMatrix:
-    """A kernel matrix computed by the caller: ``K``, shape (n, n), not changed."""
-
-    def __init__(self, K: NDArray[np.floating]) -> None:
-        self.K, self.n, self.price = K, len(K), 1.0
-        self.rows_computed = self.values_computed = self.values_read = 0
-        self.active = np.arange(self.n)
-
-    def square(self, rows: Index) -> NDArray[np.floating]:
-        """See :class:`KernelMatrix`."""
-        K = np.zeros((padded(len(rows)),) * 2, self.K.dtype)
-        K[: len(rows), : len(rows)] = self.K[np.ix_(rows, rows)]
-        return K
-
-    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        """See :class:`KernelMatrix`."""
-        v -= self.outside(rows, change, self.active)
-
-    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
-        """See :class:`KernelMatrix`."""
-        self.values_read += len(rows) * len(columns)
-        total = np.zeros(len(columns))
-        for lo, hi in blocks(len(rows), 64):
-            total += change[lo:hi] @ self.K[np.ix_(rows[lo:hi], columns)]
-        return total
-
-    def restrict(self, kept: Index) -> None:
-        """See :class:`KernelMatrix`."""
-        self.active = self.active[kept]
-
-    def copies(self, columns: int) -> bool:
-        """See :class:`KernelMatrix`; nothing is kept."""
-        return False
-
-    def activate(self, rows: Index) -> None:
-        """See :class:`KernelMatrix`."""
-        self.active = rows
-
-    def quadratic(self, rows: Index, beta: Vector) -> float:
-        """See :class:`KernelMatrix`."""
-        return float(self.outside(rows, beta, rows) @ beta)
-
-    def diagonal(self) -> Vector:
-        """See :class:`KernelMatrix`."""
-        return np.diagonal(self.K)[self.active].astype(np.float64)
-
-    def fetch(self, rows: Index) -> None:
-        """See :class:`KernelMatrix`; nothing is kept."""
-
-    def table(self) -> RowTable:
-        """See :class:`KernelMatrix`."""
-        return RowTable(self.K[:0], np.full(len(self.active), -1), np.zeros(0, np.int64), 0)

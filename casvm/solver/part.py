@@ -69,7 +69,9 @@ def fit_part(
         chosen = np.sort(np.concatenate([members[i], members[j]]))
         y = np.where(codes[chosen] == classes[i], 1.0, -1.0)
         if kernel is None:
-            some = np.ascontiguousarray(np.asarray(X)[np.ix_(chosen, rows[chosen])])
+            given = np.asarray(X)
+            whole = np.array_equal(np.arange(given.shape[1]), rows[chosen]) and len(chosen) == len(given)
+            some = given if whole else given[np.ix_(chosen, rows[chosen])]
         else:
             some = X if len(chosen) == X.shape[0] else X[chosen]
         alpha = None

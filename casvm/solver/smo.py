@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, power_of_two
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
@@ -43,6 +43,29 @@ def solve_part(
     if solution is None:
         solution = solve(gram_of(X, kernel, dual.largest_bound, limits.tol, cache_bytes), dual, limits, watch)
     return unit.solution(solution, tol)
+
+
+def solve_one_class(
+    X: Rows, kernel: Kernel | None, weights: Vector, nu: float, limits: Limits, cache_bytes: int,
+    watch: Callable[[Progress], None] | None = None,
+) -> Solution:  # fmt: skip
+    """Solve the one-class SVM.
+
+    Parameters
+    ----------
+    X, kernel, limits, cache_bytes, watch
+        See :class:`cacore.svm.dual.PartSolver`.
+    weights, nu
+        See :meth:`cacore.svm.dual.Dual.one_class`; all weights are above 0.
+
+    Notes
+    -----
+    The tolerance belongs to weights near 1, so that tiny ones do not end before the first step.
+    """
+    unit = Unit(power_of_two(float(weights.max())))
+    dual = Dual.one_class(weights / unit.size, nu)
+    solution = solve_part(X, kernel, dual, limits, cache_bytes, unit.watch(watch))
+    return unit.solution(solution, limits.tol * unit.size)
 
 
 def solve(

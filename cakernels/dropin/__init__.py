@@ -1,0 +1,74 @@
+"""The drop-in: scikit-learn's own classes, trained by this package's solvers.
+
+=====================  ============================================================================================
+`seams`                the places in scikit-learn that are replaced
+`libsvm`, `ridge`      the replacements: stand-ins for LIBSVM, and for the kernel values and the solver of KernelRidge
+`problem`              LIBSVM's problems and models, as arrays and numbers
+`train`, `decide`      the exact solver and the kernel expansions on them
+`gram`, `system`       kernel values and Cholesky factors of KernelRidge
+`ledger`               calls that were taken over or handed back, and why
+`workers`              joblib's worker processes
+=====================  ============================================================================================
+
+Nothing else of scikit-learn changes: estimators keep their class, parameters, attributes, messages and pickles.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+
+from cakernels.dropin import workers
+from cakernels.dropin.ledger import Ledger
+from cakernels.dropin.seams import Seams
+
+__all__ = ["CLASSES", "Ledger", "counts", "patch_sklearn", "unpatch_sklearn"]
+
+CLASSES = {
+    "sklearn.svm": ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"),
+    "sklearn.kernel_ridge": ("KernelRidge",),
+}
+
+_in_place: Seams | None = None  # scikit-learn is patched for the whole process, or it is not
+
+
+def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
+    """Let this package train scikit-learn's SVC, NuSVC, SVR, NuSVR, OneClassSVM and KernelRidge.
+
+    The classes stay scikit-learn's own. It does not matter if they were imported, or objects made of them, before.
+    Processes that joblib starts later are patched as well.
+
+    Parameters
+    ----------
+    verbose : bool
+        Print a line to stderr the first time that a kind of call is taken over, or left to scikit-learn for a reason.
+    everything : bool
+        Take over small problems, too, where scikit-learn's own code is as fast or faster; for tests.
+    """
+    global _in_place
+    unpatch_sklearn()
+    _in_place = Seams(Ledger(verbose, everything))
+    workers.call_first(_classes(), patch_sklearn, False, everything)
+    if _in_place.missing:
+        import sklearn
+
+        names = ", ".join(_in_place.missing)
+        warnings.warn(f"scikit-learn {sklearn.__version__} has no {names}: its own code is used there", stacklevel=2)
+
+
+def unpatch_sklearn() -> None:
+    """Undo :func:`patch_sklearn`; models that were fitted meanwhile stay as they are."""
+    global _in_place
+    if _in_place is not None:
+        _in_place.restore()
+        workers.call_first(_classes(), unpatch_sklearn)  # they may be older than this call, and patched
+    _in_place = None
+
+
+def counts() -> Ledger | None:
+    """Counts of the calls taken over and handed back since :func:`patch_sklearn`; None if it was not called."""
+    return None if _in_place is None else _in_place.ledger
+
+
+def _classes() -> tuple[type, ...]:
+    return tuple(getattr(import_module(module), name) for module, names in CLASSES.items() for name in names)

@@ -1,0 +1,121 @@
+"""Counts of the calls that the drop-in takes over, and of those that it leaves to scikit-learn, with reasons."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from cacore.errors import InputError
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("cakernels.dropin")
+
+_NUMBA = "numba"  # most of what is loaded with the first problem
+_LOADING = 0.8  # processor seconds of scikit-learn's code that are worth loading ours, which takes as many
+
+
+class UnsuitedError(Exception):
+    """A call that scikit-learn's own code answers better or alone; ``str(error)`` is the reason."""
+
+
+class Ledger:
+    """Decides between this package and scikit-learn call by call, and counts both.
+
+    Parameters
+    ----------
+    verbose : bool
+        Print a line to stderr the first time that a kind of call is taken over, or handed back for a reason.
+    everything : bool
+        True if calls are taken over, too, that scikit-learn answers better.
+
+    Attributes
+    ----------
+    taken : Counter of str
+        Number of calls taken over, by kind, such as "SVC.fit".
+    handed_back : Counter of (str, str)
+        Number of calls left to scikit-learn, by kind and reason.
+    errors : Counter of (str, str)
+        Those among them whose reason is an unexpected error of this package, by kind and message.
+    """
+
+    def __init__(self, verbose: bool = False, everything: bool = False) -> None:
+        self.verbose, self.everything = verbose, everything
+        self.taken: Counter[str] = Counter()
+        self.handed_back: Counter[tuple[str, str]] = Counter()
+        self.errors: Counter[tuple[str, str]] = Counter()
+        self._guard = threading.Lock()
+        self._seconds = 0.0
+
+    def call(self, kind: str, ours: Callable[[], T], theirs: Callable[[], T]) -> T:
+        """Result of `ours`, or of `theirs` if ours is unsuited, refuses the input or fails."""
+        try:
+            result = ours()
+        except (UnsuitedError, InputError) as error:
+            self._hand_back(kind, str(error))
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            self._hand_back(kind, f"an error of cakernels ({message})")
+            self._fail(kind, message)
+        else:
+            self._take(kind)
+            return result
+        return theirs()
+
+    def small(self, size: int, least: int, what: str) -> None:
+        """Raise UnsuitedError if `size` is below `least`, where this package is not faster."""
+        self.better_there(size < least, f"too small to gain: fewer than {least:,} {what}")
+
+    def better_there(self, condition: bool, reason: str) -> None:
+        """Raise UnsuitedError for a call that this package could take over, but should not."""
+        if condition and not self.everything:
+            raise UnsuitedError(reason)
+
+    def worth_loading(self, seconds: float) -> None:
+        """Raise UnsuitedError while the solvers are not loaded and the calls so far are worth less than loading them.
+
+        Parameters
+        ----------
+        seconds : float
+            Estimate of the processor seconds that scikit-learn takes for this call. It depends on sizes alone, so that
+            a program that is run again gets the same numbers.
+        """
+        if self.everything or _NUMBA in sys.modules:
+            return
+        with self._guard:
+            self._seconds += seconds
+            if self._seconds < _LOADING:
+                raise UnsuitedError("too little so far to be worth loading cakernels")
+
+    def _take(self, kind: str) -> None:
+        with self._guard:
+            self.taken[kind] += 1
+            first = self.taken[kind] == 1
+        self._say(first, f"{kind}: taken over")
+
+    def _hand_back(self, kind: str, reason: str) -> None:
+        with self._guard:
+            self.handed_back[kind, reason] += 1
+            first = self.handed_back[kind, reason] == 1
+        self._say(first, f"{kind}: left to scikit-learn ({reason})")
+
+    def _fail(self, kind: str, message: str) -> None:
+        with self._guard:
+            self.errors[kind, message] += 1
+            first = self.errors[kind, message] == 1
+        if first:
+            _LOG.warning("%s failed in cakernels, and scikit-learn's own code goes on: %s", kind, message)
+
+    def _say(self, first: bool, line: str) -> None:
+        if self.verbose and first:
+            print(f"cakernels: {line}", file=sys.stderr)
+
+    def lines(self) -> list[str]:
+        """The counts, one line per kind of call and reason."""
+        taken = [f"{kind}: {count:,} taken over" for kind, count in sorted(self.taken.items())]
+        back = [f"{kind}: {n:,} left to scikit-learn ({why})" for (kind, why), n in sorted(self.handed_back.items())]
+        return taken + back

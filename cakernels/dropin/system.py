@@ -1,0 +1,111 @@
+"""The system of kernel ridge regression as scikit-learn states it, solved in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from cacore.linalg import lapack
+from cacore.machine.threads import blocks
+from cakernels.dropin.ledger import UnsuitedError
+
+Array = NDArray[np.floating]
+
+_ROWS = 256  # rows changed together
+
+
+class System:
+    """``(K + alpha I) c = y`` for each target, weighted as scikit-learn does.
+
+    Parameters
+    ----------
+    K : ndarray, shape (n, n)
+        Overwritten, unless `copy`.
+    y : ndarray, shape (n, t)
+    alpha : ndarray, shape (1,) or (t,)
+    sample_weight : float, ndarray of shape (n,), or None
+    copy : bool
+    """
+
+    def __init__(self, K: Any, y: Any, alpha: Any, sample_weight: Any, copy: bool) -> None:
+        self.K, self.y, self.alpha, self.copy = K, y, np.atleast_1d(alpha), copy
+        self.weights = sample_weight
+        self.root: Array | None = None  # root of the weights, once K and y are multiplied by it
+
+    def solve(self) -> Array:
+        """Coefficients by Cholesky, shape (n, t).
+
+        n^3/3 flops per different alpha, in the lower triangle of K; the upper one keeps K. No further n x n memory, if
+        y has the type of K.
+
+        Raises
+        ------
+        UnsuitedError
+            For types that LAPACK does not have, and for a matrix that is singular to rounding; :meth:`solve_there` has
+            the warnings that belong to it.
+        """
+        n, t = self.y.shape
+        dtype = np.result_type(self.K.dtype, self.y.dtype, np.float32)
+        if dtype not in (np.float32, np.float64):
+            raise UnsuitedError(f"numbers of type {dtype}")
+        if len(self.alpha) not in (1, t):
+            raise UnsuitedError(f"{len(self.alpha)} alphas for {t} targets")
+        kept = self.K.dtype if (self.alpha != self.alpha[0]).any() else dtype  # as scikit-learn returns them
+        self.K = np.array(self.K, dtype, order="C") if self.copy else np.ascontiguousarray(self.K, dtype)
+        self.copy = False
+        self._weight()
+        diagonal, found = self.K.diagonal().copy(), np.empty((t, n), dtype)
+        for number, value in enumerate(np.unique(self.alpha)):
+            if number:
+                self._restore(diagonal)
+            targets = np.flatnonzero(np.broadcast_to(self.alpha, t) == value)
+            right = np.ascontiguousarray(self.y.T[targets], dtype)
+            if not self._factored(diagonal + value, right):
+                self._restore(diagonal)
+                raise UnsuitedError("the matrix is singular to rounding")
+            found[targets] = right
+        return np.ascontiguousarray((found if self.root is None else found * self.root).T, kept)
+
+    def solve_there(self, original: Callable[..., Any]) -> Any:
+        """Coefficients by scikit-learn's function, from here on."""
+        if self.root is None:
+            return original(self.K, self.y, self.alpha, self.weights, self.copy)
+        return original(self.K, self.y, self.alpha) * self.root[:, None]
+
+    def _weight(self) -> None:
+        """Multiply K and y by the roots of the weights."""
+        if not isinstance(self.weights, np.ndarray) and self.weights in (1.0, None):
+            return
+        n = len(self.K)
+        root = np.broadcast_to(np.sqrt(np.atleast_1d(self.weights)), n)
+        for lo, hi in blocks(n, _ROWS):
+            self.K[lo:hi] *= np.outer(root[lo:hi], root)
+        self.y, self.root = self.y * root[:, None], root
+
+    def _factored(self, diagonal: Array, right: Array) -> bool:
+        """Solve in place for the rows `right`; False if the matrix is not positive definite, or nearly singular."""
+        K = self.K
+        np.fill_diagonal(K, diagonal)
+        norm = max(float(np.abs(K[lo:hi]).sum(axis=1).max()) for lo, hi in blocks(len(K), _ROWS))
+        if lapack.cholesky(K):
+            return False
+        (condition,) = scipy.linalg.get_lapack_funcs(("pocon",), (K,))
+        # LAPACK stores by columns: its upper triangle is the lower one here. K.T is not copied.
+        reciprocal, info = condition(K.T, norm, uplo="U")
+        if info or not reciprocal >= np.finfo(K.dtype).eps:
+            return False
+        lapack.cholesky_solve(K, right)
+        return bool(np.isfinite(right).all())
+
+    def _restore(self, diagonal: Array) -> None:
+        """Write the upper triangle to the lower one, which a factorisation has overwritten."""
+        K = self.K
+        np.fill_diagonal(K, diagonal)
+        for lo, hi in blocks(len(K), _ROWS):
+            K[hi:, lo:hi] = K[lo:hi, hi:].T
+            corner = K[lo:hi, lo:hi]
+            corner[...] = np.triu(corner) + np.triu(corner, 1).T

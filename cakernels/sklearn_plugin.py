@@ -1,0 +1,69 @@
+"""pytest plugin ``-p cakernels.sklearn_plugin``: run tests with scikit-learn patched, such as scikit-learn's own.
+
+Every problem is taken over, however small, so that the tests really test this package's solvers. The summary counts the
+calls taken over and those left to scikit-learn. Exceptions, in a file named by ``--cakernels-exceptions``, are expected
+to fail; each line of it is the end of a test's name, a colon and the reason.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cakernels.dropin import counts, patch_sklearn, unpatch_sklearn
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Add the option that names a file of exceptions."""
+    group = parser.getgroup("cakernels")
+    group.addoption("--cakernels-exceptions", metavar="FILE", help="tests expected to fail, each with its reason")
+    group.addoption("--cakernels-off", action="store_true", help="do not patch scikit-learn: for comparison")
+
+
+def pytest_configure(config: Any) -> None:
+    """Patch scikit-learn before tests are collected."""
+    if not config.getoption("--cakernels-off"):
+        patch_sklearn(everything=True)
+
+
+def pytest_unconfigure() -> None:
+    """Undo it."""
+    unpatch_sklearn()
+
+
+def exceptions(text: str) -> dict[str, str]:
+    """Reasons by the end of a test's name; empty lines and those that begin with # are skipped."""
+    lines = [line.strip() for line in text.splitlines()]
+    pairs = [line.partition(": ") for line in lines if line and not line.startswith("#")]
+    return {name: reason for name, _, reason in pairs}
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Mark the exceptions."""
+    import pytest
+
+    path = config.getoption("--cakernels-exceptions")
+    if path is None:
+        return
+    known = exceptions(Path(path).read_text())
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        for end, reason in known.items():
+            if name.endswith(end) or item.nodeid.endswith(end):
+                item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the counts of calls."""
+    found = counts()
+    if found is not None:
+        terminalreporter.section("cakernels")
+        for line in found.lines():
+            terminalreporter.write_line(line)
+
+
+def pytest_sessionfinish(session: Any, exitstatus: int) -> None:
+    """Fail the session after an error of this package, although scikit-learn's own code has gone on."""
+    found = counts()
+    if found is not None and found.errors and exitstatus == 0:
+        session.exitstatus = 1
