@@ -176,12 +176,12 @@ def test_folds():
     assert folds_to_leave_out(np.array([6000] * 10)) == 3
 
 
-@pytest.mark.parametrize("kind", ["by the solver", "in memory", "pair by pair"])
+@pytest.mark.parametrize("kind", ["by the solver", "in memory", "row by row"])
 def test_left_out_decisions(kind, monkeypatch):
     """Decisions equal those of trainings without the fold, on the pair's rows; rows of bound 0 are ignored."""
     monkeypatch.setattr(in_part, "MOST", 0 if kind == "by the solver" else 3000)
-    if kind == "pair by pair":
-        monkeypatch.setattr(in_part.Whole, "of", lambda *given: None)
+    if kind != "row by row":
+        monkeypatch.setattr(in_part.ClassRows, "of", lambda *given: None)
     monkeypatch.setattr(in_part, "LOOSE", 1e-9)
     X, y = drawn_clouds(90, k=3)
     C = np.where(np.arange(90) % 10, 2.0, 0.0)

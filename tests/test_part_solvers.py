@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.checks import near
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -46,7 +47,8 @@ def test_a_solver_of_ones_own(k, registry):
         calls.clear()
         counted, expected = (make(3, solver=name, random_state=0).fit(X, y) for name in ("counting", "smo"))
         assert len(calls) >= 3 * k * (k - 1) / 2
-        np.testing.assert_array_equal(counted.decision_function(X), expected.decision_function(X))
+        # Several classes have another default solver: equal to the tolerance, and no longer bit by bit.
+        near(counted.decision_function(X), expected.decision_function(X), 0 if k == 2 else 2e-3)
 
 
 def test_a_solver_of_ones_own_for_regression(registry):

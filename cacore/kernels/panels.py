@@ -170,7 +170,7 @@ def _shifted(X: Rows, shift: NDArray[np.floating] | None, dtype: DTypeLike) -> N
 
 
 @numba.njit(inline="always")
-def _add_norms(tile: Any, count: Any, b: Any, lo: Any, hi: Any, measure: Any) -> None:  # pragma: no cover - compiled
+def add_norms(tile: Any, count: Any, b: Any, lo: Any, hi: Any, measure: Any) -> None:  # pragma: no cover - compiled
     """Complete the sums of the measure NONZEROS to l1 distances by adding the columns' norms; no-op otherwise.
 
     `tile` holds `count` rows of sums with the columns lo to hi, whose l1 norms are ``b[lo:hi]``.
@@ -219,7 +219,7 @@ def accumulate(
                     meet_at(
                         values, columns, starts[i + r], starts[i + r + 1], data, panel * size, tile, to, measure
                     )  # fmt: skip
-            _add_norms(tile, rows, b, at, end, measure)
+            add_norms(tile, rows, b, at, end, measure)
             hand_over(tile, rows, i, at, end, a, b, kernel, coefficients, total, store, places)
 
 

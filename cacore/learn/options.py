@@ -8,7 +8,8 @@ and the report's `params` read it (:func:`add_options`, :class:`Options`, :func:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar, cast
 
@@ -78,16 +79,24 @@ def argument(name: str, text: str, convert: Convert[T]) -> T:
     return cast("T", option(None, text, convert, flag=name, metavar=name.upper()))
 
 
-def declared(options: type | Any) -> Iterator[tuple[Field[Any], Option]]:
+def declared(options: type | Any) -> tuple[tuple[Field[Any], Option], ...]:
     """The options of a dataclass, in their order."""
-    for one in fields(options):
+    return _declared(options if isinstance(options, type) else type(options))
+
+
+@functools.cache
+def _declared(kind: type) -> tuple[tuple[Field[Any], Option], ...]:
+    known = []
+    for one in fields(kind):
         if "option" in one.metadata:
             text, convert, flag, estimator, report, group, only, parser = one.metadata["option"]
-            yield one, Option(
+            declaration = Option(
                 text, convert, f"--{one.name.replace('_', '-')}" if flag is None else flag,
                 one.name if estimator is None else estimator,
                 one.name if report is True else report or "", group, only, parser,
             )  # fmt: skip
+            known.append((one, declaration))
+    return tuple(known)
 
 
 @dataclass(frozen=True)

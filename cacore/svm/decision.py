@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Callable
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
-from cacore.kernels.columns import Layout
+from cacore.kernels.columns import Columns, Layout
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
@@ -46,6 +47,69 @@ def _decide(
     K = np.empty((len(A), X.shape[0]), layout.dtype)
     for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, store=K), tasks)
     out[:] = K.T @ weights
+
+
+def decisions_of_pairs(
+    kernel: Kernel | None, A: Rows, coef: NDArray[np.float64], b: NDArray[np.float64], n_support: NDArray[np.int64],
+    X: Rows, told: Callable[[NDArray[np.float64]], NDArray[np.float64]], columns: int,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Result of `told` for the decisions of all pairs of k classes, block by block of rows, on all threads.
+
+    Parameters
+    ----------
+    kernel : Kernel or None
+    A : ndarray or CSR, shape (s, d)
+        Support vectors, class by class. Without a `kernel`, their columns in `X`, shape (s,).
+    coef : ndarray of float64, shape (k - 1, s)
+        Coefficients alpha y in LIBSVM's layout, see :class:`casvm.model.part.PartSVM`.
+    b : ndarray of float64, shape (k (k - 1) / 2,)
+    n_support : ndarray of int64, shape (k,)
+        Support vectors of each class.
+    X : ndarray or CSR, shape (n, d)
+        Rows; without a `kernel`, kernel values, shape (n, n_train).
+    told : callable
+        Maps the decisions of some rows, shape (m, k (k - 1) / 2), to an array of shape (m, columns).
+    columns : int
+
+    Returns
+    -------
+    ndarray of float64, shape (n, columns)
+
+    Notes
+    -----
+    A support vector counts in the k - 1 pairs of its class, so each class's kernel values meet k - 1 columns of
+    coefficients: 2 n s (k - 1) flops beside the kernel values, a factor of k / 2 below the product with the
+    coefficients of all pairs. Memory: the result, and the kernel values and the decisions of a block of rows.
+    """
+    k, out = len(n_support), np.empty((X.shape[0], columns))
+    stops = np.concatenate([[0], np.cumsum(n_support)]).tolist()
+    firsts = np.concatenate([[0], np.cumsum(np.arange(k - 1, 0, -1))])
+    places = [np.array([firsts[i] + j - i - 1 for i in range(j)], np.int64) for j in range(k)]
+    sides = [slice(lo, hi) for lo, hi in pairwise(stops)]
+    layout = None if kernel is None else Layout.of(A, kernel, X.dtype)
+    points = [] if layout is None else [layout.rows(A[side]) for side in sides]
+
+    def values(columns: Columns | None, block: Rows, i: int) -> NDArray[np.floating]:
+        if columns is None or kernel is None or layout is None:
+            return np.asarray(block)[:, A[sides[i]]].T
+        K = np.empty((len(points[i]), block.shape[0]), layout.dtype)
+        for_blocks(lambda lo, hi: columns.add(kernel, points[i], lo, hi, store=K), columns.tasks(2 * threads.current()))
+        return K
+
+    def decide(lo: int, hi: int) -> None:
+        block, D = X[lo:hi], np.empty((len(b), hi - lo))
+        D[:] = b[:, None]
+        columns = None if layout is None else layout.columns(block)
+        for i, side in enumerate(sides):
+            if n_support[i]:
+                sums = coef[:, side] @ values(columns, block, i)
+                D[places[i]] += sums[:i]
+                D[firsts[i] : firsts[i] + k - 1 - i] += sums[i:]
+        out[lo:hi] = told(D.T)
+
+    widest = max(1 if layout is None else layout.width(X), len(b), int(n_support.max()))
+    for_blocks(decide, blocks(X.shape[0], max(256, _BLOCK_BYTES // (32 * widest))))
+    return out
 
 
 def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:

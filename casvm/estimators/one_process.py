@@ -36,6 +36,8 @@ from partition.redistribute import Parts
 
 Options = TypeVar("Options", bound=DualOptions)
 
+_SURE = 1 << 26  # bytes that any machine has: to look up how many are free would take a quarter of a tiny fit
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -87,7 +89,8 @@ class OneProcess(KernelMachine):
             kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
         n, d = X.shape
         budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
-        memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
+        if budget > _SURE:
+            memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
         return Setting(
             kernel, replace(options.limits, shrinking=shrinking), budget, printer(_line) if verbose else None
         )

@@ -1,13 +1,13 @@
 """Decisions on left-out rows of a part, from which probabilities are calibrated.
 
-Folds lie inside a part, so nothing is sent. A small problem keeps its kernel matrix in memory for all of its folds;
-with several classes, it is copied from the kernel matrix of all rows of the part. A large problem is solved again for
-each fold, by the part's own solver.
+Folds lie inside a part, so nothing is sent. A small problem keeps its kernel values in memory for all of its folds;
+with several classes, only the rows of its kernel matrix that the folds need. A large problem is solved again for each
+fold, by the part's own solver.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -19,10 +19,13 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.probability.left_out import LeftOutDecisions
+from cacore.svm.dual import Dual
 from cacore.svm.solvers import DEFAULT
 from cacore.tuning.folds import FOLDS, stratified
 from casvm.search.part import PAIRS, points_of, precision
 from casvm.search.path import along
+from casvm.solver.class_pairs import solve_classes
+from casvm.solver.class_rows import ClassRows, PairRows
 from casvm.solver.pair import padded
 from casvm.solver.part import fit_part
 
@@ -83,10 +86,9 @@ def left_out(
 
     Notes
     -----
-    Each pair is trained `folds` times on four fifths of its rows. For a pair of m rows, at most 3,000, m^2 kernel
-    values are computed once; each thread holds one such matrix, in double precision at worst. With more than two
-    classes, the n^2 kernel values of all n rows are computed once, if they fit in memory as well, instead of about
-    2 n^2 (k - 1) / k.
+    Each pair is trained `folds` times on four fifths of its rows. With more than two classes, a row of K is computed
+    once for all folds of its pair, see :class:`casvm.solver.class_rows.ClassRows`. Two classes of m rows, at most
+    3,000, take m^2 kernel values, in double precision at worst.
     """
     codes, C = rows["code"], rows["C"]
     fold = stratified(codes, FOLDS)
@@ -97,18 +99,26 @@ def left_out(
 
     together = len(tasks) >= 2 * threads.current()
     side_by_side = threads.current() if together else 1
-    counts, whole = np.bincount(codes[present], minlength=k), None
-    if len(tasks) > 1 and training.keeps(int(np.sort(counts)[-2:].sum()), side_by_side):
-        whole = Whole.of(rows, np.flatnonzero(present), training, float(C.max() * scale.max()), counts, side_by_side)
+    numbers = sorted(known)
+    members = [np.flatnonzero(present & (codes == code)) for code in numbers]
+    shared = None
+    if len(tasks) > 1 and training.solver == DEFAULT:
+        largest = float(C.max() * scale.max())
+        shared = ClassRows.of(
+            rows.X, members, training.kernel, largest, training.loose, training.cache_bytes, side_by_side
+        )
 
     def of_pair(pair: int, i: int, j: int) -> LeftOutDecisions:
-        chosen = np.concatenate([np.flatnonzero(present & (codes == code)) for code in (i, j)])
+        at, other = numbers.index(i), numbers.index(j)
+        chosen = np.concatenate([members[at], members[other]])
         first, bound, own = codes[chosen] == i, scale[pair] * C[chosen], fold[chosen]
-        if training.keeps(len(chosen), side_by_side):
-            K = _of_pair(rows, chosen, training, float(bound.max())) if whole is None else whole.of_pair(i, j)
-            D = _in_memory(K, first, bound, own, folds, training.loose)
-            if whole is not None:
-                whole.spare.append(K)
+        if shared is not None:
+            with shared.pair(at, other) as K:
+                D = _by_rows(K, first, bound, own, folds, training.loose)
+        elif training.keeps(len(chosen), side_by_side):
+            D = _in_memory(
+                _of_pair(rows, chosen, training, float(bound.max())), first, bound, own, folds, training.loose
+            )
         else:
             D = _by_solver(rows, chosen, first, bound, own, folds, training)
         there = ~np.isnan(D)
@@ -116,57 +126,6 @@ def left_out(
 
     with threads.in_order(of_pair, tasks, parallel=together) as decisions:
         return LeftOutDecisions.stacked(list(decisions))
-
-
-@dataclass(eq=False)
-class Whole:
-    """The kernel matrix of all rows of a part, from which the matrix of each pair of classes is copied.
-
-    Attributes
-    ----------
-    K : ndarray, shape (n, n)
-        Kernel values, with rows sorted by class.
-    ends : ndarray of int64, shape (k + 1,)
-        Where classes begin and end.
-    spare : list of ndarray
-        Matrices of finished pairs, for reuse.
-    """
-
-    K: NDArray[np.floating]
-    ends: NDArray[np.int64]
-    spare: list[NDArray[np.floating]] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls, rows: Samples, present: NDArray[np.int64], training: PartTraining, C: float, counts: NDArray[np.int64],
-        side_by_side: int,
-    ) -> Whole | None:  # fmt: skip
-        """Kernel matrix of the present rows; None if it does not fit beside the matrices of `side_by_side` pairs."""
-        kernel, n, largest = training.kernel, len(present), int(np.sort(counts)[-2:].sum())
-        assert kernel is not None
-        dtype = precision(rows.X, [kernel], C, training.loose.tol)
-        pairs = side_by_side * largest * padded(largest)
-        if np.dtype(dtype).itemsize * (n * n + pairs) > training.cache_bytes:
-            return None
-        K = np.empty((n, n), dtype)
-        _fill(K, rows.X[present[np.argsort(rows["code"][present], kind="stable")]], kernel)
-        return cls(K, np.concatenate([[0], np.cumsum(counts)]))
-
-    def of_pair(self, i: int, j: int) -> NDArray[np.floating]:
-        """Kernel matrix of the rows of two classes, padded for the solver."""
-        sides = [slice(*self.ends[code : code + 2]) for code in (i, j)]
-        sizes = [side.stop - side.start for side in sides]
-        m = sum(sizes)
-        size = m * padded(m)
-        buffer = self.spare.pop().reshape(-1) if self.spare else np.zeros(0, self.K.dtype)
-        if len(buffer) < size:
-            buffer = np.zeros(size, self.K.dtype)
-        K = buffer[:size].reshape(m, padded(m))
-        places = (slice(0, sizes[0]), slice(sizes[0], m))
-        for place, side in zip(places, sides, strict=True):
-            for other, columns in zip(places, sides, strict=True):
-                K[place, other] = self.K[side, columns]
-        return K
 
 
 def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[np.floating]:
@@ -203,6 +162,16 @@ def _in_memory(
     for held in _trainings(first, fold, folds):
         (one,) = along(K, y, np.where(held, 0.0, C), (1.0,), limits.tol, most)
         D[held] = one.decision[held]
+    return D
+
+
+def _by_rows(
+    K: PairRows, first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int, limits: Limits
+) -> NDArray[np.float64]:
+    """Decisions on the left-out rows of a pair from rows of its kernel matrix; NaN for rows never left out."""
+    D, y = np.full(len(first), np.nan), np.where(first, 1.0, -1.0)
+    for held in _trainings(first, fold, folds):
+        D[held] = solve_classes(K, Dual.classification(y, np.where(held, 0.0, C)), limits).decision[held]
     return D
 
 

@@ -6,6 +6,7 @@ and the decisions of the pieces add up. So no rank needs to hold the whole model
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -17,7 +18,7 @@ from cacore.data.rows import Rows, concatenate, scatter_rows
 from cacore.data.stored import in_memory
 from cacore.io.layout import Array, Layout
 from cacore.kernels import Kernel
-from cacore.svm.decision import counted, expansion, shares
+from cacore.svm.decision import counted, decisions_of_pairs, expansion, shares
 
 # A part's arrays in a model file: k classes, s support vectors, e features, where e is d, or 0 with a precomputed
 # kernel.
@@ -84,14 +85,23 @@ class PartSVM:
         )  # fmt: skip
 
     def pairs(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:
-        """Decisions of all pairs, shape (len(X), pairs): 2 len(X) nnz flops, nnz the support vectors' nonzeros.
+        """Decisions of all pairs, shape (len(X), pairs); for the cost see :meth:`_told`.
 
         If `kernel` is None, `X` holds kernel values with all training rows, and otherwise features.
         """
-        weights = self.weights()
-        if kernel is None:
-            return np.asarray(X)[:, self.rows] @ weights + self.b
-        return expansion(kernel, in_memory(self.X), weights, X) + self.b
+        return self._told(X, kernel, lambda decisions: decisions, len(self.b))
+
+    def _told(
+        self, X: Rows, kernel: Kernel | None, told: Callable[[NDArray[np.float64]], NDArray[np.float64]], columns: int
+    ) -> NDArray[np.float64]:
+        """Result of `told`, shape (len(X), columns), for the decisions of all pairs.
+
+        2 len(X) nnz flops, nnz the support vectors' nonzeros, and 2 len(X) s (k - 1) for s support vectors.
+        """
+        if len(self.classes) == 2 and kernel is not None:
+            return told(expansion(kernel, in_memory(self.X), self.weights(), X) + self.b)
+        A = self.rows if kernel is None else in_memory(self.X)
+        return decisions_of_pairs(kernel, A, self.coef, self.b, self.n_support, X, told, columns)
 
     def scores(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
         """Scores of each row by this part's model alone.
@@ -111,7 +121,7 @@ class PartSVM:
         if k == 1:
             out[:, self.classes[0]] = 0.0
             return out
-        out[:, self.classes] = counted(self.pairs(X, kernel), k)
+        out[:, self.classes] = self._told(X, kernel, lambda decisions: counted(decisions, k), k)
         return out
 
     def shares(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
@@ -126,7 +136,7 @@ class PartSVM:
         if n_classes == 2:
             return self.scores(X, kernel, n_classes)
         out, k = np.zeros((X.shape[0], n_classes)), len(self.classes)
-        out[:, self.classes] = shares(self.pairs(X, kernel), k) if k > 1 else 1.0
+        out[:, self.classes] = self._told(X, kernel, lambda d: shares(d, k), k) if k > 1 else 1.0
         return out
 
     def spread(self, n_classes: int) -> NDArray[np.float64]:

@@ -149,7 +149,7 @@ class ActiveSet:
             found = [
                 extremes(self.v[side], self.beta[side], self.lower[side], self.upper[side]) for side in self.sides()
             ]
-            self.levels = _middle(*found[0]), _middle(*found[1])
+            self.levels = middle(*found[0]), middle(*found[1])
             above = [(top - level, bottom - level) for (top, bottom), level in zip(found, self.levels, strict=True)]
             return max(top for top, _ in above), min(bottom for _, bottom in above)
         return extremes(self.v, self.beta, self.lower, self.upper, self.dual.epsilon)
@@ -310,7 +310,7 @@ class SMO(ABC):
         beta, gap, support = active.beta, active.top - active.bottom, np.flatnonzero(active.beta)
         terms = np.sum(-dual.linear * beta) - dual.epsilon * np.abs(beta).sum()
         linear, square = active.add(np.array([terms, self._square(support, beta[support])])).tolist()
-        levels = active.levels if dual.by_sign else (_middle(active.top, active.bottom),) * 2
+        levels = active.levels if dual.by_sign else (middle(active.top, active.bottom),) * 2
         b = 0.5 * (levels[0] + levels[1])
         return Solution(
             beta, b, self.iterations, linear - 0.5 * square, gap, gap < self.limits.tol, gram.rows_computed,
@@ -325,7 +325,7 @@ def extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector, epsilon: flo
     return float(top), float(np.min(falling(v, beta, epsilon), where=beta > lower, initial=np.inf))
 
 
-def _middle(top: float, bottom: float) -> float:
-    """The midpoint of the extremes; a side on which no row may move is ignored."""
+def middle(top: float, bottom: float) -> float:
+    """The b midway between the :func:`extremes`; a side on which no row may move is ignored."""
     sides = [side for side in (top, bottom) if np.isfinite(side)] or [0.0]
     return 0.5 * (sides[0] + sides[-1])

@@ -141,6 +141,12 @@ class Pairs(PairState):
             missing = self._optimise(self._state[0], K, where, tol, most - self.iterations, used, now)
         return missing
 
+    def extremes(self) -> list[tuple[float, float]]:
+        """The largest v of a row that may rise and the smallest of one that may fall; by sign, one such pair each."""
+        v, finite = self._state[0], self._state[1]
+        width = 2.0 * self.epsilon or None
+        return [_extremes(v, side, finite, width) for side in self._may]
+
     def _in_single_precision(
         self, K: NDArray[np.floating], where: Index, tol: float, max_iter: int, used: Index, now: int
     ) -> int:
@@ -161,7 +167,7 @@ class Pairs(PairState):
         now: int,
     ) -> int:  # fmt: skip
         _, beta, lower, upper, diagonal = self._state
-        done, missing = _optimise(
+        done, missing = optimise_pairs(
             K, where, v, beta, lower, upper, diagonal.astype(K.dtype), self._may, 2.0 * self.epsilon or None, tol,
             max_iter, used, now,
         )  # fmt: skip
@@ -170,7 +176,7 @@ class Pairs(PairState):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _optimise(
+def optimise_pairs(
     K: Any, where: Any, v: Any, beta: Any, lower: Any, upper: Any, diagonal: Any, may: Any, width: Any, tol: Any,
     max_iter: Any, used: Any, now: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
@@ -224,13 +230,19 @@ def _optimise(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
+def _extremes(v: Any, may: Any, some: Any, width: Any) -> Any:  # pragma: no cover - compiled
+    """:meth:`Pairs.extremes` of one line of `may`; `some` are any finite numbers."""
+    return update(v, may, some, some, 0.0, width, v.size)[1:]  # a step of 0 moves nothing
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _violating(v: Any, may: Any, first: Any, second: Any, step: Any, width: Any) -> Any:  # pragma: no cover - compiled
     """Apply the last step and find the row with the largest v.
 
     Parameters
     ----------
     v, may, width
-        As for :func:`_optimise`.
+        As for :func:`optimise_pairs`.
     first, second : float32 or float64, shape (size,)
         The rows of K of the last pair.
     step : float64

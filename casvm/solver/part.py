@@ -16,6 +16,8 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.solvers import DEFAULT, part_solver
 from casvm.model.part import PartSVM
 from casvm.solver import smo  # noqa: F401 - registers the default solver, also where the package is not installed
+from casvm.solver.class_pairs import solve_classes
+from casvm.solver.class_rows import ClassRows
 from casvm.solver.nu import margins_of_one
 
 
@@ -65,27 +67,43 @@ def fit_part(
     solutions: list[Solution] = []
     tasks = list(combinations(range(k), 2))
 
+    # Many pairs are solved in parallel; a few are solved one after the other, each with all threads.
+    together = len(tasks) >= 2 * threads.current()
+    shared = None
+    if k > 2 and solver == DEFAULT:
+        largest_bound = 1.0 if nu is not None else float(C.max())
+        side_by_side = threads.current() if together else 1
+        shared = ClassRows.of(X, members, kernel, largest_bound, limits, cache_bytes, side_by_side)
+
     def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
-        chosen = np.sort(np.concatenate([members[i], members[j]]))
+        chosen = np.concatenate([members[i], members[j]])
+        if shared is None:
+            chosen.sort()
         y = np.where(codes[chosen] == classes[i], 1.0, -1.0)
-        if kernel is None:
-            given = np.asarray(X)
-            whole = np.array_equal(np.arange(given.shape[1]), rows[chosen]) and len(chosen) == len(given)
-            some = given if whole else given[np.ix_(chosen, rows[chosen])]
-        else:
-            some = X if len(chosen) == X.shape[0] else X[chosen]
         alpha = None
         if start is not None:
             alpha = y * np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
         if nu is not None:
             weights = C[chosen] / power_of_two(float(C[chosen].max()))  # the answer does not depend on their unit
             dual = Dual.nu_classification(y, weights, nu)
-            return chosen, y, margins_of_one(solve(some, kernel, dual, limits, cache_bytes, watch))
-        dual = Dual.classification(y, C[chosen], alpha)
-        return chosen, y, solve(some, kernel, dual, limits, cache_bytes, watch)
+        else:
+            dual = Dual.classification(y, C[chosen], alpha)
+        solution = solved_by(i, j, chosen, dual)
+        return chosen, y, solution if nu is None else margins_of_one(solution)
 
-    # Many pairs are solved in parallel; a few are solved one after the other, each with all threads.
-    with threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current()) as solved:
+    def solved_by(i: int, j: int, chosen: NDArray[np.int64], dual: Dual) -> Solution:
+        if shared is not None:
+            with shared.pair(i, j) as rows_of_k:
+                return solve_classes(rows_of_k, dual, limits, watch)
+        if kernel is None:
+            given = np.asarray(X)
+            whole = np.array_equal(np.arange(given.shape[1]), rows[chosen]) and len(chosen) == len(given)
+            some = given if whole else given[np.ix_(chosen, rows[chosen])]
+        else:
+            some = X if len(chosen) == X.shape[0] else X[chosen]
+        return solve(some, kernel, dual, limits, cache_bytes, watch)
+
+    with threads.in_order(pair, tasks, parallel=together) as solved:
         for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
             first = y > 0
             alphas[j - 1, chosen[first]] = solution.alpha[first]
