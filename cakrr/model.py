@@ -119,7 +119,7 @@ class KRRModel(InParts):
         if self.classes is not None:
             return tuple(map(str, self.classes[1:] if len(self.classes) == 2 else self.classes))
         names, t = Columns.of_source(self.source).target, np.size(self.offset)
-        return names if len(names) == t else tuple(f"y{i}" for i in range(t))
+        return names if len(names) == t else tuple(f"y{i}" for i in range(t)) if self.target_shape else ("y",)
 
     def single_output(self) -> bool:
         """True if a target is a single number."""

@@ -18,6 +18,7 @@ from cacore.data.columns import Columns
 from cacore.data.rows import Rows, RowsLike, dense, gather_rows
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import in_memory
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.explain.expansion import Expansion
@@ -157,11 +158,7 @@ def _baselines(
 ) -> NDArray[np.float64] | None:
     """Standardised rows of the background, the same on all ranks, or None; collective."""
     if background is None:
-        with comm.uncounted():
-            first, n = comm.offset(Z.shape[0])
-        chosen = Shuffle(max(n, 1), 0).row(np.arange(min(SAMPLE, n)))
-        here = np.sort(chosen[(chosen >= first) & (chosen < first + Z.shape[0])]) - first
-        return np.asarray(dense(gather_rows(Z[here], comm)), np.float64)
+        return np.asarray(dense(sampled(Z, comm)), np.float64)
     if isinstance(background, str):
         with comm.agreed():
             if background != ABSENT:
@@ -175,3 +172,12 @@ def _baselines(
     with comm.uncounted():
         require_same({"background": found}, comm)
     return found
+
+
+def sampled(X: Rows, comm: Communicator) -> Rows:
+    """Up to 100 of all ranks' rows, the same on every rank and for any number of ranks; collective."""
+    with comm.uncounted():
+        first, n = comm.offset(X.shape[0])
+    chosen = Shuffle(max(n, 1), 0).row(np.arange(min(SAMPLE, n)))
+    here = np.sort(chosen[(chosen >= first) & (chosen < first + X.shape[0])]) - first
+    return gather_rows(in_memory(X[here]), comm)

@@ -115,7 +115,7 @@ def blocks(page, kinds):
     [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "onnx", "dropin")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "onnx", "dropin", "explain")),
     ]
 )
 def test_examples_run(page, tmp_path):

@@ -136,6 +136,10 @@ def folder(tmp_path):
      (["predict", "m.h5", "a.csv"], "m.h5"), (["predict", "b.h5", "a.csv", "--std"], "a blend of several models"),
      (["predict", "k.h5", "a.csv", "--probability"], "--probability"),
      (["predict", "b.h5", "a.csv", "--interval", "0.9"], "train it with calibrate (--calibrate)"),
+     (["explain", "k.h5", "a.csv", "--groups", "a,b;;c"], "--groups a,b;;c: a group is empty"),
+     (["explain", "k.h5", "a.csv", "--background", "none.csv"], "none.csv: no such file"),
+     (["explain", "k.h5", "a.csv", "--groups", "0,7"], "groups: there is no feature 7"),
+     (["explain", "k.h5", "a.csv", "-o", "k.h5"], "k.h5"), (["explain", "m.h5", "a.csv"], "m.h5"),
      (["fit", "a.csv", "--probability"], "--probability: it is for classes, and the task is regression")],
 )  # fmt: skip
 def test_refused(words, message, folder, refuses):
@@ -145,9 +149,9 @@ def test_refused(words, message, folder, refuses):
 def test_unknown_command_and_help(capfd):
     with pytest.raises(SystemExit) as ended:
         run("cakernels", ["fly"])
-    assert (ended.value.code, capfd.readouterr().err) == (
-        2, "cakernels: fly: there is no such command; choose one of fit, predict, plan, export, convert, info, warmup\n"
-    )  # fmt: skip
+    known = "fit, predict, plan, explain, export, convert, info, warmup"
+    told = f"cakernels: fly: there is no such command; choose one of {known}\n"
+    assert (ended.value.code, capfd.readouterr().err) == (2, told)
     for words in (["--help"], ["fit", "--help"], ["predict", "--help"]):
         with pytest.raises(SystemExit) as ended:
             run("cakernels", words)
@@ -178,3 +182,18 @@ def test_sigterm_leaves_a_model_and_a_report(folder):
     assert read(folder / "r.json")["params"]["within"] == 3600
     run("cakernels", ["predict", folder / "a.model.h5", folder / "a.csv", "-o", folder / "out.csv", "--quiet"])
     assert np.isfinite(predicted(folder / "out.csv")).all()
+
+
+def test_explain(folder, monkeypatch, capfd):
+    """Values and base add up to the predictions; the picture is there, and the report has the importances."""
+    make = ["explain", "k.h5", "a.csv", "-o", "v.csv", "--groups", "0,2", "--plot", "v.png", "--report", "r.json"]
+    monkeypatch.chdir(folder)
+    for words in (make, ["predict", "k.h5", "a.csv", "-o", "p.csv", "--quiet"]):
+        run("cakernels", words)
+    values, predicted = (np.genfromtxt(folder / name, delimiter=",", names=True) for name in ("v.csv", "p.csv"))
+    assert values.dtype.names == ("x0x2", "x1", "base")
+    np.testing.assert_allclose(sum(values[name] for name in values.dtype.names), predicted["prediction"], rtol=1e-10)
+    importances = read(folder / "r.json")["params"]["importances"]
+    assert importances == pytest.approx({"x0+x2": np.abs(values["x0x2"]).mean(), "x1": np.abs(values["x1"]).mean()})
+    assert (folder / "v.png").stat().st_size > 1000
+    assert "mean |value| over" in capfd.readouterr().out

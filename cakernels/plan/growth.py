@@ -9,7 +9,7 @@ import numpy as np
 import scipy.optimize
 
 from cakernels.plan.layout import Kind, Layout
-from cakernels.plan.runs import PHASES, Ran
+from cakernels.plan.runs import PHASES, Ran, of_job
 
 Term = Callable[[Layout], float]
 
@@ -71,6 +71,8 @@ def seconds(runs: Sequence[Ran], kind: Kind, job: Layout, direct: bool) -> dict[
     direct : bool
         True if a system of all rows is factored, rather than solved by iterations.
     """
+    if itself := of_job(runs, job):
+        return dict(itself[-1].seconds)
     first = runs[0].layout
     timed = [run for run in runs if run.layout.threads == first.threads and run.layout.ranks <= first.ranks]
     found = {"start": float(np.median([run.seconds["start"] for run in timed]))}
@@ -135,6 +137,8 @@ def sent(runs: Sequence[Ran], kind: Kind, job: Layout, what: str) -> dict[str, f
     """
     if job.ranks == 1:
         return {}
+    if itself := of_job(runs, job):
+        return itself[-1].sent(what)
     several = [run for run in runs if run.layout.ranks > 1]
     layouts = [run.layout for run in several]
     if not several:

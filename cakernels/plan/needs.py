@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cakernels.plan.layout import Kind, Layout
-from cakernels.plan.runs import Ran
+from cakernels.plan.runs import Ran, of_job
 from cakrr.solver.local import BAND_FROM, SMALL
 
 _COLUMNS = 48  # bytes per row besides its features: target, order, part, coefficients
@@ -38,13 +38,15 @@ def memory(layout: Layout, kind: Kind, options: Any, itemsize: int, density: flo
         return 2 * rows + layout.n**2 * (4 / 2 if iterates else itemsize) / layout.ranks
     cache = float(options.cache_gib * 2**30)
     if kind is Kind.SVM_PARTS:
-        return 2 * rows + min(cache, 4.0 * m * m)
+        return 2 * rows + min(cache, 4.0 * m * m * layout.threads)
     cache = min(cache, 4.0 * layout.n**2 / layout.ranks)
     return (2 * rows if kind is Kind.SHARED else rows + layout.n * layout.d * density * itemsize) + cache
 
 
 def peak(runs: Sequence[Ran], job: Layout, kind: Kind, options: Any, itemsize: int, density: float) -> float:
-    """Peak memory of a rank in bytes: the formula's, plus what the short runs took besides the formula's."""
+    """Peak memory of a rank in bytes: that of the job if it was run, or the formula's plus what the runs took besides."""
+    if itself := of_job(runs, job):
+        return itself[-1].peak
     found = [run.peak - memory(run.layout, kind, options, itemsize, density, run.largest) for run in runs]
     largest = max(run.largest for run in runs if run.layout.n == max(run.layout.n for run in runs))
     return max(0.0, *found) + memory(job, kind, options, itemsize, density, largest)

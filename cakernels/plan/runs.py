@@ -137,9 +137,16 @@ class Trials:
         """The runs from which a plan of `job` follows, on at most `most` ranks each."""
         for layout in self._growing(job, kind, most):
             self.run(layout)
+        grown = self.runs[-1]
         for layout in _others(job, kind, self.runs):
             self.run(layout)
+        if job.ranks <= most and not of_job(self.runs, job) and self._left() > _most(grown, job):
+            self.run(job)
         return self.runs
+
+    def _left(self) -> float:
+        """Seconds that are left for further runs."""
+        return self.seconds - (time.monotonic() - self._begun)
 
     def _growing(self, job: Layout, kind: Kind, most: int) -> Iterator[Layout]:
         """Twice as many rows each time, up to the job's, or to the end of the time."""
@@ -155,6 +162,17 @@ class Trials:
             if last or (len(self.runs) > 2 and spent + self.runs[-1].seconds["start"] + 8 * before > self.seconds):
                 return
             part *= 2 if before > 0.02 * self.seconds or held else 4
+
+
+def of_job(runs: Sequence[Ran], job: Layout) -> list[Ran]:
+    """Those of the runs that are the job itself."""
+    return [run for run in runs if replace(run.layout, ranks_per_node=job.ranks_per_node) == job]
+
+
+def _most(run: Ran, job: Layout) -> float:
+    """Most seconds that the job takes, judged by a run: a rank's parts in turn, each with the cube of its rows."""
+    grown = (job.part / run.layout.part) ** 3 * job.parts_per_rank / run.layout.parts_per_rank
+    return run.seconds["start"] + run.work * max(1.0, grown)
 
 
 def _others(job: Layout, kind: Kind, runs: Sequence[Ran]) -> Iterator[Layout]:

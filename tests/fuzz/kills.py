@@ -152,11 +152,29 @@ class Runner:
 def _hurt(job: subprocess.Popen[str], case: Case, place: Path) -> None:
     victims = [job.pid] if case.victim < 0 else _ranks(place, case.victim)
     for process in victims:
+        if case.signal == "INT" and process != job.pid:
+            _wait_for_program(process)
         _send(process, case.signal)
     if case.signal == "STOP":
         time.sleep(0.3)
         for process in victims:
             _send(process, "CONT")
+
+
+def _wait_for_program(process: int) -> None:
+    """Wait until a process has begun to run the program.
+
+    Python that is interrupted while it starts (30 ms) ends with status 1. MPICH's mpiexec lets the other ranks
+    wait for ever for a rank that ended so before it called MPI, and no program can do anything about it.
+    """
+    end = time.monotonic() + END
+    while time.monotonic() < end:
+        try:
+            if "numpy" in Path(f"/proc/{process}/maps").read_text():
+                return
+        except OSError:
+            return  # it has ended
+        time.sleep(0.002)
 
 
 def _still_there(job: subprocess.Popen[str], place: Path, patience: float) -> str:

@@ -7,8 +7,10 @@ import pytest
 from helpers.checks import near
 from helpers.data import clouds, saddle, separate_clouds
 from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all
+from sklearn.base import clone
 
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.probability.calibrator import Calibrator
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
 from cakernels.blend import Blend, blended
@@ -16,7 +18,8 @@ from cakernels.class_blend import ClassBlend, classified, outputs
 from cakernels.search import race
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import FOLDED, REGRESSION, Data, Split
-from cakrr import BKRR2, BKRR2Classifier, KRRModel
+from cakrr import BKRR2, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
+from casvm import DisSMOSVR
 
 pytestmark = pytest.mark.mpi(min_size=1)
 QUICK = {"max_time": None, "max_candidates": 1, "random_state": 0}
@@ -40,6 +43,24 @@ def test_regressor_of_one_process():
     near(model.predict(X[even(101)]), alone.predict(X[even(101)]), 1e-7)
     assert [row["candidate"] for row in model.leaderboard_] == [row["candidate"] for row in alone.leaderboard_]
     near(model.best_score_, alone.best_score_, 1e-7)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [BKRR2(3, sigma=2.0, lam=1e-3, route="soft"), TwoLevelKRR(2, sigma=2.0, lam=1e-3, centers=20),
+     DisSMOSVR(C=3.0, gamma=0.3), DKRR(sigma=2.0, lam=1e-3)],
+    ids=["soft", "two levels", "dissmo", "dkrr"],
+)  # fmt: skip
+def test_explanations_of_one_process(model, everywhere):
+    """Values of the ranks' rows are those of one process, also if parts lie on other ranks; they add up."""
+    X, y = saddle(101)
+    many = clone(model).set_params(comm=WORLD).fit(X[even(101)], y[even(101)])
+    alone = by_one(lambda: clone(model).fit(X, y))
+    found = many.explain(X[even(101)])
+    near(found.values.sum(axis=1) + found.base, many.predict(X[even(101)]), 1e-12)
+    near(found.values, alone.explain(X).values[even(101)], 1e-4 if isinstance(model, DisSMOSVR) else 1e-7)
+    with pytest.raises(InputError, match="background"):
+        many.explain(X[:2], background=X[: 1 + RANK % 2] if R > 1 else "none")
 
 
 @pytest.mark.parametrize("part", [0, 40])

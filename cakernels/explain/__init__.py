@@ -1,0 +1,1 @@
+"""``cakernels explain``: what each feature adds to a model's answers."""

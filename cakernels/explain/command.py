@@ -1,0 +1,195 @@
+"""``[mpiexec -n R] python -m cakernels explain MODEL DATA``: Shapley values of the rows of a file, by any model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import checks
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.data.stored import in_memory
+from cacore.errors import InputError
+from cacore.files import printing
+from cacore.learn.options import add_options, argument, from_arguments, option
+from cacore.learn.same import flags, same_command
+from cacore.run.command import check_files
+from cacore.run.job import Job, Predicting
+from cacore.run.launch import Parser, parsed, run, start
+
+if TYPE_CHECKING:
+    from cacore.explain.explanation import Explanation
+
+PROG = "cakernels explain"
+_SHOWN = 15  # features in the table
+_ABSENT = Path("absent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explaining(Job):
+    """Options of the command."""
+
+    model: Path = argument("model", "model saved by a training command, of any family but a blend of classifiers",
+                           checks.path)  # fmt: skip
+    data: Path = argument("data", "rows to explain: the file's test rows, if it has any, or all its rows", checks.path)
+    output: Path | None = option(
+        None, "write the values, a column per feature: CSV, or Parquet or HDF5 if the name ends with .parquet or .h5",
+        checks.path, short="-o", metavar="OUT.csv",
+    )  # fmt: skip
+    background: Path | None = option(
+        None, "rows over which the answer without a feature is averaged, up to 100 of them (default: of DATA); absent: "
+        "the kernel's factor of a feature that is absent is 1", checks.path, metavar="DATA",
+    )  # fmt: skip
+    groups: str | None = option(
+        None, "features that enter together, such as the columns of one category: names, or numbers from 0, separated "
+        "by commas; groups separated by semicolons", metavar="A,B;C,D",
+    )  # fmt: skip
+    target: str | None = option(None, "target column, which is not explained, if the table has one", metavar="COLUMN")
+    plot: Path | None = option(
+        None, "draw the values of each feature, a dot per row, or the bars of a single row", checks.path,
+        metavar="OUT.png",
+    )  # fmt: skip
+    ignore_extra_columns: bool = option(
+        False, "ignore columns that the model does not know", checks.yes_or_no, action="store_true"
+    )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command, and end the process."""
+    run(lambda comm: _explain(comm, argv), PROG, argv=argv)
+
+
+def _explain(comm: Communicator, argv: list[str] | None) -> None:
+    parser = Parser(
+        prog=PROG, description="What each feature adds to a model's answers, by exact Shapley values.", rank=comm.rank,
+        epilog="example: cakernels explain train.model.h5 new.csv -o values.csv --plot values.png",
+    )  # fmt: skip
+    add_options(parser, (Explaining,), lambda name: True)
+    args = parsed(parser, argv, comm)
+    with comm.agreed():
+        job = from_arguments(Explaining, args)
+    same_command(PROG, flags(job), comm, {"MODEL": job.model, "DATA": job.data})
+    with comm.agreed():
+        _check(job, comm)
+    limit = start(job, comm)
+    from cacore.run import report
+
+    found, model, n = _explained(job, limit, comm)
+    importances = _importances(found, comm)
+    _write(job, found, importances, comm)
+    made = report.build(
+        "explain", comm, partition_sizes=model.sizes, metrics={},
+        data={"path": str(job.data), "n_train": 0, "n_test": n, "n_features": model.n_features},
+        params={"model": str(job.model), **model.described(), "outputs": list(found.outputs),
+                "importances": dict(zip(found.players, importances.mean(axis=1).tolist(), strict=True))},
+    )  # fmt: skip
+    with comm.agreed():
+        if comm.rank == 0:
+            if job.report is not None:
+                report.write(job.report, made)
+            if not job.quiet:
+                with printing():
+                    print("\n".join(_table(found.players, importances.mean(axis=1), n)))
+
+
+def _check(job: Explaining, comm: Communicator) -> None:
+    """Refuse files that cannot be written, before any work."""
+    from cacore.io import predictions
+
+    inputs = {"MODEL": job.model, "DATA": job.data}
+    if job.background is not None and job.background != _ABSENT:
+        inputs["--background"] = job.background
+    check_files({"--output": job.output, "--report": job.report, "--plot": job.plot}, dict(inputs), comm)
+    if job.output is not None:
+        predictions.check(job.output)
+    if job.plot is not None and comm.rank == 0:
+        from cacore.run import figures
+
+        figures.check(job.plot)
+
+
+def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explanation, Any, int]:
+    """The explanation of this rank's rows, the model, and the number of all rows; collective."""
+    from cacore.explain.explanation import ABSENT
+    from cacore.run import reading
+    from cakernels.families import AllModels
+    from partition.explain import sampled
+
+    loader = AllModels()
+    model: Any = loader.load(job.model, comm)
+    wanted, kind = loader.of(model).targets(model)
+
+    def read(path: Path) -> Dataset:
+        asked = Predicting(
+            model=job.model, data=path, target=job.target, ignore_extra_columns=job.ignore_extra_columns
+        )  # fmt: skip
+        return reading.read_to_predict(asked, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
+
+    rows = read(job.data)
+    background: Any = ABSENT if job.background == _ABSENT else None
+    if job.background is not None and background is None:
+        background = sampled(read(job.background).X, comm)
+    with comm.phase("predict"):
+        return model.explain(in_memory(rows.X), background, _groups(job.groups), comm), model, rows.n
+
+
+def _write(job: Explaining, found: Explanation, importances: NDArray[np.float64], comm: Communicator) -> None:
+    """Write the values and the picture; collective."""
+    from cacore.io import predictions
+
+    with comm.phase("write"):
+        if job.output is not None:
+            predictions.write(job.output, _columns(found), comm)
+        if job.plot is not None:
+            from cacore.run import figures
+            from cakernels.explain.picture import drawn, gathered
+
+            some = gathered(found, comm)
+            with comm.agreed():
+                if comm.rank == 0:
+                    figures.save(drawn(some, importances), job.plot)
+
+
+def _groups(text: str | None) -> list[list[int | str]] | None:
+    """The groups that are written as names or numbers."""
+    if text is None:
+        return None
+    groups = [[one.strip() for one in group.split(",") if one.strip()] for group in text.split(";")]
+    if not all(groups):
+        raise InputError(f"--groups {text}: a group is empty; write names or numbers, such as a,b;c,d")
+    return [[int(one) if one.isdigit() else one for one in group] for group in groups]
+
+
+def _columns(found: Explanation) -> Mapping[str, NDArray[np.float64]]:
+    """A column per player, and per output if there are several, and the base of each output."""
+    if found.values.ndim == 2:
+        return dict(zip(found.players, found.values.T, strict=True)) | {"base": found.base}
+    columns: dict[str, NDArray[np.float64]] = {}
+    for k, output in enumerate(found.outputs):
+        columns |= {f"{output}: {name}": found.values[:, j, k] for j, name in enumerate(found.players)}
+        columns[f"{output}: base"] = found.base[:, k]
+    return columns
+
+
+def _importances(found: Explanation, comm: Communicator) -> NDArray[np.float64]:
+    """Mean of |value| over all ranks' rows, shape (g, q); collective."""
+    sums = np.abs(found.values).sum(axis=0).reshape(len(found.players), -1)
+    with comm.uncounted():
+        total = comm.allreduce(np.append(sums.ravel(), len(found.values)))
+    return np.asarray(total[:-1].reshape(sums.shape) / max(total[-1], 1.0))
+
+
+def _table(names: tuple[str, ...], importances: NDArray[np.float64], n: int) -> list[str]:
+    """Lines with the mean |value| of the most important features."""
+    order = np.argsort(-importances, kind="stable")[:_SHOWN]
+    width = max(len(names[j]) for j in order)
+    lines = [f"mean |value| over {n:,} rows"]
+    lines += [f"  {names[j]:<{width}}  {importances[j]:.4g}" for j in order]
+    if len(names) > len(order):
+        lines.append(f"  and {len(names) - len(order)} further features, of less importance")
+    return lines
