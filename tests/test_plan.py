@@ -99,10 +99,21 @@ def test_bytes_and_messages():
 ])  # fmt: skip
 def test_memory_by_formula(kind, expected):
     layout = Layout(4_000, 20, 8, 4, 4, 1)
-    assert needs.memory(layout, kind, RidgeOptions(), 8, 1.0) == expected
+    assert sum(needs.memory(layout, kind, RidgeOptions(), 8, 1.0)) == expected
     runs = [ran(replace(layout, n=400), {}, peak=300.0)]
-    base = 300 * MIB - needs.memory(runs[0].layout, kind, RidgeOptions(), 8, 1.0)
+    base = 300 * MIB - sum(needs.memory(runs[0].layout, kind, RidgeOptions(), 8, 1.0))
     assert needs.peak(runs, layout, kind, RidgeOptions(), 8, 1.0) == pytest.approx(base + expected)
+
+
+def test_memory_of_an_svm_that_keeps_a_fifth_of_its_kernel_values():
+    """Runs of 200 MiB besides their rows and a fifth of 4 n^2 bytes; the job's cache is full at 1 GiB."""
+    jobs = [Layout(n, 20, 1, 1, 1, 1) for n in (4_000, 8_000, 16_000, 40_000)]
+    terms = [needs.memory(one, Kind.SHARED, SVMOptions(), 8, 1.0) for one in jobs]
+    peaks = [200 * MIB + rows + 0.2 * values for rows, values in terms]
+    runs = [ran(one, {}, peak=peak / MIB) for one, peak in zip(jobs[:3], peaks, strict=False)]
+    assert needs.peak(runs, jobs[3], Kind.SHARED, SVMOptions(), 8, 1.0) == pytest.approx(peaks[3])
+    assert terms[3][1] == 2**30
+    assert needs.peak(runs, jobs[1], Kind.SHARED, SVMOptions(), 8, 1.0) == peaks[1]  # it was run itself
 
 
 def test_flops_of_ridge_parts():

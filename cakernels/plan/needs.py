@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from cakernels.plan.layout import Kind, Layout
 from cakernels.plan.runs import Ran, of_job
 from cakrr.solver.local import BAND_FROM, SMALL
 
+_TELLS = float(1 << 26)  # bytes of kernel values from which a run's peak says how many of them are kept
 _COLUMNS = 48  # bytes per row besides its features: target, order, part, coefficients
 
 
-def memory(layout: Layout, kind: Kind, options: Any, itemsize: int, density: float, largest: float = 1.0) -> float:
-    """Bytes of a rank's rows and matrices, without the interpreter and its libraries.
+def memory(
+    layout: Layout, kind: Kind, options: Any, itemsize: int, density: float, largest: float = 1.0
+) -> tuple[float, float]:
+    """Bytes of a rank's rows, and of its matrices or kernel values, without the interpreter and its libraries.
 
     Parameters
     ----------
@@ -32,24 +37,40 @@ def memory(layout: Layout, kind: Kind, options: Any, itemsize: int, density: flo
     if kind is Kind.RIDGE_PARTS:
         square = m * m * itemsize
         matrices = layout.threads if square * layout.threads <= SMALL else 1
-        return rows * (2 if layout.ranks > 1 else 1) + square * matrices
+        return rows * (2 if layout.ranks > 1 else 1), square * matrices
     if kind is Kind.SYSTEM:
         iterates = options.solver == "cg"
-        return 2 * rows + layout.n**2 * (4 / 2 if iterates else itemsize) / layout.ranks
+        return 2 * rows, layout.n**2 * (4 / 2 if iterates else itemsize) / layout.ranks
     cache = float(options.cache_gib * 2**30)
     if kind is Kind.SVM_PARTS:
-        return 2 * rows + min(cache, 4.0 * m * m * layout.threads)
+        return 2 * rows, min(cache, 4.0 * m * m * layout.threads)
     cache = min(cache, 4.0 * layout.n**2 / layout.ranks)
-    return (2 * rows if kind is Kind.SHARED else rows + layout.n * layout.d * density * itemsize) + cache
+    return 2 * rows if kind is Kind.SHARED else rows + layout.n * layout.d * density * itemsize, cache
 
 
 def peak(runs: Sequence[Ran], job: Layout, kind: Kind, options: Any, itemsize: int, density: float) -> float:
-    """Peak memory of a rank in bytes: that of the job if it was run, or the formula's plus what the runs took besides."""
+    """Peak memory of a rank in bytes: that of the job if it was run, or the formula's plus what else the runs took.
+
+    The memory for kernel values is the formula's, times the share of it by which the peaks of the runs grow.
+    """
     if itself := of_job(runs, job):
         return itself[-1].peak
-    found = [run.peak - memory(run.layout, kind, options, itemsize, density, run.largest) for run in runs]
     largest = max(run.largest for run in runs if run.layout.n == max(run.layout.n for run in runs))
-    return max(0.0, *found) + memory(job, kind, options, itemsize, density, largest)
+    rows, values = memory(job, kind, options, itemsize, density, largest)
+    runs = [run for run in runs if run.layout.ranks == runs[0].layout.ranks]
+    terms = [memory(run.layout, kind, options, itemsize, density, run.largest) for run in runs]
+    share = _share([run.peak - one for run, (one, _) in zip(runs, terms, strict=True)], [two for _, two in terms])
+    besides = [run.peak - one - share * two for run, (one, two) in zip(runs, terms, strict=True)]
+    return max(0.0, *besides) + rows + share * values
+
+
+def _share(peaks: Sequence[float], values: Sequence[float]) -> float:
+    """Growth of the peaks with the memory for kernel values, from 0.05 to 1; 1 if the runs do not tell."""
+    most = max(values)
+    if most < _TELLS or most - min(values) < 0.5 * most:
+        return 1.0
+    slope, _ = np.polyfit(values, peaks, 1)
+    return float(np.clip(slope, 0.05, 1.0))
 
 
 def flops(runs: Sequence[Ran], job: Layout, kind: Kind, options: Any, method: Any) -> float:
