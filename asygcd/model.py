@@ -102,12 +102,9 @@ class AsyGCDModel:
         self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
         comm: CommLike = None,
     ) -> Explanation:  # fmt: skip
-        """What each feature adds to each of :meth:`decisions`, see :meth:`partition.model.InParts.explain`.
-
-        `comm` is ignored, as in :meth:`scores`: every rank holds the model, and explains its own rows.
-        """
+        """Shapley values of each feature for :meth:`decisions`, see :meth:`partition.model.InParts.explain`."""
         f = Expansion(self.X, self.coef, np.zeros(self.coef.shape[1]), self.kernel)
-        return explained_alone(self, f, X, background, groups)
+        return explained_alone(self, f, X, background, groups, comm)
 
     def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions as a single column for two classes, otherwise one score per class.

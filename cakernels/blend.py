@@ -85,7 +85,7 @@ class Blend:
         self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
         comm: CommLike = None,
     ) -> Explanation:  # fmt: skip
-        """What each feature adds to the prediction: the weighted mean of the members' :meth:`InParts.explain`."""
+        """Shapley values of each feature: the weighted mean of the members', see :meth:`InParts.explain`."""
         ranks = self.comm if comm is None else comm
         found = [one.explain(X, background, groups, ranks) for one in self.members]
         values = sum(weight * one.values for weight, one in zip(self.weights, found, strict=True))

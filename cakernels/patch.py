@@ -39,7 +39,7 @@ def program(words: list[str]) -> Callable[[], object]:
         if not words:
             raise InputError("-m: name a module")
         sys.path[0] = str(Path.cwd())
-        if not _found(words[0]):
+        if words[0].startswith(".") or not _found(words[0]):
             raise InputError(f"-m {words[0]}: there is no such module, or package with __main__")
         run: Callable[[], object] = partial(runpy.run_module, words[0], run_name="__main__", alter_sys=True)
     else:
@@ -70,7 +70,7 @@ def _found(module: str) -> bool:
         if spec is not None and spec.submodule_search_locations is not None:
             spec = find_spec(f"{module}.__main__")
         return spec is not None
-    except ModuleNotFoundError:  # a package around it is missing
+    except (ModuleNotFoundError, ValueError):  # a package around it is missing, or it is __main__
         return False
 
 

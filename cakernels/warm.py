@@ -110,8 +110,10 @@ def _asygcd(X: Rows) -> None:
 
 
 def _kernels() -> None:
-    """Compile every kernel function."""
+    """Compile every kernel function, and explanations."""
+    from cacore.explain import shapley
     from cacore.kernels import evaluate
     from cacore.kernels.registry import KINDS
 
+    shapley.warm_up()
     evaluate.warm_up(name for name, kind in KINDS.items() if kind.row is not None)

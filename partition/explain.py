@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import CommLike, Communicator, require_same
+from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
 from cacore.data.columns import Columns
 from cacore.data.rows import Rows, RowsLike, dense, gather_rows
 from cacore.data.shuffle import Shuffle
@@ -36,7 +36,7 @@ from cacore.explain.shapley import Game, require_factors
 
 
 class Whole(Protocol):
-    """What explanations need to know of a model besides its functions."""
+    """Attributes of a model that explanations use besides its functions."""
 
     dtype: str
     standardizer: Standardizer | None
@@ -61,7 +61,7 @@ class Explained(Whole):
         self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
         comm: CommLike = None,
     ) -> Explanation:  # fmt: skip
-        """What each feature adds to the model's answer, by Shapley values; a collective call.
+        """Shapley values of each feature for the model's answer to each row; a collective call.
 
         Parameters
         ----------
@@ -93,25 +93,22 @@ class Explained(Whole):
         communication is that of a prediction with d + 1 answers.
         """
         with self._ranks(comm, "explain") as ranks, ranks.phase("predict"):
+            _require_alike(background, groups, ranks)
             with ranks.agreed():
                 if self.route == "oracle":
                     raise InputError(f"{self.method} is an oracle: it needs the true targets and cannot predict")
-                held = [self.expansion(part) for part in self.parts]
-                players = _players(self, [*held, *self.everywhere()], groups)
+                held = {part: self.expansion(part) for part in self.parts}
+                players = _players(self, [*held.values(), *self.everywhere()], groups)
             Z = self._received(X, ranks)
             game = Game(_baselines(self, Z, background, ranks), players.of)
             shape = len(players.names) + 1, len(self.outputs())
-
-            def answer(part: int, rows: Rows) -> NDArray[np.float64]:
-                return answered(self.expansion(part), rows, game)
-
-            found = self._answered(Z, ranks, shape, answer)
+            found = self._answered(Z, ranks, shape, lambda part, rows: answered(held[part], rows, game))
             for f in self.everywhere():
                 found += answered(f, Z, game)
         return outcome(found, X, players, self.outputs(), self.single_output())
 
     def expansion(self, part: int) -> Expansion:
-        """The function that one of this rank's parts is, with the outputs of :meth:`explain`."""
+        """One of this rank's parts as a function of rows, with the outputs of :meth:`explain`."""
         raise NotImplementedError
 
     def everywhere(self) -> list[Expansion]:
@@ -135,13 +132,23 @@ class Explained(Whole):
 
 
 def explained_alone(
-    model: Whole, f: Expansion, X: RowsLike, background: RowsLike | str | None, groups: Groups | None
+    model: Whole, f: Expansion, X: RowsLike, background: RowsLike | str | None, groups: Groups | None, comm: CommLike
 ) -> Explanation:
-    """Shapley values of rows by a model that this rank holds, and that is this function of standardised rows."""
-    players = _players(model, [f], groups)
-    Z = rows_to_predict(X, model.dtype, model.n_features, model.standardizer, model.source)
-    game = Game(_baselines(model, Z, background, Communicator()), players.of)
+    """Shapley values of this rank's rows for a model that every rank holds, a function of rows; collective."""
+    with collective(comm) as ranks, ranks.phase("predict"):
+        _require_alike(background, groups, ranks)
+        with ranks.agreed():
+            players = _players(model, [f], groups)
+            Z = rows_to_predict(X, model.dtype, model.n_features, model.standardizer, model.source)
+        game = Game(_baselines(model, Z, background, ranks), players.of)
     return outcome(answered(f, Z, game), X, players, model.outputs(), len(model.outputs()) == 1)
+
+
+def _require_alike(background: RowsLike | str | None, groups: Groups | None, comm: Communicator) -> None:
+    """Raise an InputError on all ranks if they are given different groups or kinds of background; collective."""
+    kind = background if background is None or isinstance(background, str) else Unquoted("rows")
+    with comm.uncounted():
+        require_same({"background": kind, "groups": groups}, comm)
 
 
 def _players(model: Whole, functions: list[Expansion], groups: Groups | None) -> Players:

@@ -14,6 +14,7 @@ from helpers.data import as_csr
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.explain.expansion import Expansion
+from cacore.explain.explanation import Explanation
 from cacore.explain.shapley import Game, values
 from cacore.kernels import Kernel
 from cacore.probability.left_out import pairs_of
@@ -30,6 +31,8 @@ from cakernels import (
     TwoLevelKRR,
 )
 from cakernels.blend import Blend
+from cakernels.explain.command import _columns
+from cakernels.explain.picture import _levels, drawn
 from partition.routing import nearest
 
 RNG = np.random.default_rng(0)
@@ -180,6 +183,9 @@ WRONG = [
     ({}, {"groups": [[0, 1], [1]]}, "feature x1 is in groups 0 and 1; give it one"),
     ({}, {"groups": [[]]}, "group 0 has no features"),
     ({}, {"groups": [[0.5]]}, "0.5 is neither the number nor the name of a feature"),
+    ({}, {"groups": [0, 1]}, "groups = [0, 1]: give a list of lists of features"),
+    ({}, {"groups": "x0"}, "groups = 'x0': give a list of lists of features"),
+    ({}, {"groups": [["x0", "x0"]]}, "feature x0 is in a group twice"),
 ]
 
 
@@ -196,3 +202,14 @@ def test_a_full_metric_is_refused():
     model.standardizer = replace(model.standardizer, root=np.eye(4))
     with pytest.raises(InputError, match="this one is full: train with metric diagonal or lengths"):
         model.explain(Z)
+
+
+def test_numbers_without_spread():
+    """Pictures of equal numbers: one colour, and no histogram; columns of one name are refused, not lost."""
+    same = Explanation(np.ones((5, 2)), np.zeros(5), np.zeros((5, 2)), ("base", "b"), ((0,), (1,)), ("y",))
+    drawn(same, np.ones((2, 1)))
+    drawn(replace(same, values=np.ones((1, 2)), base=np.zeros(1), data=np.zeros((1, 2))), np.ones((2, 1)))
+    np.testing.assert_array_equal(_levels(same, np.array([0, 1])), 0.5)
+    with pytest.raises(InputError, match="two columns would be called base"):
+        _columns(same)
+    assert BKRR2(2, sigma=2.0, lam=1e-3).fit(X, y).explain(X[:0], X[:5]).importances().tolist() == [0.0] * 4

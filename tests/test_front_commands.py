@@ -192,7 +192,7 @@ def test_explain(folder, monkeypatch, capfd):
         run("cakernels", words)
     values, predicted = (np.genfromtxt(folder / name, delimiter=",", names=True) for name in ("v.csv", "p.csv"))
     assert values.dtype.names == ("x0x2", "x1", "base")
-    np.testing.assert_allclose(sum(values[name] for name in values.dtype.names), predicted["prediction"], rtol=1e-10)
+    np.testing.assert_allclose(sum(values[name] for name in values.dtype.names), predicted["prediction"], atol=1e-9)
     importances = read(folder / "r.json")["params"]["importances"]
     assert importances == pytest.approx({"x0+x2": np.abs(values["x0x2"]).mean(), "x1": np.abs(values["x1"]).mean()})
     assert (folder / "v.png").stat().st_size > 1000

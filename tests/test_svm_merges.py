@@ -21,6 +21,7 @@ from cacore.svm.dual import Dual
 from casvm.methods.tree import filtered, merged, neighbours, plan
 from casvm.model.part import placed
 from casvm.solver import smo
+from casvm.solver.class_rows import ClassRows
 from casvm.solver.part import fit_part
 
 KERNEL = Kernel("gaussian", GAMMA)
@@ -182,7 +183,11 @@ def test_rounding_takes_no_row_off_its_bound():
 
 @pytest.fixture
 def begun(monkeypatch):
-    """The solvers of a run, as they were when they began: kernel rows, dual, beta, v and objective."""
+    """The solvers of a run, as they were when they began: kernel rows, dual, beta, v and objective.
+
+    Pairs of more than two classes use the same solver here as two classes do; tests/test_class_pairs.py has their own.
+    """
+    monkeypatch.setattr(ClassRows, "of", lambda *_: None)
     seen, original = [], smo._Serial.__init__
 
     def spied(self, gram, dual, *more):

@@ -37,7 +37,7 @@ def team(comm: Communicator, number: int) -> Iterator[Communicator]:
     Notes
     -----
     Its traffic is counted by `comm`, in its phase. A rank that fails is noticed by all ranks of `comm`. One MPI call,
-    and an Allgather of 8 bytes a rank that is not counted. Inside the block, `comm` must not be used by some teams
+    and an Allgather of 8 bytes per rank that is not counted. Inside the block, `comm` must not be used by some teams
     only.
     """
     ranks = None

@@ -17,7 +17,7 @@ class Explains:
     def explain(
         self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None
     ) -> Explanation:
-        """What each feature adds to the answer for each row of `X`, by exact Shapley values; with `comm`, collective.
+        """Exact Shapley values of each feature for the answer to each row of `X`; with `comm`, collective.
 
         Parameters and result are those of the model, see :meth:`partition.model.InParts.explain`: `background` are the
         rows over which the answer without a feature is averaged, `groups` lists features that enter together.

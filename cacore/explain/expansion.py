@@ -1,4 +1,4 @@
-"""A kernel expansion: the function that a trained model, or one part of it, is."""
+"""Kernel expansions: a trained model, or one of its parts, as a function of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What explanations are made of: players, baselines, and the values that come out."""
+"""Players, baselines and results of explanations."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Explanation:
     outputs: tuple[str, ...]
 
     def importances(self) -> NDArray[np.float64]:
-        """Mean of |value| over this rank's rows, shape (g,) or (g, q)."""
-        return np.asarray(np.abs(self.values).mean(axis=0))
+        """Mean of |value| over this rank's rows, shape (g,) or (g, q); 0 without rows."""
+        return np.asarray(np.abs(self.values).sum(axis=0) / max(1, len(self.values)))
 
     def to_shap(self) -> Any:
         """The same as a `shap.Explanation`, for shap's plots.
@@ -98,13 +98,16 @@ class Players:
         """
         first = np.arange(len(names))
         seen: dict[int, int] = {}
-        for number, group in enumerate(groups or ()):
-            places = [_place(one, names) for one in ([group] if isinstance(group, str) else group)]
+        for number, group in enumerate(_listed(groups)):
+            places = [_place(one, names) for one in group]
             if not places:
                 raise InputError(f"group {number} has no features")
             for place in places:
                 if place in seen:
-                    raise InputError(f"feature {names[place]} is in groups {seen[place]} and {number}; give it one")
+                    both = f"groups {seen[place]} and {number}; give it one"
+                    raise InputError(
+                        f"feature {names[place]} is in {both if seen[place] != number else 'a group twice'}"
+                    )
                 seen[place] = number
             first[places] = min(places)
         heads, of = np.unique(first, return_inverse=True)
@@ -117,11 +120,25 @@ class Players:
         return tuple(tuple(np.flatnonzero(self.of == player).tolist()) for player in range(len(self.names)))
 
 
+def _listed(groups: Groups | None) -> list[list[int | str]]:
+    """The groups as lists."""
+    try:
+        given = [] if groups is None else list(groups)
+        if not any(isinstance(group, str) for group in given):
+            return [list(group) for group in given]
+    except TypeError:
+        pass  # refused below
+    raise InputError(f"groups = {groups!r}: give a list of lists of features, such as [[0, 1], [4, 5]]")
+
+
 def _place(one: int | str, names: Sequence[str]) -> int:
+    """Place of a feature, given by its number or name; a text of digits that is no name is a number."""
     if isinstance(one, str):
-        if one not in names:
+        if one in names:
+            return list(names).index(one)
+        if not one.isdecimal():
             raise InputError(f"groups: there is no feature {one!r}; there are {', '.join(names[:8])}")
-        return list(names).index(one)
+        one = int(one)
     try:
         place = operator.index(one)
     except TypeError as error:
@@ -154,7 +171,8 @@ def outcome(
 def answered(f: Expansion, Z: Rows, game: Game) -> NDArray[np.float64]:
     """Values of the players, and after them that of the empty coalition, for each row, shape (n, g + 1, q)."""
     out = np.empty((Z.shape[0], game.players + 1, len(f.b)))
-    out[:, :-1], out[:, -1] = values(f, Z, game), game.base(f)
+    if len(out):
+        out[:, :-1], out[:, -1] = values(f, Z, game), game.base(f)
     return out
 
 

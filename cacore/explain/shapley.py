@@ -105,6 +105,12 @@ def values(f: Expansion, Z: Rows, game: Game) -> NDArray[np.float64]:
     return out
 
 
+def warm_up() -> None:
+    """Compile the code of this module."""
+    f = Expansion(np.zeros((1, 1)), np.ones((1, 1)), np.zeros(1), Kernel())
+    values(f, np.ones((1, 1)), Game(np.zeros((1, 1)), np.zeros(1, np.int64)))
+
+
 def _nodes(f: Expansion, Z: Rows, game: Game) -> int:
     """Number of nodes: enough to be exact, or as many as make no difference on a few rows."""
     most = -(-game.players // 2)
@@ -114,10 +120,15 @@ def _nodes(f: Expansion, Z: Rows, game: Game) -> int:
     while nodes < most:
         found = np.zeros((rows.shape[0], game.players, f.weights.shape[1]))
         _block(f, rows, few, nodes, found)
-        if before is not None and np.abs(found - before).max() <= _AGREE * np.abs(found).max():
+        if before is not None and (_largest(found - before) <= _AGREE * _largest(found)).all():
             return nodes // 2
         nodes, before = 2 * nodes, found
     return most
+
+
+def _largest(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Largest magnitude of each output."""
+    return np.asarray(np.abs(values).max(axis=(0, 1)))
 
 
 def _block(f: Expansion, Z: Rows, game: Game, nodes: int, out: NDArray[np.float64]) -> None:

@@ -48,12 +48,18 @@ def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
     global _in_place
     unpatch_sklearn()
     _in_place = Seams(Ledger(verbose, everything))
-    workers.call_first(_classes(), patch_sklearn, False, everything)
+    workers.call_first(_classes(), patch_worker, everything)
     if _in_place.missing:
         import sklearn
 
         names = ", ".join(_in_place.missing)
         warnings.warn(f"scikit-learn {sklearn.__version__} has no {names}: its own code is used there", stacklevel=2)
+
+
+def patch_worker(everything: bool) -> None:
+    """Patch a worker process of joblib, unless it is patched already: its counts and its sum of work go on."""
+    if _in_place is None or _in_place.ledger.everything != everything:
+        patch_sklearn(False, everything)
 
 
 def unpatch_sklearn() -> None:

@@ -40,7 +40,7 @@ class Ledger:
     handed_back : Counter of (str, str)
         Number of calls left to scikit-learn, by kind and reason.
     errors : Counter of (str, str)
-        Those among them whose reason is an unexpected error of this package, by kind and message.
+        Calls handed back because of an unexpected error of this package, by kind and message.
     """
 
     def __init__(self, verbose: bool = False, everything: bool = False) -> None:

@@ -64,7 +64,12 @@ class System:
                 self._restore(diagonal)
             targets = np.flatnonzero(np.broadcast_to(self.alpha, t) == value)
             right = np.ascontiguousarray(self.y.T[targets], dtype)
-            if not self._factored(diagonal + value, right):
+            try:
+                solved = self._factored(diagonal + value, right)
+            except BaseException:
+                self._restore(diagonal)
+                raise
+            if not solved:
                 self._restore(diagonal)
                 raise UnsuitedError("the matrix is singular to rounding")
             found[targets] = right
@@ -82,9 +87,11 @@ class System:
             return
         n = len(self.K)
         root = np.broadcast_to(np.sqrt(np.atleast_1d(self.weights)), n)
-        for lo, hi in blocks(n, _ROWS):
-            self.K[lo:hi] *= np.outer(root[lo:hi], root)
-        self.y, self.root = self.y * root[:, None], root
+        y, product = self.y * root[:, None], np.empty((min(n, _ROWS), n), self.K.dtype)
+        for lo, hi in blocks(n, _ROWS):  # from here on nothing is allocated, so that all of K is weighted, or nothing
+            np.multiply(root[lo:hi, None], root, out=product[: hi - lo], casting="same_kind")
+            self.K[lo:hi] *= product[: hi - lo]
+        self.y, self.root = y, root
 
     def _factored(self, diagonal: Array, right: Array) -> bool:
         """Solve in place for the rows `right`; False if the matrix is not positive definite, or nearly singular."""

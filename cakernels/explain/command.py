@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from cacore.learn.options import add_options, argument, from_arguments, option
 from cacore.learn.same import flags, same_command
 from cacore.run.command import check_files
 from cacore.run.job import Job, Predicting
-from cacore.run.launch import Parser, parsed, run, start
+from cacore.run.launch import Parser, compiled, parsed, run, start
 
 if TYPE_CHECKING:
     from cacore.explain.explanation import Explanation
@@ -101,6 +102,7 @@ def _check(job: Explaining, comm: Communicator) -> None:
     """Refuse files that cannot be written, before any work."""
     from cacore.io import predictions
 
+    _groups(job.groups)
     inputs = {"MODEL": job.model, "DATA": job.data}
     if job.background is not None and job.background != _ABSENT:
         inputs["--background"] = job.background
@@ -116,6 +118,7 @@ def _check(job: Explaining, comm: Communicator) -> None:
 def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explanation, Any, int]:
     """The explanation of this rank's rows, the model, and the number of all rows; collective."""
     from cacore.explain.explanation import ABSENT
+    from cacore.explain.shapley import warm_up
     from cacore.run import reading
     from cakernels.families import AllModels
     from partition.explain import sampled
@@ -130,6 +133,7 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
         )  # fmt: skip
         return reading.read_to_predict(asked, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
 
+    compiled(warm_up, comm, not job.quiet)
     rows = read(job.data)
     background: Any = ABSENT if job.background == _ABSENT else None
     if job.background is not None and background is None:
@@ -144,7 +148,9 @@ def _write(job: Explaining, found: Explanation, importances: NDArray[np.float64]
 
     with comm.phase("write"):
         if job.output is not None:
-            predictions.write(job.output, _columns(found), comm)
+            with comm.agreed():
+                columns = _columns(found)
+            predictions.write(job.output, columns, comm)
         if job.plot is not None:
             from cacore.run import figures
             from cakernels.explain.picture import drawn, gathered
@@ -159,14 +165,21 @@ def _groups(text: str | None) -> list[list[int | str]] | None:
     """The groups that are written as names or numbers."""
     if text is None:
         return None
-    groups = [[one.strip() for one in group.split(",") if one.strip()] for group in text.split(";")]
+    groups: list[list[int | str]] = []
+    for group in text.split(";"):
+        groups.append([one.strip() for one in group.split(",") if one.strip()])
     if not all(groups):
         raise InputError(f"--groups {text}: a group is empty; write names or numbers, such as a,b;c,d")
-    return [[int(one) if one.isdigit() else one for one in group] for group in groups]
+    return groups
 
 
 def _columns(found: Explanation) -> Mapping[str, NDArray[np.float64]]:
     """A column per player, and per output if there are several, and the base of each output."""
+    twice = [name for name, count in Counter([*found.players, "base"]).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"--output: two columns would be called {twice[0]}; rename the feature, or put it into a group"
+        )
     if found.values.ndim == 2:
         return dict(zip(found.players, found.values.T, strict=True)) | {"base": found.base}
     columns: dict[str, NDArray[np.float64]] = {}

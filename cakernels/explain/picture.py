@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from cacore.comm import Communicator
 from cacore.explain.explanation import Explanation
+from cacore.io.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,21 +49,21 @@ def drawn(found: Explanation, importances: NDArray[np.float64]) -> Figure:
         else:
             _swarm(axes, values[:, order, k], _levels(found, order))
         axes.set_yticks(range(len(order)), [found.players[j] for j in order], fontsize=11)
-        axes.set_xlabel(f"what the feature adds to {found.outputs[k]}", fontsize=11)
+        start = f", from {base[0, k]:.4g}" if len(values) == 1 else ""
+        axes.set_xlabel(f"what the feature adds to {found.outputs[k]}{start}", fontsize=11)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(left=False)
-    about = f"{len(values):,} rows" if len(values) > 1 else f"from {base[0, 0]:.4g} without features"
-    figure.suptitle(f"Shapley values; {about}", x=0.02, ha="left", fontsize=12)
+    figure.suptitle(f"Shapley values; {counted(len(values), 'row')}", x=0.02, ha="left", fontsize=12)
     if len(values) > 1:
         _legend(figure)
     return figure
 
 
 def _levels(found: Explanation, order: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Rank of each row by the feature's number, from 0 to 1, shape (n, features); the first feature of a group."""
+    """Rank of each row by the feature, from 0 to 1, shape (n, features); of a group, its first feature."""
     firsts = [found.members[j][0] for j in order]
-    ranks = np.argsort(np.argsort(found.data[:, firsts], axis=0, kind="stable"), axis=0, kind="stable")
-    return ranks / max(1, len(ranks) - 1)
+    ranks = rankdata(found.data[:, firsts], "average", axis=0) - 1.0
+    return np.asarray(ranks / max(1, len(ranks) - 1))
 
 
 def _swarm(axes: Axes, values: NDArray[np.float64], levels: NDArray[np.float64]) -> None:
@@ -71,6 +73,8 @@ def _swarm(axes: Axes, values: NDArray[np.float64], levels: NDArray[np.float64])
 
 def _heights(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Heights from -1 to 1 that fan out the dots where they are dense."""
+    if np.ptp(x) <= 1e-12 * np.abs(x).max():
+        return np.linspace(-1.0, 1.0, len(x))
     counts, edges = np.histogram(x, 60)
     cell = np.clip(np.searchsorted(edges, x, "right") - 1, 0, len(counts) - 1)
     place = np.zeros(len(x))
@@ -93,5 +97,5 @@ def _legend(figure: Figure) -> None:
 
     bar = figure.colorbar(ScalarMappable(cmap="viridis"), ax=figure.axes, shrink=0.6, aspect=30, pad=0.02)
     bar.set_ticks([0.0, 1.0], labels=["low", "high"])
-    bar.set_label("the feature's number", fontsize=10, labelpad=-12)
+    bar.set_label("feature value", fontsize=10, labelpad=-12)
     bar.outline.set_visible(False)
