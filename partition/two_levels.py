@@ -46,7 +46,7 @@ def two_levels(rows: PartRows, P: int, one_level: Callable[[PartRows, int], Foun
     Notes
     -----
     About 2 n sqrt(P) d flops per round and 2 n P d at the end. Each row is sent once, P x d numbers to all ranks, and
-    about sqrt(P) x d numbers per round. The rows of a group are sorted by their place in the shuffled order, so that
+    about sqrt(P) x d numbers per round. A rank holds its share of the largest group besides its own rows. The rows of a group are sorted by their place in the shuffled order, so that
     the centres do not depend on the number of ranks.
     """
     groups, _, population, rounds = one_level(rows, round(P**0.5))
@@ -79,7 +79,7 @@ def _centers(
     if alone:
         owners, cells, mine = assign_owners(sizes, comm.size, lambda m: m), groups, 0
     else:
-        first = np.arange(G + 1) * comm.size // G
+        first = np.append(0, np.cumsum(apportioned(comm.size, np.where(sizes > 0, np.maximum(sizes, comm.size), 0))))
         owners, mine = np.arange(comm.size), int(np.searchsorted(first, comm.rank, "right")) - 1
         cells = (first[groups] + rows.order * np.diff(first)[groups] // rows.n).astype(np.int32)
     moved = redistribute(Samples(rows.X, {"order": rows.order}), cells, owners, comm, order="order")
