@@ -46,8 +46,8 @@ def two_levels(rows: PartRows, P: int, one_level: Callable[[PartRows, int], Foun
     Notes
     -----
     About 2 n sqrt(P) d flops per round and 2 n P d at the end. Each row is sent once, P x d numbers to all ranks, and
-    about sqrt(P) x d numbers per round. A rank holds its share of the largest group besides its own rows. The rows of a group are sorted by their place in the shuffled order, so that
-    the centres do not depend on the number of ranks.
+    about sqrt(P) x d numbers per round. A rank holds its share of the largest group besides its own rows. The rows of a
+    group are sorted by their place in the shuffled order, so that the centres do not depend on the number of ranks.
     """
     groups, _, population, rounds = one_level(rows, round(P**0.5))
     parts = apportioned(P, population)
