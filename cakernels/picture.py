@@ -66,7 +66,7 @@ def drawn(board: list[dict[str, Any]], score: Score, chosen: Sequence[str] = ())
 
 
 def fates(board: Sequence[dict[str, Any]]) -> list[str]:
-    """What became of the candidate after each of its trainings: FAILED, KEPT, STOPPED or TOO_SLOW.
+    """Outcome of each training for its candidate: FAILED, KEPT, STOPPED or TOO_SLOW.
 
     A candidate is kept if it was trained on more rows, even without a result, and on the largest sample.
     """

@@ -21,9 +21,9 @@ from cacore.data.standardize import Standardizer
 from cacore.data.stored import in_memory
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
+from cacore.explain import ABSENT
 from cacore.explain.expansion import Expansion
 from cacore.explain.explanation import (
-    ABSENT,
     SAMPLE,
     Explanation,
     Groups,

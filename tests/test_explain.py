@@ -117,7 +117,7 @@ MODELS = {
 
 
 def answers(estimator, rows):
-    """What is explained: numbers that add up over support vectors."""
+    """The explained outputs, which add up over support vectors."""
     model = estimator.model_
     if isinstance(estimator, AsyGCDSVC):
         return model.decisions(rows)

@@ -184,7 +184,7 @@ def test_blend(tmp_path):
 @pytest.mark.parametrize("form", ["sigmoid", "isotonic"])
 @pytest.mark.parametrize("labels", [TWO, MANY], ids=["two", "many"])
 def test_blend_of_classes(form, labels, tmp_path):
-    """Of one model and of several, from a file; AutoKernelClassifier trains them."""
+    """Probabilities by one model and by several, from a file; AutoKernelClassifier trains them."""
     members = [one.fit(X, labels).model_ for one in (SMOSVC(gamma=0.3), BKRR2Classifier(2, **RIDGE))]
     codes = np.unique(labels, return_inverse=True)[1]
     found = [Calibrator.of_outputs(form, outputs(one, X), codes, Communicator()) for one in members]

@@ -1,4 +1,4 @@
-"""What is compiled, and how often: once for both precisions, and not again after ``cakernels warmup``."""
+"""Compilation: once for both precisions, and not again after ``cakernels warmup``."""
 
 from __future__ import annotations
 

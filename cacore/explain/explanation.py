@@ -18,7 +18,6 @@ from cacore.explain.expansion import Expansion
 from cacore.explain.shapley import Game, values
 
 Groups = Sequence[Sequence[int | str]]
-ABSENT = "absent"
 SAMPLE = 100  # rows of the background, if none are given
 
 

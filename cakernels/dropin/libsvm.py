@@ -170,9 +170,7 @@ class Sparse(_Library):
             X = _csr(named["data"], named["indices"], named["indptr"], d)
             named["SV"] = _csr(named["SV_data"], named["SV_indices"], named["SV_indptr"], d)
             s = named["SV"].shape[0]
-            if not s:
-                raise UnsuitedError("a model without support vectors")
-            named["sv_coef"] = named["sv_coef"].reshape(-1, s)
+            named["sv_coef"] = named["sv_coef"].reshape(len(named["nSV"]) - 1, s)
             named["support"] = np.arange(s, dtype=np.int32)  # not passed, and not needed
             return _machine(named, named), X
 

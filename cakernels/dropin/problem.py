@@ -107,8 +107,8 @@ class Problem(Shape):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A trained model in LIBSVM's layout; sizes are for k classes, or k = 2 for regression and one class.
+class Expansions:
+    """Support vectors and coefficients in LIBSVM's layout, for k classes, or k = 2 for regression and one class.
 
     Attributes
     ----------
@@ -121,9 +121,6 @@ class Trained:
     intercept : ndarray, shape (k (k - 1) / 2,)
     slopes, shifts : ndarray, shape (k (k - 1) / 2,) or (0,)
         A and B of the sigmoids.
-    status : int
-        0 if the tolerance was met.
-    iterations : ndarray of int32, shape (k (k - 1) / 2,)
     """
 
     support: NDArray[np.int32]
@@ -133,18 +130,23 @@ class Trained:
     intercept: Vector
     slopes: Vector
     shifts: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Expansions):
+    """A trained model, as LIBSVM's svm_train returns it.
+
+    Attributes
+    ----------
+    status : int
+        0 if the tolerance was met.
+    iterations : ndarray of int32, shape (k (k - 1) / 2,)
+    """
+
     status: int
     iterations: NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Shape):
-    """A trained model as LIBSVM's svm_predict gets it; arrays as in :class:`Trained`."""
-
-    support: NDArray[np.int32]
-    vectors: Rows
-    n_support: NDArray[np.int32]
-    coef: Vector
-    intercept: Vector
-    slopes: Vector
-    shifts: Vector
+class Machine(Expansions, Shape):
+    """A trained model, as LIBSVM's svm_predict gets it."""

@@ -16,6 +16,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
+from cacore.explain import ABSENT
 from cacore.files import printing
 from cacore.learn.options import add_options, argument, from_arguments, option
 from cacore.learn.same import flags, same_command
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 PROG = "cakernels explain"
 _SHOWN = 15  # features in the table
-_ABSENT = Path("absent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def _check(job: Explaining, comm: Communicator) -> None:
 
     _groups(job.groups)
     inputs = {"MODEL": job.model, "DATA": job.data}
-    if job.background is not None and job.background != _ABSENT:
+    if job.background is not None and job.background != Path(ABSENT):
         inputs["--background"] = job.background
     check_files({"--output": job.output, "--report": job.report, "--plot": job.plot}, dict(inputs), comm)
     if job.output is not None:
@@ -117,7 +117,6 @@ def _check(job: Explaining, comm: Communicator) -> None:
 
 def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explanation, Any, int]:
     """The explanation of this rank's rows, the model, and the number of all rows; collective."""
-    from cacore.explain.explanation import ABSENT
     from cacore.explain.shapley import warm_up
     from cacore.run import reading
     from cakernels.families import AllModels
@@ -135,7 +134,7 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
 
     compiled(warm_up, comm, not job.quiet)
     rows = read(job.data)
-    background: Any = ABSENT if job.background == _ABSENT else None
+    background: Any = ABSENT if job.background == Path(ABSENT) else None
     if job.background is not None and background is None:
         background = sampled(read(job.background).X, comm)
     with comm.phase("predict"):

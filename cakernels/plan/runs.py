@@ -158,14 +158,14 @@ class Trials:
             n = ceil(job.part) * held * ranks if whole else part * max(1, held) * ranks
             n, last = min(n, job.n), whole or n >= job.n
             yield replace(job, n=n, parts=max(1, held * ranks), ranks=ranks, ranks_per_node=ranks)
-            spent, before = time.monotonic() - self._begun, self.runs[-1].work
-            if last or (len(self.runs) > 2 and spent + self.runs[-1].seconds["start"] + 8 * before > self.seconds):
+            before = self.runs[-1].work
+            if last or (len(self.runs) > 2 and self.runs[-1].seconds["start"] + 8 * before > self._left()):
                 return
             part *= 2 if before > 0.02 * self.seconds or held else 4
 
 
 def of_job(runs: Sequence[Ran], job: Layout) -> list[Ran]:
-    """Those of the runs that are the job itself."""
+    """Runs of the job itself."""
     return [run for run in runs if replace(run.layout, ranks_per_node=job.ranks_per_node) == job]
 
 
