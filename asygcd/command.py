@@ -18,7 +18,7 @@ def _load() -> AnyFamily:
 
 def train(method: Method, comm: Communicator, argv: list[str] | None = None) -> None:
     """Run the training command of `method` on `comm`; collective."""
-    command.train(method, _load, comm, argv)
+    command.train(method, lambda options: _load(), comm, argv)
 
 
 def main(method: Method, argv: list[str] | None = None) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeGuard, TypeVar
@@ -180,6 +181,18 @@ def one_or(convert: Convert[object], *words: str) -> Convert[object]:
         return found if len(found) > 1 else found[0]
 
     return several
+
+
+def levels(value: object, name: str) -> float | tuple[float, ...]:
+    """Level of a quantile, a number between 0 and 1; or several in ascending order, on a command line a comma list."""
+    several = value.split(",") if _is_text(value, name) and "," in value else value
+    if isinstance(several, str) or not isinstance(several, Iterable):
+        return float(share(value, name))
+    given = list(several)
+    found = tuple(_real(one, name) for one in given)
+    if not found or not all(0 < one < 1 for one in found) or any(a >= b for a, b in pairwise(found)):
+        raise refused(name, value if isinstance(value, str) else given, "levels between 0 and 1, in ascending order")
+    return found
 
 
 def whole_values(value: object, name: str) -> tuple[int, ...]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         DCSVC,
         SMOSVC,
         SMOSVR,
+        CAQuantileSVR,
         CascadeSVC,
         DCFilterSVC,
         DisSMOSVC,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         SMONuSVC,
         SMONuSVR,
         SMOOneClassSVM,
+        SMOQuantileSVR,
     )
     from partition import FCFS, BalancedKMeans, KBalance, KMeans, RandomPartition
 
@@ -66,6 +68,7 @@ __all__ = [
     "BKRR2Classifier",
     "BKRRClassifier",
     "BalancedKMeans",
+    "CAQuantileSVR",
     "CascadeSVC",
     "DCFilterSVC",
     "DCKRRClassifier",
@@ -80,6 +83,7 @@ __all__ = [
     "SMONuSVC",
     "SMONuSVR",
     "SMOOneClassSVM",
+    "SMOQuantileSVR",
     "TwoLevelKRR",
     "TwoLevelKRRClassifier",
     "__version__",

@@ -16,8 +16,8 @@ from cacore.explain.explanation import Explanation, Groups
 from cacore.files import described
 from cacore.io import model_file
 from cacore.io.model_file import StoredParts, is_real, require
+from cacore.probability.conformal import Calibration
 from cakrr.model import KRRModel
-from cakrr.uncertainty.conformal import Calibration
 from casvm.model.svr import SVRModel
 from partition.model import InParts
 

@@ -23,6 +23,7 @@ _HOMES = {
     "krr": ("cakrr.family", "Ridge"),
     "svm": ("casvm.family", "SupportVectors"),
     "svr": ("casvm.family", "SupportVectors"),
+    "quantiles": ("casvm.family", "SupportVectors"),
     "asygcd": ("asygcd.family", "AsyGCDFamily"),
 }
 

@@ -19,6 +19,7 @@ from cacore.io import model_file
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import Calibrator
+from cacore.probability.conformal import JACKKNIFE, Calibration
 from cakrr.part import ARRAYS, PART, PartModel
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.coarse_variance import CoarseVariance
@@ -26,7 +27,6 @@ from cakrr.solver.noise import Noise
 from cakrr.solver.variance import Variance
 from cakrr.uncertainty import deviation
 from cakrr.uncertainty.answer import IntervalRequest, answered
-from cakrr.uncertainty.conformal import JACKKNIFE, Calibration
 from partition.model import Answer, InParts, visit
 from partition.routing import nearest
 
@@ -168,7 +168,7 @@ class KRRModel(InParts):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
-        Shapes are those of :meth:`predict`. See :mod:`cakrr.uncertainty.conformal`, and for a model with leave-one-out
+        Shapes are those of :meth:`predict`. See :mod:`cacore.probability.conformal`, and for a model with leave-one-out
         errors :mod:`cakrr.uncertainty.jackknife`. `adaptive` is "std" or True for widths in proportion to the standard
         deviations, at the cost of :meth:`predict_std`; "parts" for widths by each part's own errors; or None.
 

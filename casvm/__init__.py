@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from casvm.estimators.collective_values import CASVR, DisSMOSVR
     from casvm.estimators.exact import SMOSVC, SMONuSVC
     from casvm.estimators.exact_values import SMOSVR, SMONuSVR, SMOOneClassSVM
+    from casvm.estimators.quantiles import CAQuantileSVR, SMOQuantileSVR
     from casvm.model.libsvm import export_libsvm, import_libsvm
     from casvm.model.model import SVMModel
+    from casvm.model.quantiles import QuantileModel
     from casvm.model.svr import SVRModel
 
 _HOMES = {
@@ -19,13 +21,15 @@ _HOMES = {
     **dict.fromkeys(("SMOSVC", "SMONuSVC"), "estimators.exact"),
     **dict.fromkeys(("SMOSVR", "SMONuSVR", "SMOOneClassSVM"), "estimators.exact_values"),
     **dict.fromkeys(("CASVR", "DisSMOSVR"), "estimators.collective_values"),
+    **dict.fromkeys(("CAQuantileSVR", "SMOQuantileSVR"), "estimators.quantiles"),
     **dict.fromkeys(("export_libsvm", "import_libsvm"), "model.libsvm"),
-    "SVMModel": "model.model", "SVRModel": "model.svr",
+    "QuantileModel": "model.quantiles", "SVMModel": "model.model", "SVRModel": "model.svr",
 }  # fmt: skip
 
 __all__ = [
-    "CASVC", "CASVR", "DCSVC", "SMOSVC", "SMOSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "DisSMOSVR", "SMONuSVC",
-    "SMONuSVR", "SMOOneClassSVM", "SVMModel", "SVRModel", "export_libsvm", "import_libsvm",
+    "CASVC", "CASVR", "DCSVC", "SMOSVC", "SMOSVR", "CAQuantileSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC",
+    "DisSMOSVR", "QuantileModel", "SMONuSVC", "SMONuSVR", "SMOOneClassSVM", "SMOQuantileSVR", "SVMModel", "SVRModel",
+    "export_libsvm", "import_libsvm",
 ]  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cacore.comm import Communicator
 from cacore.learn.method import Method
 from cacore.run import command
@@ -10,10 +12,14 @@ from cacore.run.launch import run
 from casvm.options import SVMMethod
 
 
-def _load(method: Method) -> AnyFamily:
+def _load(method: Method, options: Any) -> AnyFamily:
     """The family that trains `method`; it imports compiled code, which --help does without."""
     if isinstance(method, SVMMethod):
         return _of_models()
+    if options.quantile is not None:
+        from casvm.quantile_family import Quantiles
+
+        return Quantiles()
     from casvm.value_family import Values
 
     return Values()
@@ -28,7 +34,7 @@ def _of_models() -> AnyFamily:
 
 def train(method: Method, comm: Communicator, argv: list[str] | None = None) -> None:
     """Train as the command of `method` does, but do not end the process; collective."""
-    command.train(method, lambda: _load(method), comm, argv)
+    command.train(method, lambda options: _load(method, options), comm, argv)
 
 
 def main(method: Method, argv: list[str] | None = None) -> None:
@@ -38,5 +44,5 @@ def main(method: Method, argv: list[str] | None = None) -> None:
 
 def main_predict(argv: list[str] | None = None) -> None:
     """Run ``python -m casvm.predict MODEL DATA``, and end the process."""
-    prog, own = "casvm.predict", ("decisions", "probability")
+    prog, own = "casvm.predict", ("decisions", "probability", "interval")
     run(lambda comm: command.predict(_of_models, prog, comm, argv, own), prog, argv=argv)

@@ -24,8 +24,10 @@ from casvm.fit import SVMFit
 from casvm.methods import in_parts
 from casvm.model.libsvm import export_libsvm
 from casvm.model.model import SVMModel
+from casvm.model.quantiles import QuantileModel
 from casvm.model.svr import SVRModel
 from casvm.options import UNSEARCHED, SVMMethod, SVMOptions
+from casvm.quantile_family import Quantiles
 from casvm.value_family import Values
 from casvm.volume import predicted
 from partition.model import InParts, load_one_of
@@ -89,10 +91,12 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
 
     def load(self, path: Path, comm: Communicator) -> InParts:
         """Load a saved SVM of any kind: classifier, regression or one class; collective."""
-        return load_one_of((SVMModel, SVRModel), path, comm)
+        return load_one_of((SVMModel, SVRModel, QuantileModel), path, comm)
 
     def of(self, model: TrainedModel) -> AnyFamily:
         """The family that predicts with `model`."""
+        if isinstance(model, QuantileModel):
+            return Quantiles()
         return Values() if isinstance(model, SVRModel) else self
 
     def report(self, method: SVMMethod, fitted: SVMFit[SVMModel], options: SVMOptions, job: Training) -> dict[str, Any]:

@@ -72,6 +72,10 @@ VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (
         f"nu, solver = {{o.solver}}: only {DEFAULT} can solve nu-SVR; give epsilon instead of nu",
     ),
     Rule(
+        lambda o, m: o.quantile is not None and m.one_class,
+        "quantile: one class has no targets; use casvm.svr",
+    ),
+    Rule(
         lambda o, m: not o.exact and o.working_set is not None,
         "working_set: it only applies to --exact, since each part is solved by one rank; leave it out",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from casvm.fit import SVMFit
 from casvm.methods import of_values
 from casvm.model.libsvm import export_libsvm
 from casvm.model.svr import SVRModel
-from casvm.search.regression import SCORE
 from casvm.value_options import PARTITIONERS, UNSEARCHED, ValueMethod, ValueOptions
 
 _SMALL = ValueMethod(name="svr", summary="small problems that compile the code of all methods", trainer=of_values)
@@ -35,9 +34,10 @@ _NUMBERS = Targets(remedy="for class labels, use python -m casvm.casvm or anothe
 _NOT_NEEDED = Targets(text=True, needed=False)
 
 
-class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArray[np.float64]]):
+class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any]):
     """The family of regression and one-class SVMs: one real number per row."""
 
+    score: ClassVar[str] = "R^2 on rows left out"  # of a search
     also = "; or the settings that were compared: give several values of --C, --epsilon or --gamma"
 
     def check(self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator) -> dict[str, Path]:
@@ -82,7 +82,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
         """Columns of the grid in the report: C, gamma and the score, with the best of several epsilons."""
-        return GridColumns("gamma", "C", f"cv_{SCORE}", "R^2 on rows left out")
+        return GridColumns("gamma", "C", f"cv_{made['cv']['scoring']}", self.score)
 
     def load(self, path: Path, comm: Communicator) -> SVRModel:
         """Load a saved model; collective."""
@@ -102,9 +102,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
         """Metrics of the test rows; see :meth:`judged`."""
         return self.judged(model, test, answers["values"], comm)
 
-    def judged(
-        self, model: SVRModel, rows: Dataset, answers: NDArray[np.float64], comm: Communicator
-    ) -> dict[str, Any]:
+    def judged(self, model: SVRModel, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:
         """Regression errors, or for one class the share of outliers and, with labels 1 and -1, accuracy. Collective."""
         with comm.phase("predict"):
             if model.svm_type != "one_class":
@@ -137,7 +135,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
             names = [name for name in ("C", "epsilon", "gamma") if name in made["grid"][0]]
             lines = best_lines(made["grid"], names, self.columns(made))
             folds, settings = made["cv"]["folds"], made["cv"]["settings"]
-            said = f"{SCORE} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
+            said = f"{made['cv']['scoring']} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
             yield "best settings", "\n".join([*lines, said])
 
     def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions) -> list[str]:
@@ -157,21 +155,27 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
         """Yield the lines of --verbose: each setting, and each part."""
         for row in made["grid"]:
             where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "epsilon", "gamma") if name in row)
-            yield f"{where}: {row[f'cv_{SCORE}']:.5f}"
+            yield f"{where}: {row[self.columns(made).score]:.5f}"
         yield from part_lines(made)
 
     def check_prediction(self, model: SVRModel, job: Predicting) -> None:
         """Refuse options that only apply to classifiers."""
         if job.probability:
             raise InputError("--probability: the model has no classes; leave it out")
+        self.check_interval(model, job)
         if job.decisions and model.svm_type != "one_class":
             raise InputError("--decisions: the model is a regression's, which only has predictions; leave it out")
 
-    def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> NDArray[np.float64]:
+    def check_interval(self, model: SVRModel, job: Predicting) -> None:
+        """Refuse intervals, which only quantiles have."""
+        if job.interval is not None:
+            raise InputError("--interval: the model has no quantiles; train one with casvm.svr --quantile 0.05,0.95")
+
+    def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Any:
         """Outputs for this rank's rows; collective."""
         return model.decision_function(rows.X, comm)
 
-    def predictions(self, model: SVRModel, answers: NDArray[np.float64], decisions: bool) -> dict[str, Column]:
+    def predictions(self, model: SVRModel, answers: Any, decisions: bool) -> dict[str, Column]:
         """Column ``prediction``, for one class 1 or -1; and the decision of one class, if requested."""
         if model.svm_type != "one_class":
             return {"prediction": answers}

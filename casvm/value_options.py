@@ -14,7 +14,7 @@ from cacore.errors import InputError
 from cacore.kernels.registry import declaration
 from cacore.learn import shared
 from cacore.learn.method import Method
-from cacore.learn.options import KERNEL, PARTS, SEARCH, SOLVER, option
+from cacore.learn.options import KERNEL, PARTS, SEARCH, SOLVER, UNCERTAINTY, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
@@ -90,6 +90,14 @@ class ValueOptions(DualOptions):
         None, "upper bound on the share of outliers and lower bound on the share of support vectors; in regression it "
         "replaces epsilon", nu_share, estimator="", group=KERNEL, metavar="NU",
     )  # fmt: skip
+    quantile: float | tuple[float, ...] | None = option(
+        None, "predict these quantiles of the target instead of its mean, such as 0.1,0.5,0.9; it replaces epsilon",
+        checks.levels, group=KERNEL, only=_regression, metavar="TAU",
+    )  # fmt: skip
+    calibrate: float | None = option(
+        None, "with --quantile: hold out this share of the rows, and calibrate quantiles and intervals on it",
+        checks.share, group=UNCERTAINTY, only=_regression, metavar="F",
+    )  # fmt: skip
     tol: Any = option(
         None, "stop when the largest violation of the optimality conditions is below this; scale = 0.001 of the "
         "targets' standard deviation", checks.number_or(SCALE), group=SOLVER, metavar="T",
@@ -137,9 +145,10 @@ class ValueOptions(DualOptions):
     def __post_init__(self) -> None:
         if self.nu is not None and self.epsilon not in (None, SCALE):
             raise InputError("nu, epsilon: nu determines epsilon; give one of them")
-        unnamed = [name for name in _SEARCHED if getattr(self, name) is None]
+        self._check_quantile()
+        unnamed = [name for name in self.searched if getattr(self, name) is None]
         for name in unnamed:
-            object.__setattr__(self, name, GRID if unnamed == list(_SEARCHED) and self.nu is None else SCALE)
+            object.__setattr__(self, name, GRID if unnamed == self.searched and self.nu is None else SCALE)
         if self.tol is None:
             in_units = {GRID, SCALE} & {one for one in (self.C, self.epsilon) if isinstance(one, str)}
             object.__setattr__(self, "tol", SCALE if in_units else SCALED["tol"])
@@ -149,10 +158,32 @@ class ValueOptions(DualOptions):
         if self.quick and GRID not in (self.C, self.epsilon, self.gamma):
             raise InputError(f"quick: it shortens a default grid, and neither C, epsilon nor gamma is {GRID}")
 
+    def _check_quantile(self) -> None:
+        """Refuse options that contradict --quantile, or need it; without an epsilon there is none to choose."""
+        if self.quantile is None:
+            if self.calibrate is not None:
+                raise InputError("calibrate: only quantiles are calibrated; give quantile as well")
+            return
+        for name, default in (("epsilon", SCALE), ("nu", None)):
+            if getattr(self, name) not in (default, None):
+                raise InputError(f"quantile, {name}: the loss of a quantile has no {name}; leave it out")
+        object.__setattr__(self, "epsilon", SCALE)
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Levels of the quantiles, ascending; none for a regression of the mean."""
+        given = self.quantile
+        return given if isinstance(given, tuple) else () if given is None else (given,)
+
+    @property
+    def searched(self) -> list[str]:
+        """Names of the parameters that a search chooses."""
+        return [name for name in _SEARCHED if name != "epsilon" or self.quantile is None]
+
     @property
     def searches(self) -> bool:
         """True if C, epsilon and gamma are chosen, or at least evaluated, by cross-validation."""
-        given = [getattr(self, name) for name in _SEARCHED]
+        given = [getattr(self, name) for name in self.searched]
         return GRID in given or any(isinstance(value, tuple) for value in given) or self.cv is not None
 
     def route_of(self, method: ValueMethod) -> str:

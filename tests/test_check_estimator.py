@@ -33,6 +33,7 @@ from casvm import (
     DCSVC,
     SMOSVC,
     SMOSVR,
+    CAQuantileSVR,
     CascadeSVC,
     DCFilterSVC,
     DisSMOSVC,
@@ -40,6 +41,7 @@ from casvm import (
     SMONuSVC,
     SMONuSVR,
     SMOOneClassSVM,
+    SMOQuantileSVR,
 )
 
 WEIGHTS = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data")
@@ -74,6 +76,8 @@ VALUES = [
     CASVR(),
     CASVR(2, random_state=0),
     CASVR(2, partitioner="random", random_state=0),
+    SMOQuantileSVR(),
+    CAQuantileSVR(2, random_state=0),
 ]
 LEAST_SQUARES = [
     BKRR2Classifier(), DKRRClassifier(), DKRRClassifier(**PAIR),
@@ -86,9 +90,9 @@ LEAST_SQUARES = [
 def expected_failures(estimator):
     """Names of checks, and why they fail."""
     parameters = estimator.get_params()
-    if isinstance(estimator, (SMOSVR, SMONuSVR, SMOOneClassSVM, DisSMOSVR)):
+    if isinstance(estimator, (SMOSVR, SMOQuantileSVR, SMONuSVR, SMOOneClassSVM, DisSMOSVR)):
         return REPETITION
-    if isinstance(estimator, CASVR):
+    if isinstance(estimator, (CASVR, CAQuantileSVR)):
         return dict.fromkeys(WEIGHTS, ORDER) if parameters["n_parts"] else REPETITION
     if isinstance(estimator, SMONuSVC):
         return REPETITION | {"check_class_weight_classifiers": "nu = 0.5 is infeasible with weights of 1,000 to 1"}

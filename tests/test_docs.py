@@ -19,6 +19,7 @@ import asygcd.model as asygcd_model
 import cakrr.part as cakrr_part
 import casvm.model.model as casvm_model
 import casvm.model.part as casvm_part
+import casvm.model.quantiles as casvm_quantiles
 import casvm.model.svr as casvm_svr
 from cacore.io import layout
 from cacore.probability.calibrator import CALIBRATOR
@@ -115,7 +116,7 @@ def blocks(page, kinds):
     [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "onnx", "dropin", "explain")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "onnx", "dropin", "explain", "quantiles")),
     ]
 )
 def test_examples_run(page, tmp_path):
@@ -172,7 +173,8 @@ def test_every_method_has_a_page():
 def test_every_array_of_a_model_file_is_documented():
     text = (ROOT / "docs" / "architecture.md").read_text()
     layouts = [(SHARED, ""), (casvm_model.OWN, ""), (CALIBRATOR, ""), (casvm_part.PART, "parts/NNNNNN/"),
-               (casvm_svr.PART, "parts/NNNNNN/"),
+               (casvm_svr.PART, "parts/NNNNNN/"), (casvm_quantiles.ARRAYS, ""),
+               (casvm_quantiles.QUANTILE_PART, "parts/NNNNNN/"),
                (cakrr_part.PART, "parts/NNNNNN/"), (cakrr_part.ARRAYS, ""),
                (asygcd_model.PART, "parts/000000/")]  # fmt: skip
     lines = [line for arrays, folder in layouts for line in layout.rows(arrays, folder)]

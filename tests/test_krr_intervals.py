@@ -14,8 +14,8 @@ from sklearn.gaussian_process.kernels import RBF
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.probability.conformal import Calibration, kept_ranks
 from cakrr import BKRR2, DCKRR, DKRR, KRRModel, TwoLevelKRR
-from cakrr.uncertainty.conformal import Calibration, kept_ranks
 from partition.routing import nearest
 
 SIGMA, LAM = 1.3, 1e-3

@@ -37,7 +37,7 @@ class Regressing(RegressorMixin, BaseEstimator):
             y = np.asarray(given if columns else column_or_1d(given, warn=True), np.float64)
         except (ValueError, TypeError) as error:
             name = type(self).__name__
-            other = f"{name[:-1]}C" if name.endswith("SVR") else f"{name}Classifier"
+            other = f"{name.replace('Quantile', '')[:-1]}C" if name.endswith("SVR") else f"{name}Classifier"
             raise InputError(f"y: {error}; the targets of a regression are numbers, and {other} has classes") from error
         if len(y) != X.shape[0]:
             raise InputError(f"Found input variables with inconsistent numbers of samples: {[X.shape[0], len(y)]}")

@@ -11,6 +11,7 @@ from cacore.comm import CommLike, Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows
+from cacore.errors import InputError
 from cacore.io.predictions import Column, Labels
 from cacore.io.table import LABELS, Targets
 from cacore.metrics.probabilistic import probability_scores
@@ -74,6 +75,8 @@ class ClassAnswering(Answering[LabelModelT, Answers], Generic[LabelModelT]):
         """Refuse probabilities of a model that was not trained for them."""
         if job.probability:
             require_calibrator(model.calibrator)
+        if job.interval is not None:
+            raise InputError("--interval: the model has classes, and intervals are of numbers; leave it out")
 
     def answers(self, model: LabelModelT, rows: Dataset, job: Predicting, comm: Communicator) -> Answers:
         """Scores of this rank's rows, and probabilities if they are asked for; collective."""

@@ -33,8 +33,8 @@ _TEST_SHARE = 16  # share of the memory for a block of test rows: they are stand
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
 
 
-def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicator, argv: list[str] | None) -> None:
-    """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report."""
+def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communicator, argv: list[str] | None) -> None:
+    """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report; ``load_family(options)`` is the family."""
     parser = Parser(
         prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=comm.rank,
         epilog=f"example: {method.example}",
@@ -45,7 +45,7 @@ def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicat
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
     same_command(method.prog, flags(job, options), comm, {"DATA": job.data, "--test": job.test})
     limit = start(job, comm)
-    family = load_family()
+    family = load_family(options)
     with comm.agreed():
         others = family.check(method, job, options, comm)
         if job.plot is not None and not family.draws(method, options):

@@ -263,4 +263,6 @@ def _listed(values: dict[str, Any]) -> str:
 def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.4e}"
+    if isinstance(value, list):
+        return ", ".join(map(_short, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -8,6 +8,7 @@ problem          p         bounds of beta              total
 ===============  ========  ==========================  ===============================
 C-SVC            -y        0 to y C, beta = y alpha    0
 epsilon-SVR      -y        -C to C                     0
+quantile tau     -y        -C (1 - tau) to C tau       0
 one-class        0         0 to 1                      nu n
 nu-SVC           0         0 to y, beta = y alpha      nu n / 2 and -nu n / 2, by sign
 nu-SVR, 2n rows  -y, -y    0 to C, -C to 0             C nu n / 2 and its negative
@@ -117,6 +118,31 @@ class Dual:
         """
         bound = np.asarray(C, np.float64)
         return cls(-np.asarray(y, np.float64), -bound, bound, epsilon=epsilon)
+
+    @classmethod
+    def quantile(cls, y: ArrayLike, C: ArrayLike, tau: float) -> Dual:
+        """The dual of support vector quantile regression (Takeuchi et al., 2006).
+
+        The primal is 1/2 |w|^2 + sum_i C_i loss(y_i - w phi(x_i) - b), where an error r above 0 costs tau r, and one
+        below 0 costs (tau - 1) r. At the solution, b is a tau-quantile of the residuals y - w phi(x), weighted by C;
+        where these quantiles form an interval, no beta need lie between its bounds, and solvers return the middle.
+
+        Parameters
+        ----------
+        y, C : array, shape (n,)
+            Targets, and the price of an error of each row.
+        tau : float
+            Level of the quantile, between 0 and 1.
+
+        Raises
+        ------
+        InputError
+            If tau is not between 0 and 1.
+        """
+        if not 0 < tau < 1:
+            raise InputError(f"tau = {tau!r}: a quantile's level must be between 0 and 1")
+        price = np.asarray(C, np.float64)
+        return cls(-np.asarray(y, np.float64), (tau - 1.0) * price, tau * price)
 
     @classmethod
     def one_class(cls, weights: ArrayLike, nu: float, before: float = 0.0, after: float = 0.0) -> Dual:

@@ -125,20 +125,27 @@ def _own(calibrator: Calibrator, part: PartSVM) -> Calibrator:
 
 
 def values(g: Graph, model: SVRModel) -> Value:
-    """Real outputs of a regression or one-class SVM, shape (n, 1)."""
+    """Real outputs of a regression or one-class SVM, shape (n, 1); or quantiles, ascending, shape (n, t)."""
     require_whole(model)
-    Z = transformed(g, g.X, model.standardizer, model.dtype)
+    Z, (t,) = transformed(g, g.X, model.standardizer, model.dtype), model.output_shape or (1,)
 
     def answer(number: int, rows: Value) -> Value:
         part: PartSVR = model.parts[number]
-        beta, kernel = part.beta[:, None], model.kernel
-        if len(model.sizes) == 1 and kernel is not None:
+        beta, kernel = part.columns, model.kernel
+        if len(model.sizes) == 1 and kernel is not None and t == 1:
             X = in_memory(part.X)
             if nodes.holds(X, beta, part.b, kernel):
-                return nodes.regressor(g, rows, X, part.beta, part.b, kernel)
+                return nodes.regressor(g, rows, X, beta[:, 0], part.b, kernel)
         return expansion(g, rows, part.X, beta, kernel, part.rows) + part.b
 
-    return answered(g, Z, model, 1, answer)
+    found = _ascending(g, answered(g, Z, model, t, answer), t)
+    shifts = getattr(model, "shifts", None)
+    return found if shifts is None else _ascending(g, found + shifts, t)
+
+
+def _ascending(g: Graph, columns: Value, t: int) -> Value:
+    """The t columns sorted in each row."""
+    return columns if t == 1 else g.ops("TopK", 2, columns, g.indices(t), axis=1, largest=0, sorted=1)[0]
 
 
 def asygcd(g: Graph, model: AsyGCDModel) -> Classified:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cacore.comm import CommLike, Communicator
 from cacore.errors import InputError, RankError
 from cacore.probability.calibrator import Calibrator
+from cacore.probability.conformal import Calibration
 from cakernels.blend import blended
 from cakernels.class_blend import classified
 from cakernels.search.candidates import Candidate, first
@@ -20,7 +21,6 @@ from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.mixture import Mixture, alone, combined
 from cakernels.search.race import FINAL, Race, Trial
 from cakernels.search.scores import Score
-from cakrr.uncertainty.conformal import Calibration
 
 _DIVISIONS = 4  # most divisions of the rows whose models are averaged
 _MORE = 0.35  # time of a further division, as a share of that of a training with its search

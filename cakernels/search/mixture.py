@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.probability.calibrator import Calibrator
+from cacore.probability.conformal import SEARCHED, Calibration
 from cacore.probability.forms import FORMS
 from cakernels.search import blending
 from cakernels.search.data import REGRESSION
 from cakernels.search.race import Race, Trial
-from cakrr.uncertainty.conformal import SEARCHED, Calibration
 
 
 @dataclass(eq=False)

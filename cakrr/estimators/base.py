@@ -184,8 +184,8 @@ class Regressor(Regressing, Loaded, KernelRidge):
         If `calibrate` set a share of the rows aside, an interval contains a new target with at least this probability;
         with "loo" and "jackknife+" the coverage is approximate. Widths are the same for all rows, except with
         "jackknife+", or if `adaptive` is given: "std" or True makes them proportional to the standard deviations, for a
-        model with `keep_factors`, and "parts" uses a width per part. See :mod:`cakrr.uncertainty.conformal`. A coverage
-        that the model does not support raises an InputError.
+        model with `keep_factors`, and "parts" uses a width per part. See :mod:`cacore.probability.conformal`. A
+        coverage that the model does not support raises an InputError.
         """
         lower, upper = self._asked(
             X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm), "predict_interval",

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.aside import set_aside
 from cacore.data.dataset import Dataset
-from cacore.data.shuffle import Shuffle
-from cacore.errors import InputError
 from cacore.machine import memory
+from cacore.probability import conformal
+from cacore.probability.conformal import Calibration
 from cakrr.fit import RidgeFit
 from cakrr.method import RidgeMethod
 from cakrr.methods.prepare import default_parts
@@ -20,10 +21,9 @@ from cakrr.model import KRRModel
 from cakrr.options import RidgeOptions
 from cakrr.rules import JACKKNIFE, LEFT_OUT
 from cakrr.solver.variance import LeftOutRows
-from cakrr.uncertainty import conformal, deviation
+from cakrr.uncertainty import deviation
 from cakrr.uncertainty.answer import has_parts, scales, to_parts
 from cakrr.uncertainty.classes import calibrator
-from cakrr.uncertainty.conformal import Calibration
 from cakrr.uncertainty.noise import of_rows_left_out
 
 Trainer = Callable[[RidgeMethod, Dataset, RidgeOptions, Communicator, Dataset | None], RidgeFit]
@@ -57,7 +57,7 @@ def calibrated(
         options.checked(method)
     share, aside = options.calibrate, None
     if isinstance(share, float):
-        train, aside = _set_aside(train, share, options.seed, comm)
+        train, aside = set_aside(train, share, options.seed, comm)
     if options.keep_factors:
         _check_room(method, train, options, comm)
     fitted = fit(method, train, options, comm, test)
@@ -125,27 +125,6 @@ def _from_rows_left_out(
         "jackknife+ intervals: approximately the requested coverage; 1 - 2 (1 - coverage) is guaranteed if sigma and "
         "lambda were not chosen on these rows"
     )
-
-
-def _set_aside(train: Dataset, share: float, seed: int, comm: Communicator) -> tuple[Dataset, Dataset]:
-    """Split off a random share of all ranks' rows, the same on any number of ranks: (training, aside). Collective."""
-    with comm.agreed():
-        train.target()
-    rows = train.X.shape[0]
-    first, n = comm.offset(rows)
-    count = round(share * n)
-    with comm.agreed():
-        if not 0 < count < n:
-            raise InputError(f"calibrate = {share:g}: this share of {n:,} rows is {count:,}; both sides need rows")
-    aside = Shuffle(n, seed).position(np.arange(first, first + rows)) < count
-    parted = [_some(train, ~aside, n - count), _some(train, aside, count)]
-    train.give()
-    return parted[0], parted[1]
-
-
-def _some(rows: Dataset, which: NDArray[np.bool_], n: int) -> Dataset:
-    weights = None if rows.weights is None else rows.weights[which]
-    return replace(rows, X=rows.X[which], y=rows.target()[which], weights=weights, n=n)
 
 
 def _check_room(method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator) -> None:

@@ -13,8 +13,8 @@ from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.learn.shared import ADAPTIVE
+from cacore.probability.conformal import HELD_OUT, JACKKNIFE, Calibration, check_coverage, rank_of, rows_for
 from cakrr.uncertainty import deviation, jackknife
-from cakrr.uncertainty.conformal import HELD_OUT, JACKKNIFE, Calibration, check_coverage, rank_of, rows_for
 from partition.routing import nearest
 
 if TYPE_CHECKING:

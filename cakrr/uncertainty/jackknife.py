@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.machine import threads
+from cacore.probability.conformal import rank_of
 from cakrr.solver.variance import Variance
 from cakrr.uncertainty import deviation
-from cakrr.uncertainty.conformal import rank_of
 
 if TYPE_CHECKING:
     from cakrr.model import KRRModel

@@ -35,7 +35,6 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
     """The base of these regressors; with `comm`, `fit`, `predict` and `score` take each rank's own rows."""
 
     C: GridLike = 1.0
-    epsilon: GridLike = 0.1
     tol: float | str | None = None
     standardize: bool = False
     cv: int | None = None
@@ -75,7 +74,8 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         self.model_, self.solver_ = fitted.model, fitted.solver
         parts = [self.model_.parts[number] for number in sorted(self.model_.parts)]
         self.support_ = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])
-        self.dual_coef_ = np.concatenate([np.zeros(0), *(part.beta for part in parts)])[None]
+        outputs = self.model_.output_shape or (1,)
+        self.dual_coef_ = np.concatenate([np.zeros((0, *outputs)), *(part.columns for part in parts)]).T
         self.n_iter_ = self.solver_["iterations"]
         self.sizes_ = self.model_.sizes
         self.fit_status_ = int(not self.solver_["converged"].all())
@@ -122,6 +122,7 @@ class DisSMOSVR(CollectiveSVR):
     For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVR`.
     """
 
+    epsilon: GridLike = 0.1
     working_set: int | None = None
 
     def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
@@ -134,7 +135,29 @@ class DisSMOSVR(CollectiveSVR):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CASVR(CollectiveSVR):
+class PartsSVR(CollectiveSVR):
+    """The base of those in parts."""
+
+    n_parts: int | None = field(default=None, kw_only=False)
+    partitioner: str | Partitioner = "kbalance"
+    n_divisions: int = 1
+    overlap: float = 0.0
+    route: str = "auto"
+    solver: str = "smo"
+    random_state: int | np.random.RandomState | None = None
+
+    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
+        if self.n_parts is None and isinstance(self.partitioner, Partitioner):
+            return svr, {"partitions": whole(1)(self.partitioner.n_parts, "n_parts =")}
+        return svr, {}
+
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
+        super()._take(fitted, comm)
+        self.centers_ = self.model_.centers
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CASVR(PartsSVR):
     """Support vector regression in parts, whose training sends nothing (as in Algorithm 5).
 
     Parameters
@@ -199,19 +222,4 @@ class CASVR(CollectiveSVR):
     Each part costs what :class:`SMOSVR` does on its rows. Training sends nothing between ranks.
     """
 
-    n_parts: int | None = field(default=None, kw_only=False)
-    partitioner: str | Partitioner = "kbalance"
-    n_divisions: int = 1
-    overlap: float = 0.0
-    route: str = "auto"
-    solver: str = "smo"
-    random_state: int | np.random.RandomState | None = None
-
-    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
-        if self.n_parts is None and isinstance(self.partitioner, Partitioner):
-            return svr, {"partitions": whole(1)(self.partitioner.n_parts, "n_parts =")}
-        return svr, {}
-
-    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
-        super()._take(fitted, comm)
-        self.centers_ = self.model_.centers
+    epsilon: GridLike = 0.1

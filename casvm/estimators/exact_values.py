@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,18 +54,27 @@ class OneProcessValues(OneProcess):
         some = X
         if len(present) < n:
             some = X[np.ix_(present, present)] if self._precomputed else X[present]
-        solution = self._solve(some, y[present], weights[present], params, setting)
-        support = np.flatnonzero(solution.beta)
+        solutions = self._solutions(some, y[present], weights[present], params, setting)
+        beta = np.stack([one.beta for one in solutions], axis=1)
+        support = np.flatnonzero(beta.any(axis=1))
         rows = present[support]
         part = PartSVR(
-            X[rows] if setting.kernel is not None else np.zeros((len(rows), 0)), rows, solution.beta[support],
-            np.array([solution.b]),
+            X[rows] if setting.kernel is not None else np.zeros((len(rows), 0)), rows, self._columns(beta[support]),
+            np.array([one.b for one in solutions]),
         )  # fmt: skip
-        self.model_ = SVRModel(
+        self.model_ = self._modeled(
             method="smo", svm_type=self._svm_type, kernel=setting.kernel, params=params, **self._one_part(X, part)
         )
-        self._take(part, solution, setting.limits.tol)
+        self._take(part, solutions, setting.limits.tol)
         return self
+
+    def _columns(self, beta: Vector) -> Vector:
+        """Coefficients, shape (s, t), as the part's model holds them."""
+        return beta[:, 0]
+
+    def _modeled(self, **fields: Any) -> SVRModel:
+        """The model with these fields."""
+        return SVRModel(**fields)
 
     def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
         """Options of training on these rows, and the values of C, epsilon and nu, as far as the estimator has them."""
@@ -84,18 +93,28 @@ class OneProcessValues(OneProcess):
         """Solve the dual with these values of C, epsilon and nu; all weights are above 0."""
         raise NotImplementedError
 
-    def _take(self, part: PartSVR, solution: Solution, tol: float) -> None:
+    def _solutions(
+        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
+    ) -> list[Solution]:  # fmt: skip
+        """Solutions of the duals of all outputs, see :meth:`_solve`."""
+        return [self._solve(X, y, weights, params, setting)]
+
+    def _take(self, part: PartSVR, solutions: list[Solution], tol: float) -> None:
         """Set the fitted attributes."""
         self.support_ = part.rows.astype(np.int32 if part.rows.max(initial=0) < 2**31 else np.int64)
-        self.support_vectors_, self.dual_coef_ = part.X, part.beta[None]
+        self.support_vectors_, self.dual_coef_ = part.X, part.columns.T
         self.n_support_ = np.array([len(part.rows)], np.int32)
         self.intercept_ = part.b.copy()
-        self.n_iter_, self.objective_, self.gap_ = solution.iterations, solution.objective, solution.gap
-        self.solution_ = solution
-        self._warn([solution], tol, 3)
+        self.n_iter_, self.objective_, self.gap_, self.solution_ = self._statistics(solutions)
+        self._warn(solutions, tol, 3, "quantiles")
+
+    def _statistics(self, solutions: list[Solution]) -> tuple[Any, Any, Any, Any]:
+        """The attributes `n_iter_`, `objective_`, `gap_` and `solution_`."""
+        (solution,) = solutions
+        return solution.iterations, solution.objective, solution.gap, solution
 
     def _linear(self, part: PartSVR) -> Vector:
-        return np.asarray(part.X.T @ part.beta)[None]
+        return np.asarray(part.X.T @ part.columns).T
 
     def _values(self, X: RowsLike) -> Vector:
         """Outputs for `X`, shape (n, d)."""
@@ -135,7 +154,34 @@ class _Regressor(RegressorMixin, OneProcessValues):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SMOSVR(_Regressor):
+class SearchedRegressor(_Regressor):
+    """Base of the regressors whose parameters cross-validation may choose."""
+
+    tol: float | str | None = None
+    cv: int | None = None
+
+    def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
+        comm = Communicator()
+        options: ValueOptions = from_estimator(ValueOptions, self, **self._known())
+        unit = 1.0
+        if options.searches or SCALE in (options.C, options.epsilon, options.tol):
+            unit = deviation(y, weights, comm)
+        if options.tol == SCALE:
+            options = replace(options, tol=SCALED["tol"] * unit)
+        found = None
+        if options.searches:
+            rows = Samples(X, {"y": y, "weight": weights})
+            part, looking = one_part(rows, weights > 0, options, self._precomputed, comm)
+            found = search(part, len(part.X), 1, unit, looking, comm)
+            options = options.with_setting(found)
+            if found is None:
+                warnings.warn(UNSEARCHED, stacklevel=4)
+        expose_search(self, found)
+        return options, Problem.regression(options, unit).params
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SMOSVR(SearchedRegressor):
     """Support vector regression (epsilon-SVR) by the exact solver, in one process with all its threads.
 
     Parameters
@@ -204,29 +250,8 @@ class SMOSVR(_Regressor):
     """
 
     epsilon: GridLike = 0.1
-    tol: float | str | None = None
-    cv: int | None = None
 
     _svm_type = "epsilon_svr"
-
-    def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
-        comm = Communicator()
-        options: ValueOptions = from_estimator(ValueOptions, self, **self._known())
-        unit = 1.0
-        if options.searches or SCALE in (options.C, options.epsilon, options.tol):
-            unit = deviation(y, weights, comm)
-        if options.tol == SCALE:
-            options = replace(options, tol=SCALED["tol"] * unit)
-        found = None
-        if options.searches:
-            rows = Samples(X, {"y": y, "weight": weights})
-            part, looking = one_part(rows, weights > 0, options, self._precomputed, comm)
-            found = search(part, len(part.X), 1, unit, looking, comm)
-            options = options.with_setting(found)
-            if found is None:
-                warnings.warn(UNSEARCHED, stacklevel=4)
-        expose_search(self, found)
-        return options, Problem.regression(options, unit).params
 
     def _solve(
         self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting

@@ -95,13 +95,13 @@ class OneProcess(KernelMachine):
             kernel, replace(options.limits, shrinking=shrinking), budget, printer(_line) if verbose else None
         )
 
-    def _warn(self, solutions: list[Solution], tol: float, depth: int) -> None:
+    def _warn(self, solutions: list[Solution], tol: float, depth: int, what: str = "pairs of classes") -> None:
         """Store whether all problems met the tolerance, and warn if one did not; `fit` is `depth` calls above."""
         late = [one for one in solutions if not one.converged]
         self.fit_status_ = int(bool(late))
         if late:
             worst = max(late, key=lambda one: one.gap)
-            of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} pairs of classes)"
+            of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} {what})"
             warnings.warn(
                 f"{type(self).__name__} stopped after {worst.iterations:,} iterations at a violation of "
                 f"{worst.gap:.3g}, above tol = {tol:g}{of}: raise tol, max_iter or max_time, or "

@@ -50,10 +50,11 @@ def of_all_rows(
 def of_values(
     method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator, test: Dataset | None = None
 ) -> SVMFit[SVRModel]:
-    """Train a regression or one-class SVM, in parts or of all rows; see :func:`casvm.methods.parts.fit_values`."""
+    """Train a regression, quantiles or one class; see :func:`casvm.methods.parts.fit_values`."""
     from casvm.methods.parts import fit_values
+    from casvm.tasks.quantiles import calibrated
 
-    return fit_values(method, train, options, comm)
+    return calibrated(fit_values, method, train, options, comm)
 
 
 def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,10 @@ from casvm.model.part import PartSVM, piece
 from casvm.model.svr import SVRModel
 from casvm.options import SVMMethod, SVMOptions
 from casvm.solver import distributed
+from casvm.solver.quantiles import centered
 from casvm.tasks.classes import ClassesTask
-from casvm.tasks.values import ValuesTask, kept_of
+from casvm.tasks.values import Kept, ValuesTask, kept_of, merged
 from partition.in_parts import solve_all
-
-Kept = dict[str, NDArray[Any]]
 
 
 def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> SVMFit[SVMModel]:
@@ -80,10 +79,14 @@ def of_values(task: ValuesTask, comm: Communicator) -> SVMFit[SVRModel]:
     sizes = comm.allgather(np.array([len(rows)]))
     begun, advance = time.perf_counter(), options.progress("training", 1)
 
-    def work(unfinished: Unfinished | None) -> Kept:
-        if comm.size == 1 and options.working_set is None:
-            return kept_of(problem.solve(rows, task.kernel, options.limits, cache_bytes, options.solver), begun)
-        share = _together(task, rows.X, problem.dual(rows, comm), cache_bytes, advance, unfinished, comm)
+    def alone(unfinished: Unfinished | None) -> Kept:
+        solutions = problem.solve(rows, task.kernel, options.limits, cache_bytes, options.solver)
+        return merged([kept_of(one, begun) for one in solutions])
+
+    def work(dual: Dual, unfinished: Unfinished | None) -> Kept:
+        share = _together(task, rows.X, dual, cache_bytes, advance, unfinished, comm)
+        if problem.levels:
+            share = centered(share, dual, partial(comm.allreduce, op="max"))
         kept = kept_of(share, begun)
         for name in ("kernel_rows", "kernel_values"):
             place = STATISTICS.index(name)
@@ -91,12 +94,17 @@ def of_values(task: ValuesTask, comm: Communicator) -> SVMFit[SVRModel]:
         return kept
 
     with comm.phase("train"):
-        done = _resumed(task, "solution", work, comm)
+        if comm.size == 1 and options.working_set is None:
+            done = _resumed(task, "solution", alone, comm)
+        else:
+            duals = enumerate(problem.duals(rows, comm))
+            names = ((f"solution-{number}" if number else "solution", dual) for number, dual in duals)
+            done = merged([_resumed(task, name, partial(work, dual), comm) for name, dual in names])
         advance()
     seconds = time.perf_counter() - begun
     part = task.part(rows, done)
     if comm.rank:
-        part.b = np.zeros(1)  # only one piece has the intercept
+        part.b = np.zeros_like(part.b)  # only one piece has the intercept
     model, numbers = task.model_in_pieces(part, len(part.rows), comm), done["statistics"]
     numbers[STATISTICS.index("n_support")], numbers[STATISTICS.index("seconds")] = model.sizes.sum(), seconds
     with comm.uncounted():

@@ -10,6 +10,7 @@ from casvm.model.model import SVMModel
 from casvm.model.svr import SVRModel
 from casvm.options import SVMMethod, SVMOptions
 from casvm.tasks.classes import ClassesTask
+from casvm.tasks.quantiles import QuantilesTask
 from casvm.tasks.values import ValuesTask
 from casvm.value_options import ValueMethod, ValueOptions
 from partition.in_parts import in_parts
@@ -36,7 +37,7 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
 
 
 def fit_values(method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator) -> SVMFit[SVRModel]:
-    """Train a regression or one class, in parts or exactly; a collective call.
+    """Train a regression, quantiles or one class, in parts or exactly; a collective call.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
 
@@ -53,5 +54,6 @@ def fit_values(method: ValueMethod, train: Dataset, options: ValueOptions, comm:
     :func:`casvm.solver.smo.solve` does. Memory holds this rank's rows and the kernel caches. Training in parts sends
     nothing; partitioning sends nothing for "random".
     """
-    task = ValuesTask.prepared(method, train, options, comm)
+    kind = QuantilesTask if options.quantile is not None else ValuesTask
+    task = kind.prepared(method, train, options, comm)
     return dissmo.of_values(task, comm) if options.exact else in_parts(task, comm)

@@ -23,6 +23,7 @@ from cacore.probability.left_out import pairs_of
 from casvm.model.libsvm_text import Header, read
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
+from casvm.model.quantiles import QuantileModel
 from casvm.model.svr import PartSVR, SVRModel
 
 NU_SVC = "nusvc"  # method name of models trained with nu
@@ -51,6 +52,8 @@ def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
         several ranks, or a path that cannot be written.
     """
     path = Path(path)
+    if isinstance(model, QuantileModel):
+        raise InputError("LIBSVM's format has no quantiles: save the model instead")
     check_writable(path)
     if model.kernel is None:
         raise InputError("a model of a precomputed kernel has no support vectors to export")

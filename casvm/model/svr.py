@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from cacore.io import model_file
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
-from cacore.svm.decision import expansion
 from partition.model import InParts, one_piece_a_rank
 
 TYPES = ("epsilon_svr", "nu_svr", "one_class")  # LIBSVM's names
@@ -41,8 +40,9 @@ class PartSVR:
         Support vectors, in row order. With a precomputed kernel, X has no columns.
     rows : ndarray of int64, shape (s,)
         Global row numbers of the support vectors.
-    beta : ndarray of float64, shape (s,)
-    b : ndarray of float64, shape (1,)
+    beta : ndarray of float64, shape (s,) or (s, t)
+        One column per output, if there are several.
+    b : ndarray of float64, shape (1,) or (t,)
     """
 
     X: Rows
@@ -51,15 +51,24 @@ class PartSVR:
     b: NDArray[np.float64]
 
     def predict(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:
-        """``K(X, support vectors) beta + b``, shape (len(X),): 2 len(X) nnz flops, nnz the support vectors' nonzeros.
+        """``K(X, support vectors) beta + b``, shape (len(X),) or (len(X), t).
 
-        If `kernel` is None, `X` holds kernel values with all training rows, and otherwise features.
+        If `kernel` is None, `X` holds kernel values with all training rows, and otherwise features. 2 len(X) nnz flops,
+        with nnz the support vectors' nonzeros, and 2 len(X) s t.
         """
-        if not len(self.rows):
-            return np.full(X.shape[0], self.b[0])
         if kernel is None:
             return np.asarray(np.asarray(X)[:, self.rows] @ self.beta + self.b)
-        return expansion(kernel, self.X, self.beta[:, None], X)[:, 0] + self.b
+        values = self.expansion(kernel).at(X)
+        return values if self.beta.ndim > 1 else values[:, 0]
+
+    def expansion(self, kernel: Kernel | None) -> Expansion:
+        """The part as a function of rows."""
+        return Expansion(self.X, self.columns, self.b, kernel)
+
+    @property
+    def columns(self) -> NDArray[np.float64]:
+        """The coefficients with one column per output, shape (s, t)."""
+        return self.beta[:, None] if self.beta.ndim == 1 else self.beta
 
 
 def join(pieces: list[PartSVR]) -> PartSVR:
@@ -85,6 +94,7 @@ class SVRModel(InParts):
 
     family = "svr"
     part_arrays = PART
+    types: ClassVar[tuple[str, ...]] = TYPES
 
     svm_type: str
     kernel: Kernel | None
@@ -97,12 +107,16 @@ class SVRModel(InParts):
 
     def expansion(self, part: int) -> Expansion:
         """The function of a part."""
-        one = self.parts[part]
-        return Expansion(one.X, one.beta[:, None], one.b, self.kernel)
+        return self.parts[part].expansion(self.kernel)
 
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs that :meth:`explain` explains."""
         return ("decision",) if self.svm_type == "one_class" else Columns.of_source(self.source).target or ("y",)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of a row's outputs."""
+        return ()
 
     def decision_function(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Real outputs for this rank's rows: predicted targets, or one-class decisions; a collective call.
@@ -126,7 +140,7 @@ class SVRModel(InParts):
         """
         with self._ranks(comm, "decision_function") as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
-            return self._answered(Z, ranks)
+            return self._answered(Z, ranks, self.output_shape)
 
     def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
         """Predicted targets; for a one-class model, 1 for inliers and -1 for outliers. Collective."""
@@ -162,7 +176,7 @@ class SVRModel(InParts):
 
     def _check(self) -> None:
         super()._check()
-        require(self.svm_type in TYPES, f"svm_type {self.svm_type!r}")
+        require(self.svm_type in self.types, f"svm_type {self.svm_type!r}")
         require(self.route in ("nearest", "soft", "all", "sum"), f"route {self.route!r}")
         known = isinstance(self.params, dict) and set(self.params) <= set(PARAMETERS)
         require(known and all(is_real(value) and value >= 0 for value in self.params.values()), "its parameters")

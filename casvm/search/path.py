@@ -90,6 +90,13 @@ def along_regression(
     return _path(K, y, -factor, factor, epsilon, Cs, tol, most)
 
 
+def along_quantile(
+    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], tau: float, tol: float, most: int
+) -> Iterator[Solved]:  # fmt: skip
+    """Solve the regression of the tau-quantile for each C, like :func:`along`, with targets `y`."""
+    return _path(K, y, (tau - 1.0) * factor, tau * factor, 0.0, Cs, tol, most)
+
+
 def _path(
     K: NDArray[np.floating], y: Vector, low: Vector, high: Vector, epsilon: float, Cs: tuple[float, ...], tol: float,
     most: int,

@@ -1,13 +1,14 @@
 """Search for C, epsilon and gamma of a regression by cross-validation inside the parts; no rows are sent.
 
-Every part computes the squared errors of its models on left-out rows. One reduction adds them up, and the setting with
-the smallest error is used for all parts.
+Every part computes the squared errors of its models on left-out rows, or the pinball losses of all quantiles, for which
+there is no epsilon. One reduction adds them up, and the setting with the smallest error is used for all parts.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,20 @@ from cacore.data.rows import Rows, nbytes, power_of_two
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.machine import threads
+from cacore.metrics.quantiles import pinball
 from cacore.tuning.folds import FOLDS
 from cacore.tuning.grid import spaced
 from cacore.tuning.results import Results
 from casvm.rules import GRID
 from casvm.search.grid import kernels
 from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
-from casvm.search.path import along_regression
+from casvm.search.path import along_quantile, along_regression
 from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
 from casvm.value_options import SCALE, SCALED, ValueOptions
 from partition.redistribute import Parts
 
 SCORE = "r2"
+QUANTILE_SCORE = "neg_pinball"  # minus the mean pinball loss, in units of the targets
 # Ends of the default grid, in units of the targets' deviation (C, epsilon) and of 1 / median squared distance (gamma).
 CS, EPSILONS, GAMMAS = (1.0, 1000.0), (0.01, 0.1), (1 / 16, 16.0)
 COUNTS = 4, 2, 6  # number of values of each
@@ -52,6 +55,8 @@ class TargetFolds:
         Fold that leaves out the row.
     folds : int
         The folds 0 to `folds` - 1 are evaluated.
+    levels : tuple of float
+        Levels of the quantiles, whose pinball losses are added up; without any, errors are squared.
     """
 
     X: Rows
@@ -59,6 +64,23 @@ class TargetFolds:
     factor: NDArray[np.float64]
     fold: NDArray[np.int64]
     folds: int
+    levels: tuple[float, ...] = ()
+
+    def losses(
+        self, K: NDArray[np.floating], left_out: NDArray[np.bool_], Cs: tuple[float, ...], epsilon: float, tol: float
+    ) -> Iterator[tuple[int, float, bool]]:
+        """Yield for each solution without some rows: the number of its C, its loss on them, and if it converged."""
+        learned, most = np.where(left_out, 0.0, self.factor), PAIRS * len(self.y)
+        y, factor = self.y[left_out], self.factor[left_out]
+        for level in self.levels or (None,):
+            if level is None:
+                path = along_regression(K, self.y, learned, Cs, epsilon, tol, most)
+            else:
+                path = along_quantile(K, self.y, learned, Cs, level, tol, most)
+            for number, one in enumerate(path):
+                error = y - one.decision[left_out]
+                loss = np.square(error) if level is None else pinball(error, level)
+                yield number, float(factor @ loss), one.converged
 
 
 def judge(
@@ -80,9 +102,9 @@ def judge(
     Returns
     -------
     dict of str to ndarray
-        ``sse``, shape (G, E, L, F): weighted sum of squared errors on the left-out rows, for each gamma, epsilon, C and
-        fold. ``weight``, shape (F,): sum of the weights, 0 for a fold without training rows. ``steps``: number of
-        solutions, and of those that stopped at the iteration limit.
+        ``sse``, shape (G, E, L, F): weighted sum of squared errors on the left-out rows, or of pinball losses of all
+        levels, for each gamma, epsilon, C and fold. ``weight``, shape (F,): sum of the weights, 0 for a fold without
+        training rows. ``steps``: number of solutions, and of those that stopped at the iteration limit.
 
     Raises
     ------
@@ -91,12 +113,11 @@ def judge(
 
     Notes
     -----
-    The cost is that of :func:`casvm.search.part.judge`, with one path of C per epsilon.
+    The cost is that of :func:`casvm.search.part.judge`, with one path of C per epsilon or level.
     """
-    m, F = len(task.y), task.folds
-    left_out = [np.flatnonzero(task.fold == f) for f in range(F)]
-    learned = [np.where(task.fold == f, 0.0, task.factor) for f in range(F)]
-    judged = [f for f in range(F) if len(left_out[f]) and learned[f].any()]
+    F = task.folds
+    left_out = [task.fold == f for f in range(F)]
+    judged = [f for f in range(F) if left_out[f].any() and task.factor[~left_out[f]].any()]
     sse, weight = np.zeros((len(alike), len(epsilons), len(Cs), F)), np.zeros(F)
     for f in judged:
         weight[f] = task.factor[left_out[f]].sum()
@@ -106,13 +127,10 @@ def judge(
     def of_gamma(g: int, K: NDArray[np.floating]) -> list[int]:
         solved = stopped = 0
         for f in judged:
-            rows = left_out[f]
             for e, epsilon in enumerate(epsilons):
-                path = along_regression(K, task.y, learned[f], Cs, epsilon, tol, PAIRS * m)
-                for ell, one in enumerate(path):
-                    error = one.decision[rows] - task.y[rows]
-                    sse[g, e, ell, f] = task.factor[rows] @ np.square(error)
-                    solved, stopped = solved + 1, stopped + (not one.converged)
+                for ell, loss, converged in task.losses(K, left_out[f], Cs, epsilon, tol):
+                    sse[g, e, ell, f] += loss
+                    solved, stopped = solved + 1, stopped + (not converged)
         return [solved, stopped]
 
     dtype = precision(task.X, alike, max(Cs) * float(task.factor.max()), tol)
@@ -157,7 +175,8 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
         searched = pieces(parts, P, lambda rows: bytes_needed(rows, 2), options, comm)
         counts = QUICK if options.quick else COUNTS
         Cs = _values("C", options.C, CS, counts[0], unit)
-        epsilons = _values("epsilon", options.epsilon, EPSILONS, counts[1], unit)
+        levels = options.levels
+        epsilons = (0.0,) if levels else _values("epsilon", options.epsilon, EPSILONS, counts[1], unit)
         alike = kernels(options, parts.X, [one.rows for one in searched], GAMMAS, counts[2], comm)
         with comm.agreed():
             total = len(alike) * len(epsilons) * len(Cs)
@@ -169,7 +188,8 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
         advance = options.progress("choosing C, epsilon and gamma", len(searched))
 
         def judge_piece(piece: Piece) -> Kept:
-            return judge(_task(parts, piece, folds, judged, scale), alike, *settings)
+            task = _task(parts, piece, folds, judged, scale)
+            return judge(replace(task, levels=levels), alike, *settings)
 
         sse = np.zeros((len(alike), len(epsilons), len(Cs), judged))
         weight, steps = np.zeros(judged), np.zeros(2, np.int64)
@@ -185,11 +205,12 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
     told_by = weight > 0
     if not told_by.any():
         return None
-    scores = 1.0 - sse[..., told_by] / weight[told_by] / (unit / scale) ** 2
+    losses = sse[..., told_by] / weight[told_by]
+    scores = -losses * scale / len(levels) if levels else 1.0 - losses / (unit / scale) ** 2
     gammas = {"gamma": tuple(one.gamma for one in alike)} if alike[0].has("gamma") else {}
-    axes = {"C": Cs, "epsilon": epsilons, **gammas}
+    axes = {"C": Cs, **({} if levels else {"epsilon": epsilons}), **gammas}
     ordered = scores.transpose(2, 1, 0, 3).reshape(-1, scores.shape[-1])
-    found = Results(axes, ordered, SCORE, seconds=seconds, solved=solved, stopped=stopped)
+    found = Results(axes, ordered, QUANTILE_SCORE if levels else SCORE, seconds=seconds, solved=solved, stopped=stopped)
     found.choose()
     return found
 

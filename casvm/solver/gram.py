@@ -73,6 +73,9 @@ class KernelMatrix(Shrinkable, Protocol):
     def quadratic(self, rows: Index, beta: Vector) -> float:
         """``beta @ K(rows, rows) @ beta`` in double precision."""
 
+    def restart(self) -> None:
+        """Make all columns active for another dual of the same rows; values kept over all columns stay."""
+
     def diagonal(self) -> Vector:
         """K_ii of the active columns."""
 

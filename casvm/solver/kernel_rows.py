@@ -63,6 +63,8 @@ class KernelRows:
         self.price = self.layout.price
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
+        self._whole: NDArray[np.floating] | None = None  # the last square, if it was that of all rows: K itself
+        self._reused = False  # True if a dual begins with K
         self._spent = np.zeros(self.n_rows)  # cost per value of computing each row without keeping it
         kernel.largest(X, self.dtype)
         self._diagonal = kernel.diagonal(X)
@@ -83,6 +85,15 @@ class KernelRows:
         if not self._keep_all(len(kept)):
             self._cache.restrict(kept)
         self._turn_to(self.active[kept])
+
+    def restart(self) -> None:
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        self._reused = self._whole is not None
+        if len(self.active) == self.n:
+            return
+        self._cache = self._all or RowCache(self._memory, self.n, self.n_rows)
+        self._all = None
+        self._turn_to(np.arange(self.n))
 
     def _asked(self, columns: Index) -> Index | None:
         """The rows of K that may be needed while these columns are active; None means any."""
@@ -110,10 +121,14 @@ class KernelRows:
 
     def square(self, rows: Index) -> NDArray[np.floating]:
         """See :class:`casvm.solver.gram.KernelMatrix`; expensive values are read if their row or column is kept."""
+        if self._reused and self._whole is not None and len(rows) == self.n:
+            self.values_read += self.n**2
+            return self._whole
         size = padded(len(rows))
         if self._scratch.size < size * size:
             self._scratch = np.zeros(size * size, self.dtype)
         K = self._scratch[: size * size].reshape(size, size)
+        self._whole = K if len(rows) == self.n and self.sources is self.X else None
         slots = np.full(len(rows), -1)
         if self.price > _EXPENSIVE and self.sources is self.X:
             slots = self._cache.slot[rows]
@@ -134,6 +149,13 @@ class KernelRows:
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
+        whole = self._whole
+        if self._reused and whole is not None and len(self.active) == self.n:
+            for_blocks(
+                lambda lo, hi: add_rows(whole, rows, -change, v, lo, hi), self.columns.tasks(2 * threads.current())
+            )
+            self.values_read += len(rows) * self.n
+            return
         for lo, hi in blocks(len(rows), _SOME):
             self._subtract(rows[lo:hi], change[lo:hi], v, keep[lo:hi])
 

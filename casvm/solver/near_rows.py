@@ -136,9 +136,13 @@ class NearRows:
         return int(self._counts[READ])
 
     def begin(self) -> None:
-        """Allocate the memory; all columns are active."""
+        """Make all columns active. The first call allocates the memory; later ones keep its rows if they still fit."""
+        if self._pool.size and len(self.active) == self.n:
+            return
+        self.active = np.arange(self.n)
         least = _LEAST * self.width * int(self._runs.blocks.max(initial=0))
-        self._pool = np.zeros(min(max(self.room, least), self.size), self.dtype)
+        if not self._pool.size:
+            self._pool = np.zeros(min(max(self.room, least), self.size), self.dtype)
         self.activate(self.active)
 
     def activate(self, rows: Index) -> None:

@@ -7,7 +7,7 @@ than their additional pairs cost. Everything else follows :mod:`casvm.solver.smo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,6 +53,39 @@ def solve_near(
     -----
     About one row of K per support vector, and two passes over the near rows per pair, in one thread.
     """
+    found = near_values(X, kernel, dual, limits, cache_bytes)
+    return None if found is None else found.solve(dual, limits, watch)
+
+
+@dataclass(frozen=True, eq=False)
+class NearValues:
+    """The kernel values of a part that are not negligible.
+
+    Attributes
+    ----------
+    gram : NearRows
+    order : ndarray of int64, shape (n,)
+        The part's row at each place of `gram`.
+    """
+
+    gram: NearRows
+    order: Index
+
+    def solve(self, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None = None) -> Solution:
+        """Solve a dual of the part's rows, with a feasible start, if any; kernel values are kept between calls."""
+        order, start = self.order, None if dual.start is None else dual.start[self.order]
+        same = replace(
+            dual, linear=dual.linear[order], lower=dual.lower[order], upper=dual.upper[order], start=start
+        )  # fmt: skip
+        solution = _Near(self.gram, same, limits, watch).run(dual.n)
+        back = np.argsort(order)
+        return replace(solution, beta=solution.beta[back], decision=solution.decision[back])
+
+
+def near_values(
+    X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int
+) -> NearValues | None:  # fmt: skip
+    """The near values of a part for duals with bounds up to those of `dual`, or None if most values matter."""
     n = dual.n
     if kernel is None or n < LEAST_ROWS or X.shape[1] * n * 8 > cache_bytes:
         return None
@@ -68,13 +101,7 @@ def solve_near(
     gram = NearRows(X[order], kernel, dtype, layout, cutoff, cache_bytes - nbytes(X))
     if gram.size > MOST_NEAR * n * n or not gram.fits:
         return None
-    start = None if dual.start is None else dual.start[order]
-    same = replace(
-        dual, linear=dual.linear[order], lower=dual.lower[order], upper=dual.upper[order], start=start
-    )  # fmt: skip
-    solution = _Near(gram, same, limits, watch).run(n)
-    back = np.argsort(order)
-    return replace(solution, beta=solution.beta[back], decision=solution.decision[back])
+    return NearValues(gram, order)
 
 
 class _Near(SMO):

@@ -9,6 +9,7 @@ a sparse solver, :mod:`casvm.solver.near_smo`. The dual and its terms: :mod:`cac
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.solvers import register
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.gram import KernelMatrix, gram_of
-from casvm.solver.near_smo import solve_near
+from casvm.solver.near_smo import near_values
 from casvm.solver.pair import Index, Pairs, Vector
 from casvm.solver.units import Unit
 
@@ -36,13 +37,45 @@ def solve_part(
     watch: Callable[[Progress], None] | None = None,
 ) -> Solution:  # fmt: skip
     """Solve the dual of a part's rows from its start, made feasible; see :class:`cacore.svm.dual.PartSolver`."""
-    dual, tol = dual.repaired(), limits.tol
-    unit = Unit.of_dual(dual)
-    dual, limits, watch = unit.dual(dual), unit.limits(limits), unit.watch(watch)
-    solution = solve_near(X, kernel, dual, limits, cache_bytes, watch)
-    if solution is None:
-        solution = solve(gram_of(X, kernel, dual.largest_bound, limits.tol, cache_bytes), dual, limits, watch)
-    return unit.solution(solution, tol)
+    return PartValues(X, kernel, dual, limits, cache_bytes).solve(dual, watch)
+
+
+class PartValues:
+    """The kernel values of a part, which several duals of its rows share.
+
+    Parameters
+    ----------
+    X, kernel, limits, cache_bytes
+        See :class:`cacore.svm.dual.PartSolver`.
+    dual : Dual
+        Its linear term is that of all duals, and its bounds are at least as wide as theirs.
+    """
+
+    def __init__(self, X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int) -> None:
+        self.tol, self.unit = limits.tol, Unit.of_dual(dual)
+        dual, self.limits = self.unit.dual(dual), self.unit.limits(limits)
+        self.near = near_values(X, kernel, dual, self.limits, cache_bytes)
+        if self.near is None:
+            self.gram = gram_of(X, kernel, dual.largest_bound, self.limits.tol, cache_bytes)
+
+    def solve(self, dual: Dual, watch: Callable[[Progress], None] | None = None) -> Solution:
+        """Solve a dual from its start, made feasible; rows of K kept over all columns are not computed again."""
+        dual, watch = self.unit.dual(dual.repaired()), self.unit.watch(watch)
+        gram = self.gram if self.near is None else self.near.gram
+        before = gram.rows_computed, gram.values_computed, gram.values_read
+        if self.near is None:
+            self.gram.restart()
+            solution = solve(self.gram, dual, self.limits, watch)
+        else:
+            solution = self.near.solve(dual, self.limits, watch)
+        rows, values, read = before
+        return self.unit.solution(
+            replace(
+                solution, kernel_rows=solution.kernel_rows - rows, kernel_values=solution.kernel_values - values,
+                values_read=solution.values_read - read,
+            ),
+            self.tol,
+        )  # fmt: skip
 
 
 def solve_one_class(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from casvm.methods.problems import STATISTICS, check_parts, named, not_met
 from casvm.model.svr import PartSVR, SVRModel
 from casvm.search.regression import search
 from casvm.solver.nu import solve_regression
+from casvm.solver.quantiles import solve_quantiles
 from casvm.tasks.task import SVMTask
 from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, ValueMethod, ValueOptions
 from partition.base import Algorithm, Division
@@ -32,6 +34,8 @@ from partition.divide import order_of
 from partition.overlap import overlapping
 from partition.redistribute import Parts
 from partition.routing import Soft
+
+Kept = dict[str, NDArray[Any]]  # arrays of a solution, as a checkpoint holds them
 
 _ADDED = "added"  # column: True for rows of other parts, if parts overlap
 
@@ -42,37 +46,49 @@ class Problem:
 
     Attributes
     ----------
-    svm_type : {"epsilon_svr", "nu_svr", "one_class"}
+    svm_type : {"epsilon_svr", "nu_svr", "quantile_svr", "one_class"}
     params : dict of str to float
         The ones of C, epsilon and nu that this type has.
+    levels : tuple of float
+        Levels of the quantiles, ascending; each is a dual of its own.
     """
 
     svm_type: str
     params: dict[str, float]
+    levels: tuple[float, ...] = ()
 
     @classmethod
     def regression(cls, options: ValueOptions, unit: float) -> Problem:
         """The regression problem with these options, in the targets' own units."""
-        named = {"C": options.C} | ({"epsilon": options.epsilon} if options.nu is None else {})
+        alone = options.nu is not None or options.quantile is not None
+        named = {"C": options.C} | ({} if alone else {"epsilon": options.epsilon})
         params = {name: float(SCALED[name] * unit if value == SCALE else value) for name, value in named.items()}
         if options.nu is not None:
             return cls("nu_svr", params | {"nu": float(options.nu)})
-        return cls("epsilon_svr", params)
+        return cls("quantile_svr" if options.levels else "epsilon_svr", params, options.levels)
 
-    def dual(self, rows: Samples, comm: Communicator) -> Dual:
-        """The dual of these rows, which are distributed over the ranks; collective."""
+    def duals(self, rows: Samples, comm: Communicator) -> list[Dual]:
+        """The duals of these rows, which are distributed over the ranks: one, or one per level; collective."""
         if self.svm_type != "one_class":
-            return Dual.regression(rows["y"], self.params["C"] * rows["weight"], self.params["epsilon"])
+            C = self.params["C"] * rows["weight"]
+            if self.levels:
+                return [Dual.quantile(rows["y"], C, level) for level in self.levels]
+            return [Dual.regression(rows["y"], C, self.params["epsilon"])]
         sums = comm.allgather(np.array([rows["weight"].sum()]))
         before, after = float(sums[: comm.rank].sum()), float(sums[comm.rank + 1 :].sum())
-        return Dual.one_class(rows["weight"], self.params["nu"], before, after)
+        return [Dual.one_class(rows["weight"], self.params["nu"], before, after)]
 
-    def solve(self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int, solver: str = DEFAULT) -> Solution:
-        """Solve the problem of these rows on this rank alone, by the solver of this name; nu-SVR always by SMO."""
+    def solve(
+        self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int, solver: str = DEFAULT
+    ) -> list[Solution]:  # fmt: skip
+        """Solve the duals of these rows on this rank alone, by the solver of this name; nu-SVR always by SMO."""
         if self.svm_type == "nu_svr":
             bound = self.params["C"] * rows["weight"]
-            return solve_regression(rows.X, kernel, rows["y"], bound, self.params["nu"], limits, cache_bytes)
-        return part_solver(solver)(rows.X, kernel, self.dual(rows, Communicator()), limits, cache_bytes)
+            return [solve_regression(rows.X, kernel, rows["y"], bound, self.params["nu"], limits, cache_bytes)]
+        duals = self.duals(rows, Communicator())
+        if self.levels:
+            return solve_quantiles(rows.X, kernel, duals, limits, cache_bytes, solver)
+        return [part_solver(solver)(rows.X, kernel, dual, limits, cache_bytes) for dual in duals]
 
 
 @dataclass(kw_only=True)
@@ -171,16 +187,19 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
         begun, options = time.perf_counter(), self.options
         cache_bytes = options.cache_bytes // side_by_side
-        solution = self.problem.solve(rows, self.kernel, options.limits, cache_bytes, options.solver)
+        solutions = self.problem.solve(rows, self.kernel, options.limits, cache_bytes, options.solver)
         # One-class coefficients of a part of m rows add up to nu m; scaling makes parts of different sizes comparable.
         scale = self.n / self.P / len(rows) if self.problem.svm_type == "one_class" else 1.0
-        return kept_of(solution, begun, scale)
+        return merged([kept_of(one, begun, scale) for one in solutions])
 
     def part(self, rows: Samples, kept: dict[str, NDArray[Any]]) -> PartSVR:
         """The part's model, with its support vectors in the order of all rows."""
         numbers = rows["row"][kept["places"]]
         order = np.argsort(numbers)
-        return PartSVR(rows.X[kept["places"][order]], numbers[order], kept["beta"][order], kept["b"].copy())
+        beta = kept["beta"][order]
+        return PartSVR(
+            rows.X[kept["places"][order]], numbers[order], beta if self.problem.levels else beta[:, 0], kept["b"].copy()
+        )  # fmt: skip
 
     def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
         """Parameters of the route "soft", or None, from each part without the rows added to it; collective."""
@@ -189,12 +208,16 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     def model(self, **where: Any) -> SVRModel:
         """The model with these parts."""
+        return SVRModel(**self.described(), **where)
+
+    def described(self) -> dict[str, Any]:
+        """Fields of the model that do not depend on its parts."""
         X = self.rows.X  # also where the rows are given away
-        return SVRModel(
-            method=self.method.name, svm_type=self.problem.svm_type, kernel=self.kernel,
-            standardizer=self.standardizer, params=self.problem.params, dtype=str(X.dtype),
-            source={"sparse": is_sparse(X)}, **where,
-        )  # fmt: skip
+        return {
+            "method": self.method.name, "svm_type": self.problem.svm_type, "kernel": self.kernel,
+            "standardizer": self.standardizer, "params": self.problem.params, "dtype": str(X.dtype),
+            "source": {"sparse": is_sparse(X)},
+        }  # fmt: skip
 
     def fit(
         self, model: SVRModel, numbers: NDArray[np.float64], busy: NDArray[np.float64],
@@ -207,15 +230,35 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         return SVMFit(model, sizes, solver, busy, float(self.options.tol), notes=notes, search=self.found)
 
 
-def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> dict[str, NDArray[Any]]:
-    """Arrays of a solution for a checkpoint; coefficients and b are multiplied by `scale`."""
+def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> Kept:
+    """Arrays of a solution for a checkpoint; coefficients, shape (s, 1), and b are multiplied by `scale`."""
     counts = solution.kernel_rows, solution.kernel_values, solution.converged
     support = np.flatnonzero(solution.beta)
     numbers = [solution.iterations, len(support), solution.objective, solution.gap, time.perf_counter() - begun]
     return {
-        "places": support, "beta": scale * solution.beta[support], "b": np.array([scale * solution.b]),
+        "places": support, "beta": scale * solution.beta[support, None], "b": np.array([scale * solution.b]),
         "statistics": np.array([*numbers, *counts], np.float64),
     }  # fmt: skip
+
+
+def merged(kept: Sequence[Kept]) -> Kept:
+    """Arrays of the solutions of t duals of the same rows as one: "beta" has shape (s, t), "b" (t,).
+
+    The s rows are those with a coefficient in any solution. Counts and objectives are added up; violation and seconds
+    are the largest ones.
+    """
+    if len(kept) == 1:
+        return kept[0]
+    places = np.unique(np.concatenate([one["places"] for one in kept]))
+    beta = np.zeros((len(places), len(kept)))
+    for column, one in zip(beta.T, kept, strict=True):
+        column[np.searchsorted(places, one["places"])] = one["beta"][:, 0]
+    table = np.array([one["statistics"] for one in kept])
+    numbers = table.sum(axis=0)
+    largest = [STATISTICS.index("gap"), STATISTICS.index("seconds")]
+    numbers[largest], numbers[-1] = table[:, largest].max(axis=0), table[:, -1].min()
+    numbers[STATISTICS.index("n_support")] = len(places)
+    return {"places": places, "beta": beta, "b": np.concatenate([one["b"] for one in kept]), "statistics": numbers}
 
 
 def deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:

@@ -8,6 +8,10 @@ Adaptive intervals divide the errors by the model's standard deviations and mult
 valid, and narrower where the model is certain. Alternatively, each part uses the errors of the calibration rows nearest
 to its centre. Such intervals are valid for the rows of each part (Vovk's Mondrian form), and wide where there is noise.
 
+Conformalised quantile intervals start from two quantiles of a model, and move both ends outwards by that order
+statistic of the scores max(q_lo(x) - y, y - q_hi(x)) (Romano, Patterson and Candes, 2019). They are as valid, and their
+width varies with the row as the noise does. A negative order statistic narrows them.
+
 Leave-one-out errors need no calibration rows, but give the plain jackknife, which guarantees no coverage: the rows were
 used to choose sigma and lambda, and to train the model. For intervals that account for the effect of each row on the
 prediction, see :mod:`cakrr.uncertainty.jackknife`.
@@ -53,7 +57,7 @@ class Calibration:
     ranks : ndarray of int64, shape (q,)
         Ranks of the stored errors among all n, ascending; 1 is the smallest.
     errors : ndarray, shape (q,) or (q, t)
-        Errors |y - f(x)|.
+        Errors |y - f(x)|, or scores of pairs of quantiles.
     scaled : ndarray, shape (q,) or (q, t), or None
         Errors over the scales of adaptive intervals.
     """
@@ -79,6 +83,16 @@ class Calibration:
             tiny = np.finfo(np.float64).tiny  # for a constant target, deviations and errors are 0
             scaled = _selected(sizes / np.maximum(deviations, tiny), ranks, comm)
         return cls(n, rows, ranks, _selected(sizes, ranks, comm), scaled)
+
+    @classmethod
+    def of_scores(cls, scores: NDArray[np.float64], comm: Communicator) -> Calibration:
+        """Select the scores to store from those of this rank's held-out rows, shape (n_local, t), of any sign.
+
+        Collective, at the cost of :meth:`of`; the half width of each column is then that to add to its interval's ends.
+        """
+        n = comm.offset(len(scores))[1]
+        ranks = kept_ranks(n)
+        return cls(n, HELD_OUT, ranks, _selected(scores, ranks, comm))
 
     def check(self) -> None:
         """Refuse inconsistent fields."""

@@ -1,0 +1,191 @@
+"""Quantiles of CAQuantileSVR and SMOQuantileSVR: coverage, intervals, pinball loss beside other software, time.
+
+python -m benchmarks.quantiles coverage DATA_FOLDER [--only NAME ...] [--splits N] [--rows N]
+python -m benchmarks.quantiles peers DATA_FOLDER [--only NAME ...] [--rows N]
+python -m benchmarks.quantiles time DATA_FOLDER [--only NAME ...] [--rows N] [--rounds N]
+
+Rows are drawn at random; features are standardised by the training rows. C and gamma are those of the default grid with
+the smallest pinball loss on held-out rows; they are chosen once for each data set, on its first split.
+
+`coverage` trains on N rows of each split, and tests on as many others: the share of the test targets below the
+quantiles .1, .5 and .9, as they are and calibrated; and coverage and mean width of conformalised intervals of 90 and
+95 %. A quarter of the training rows is held out for both. Beside these stand intervals from BKRR2's errors on as many
+held-out rows, of constant width, and in proportion to its standard deviations (adaptive).
+
+`peers` compares the pinball loss, mean of the three quantiles, with scikit-learn's histogram gradient boosting, one
+model for each quantile, whose number of iterations is chosen by early stopping; and with its QuantileRegressor, a
+linear program, on Nystroem features of the same kernel, as many as fit into our time.
+
+`time` races SMOQuantileSVR with one and with three quantiles against SMOSVR with the same C and gamma.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import QuantileRegressor
+from sklearn.metrics import mean_pinball_loss
+
+from benchmarks.krr_data import SETS, load
+from benchmarks.race import headline, race, show
+from benchmarks.results import record
+from cakrr import BKRR2
+from casvm import SMOSVR, CAQuantileSVR, SMOQuantileSVR
+
+ONLY = ("cadata", "CASP", "kin40k", "space_ga_scale")
+LEVELS, COVERAGES = (0.1, 0.5, 0.9), (0.9, 0.95)
+SIDES = (0.025, 0.05, 0.95, 0.975)  # quantiles of the intervals
+Rows = NDArray[np.float64]
+Split = tuple[Rows, Rows, Rows, Rows]  # training rows and targets, test rows and targets
+
+
+def splits(folder: Path, name: str, rows: int, count: int) -> Iterator[Split]:
+    """Yield random splits with up to `rows` training rows, and as many test rows."""
+    X, y = load(folder, name)
+    n = min(rows, len(y) // 2)
+    for seed in range(count):
+        order = np.random.default_rng(seed).permutation(len(y))[: 2 * n]
+        A, T = X[order[:n]], X[order[n:]]
+        mean, scale = A.mean(axis=0), A.std(axis=0)
+        scale[scale == 0] = 1.0
+        yield (A - mean) / scale, y[order[:n]], (T - mean) / scale, y[order[n:]]
+
+
+def chosen(X: Rows, y: Rows) -> dict[str, float]:
+    """C and gamma of the default grid."""
+    model = SMOQuantileSVR(quantile=LEVELS, C="grid", gamma="grid").fit(X, y)
+    found: dict[str, float] = model.best_params_
+    return found
+
+
+def coverage(folder: Path, name: str, args: argparse.Namespace) -> None:
+    """Print the shares below the quantiles, and coverage and width of the intervals, as means over the splits."""
+    below: list[list[Rows]] = []
+    held: dict[str, list[Rows]] = {}
+    given: dict[str, float] = {}
+    for A, a, T, t in splits(folder, name, args.rows, args.splits):
+        given = given or chosen(A, a)
+        model = SMOQuantileSVR(quantile=LEVELS, **given).fit(A, a)
+        shifted = SMOQuantileSVR(quantile=LEVELS, calibrate=0.25, random_state=0, **given).fit(A, a)
+        below.append([(t[:, None] <= one.predict(T)).mean(axis=0) for one in (model, shifted)])
+        for who, ends in _intervals(given, A, a, T):
+            told = [(np.mean((low <= t) & (t <= high)), np.mean(high - low) / t.std()) for low, high in ends]
+            held.setdefault(who, []).append(np.ravel(told))
+    print(f"\n{name}: {len(a):,} rows, {len(below)} splits, {_named(given)}")
+    for who, shares in zip(("as they are", "calibrated"), np.mean(below, axis=0), strict=True):
+        listed = ", ".join(f"{level:g}: {share:.4f}" for level, share in zip(LEVELS, shares, strict=True))
+        print(f"  share below, {who:<12} {listed}")
+    for who, every in held.items():
+        means = np.mean(every, axis=0)
+        print(f"  {who:<22} 90 %: {means[0]:.4f}, width {means[1]:.3f}   95 %: {means[2]:.4f}, width {means[3]:.3f}")
+        record(set=name, method=who, held90=means[0], width90=means[1], held95=means[2], width95=means[3])
+
+
+def _intervals(given: dict[str, float], A: Rows, a: Rows, T: Rows) -> Iterator[tuple[str, list[tuple[Rows, Rows]]]]:
+    """Ends of the intervals of each method, for both coverages."""
+    ours = SMOQuantileSVR(quantile=SIDES, calibrate=0.25, random_state=0, **given).fit(A, a)
+    yield "quantiles, calibrated", [ours.predict_interval(T, share) for share in COVERAGES]
+    every = np.sort(ours.model_.decision_function(T), axis=1)
+    yield "quantiles as they are", [(every[:, 1], every[:, 2]), (every[:, 0], every[:, 3])]
+    ridge = BKRR2(calibrate=0.25, keep_factors=True, random_state=0).fit(A, a)
+    yield "ridge, constant", [ridge.predict_interval(T, share) for share in COVERAGES]
+    yield "ridge, adaptive", [ridge.predict_interval(T, share, "std") for share in COVERAGES]
+
+
+def peers(folder: Path, name: str, args: argparse.Namespace) -> None:
+    """Print the pinball loss and the seconds of each rival."""
+    A, a, T, t = next(splits(folder, name, args.rows, 1))
+    given = chosen(A, a)
+    print(f"\n{name}: {len(a):,} training rows and as many test rows, {_named(given)}")
+    spent = {}
+    for who, fit in {
+        "SMOQuantileSVR": lambda: SMOQuantileSVR(quantile=LEVELS, **given).fit(A, a).predict(T),
+        "CAQuantileSVR, 4 parts": lambda: CAQuantileSVR(4, quantile=LEVELS, route="soft", **given).fit(A, a).predict(T),
+    }.items():
+        spent[who] = _told(name, who, fit, t)
+    _told(name, "gradient boosting", lambda: _each(lambda level: _boosted(level), A, a, T), t)
+    budget, features = spent["SMOQuantileSVR"], 50
+    while True:
+        fit = lambda: _nystroem(given["gamma"], features, A, a, T)  # noqa: B023, E731 - called at once
+        seconds = _told(name, f"linear, {features} features", fit, t)
+        if seconds > budget or features >= 400:
+            return
+        features *= 2
+
+
+def _told(name: str, who: str, fit: Callable[[], Rows], t: Rows) -> float:
+    """Print and record a rival's loss; returns its seconds."""
+    begun = time.perf_counter()
+    predicted = fit()
+    seconds = time.perf_counter() - begun
+    loss = np.mean([
+        mean_pinball_loss(t, column, alpha=level) for column, level in zip(predicted.T, LEVELS, strict=True)
+    ])  # fmt: skip
+    print(f"  {who:<24} pinball {loss / t.std():.5f} of the deviation, {seconds:7.2f} s", flush=True)
+    record(set=name, rival=who, seconds=seconds, pinball=loss / t.std())
+    return seconds
+
+
+def _each(model: Callable[[float], Any], A: Rows, a: Rows, T: Rows) -> Rows:
+    return np.column_stack([model(level).fit(A, a).predict(T) for level in LEVELS])
+
+
+def _boosted(level: float) -> HistGradientBoostingRegressor:
+    return HistGradientBoostingRegressor(loss="quantile", quantile=level, max_iter=1000, early_stopping=True)
+
+
+def _nystroem(gamma: float, features: int, A: Rows, a: Rows, T: Rows) -> Rows:
+    some = Nystroem(gamma=gamma, n_components=features, random_state=0).fit(A)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _each(
+            lambda level: QuantileRegressor(quantile=level, alpha=1e-6), some.transform(A), a, some.transform(T)
+        )
+
+
+def timed(folder: Path, name: str, args: argparse.Namespace) -> None:
+    """Race one and three quantiles against SMOSVR."""
+    A, a, _, _ = next(splits(folder, name, args.rows, 1))
+    given = chosen(A, a)
+    rivals = {
+        "SMOSVR": lambda: SMOSVR(**given, epsilon=0.1 * a.std(), tol="scale").fit(A, a),
+        "one quantile": lambda: SMOQuantileSVR(quantile=0.5, **given).fit(A, a),
+        "three quantiles": lambda: SMOQuantileSVR(quantile=LEVELS, **given).fit(A, a),
+    }
+    found = race(rivals, args.rounds)
+    title = f"{name}: {len(a):,} rows, {_named(given)}"
+    show(title, found, "one quantile", "SMOSVR", 1.3)
+    show(title, found, "three quantiles", "SMOSVR", 1.6)
+
+
+def _named(given: dict[str, float]) -> str:
+    return ", ".join(f"{key} = {value:.3g}" for key, value in given.items())
+
+
+def main() -> None:
+    """Run one of the benchmarks on some data sets."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("coverage", "peers", "time"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="+", default=ONLY, choices=tuple(SETS), metavar="NAME")
+    parser.add_argument("--rows", type=int, default=4000, metavar="N", help="training rows (default: 4000)")
+    parser.add_argument("--splits", type=int, default=20, metavar="N", help="random splits (default: 20)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of the race (default: 5)")
+    args = parser.parse_args()
+    headline()
+    work = {"coverage": coverage, "peers": peers, "time": timed}[args.what]
+    for name in args.only:
+        work(args.folder, name, args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""scikit-learn regressors of quantiles: exact in one process, and in parts on many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import d2_pinball_score
+
+from cacore import checks
+from cacore.comm import CommLike, Communicator, collective
+from cacore.data.aside import rows_aside
+from cacore.data.asking import asking
+from cacore.data.rows import Rows, RowsLike
+from cacore.data.validation import checked_weights, shared_seed
+from cacore.errors import InputError
+from cacore.svm.dual import Dual, Solution
+from cacore.svm.options import DualOptions
+from cacore.svm.problem import numeric_gamma
+from casvm.estimators.collective_values import PartsSVR
+from casvm.estimators.exact_values import SearchedRegressor, Vector
+from casvm.estimators.one_process import Setting
+from casvm.model.quantiles import Ends, QuantileModel
+from casvm.model.svr import SVRModel
+from casvm.solver.quantiles import solve_quantiles
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PredictsQuantiles:
+    """Intervals and score of the regressors of quantiles."""
+
+    quantile: float | Sequence[float] = 0.5
+    calibrate: float | None = None
+    random_state: int | np.random.RandomState | None = None
+
+    _model = QuantileModel
+
+    def predict_interval(self: Any, X: RowsLike, coverage: float = 0.9, method: str = "quantile") -> Ends:
+        """Lower and upper ends of intervals for new targets at `X`, each of shape (n_local,); with `comm`, collective.
+
+        Conformalised quantile regression, see :meth:`casvm.model.quantiles.QuantileModel.predict_interval`: an interval
+        contains a new target with at least this probability, if `calibrate` held rows out, and if these and the new
+        rows are exchangeable. Its two quantiles are those whose levels differ by about `coverage`. The only method is
+        "quantile". An InputError is raised for a coverage that the model does not support.
+        """
+        if getattr(self, "comm", None) is None:
+            X = self._rows(X)
+            return _model(self).predict_interval(X, coverage, method)
+        with asking(self, "predict_interval", coverage=coverage, method=method) as comm:
+            with comm.agreed():
+                X = self._rows(X, int(comm.size == 1))
+            return _model(self).predict_interval(X, coverage, method, comm)
+
+    def score(self: Any, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Share of the pinball loss that the model explains: 1 - loss / that of the best constants, at most 1.
+
+        The mean of :func:`sklearn.metrics.d2_pinball_score` over the quantiles. With `comm`, a collective call over all
+        ranks' rows, which gathers t + 2 numbers per row on every rank.
+        """
+        predicted = self.predict(X)
+        with collective(getattr(self, "comm", None)) as comm:
+            with comm.agreed():
+                columns = np.reshape(predicted, (len(predicted), -1))
+                given = np.ones(len(columns)) if sample_weight is None else checked_weights(sample_weight, len(columns))
+                targets = np.asarray(y, np.float64)
+                if targets.shape != given.shape:
+                    raise InputError(f"y has shape {targets.shape}; {len(given)} numbers are needed, one per row")
+            every = comm.allgather(np.column_stack([targets, given, columns]))
+        told = [
+            d2_pinball_score(every[:, 0], column, sample_weight=every[:, 1], alpha=level)
+            for column, level in zip(every[:, 2:].T, _model(self).levels, strict=True)
+        ]
+        return float(np.mean(told))
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
+    """Support vector quantile regression by the exact solver, in one process with all its threads.
+
+    Parameters
+    ----------
+    quantile : float or sequence of float
+        Level of the quantile, between 0 and 1, or several in ascending order, which are sorted in each row of a
+        prediction, so that they do not cross.
+    C : float, list of float or {"scale", "grid"}
+        Price of an error, multiplied by the weight of the row. "scale" means the targets' standard deviation. With
+        several values, or "grid" for default values, cross-validation chooses those of C and gamma with the smallest
+        pinball loss, the mean over all quantiles.
+    calibrate : float or None
+        Share of the rows that is held out to calibrate :meth:`predict_interval`, and to shift each quantile so that the
+        right share of new targets is below it.
+    random_state : int, RandomState or None
+        Chooses the rows that are held out.
+    tol : float, "scale" or None
+        As for :class:`SMOSVR`; None means "scale".
+    kernel, gamma, degree, coef0, shrinking, cache_gib, max_iter, max_time, verbose, cv
+        As for :class:`SMOSVR`. The limits apply to each quantile.
+
+    Attributes
+    ----------
+    support_ : ndarray, shape (s,)
+        Row indices of the support vectors of all t quantiles.
+    dual_coef_ : ndarray, shape (t, s)
+    intercept_ : ndarray, shape (t,)
+    coef_ : ndarray or CSR, shape (t, d)
+        Weights of the features; only for the linear kernel.
+    objective_, gap_, n_iter_ : ndarray, shape (t,)
+        Maximum of the dual objective, remaining violation, and number of pairs of rows optimised, of each quantile.
+    model_ : QuantileModel
+        `save` writes it, `load` reads it.
+    support_vectors_, n_support_, fit_status_, cv_results_, best_params_, best_score_, best_index_, n_features_in_
+        As for :class:`SMOSVR`; scores are minus the pinball loss.
+
+    Notes
+    -----
+    The dual of each quantile tau is that of :class:`SMOSVR` without epsilon, and with bounds -C (1 - tau) and C tau
+    (Takeuchi et al., 2006). All rows have a coefficient, unless their weight is 0. Levels are solved in ascending order
+    and share kernel values; see :func:`casvm.solver.quantiles.solve_quantiles`.
+    """
+
+    _svm_type = "quantile_svr"
+
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n, d), dense or CSR, and targets `y`, shape (n,); neither is changed.
+
+        With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 are ignored. Invalid input raises an
+        InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached, and a warning if all targets
+        are equal, since the model is then this constant.
+        """
+        return super().fit(X, y, sample_weight)
+
+    def predict(self, X: RowsLike) -> NDArray[np.float64]:
+        """Quantiles for `X`, shape (n, d): shape (n,) for a single level, and (n, t) for a sequence of t levels.
+
+        With a precomputed kernel, `X` has kernel values with all training rows, shape (n, n_train).
+        """
+        values = self._values(X)
+        return _model(self).answers(values)
+
+    def _fit(self, X: Rows, y: Vector, sample_weight: ArrayLike | None) -> Self:
+        if self.calibrate is None:
+            return super()._fit(X, y, sample_weight)
+        share = float(checks.share(self.calibrate, "calibrate ="))
+        comm, n = Communicator(), X.shape[0]
+        weights = np.ones(n) if sample_weight is None else checked_weights(sample_weight, n)
+        aside, _, _ = rows_aside(n, share, shared_seed(self.random_state, comm), comm)
+        super()._fit(X, y, np.where(aside, 0.0, weights))
+        held = np.flatnonzero(aside & (weights > 0))
+        model = _model(self)
+        model.calibrate(model.parts[0].predict(X[held], model.kernel), y[held], comm)
+        return self
+
+    def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
+        options, params = super()._asked(X, y, weights)
+        if self.calibrate is not None and not self._precomputed:  # rows that are held out have no say in it
+            gamma = numeric_gamma(X[np.flatnonzero(weights)], options.gamma, Communicator(), options.kernel)
+            options = replace(options, gamma=gamma)
+        return options, params
+
+    def _solutions(
+        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
+    ) -> list[Solution]:  # fmt: skip
+        duals = [Dual.quantile(y, params["C"] * weights, level) for level in _levels(self)]
+        return solve_quantiles(X, setting.kernel, duals, setting.limits, setting.cache_bytes, watch=setting.watch)
+
+    def _columns(self, beta: Vector) -> Vector:
+        return beta
+
+    def _modeled(self, **fields: Any) -> SVRModel:
+        quantile = checks.levels(self.quantile, "quantile =")
+        return QuantileModel(quantile=quantile, **fields)
+
+    def _statistics(self, solutions: list[Solution]) -> tuple[Any, Any, Any, Any]:
+        steps, objectives, gaps = (
+            np.array([getattr(one, name) for one in solutions]) for name in ("iterations", "objective", "gap")
+        )  # fmt: skip
+        return steps, objectives, gaps, solutions
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CAQuantileSVR(PredictsQuantiles, PartsSVR):
+    """Support vector quantile regression in parts, whose training sends nothing (as in Algorithm 5).
+
+    Parameters
+    ----------
+    n_parts, partitioner, n_divisions, overlap, route, solver, standardize, cache_gib, comm
+        As for :class:`CASVR`.
+    quantile, C, calibrate
+        As for :class:`SMOQuantileSVR`; rows are held out before the parts are made.
+    gamma, kernel, degree, coef0, max_iter, max_time, cv
+        As for :class:`CASVR`; the search compares pinball losses.
+    tol : float, "scale" or None
+        As for :class:`CASVR`; None means "scale".
+    random_state : int, RandomState or None
+        Makes the parts, and chooses the rows that are held out.
+
+    Attributes
+    ----------
+    model_ : QuantileModel
+    dual_coef_ : ndarray, shape (t, s)
+        Coefficients of the support vectors of this rank's parts, for each of t quantiles.
+    support_, sizes_, centers_, solver_, n_iter_, cv_results_, best_params_, best_score_, best_index_, fit_status_
+        As for :class:`CASVR`; iterations and objectives are sums over the quantiles.
+    n_features_in_ : int
+
+    Notes
+    -----
+    Each part costs what :class:`SMOQuantileSVR` does on its rows. Training sends nothing between ranks.
+    """
+
+    comm: CommLike = None
+
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n_local, d), dense or CSR, and targets `y`, shape (n_local,); neither is changed.
+
+        Rows of weight 0 are ignored. Invalid input raises an InputError, a ValueError. A ConvergenceWarning is issued
+        if a limit was reached.
+        """
+        return super().fit(X, y, sample_weight)
+
+    def predict(self, X: RowsLike) -> NDArray[np.float64]:
+        """Quantiles for `X`, shape (n_local, d): shape (n_local,) for a single level, and (n_local, t) for a sequence.
+
+        With `comm`, a collective call.
+        """
+        return self._answer("predict", X)
+
+
+def _model(estimator: PredictsQuantiles) -> QuantileModel:
+    """The fitted model."""
+    found: QuantileModel = vars(estimator)["model_"]
+    return found
+
+
+def _levels(estimator: PredictsQuantiles) -> tuple[float, ...]:
+    """Checked levels of the parameter `quantile`."""
+    found = checks.levels(estimator.quantile, "quantile =")
+    return found if isinstance(found, tuple) else (found,)

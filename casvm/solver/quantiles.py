@@ -1,0 +1,117 @@
+"""Support vector quantile regression: the duals of several levels, which share kernel values and start from each other.
+
+The duals differ in their bounds only, -C (1 - tau) and C tau (:meth:`cacore.svm.dual.Dual.quantile`). Levels are solved
+in ascending order. The last solution f tells the next one where to start: rows far above the new quantile belong to
+their upper bound, rows far below to their lower one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel
+from cacore.limits import Limits
+from cacore.svm.dual import Dual, Progress, Solution
+from cacore.svm.solvers import DEFAULT, part_solver
+from casvm.solver.active_set import OverRanks, middle
+from casvm.solver.pair import Vector
+from casvm.solver.smo import PartValues
+
+_ROUNDING = 1e-12  # distance from a bound, relative to that between the bounds, which counts as none
+
+
+def solve_quantiles(
+    X: Rows, kernel: Kernel | None, duals: Sequence[Dual], limits: Limits, cache_bytes: int, solver: str = DEFAULT,
+    watch: Callable[[Progress], None] | None = None,
+) -> list[Solution]:  # fmt: skip
+    """Solve the duals of all levels of one part, in their order.
+
+    Parameters
+    ----------
+    X, kernel, limits, cache_bytes, watch
+        See :class:`cacore.svm.dual.PartSolver`. The limits apply to each level.
+    duals : sequence of Dual
+        In ascending order of the level.
+    solver : str
+        Name of the part solver. Only the default one shares kernel values between levels.
+
+    Returns
+    -------
+    list of Solution
+
+    Notes
+    -----
+    The first level costs what :func:`casvm.solver.smo.solve_part` does. The others read the rows of K that the cache
+    has kept, and start from the level below.
+    """
+    solve: Callable[[Dual], Solution]
+    if solver == DEFAULT:
+        values = PartValues(X, kernel, _widest(duals), limits, cache_bytes)
+        solve = lambda dual: values.solve(dual, watch)  # noqa: E731
+    else:
+        alone = part_solver(solver)
+        solve = lambda dual: alone(X, kernel, dual, limits, cache_bytes, watch)  # noqa: E731
+    solutions: list[Solution] = []
+    for dual in duals:
+        if solutions:
+            dual = replace(dual, start=start_at(dual, solutions[-1].decision))
+        solutions.append(solve(dual))
+    return [centered(one, dual) for one, dual in zip(solutions, duals, strict=True)]
+
+
+def centered(solution: Solution, dual: Dual, largest: OverRanks = np.array) -> Solution:
+    """The solution of a quantile's dual, with b midway between its ends where it is an interval.
+
+    That is so if all rows are at a bound, for example if tau n is a whole number and the rows are alike. Rounding may
+    leave a row next to its bound, whose residual would then be b.
+
+    Parameters
+    ----------
+    solution : Solution
+    dual : Dual
+    largest : callable
+        Elementwise maximum of an array over the ranks, if rows are distributed.
+    """
+    near = _ROUNDING * (dual.upper - dual.lower)
+    rise, fall = solution.beta < dual.upper - near, solution.beta > dual.lower + near
+    v = solution.b - dual.linear - solution.decision
+    ends = np.max(v, where=rise, initial=-np.inf), np.max(-v, where=fall, initial=-np.inf)
+    free, top, negative = largest(np.array([float((rise & fall).any()), *ends])).tolist()
+    if free:
+        return solution
+    b = middle(top, -negative)
+    return replace(solution, b=b, decision=solution.decision + (b - solution.b))
+
+
+def _widest(duals: Sequence[Dual]) -> Dual:
+    """The first dual, with bounds that hold those of all."""
+    lower = np.min([dual.lower for dual in duals], axis=0)
+    return replace(duals[0], lower=lower, upper=np.max([dual.upper for dual in duals], axis=0))
+
+
+def start_at(dual: Dual, decision: Vector) -> Vector:
+    """A feasible beta with rows at the bounds that their residuals from a neighbouring quantile suggest.
+
+    Rows are sorted by y - decision: the lowest are at their lower bound, the others at the upper one, and one between
+    them makes the sum 0. If the noise is the same everywhere, quantiles are parallel, and this is nearly the solution.
+
+    Parameters
+    ----------
+    dual : Dual
+        Its total is 0, with lower bounds of at most 0 and upper ones of at least 0.
+    decision : ndarray of float64, shape (n,)
+    """
+    order = np.argsort(-dual.linear - decision, kind="stable")
+    lower, upper = dual.lower[order], dual.upper[order]
+    totals = upper.sum() + np.append(0.0, np.cumsum(lower - upper))  # with the lowest 0, 1, ..., n rows at the lower
+    below = max(0, int(np.searchsorted(-totals, 0.0, side="right")) - 1)
+    beta = np.where(np.arange(dual.n) < below, lower, upper)
+    if below < dual.n:
+        beta[below] = np.clip(beta[below] - totals[below], lower[below], upper[below])
+    start = np.empty(dual.n)
+    start[order] = beta
+    return start
