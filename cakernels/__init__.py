@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         DKRRClassifier,
         KKRR2Classifier,
         KKRRClassifier,
+        SubsetKRR,
         TwoLevelKRR,
         TwoLevelKRRClassifier,
     )
@@ -84,6 +85,7 @@ __all__ = [
     "SMONuSVR",
     "SMOOneClassSVM",
     "SMOQuantileSVR",
+    "SubsetKRR",
     "TwoLevelKRR",
     "TwoLevelKRRClassifier",
     "__version__",

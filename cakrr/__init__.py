@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     )
     from cakrr.estimators.exact import DKRR
     from cakrr.estimators.parts import BKRR, BKRR2, DCKRR, KKRR, KKRR2, TwoLevelKRR
+    from cakrr.estimators.subset import SubsetKRR
     from cakrr.model import KRRModel
 
 _IN_PARTS = ("BKRR", "BKRR2", "DCKRR", "KKRR", "KKRR2", "TwoLevelKRR")
 _HOMES = {
     **dict.fromkeys(_IN_PARTS, "estimators.parts"),
     "DKRR": "estimators.exact",
+    "SubsetKRR": "estimators.subset",
     **dict.fromkeys((f"{name}Classifier" for name in (*_IN_PARTS, "DKRR")), "estimators.classifiers"),
     "KRRModel": "model",
 }
@@ -41,6 +43,7 @@ __all__ = [
     "KKRR2Classifier",
     "KKRRClassifier",
     "KRRModel",
+    "SubsetKRR",
     "TwoLevelKRR",
     "TwoLevelKRRClassifier",
 ]

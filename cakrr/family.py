@@ -145,7 +145,8 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
         """Columns of the grid in the report: sigma, lambda, those of a coarse model, and the error."""
-        rows = {"validation_mse": "rows held out", "test_mse": "test rows", "loo_mse": "rows left out one by one"}
+        rows = {"validation_mse": "rows held out", "test_mse": "test rows", "loo_mse": "rows left out one by one",
+                "gcv_mse": "all rows, by generalised cross-validation"}  # fmt: skip
         known = (name for row in made["grid"] for name in rows if row.get(name) is not None)
         score, one = next(known, "validation_mse"), np.ndim(made["params"]["sigma"]) == 0
         return GridColumns("sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, one=one)
@@ -197,10 +198,9 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         for row in made["grid"]:
             errors = [value for name, value in row.items() if name.endswith("_mse") and value is not None]
             shown = f"{errors[0]:.6g}" if errors else "not positive definite"
-            coarse = ""
-            if "centers" in row:
-                coarse = f"centers {row['centers']:<6} coarse sigma {row['coarse_sigma']:<8.4g} "
-                coarse += f"coarse lambda {row['coarse_lambda']:<8.4g} "
+            coarse = f"centers {row['centers']:<6} " if "centers" in row else ""
+            if "coarse_sigma" in row:
+                coarse += f"coarse sigma {row['coarse_sigma']:<8.4g} coarse lambda {row['coarse_lambda']:<8.4g} "
             kernel = f"{row['kernel']:<10} " if "kernel" in row else ""
             yield f"{coarse}{kernel}sigma {row['sigma']:<10.4g} lambda {row['lambda']:<10.4g} mse {shown}"
         for part, (m, seconds) in enumerate(zip(made["partition_sizes"], made["solver"]["seconds"], strict=True)):

@@ -103,6 +103,11 @@ class KRRModel(InParts):
         """The kernel of a part."""
         return self.like.with_sigma(self.sigma_of(part))
 
+    @property
+    def on_points(self) -> bool:
+        """True for least squares on M points: all of the model is the coarse one, and no part learns its residual."""
+        return self.coarse is not None and self.coarse.factor is not None
+
     def expansion(self, part: int) -> Expansion:
         """The function of a part, before the offset and the coarse model are added."""
         return self.parts[part].expansion(self.kernel_of(part))
@@ -192,6 +197,8 @@ class KRRModel(InParts):
                 if self.route == "oracle":
                     raise InputError(f"{self.method} is an oracle: it needs the true targets and cannot predict")
             Z = self.standardized(X, ranks)
+            if self.on_points and self.coarse is not None:
+                return {self.route: self.offset + self.coarse.predict(Z)}
             values, weights = self.consult(Z, self.answer, ranks, self.target_shape)
             if self.soft is None:
                 answers = {self.route: values.mean(axis=1)}
@@ -321,14 +328,23 @@ class KRRModel(InParts):
         if self.calibrator is not None:
             attributes["probability"] = self.calibrator.attributes
             own |= self.calibrator.arrays
-        if self.coarse is None:
-            return attributes, own
-        attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}
-        if self.coarse.refined:
-            attributes["coarse"]["refined"] = True
-        if self.coarse.kernel != self.like:
-            attributes["coarse"]["kernel"] = self.coarse.kernel.stored()
-        return attributes, own | {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
+        if self.coarse is not None:
+            attributes["coarse"], arrays = self._stored_coarse(self.coarse)
+            own |= arrays
+        return attributes, own
+
+    def _stored_coarse(self, coarse: CoarseModel) -> tuple[dict[str, Any], dict[str, Rows]]:
+        """Attributes and arrays of the coarse model for the file."""
+        attributes: dict[str, Any] = {"sigma": coarse.sigma, "lambda": coarse.lam}
+        if coarse.refined:
+            attributes["refined"] = True
+        if coarse.kernel != self.like:
+            attributes["kernel"] = coarse.kernel.stored()
+        arrays: dict[str, Rows] = {"coarse_centers": coarse.centers, "coarse_beta": coarse.beta}
+        if coarse.factor is not None and coarse.unit is not None:
+            attributes |= {"weight": coarse.weight, "rows": coarse.rows}
+            arrays |= {"coarse_factor": coarse.factor, "coarse_unit": coarse.unit}
+        return attributes, arrays
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
@@ -338,7 +354,7 @@ class KRRModel(InParts):
     @classmethod
     def _shared_sizes(cls, attributes: dict[str, Any]) -> dict[str, int]:
         targets = _targets(attributes)
-        return {**targets, "p": max(1, targets["t"])}
+        return {**targets, "p": max(1, targets["t"]), "u": max(1, targets["t"])}
 
     @classmethod
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> KRRModel:
@@ -347,7 +363,8 @@ class KRRModel(InParts):
             wide = Kernel(**coarse["kernel"]) if "kernel" in coarse else like
             coarse = CoarseModel(
                 shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], wide,
-                bool(coarse.get("refined", False)),
+                bool(coarse.get("refined", False)), shared.get("coarse_factor"), shared.get("coarse_unit"),
+                coarse.get("weight", 0.0), coarse.get("rows", 0),
             )  # fmt: skip
         if (calibration := attributes.pop("calibration", None)) is not None:
             kept = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
@@ -394,6 +411,13 @@ class KRRModel(InParts):
             )
         if self.coarse is not None:
             self.coarse.kernel.with_sigma(self.coarse.sigma)
+            kept = self.coarse.factor is not None
+            require(
+                kept == (self.coarse.unit is not None), "a triangle of the centres without its unit, or the reverse"
+            )
+            require(
+                not kept or (is_real(self.coarse.weight) and self.coarse.weight > 0), "weight of the triangle's rows"
+            )
 
 
 def _targets(attributes: dict[str, Any]) -> dict[str, int]:

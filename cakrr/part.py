@@ -64,6 +64,10 @@ ARRAYS: Layout = {
     "lams": Array("float64", ("P",), "lambda of each part, if parts chose their own", optional=True),
     "coarse_centers": Array("float64", ("M", "d"), "centres of the coarse model", csr=True, optional=True),
     "coarse_beta": Array("float64", ("M",), "coefficients of the coarse centres", optional=True, many="t"),
+    "coarse_factor": Array(
+        "float64", ("M (M + 1) / 2",), "triangle of the least squares on these centres, by columns", optional=True
+    ),
+    "coarse_unit": Array("float64", ("u",), "unit of the variances that it gives", optional=True),
     "error_ranks": Array("int64", ("q",), "ranks of the errors stored for intervals, among n", optional=True),
     "errors": Array("float64", ("q",), "absolute errors of these ranks", optional=True, many="t"),
     "scaled_errors": Array("float64", ("q",), "same, over the scales of adaptive intervals", optional=True, many="t"),

@@ -32,7 +32,7 @@ hypothesis.settings.register_profile("here", deadline=None, suppress_health_chec
 hypothesis.settings.load_profile("here")
 PATIENCE = 600  # seconds
 
-# The tests start hundreds of commands: Python compiles the package once, and not in each of them, whatever is set outside.
+# The tests start hundreds of commands: Python compiles the package once, not in each of them, whatever is set outside.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

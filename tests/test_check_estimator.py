@@ -24,6 +24,7 @@ from cakrr import (
     DKRRClassifier,
     KKRR2Classifier,
     KKRRClassifier,
+    SubsetKRR,
     TwoLevelKRR,
     TwoLevelKRRClassifier,
 )
@@ -66,7 +67,7 @@ REGRESSORS = [
     BKRR2(), DKRR(), BKRR2(**PAIR), DKRR(**PAIR),
     *(cls(n_parts=2, **PAIR) for cls in (BKRR2, KKRR2, DCKRR, BKRR, KKRR)),
     TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
-    BKRR2(metric="full", metric_rounds=1, **PAIR),
+    BKRR2(metric="full", metric_rounds=1, **PAIR), SubsetKRR(**PAIR),
 ]  # fmt: skip
 VALUES = [
     SMOSVR(),
@@ -101,7 +102,7 @@ def expected_failures(estimator):
         judged = dict.fromkeys(WEIGHTS, ORDER) if parameters.get("n_parts") or searches else {}
         return FOLDS if "cv" in parameters else judged
     if not is_classifier(estimator):
-        judged = dict.fromkeys(WEIGHTS, ORDER) if parameters["metric"] != "none" or searches else {}
+        judged = dict.fromkeys(WEIGHTS, ORDER) if parameters.get("metric", "none") != "none" or searches else {}
         judged |= FOLDS if "cv" in parameters else {}
         return PARTS if parameters.get("n_parts") else judged
     asynchronous = parameters.get("solver") == "asygcd" or (parameters.get("threads") or 1) > 1

@@ -26,6 +26,7 @@ from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
 from cakrr.family import Ridge
 from cakrr.methods import choose as training
 from cakrr.options import ALONE, LAMS, RidgeOptions
+from cakrr.solver import coarse_triangle
 from cakrr.solver.coarse import candidates
 from partition.redistribute import Parts
 
@@ -70,9 +71,12 @@ def answers(T, Z, sigma, beta):
 
 
 @formats
+@pytest.mark.parametrize("way", ["normal equations", "triangle"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
-def test_candidates_solve_the_normal_equations(csr, weighted):
+def test_candidates_solve_the_normal_equations(csr, weighted, way, monkeypatch):
     """`learned` from the rows that are not held out, `whole` from all; centres are the last rows, and nested."""
+    if way == "triangle":
+        monkeypatch.setattr(coarse_triangle, "WORST", 0.0)
     (X, y), (T, _) = rows(zeros=0.4 if csr else 0), rows(40, 1)
     w = np.random.default_rng(2).uniform(0.3, 3, 120)
     given = {"weight": w} if weighted else {}
@@ -83,6 +87,7 @@ def test_candidates_solve_the_normal_equations(csr, weighted):
     np.testing.assert_array_equal(centers, X[::-1][:20])
     predicted = tried.predictions(T)
     assert predicted.shape == (40, 8)
+    assert bool(tried.reasons) == (way == "triangle")
     for c, (M, sigma, lam) in enumerate(told(tried.settings)):
         learned = answers(T, centers[:M], sigma, by_hand(X[12:], y[12:], centers[:M], sigma, lam, w[12:]))
         close(predicted[:, c], learned, 1e-6)
@@ -91,6 +96,22 @@ def test_candidates_solve_the_normal_equations(csr, weighted):
         whole = answers(T, centers[:M], sigma, by_hand(X, y, centers[:M], sigma, lam, w))
         close(model.predict(T), whole, 1e-6)
         assert np.abs(learned - whole).max() > 1e-4 * np.abs(whole).max()  # the rows held out matter
+
+
+def test_tiny_lambdas_are_fitted_by_a_triangle():
+    """Only then; many targets, too. Normal equations would be far off, or have no factor."""
+    X, y = rows(400)
+    Y, lam = np.stack([y, y**2], axis=1), 1e-15
+    tried = learn(X, Y, settings((150,), (1.5,), (lam,)), held=0)
+    assert "triangle" in tried.reasons[0]
+    Z, gamma = tried.centers, 1 / (2 * 1.5**2)
+    K, L = rbf_kernel(X, Z, gamma=gamma), np.linalg.cholesky(rbf_kernel(Z, gamma=gamma) + 1.5e-12 * np.eye(150))
+    whole = np.vstack([K, np.sqrt(lam * 400) * L.T])
+    beta = np.linalg.lstsq(whole, np.vstack([Y, np.zeros((150, 2))]), rcond=1e-17)[0]
+    close(tried.chosen(0).predict(X), K @ beta, 1e-5)
+    assert not learn(X, y, settings((150,), (1.5,), (1e-7,))).reasons
+    fitted = train(X, y, settings((20,), (1.5,), (lam,)))
+    assert "the coarse model was fitted by a triangle" in " ".join(fitted.reasons)
 
 
 def test_nothing_held_out_learns_from_all():

@@ -11,11 +11,15 @@ from sklearn.utils.validation import check_is_fitted
 from cacore.comm import Communicator, Unquoted, collective, require_same
 
 
-def same_fit(estimator: Any, comm: Communicator) -> None:
-    """Raise an InputError on all ranks if they fit estimators of other classes or parameters; collective."""
+def same_fit(estimator: Any, comm: Communicator, own: tuple[str, ...] = ()) -> None:
+    """Raise an InputError on all ranks if they fit estimators of other classes or parameters; collective.
+
+    `own` names parameters of which each rank has its own.
+    """
     if comm.size > 1:
         parameters = estimator.get_params(deep=False)
-        parameters.pop("comm", None)
+        for name in ("comm", *own):
+            parameters.pop(name, None)
         _same_call(estimator, "fit", comm, parameters)
 
 

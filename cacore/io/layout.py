@@ -19,6 +19,7 @@ DERIVED: dict[str, Callable[[dict[str, int]], int]] = {
     "1001": lambda sizes: len(SCORES),
     "k - 1": lambda sizes: sizes["k"] - 1,
     "m (m + 1) / 2": lambda sizes: sizes["m"] * (sizes["m"] + 1) // 2,
+    "M (M + 1) / 2": lambda sizes: sizes["M"] * (sizes["M"] + 1) // 2,
     "k (k - 1) / 2": lambda sizes: sizes["k"] * (sizes["k"] - 1) // 2,
 }
 TYPES = {"int64": (np.int64,), "float64": (np.float64,), "real": (np.float64, np.float32)}

@@ -73,8 +73,12 @@ class KernelRidge(Saved, Explains, BaseEstimator):
                     raise InputError("Sample weights must contain at least one non-zero number.")
             seed, limit = shared_seed(self.random_state, comm), memory.limit_per_rank(comm)
             fitted = self._method(train, replace(options, seed=seed, memory_limit=limit), comm)
+        return self._take(fitted)
+
+    def _take(self, fitted: RidgeFit) -> Self:
+        """Warn of its notes, and set the attributes."""
         for note in fitted.notes:
-            warnings.warn(note, stacklevel=2)
+            warnings.warn(note, stacklevel=3)
         fitted.model.comm = self.comm
         self.model_: KRRModel = fitted.model
         self.grid_ = fitted.grid

@@ -22,3 +22,10 @@ def exact(*args: Any) -> RidgeFit:
     from cakrr.methods.dkrr import fit
 
     return calibrated(fit, *args)
+
+
+def on_points(*args: Any) -> RidgeFit:
+    """Least squares on M points; see :func:`cakrr.methods.subset.fit`."""
+    from cakrr.methods.subset import fit
+
+    return fit(*args)

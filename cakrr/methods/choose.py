@@ -41,6 +41,7 @@ def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
             task.piece("coarse"),
         )  # fmt: skip
         settings *= len(chosen.candidates.settings)
+        chosen.reasons += chosen.candidates.reasons
     if compared or settings > 1:
         first = Fold.of(task, task.parts, chosen.held, chosen.candidates)
         chosen.targets = first.targets

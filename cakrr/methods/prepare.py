@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cacore import __version__
 from cacore.comm import Communicator
+from cacore.comm.alike import canonical
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
 from cacore.data.resolution import check_resolved
@@ -19,6 +20,7 @@ from cacore.data.rows import (
     Rows,
     check_squares,
     check_targets,
+    dense,
 )
 from cacore.data.standardize import Standardizer, relative
 from cacore.errors import InputError
@@ -223,4 +225,6 @@ def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
 def _facts(method: RidgeMethod, options: RidgeOptions) -> dict[str, Any]:
     """The options that determine the result."""
     values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint", *WHERE)}
+    if values.get("points") is not None:  # centres that the user gives: their digest
+        values["points"] = canonical(dense(values["points"]))
     return {"method": method.name, **values, "kernel": named(options.kernel)}

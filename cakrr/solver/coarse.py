@@ -3,9 +3,10 @@
 f(x) = sum_j beta_j k(x, z_j) minimises sum_i (f(x_i) - y_i)^2 + lambda n |f|^2, so that
 (K_nM^T K_nM + lambda n K_MM) beta = K_nM^T y (Smola and Schoelkopf, 2000; Rudi, Camoriano and Rosasco, 2015).
 With K_MM = L L^T and W = K_nM L^-T this is (W^T W + lambda n I) L^T beta = W^T y, whose condition number is at most
-1 + |W^T W| / (lambda n). Forming K_nM^T K_nM instead would lose half of the digits, too many for small lambdas.
-Each rank sums its rows' share of W^T W, and one Allreduce of M x M + M numbers adds the shares (M x M + 3 M if
-validation rows are summed separately; M x M + (2 t + 1) M for t targets).
+1 + |W^T W| / (lambda n). Forming K_nM^T K_nM instead would lose half of the digits, too many for small lambdas. Where
+lambda is so small that this loses too many as well, a triangle of K_nM replaces it
+(:mod:`cakrr.solver.coarse_triangle`). Each rank sums its rows' share of W^T W, and one Allreduce of M x M + M numbers
+adds the shares (M x M + 3 M if validation rows are summed separately; M x M + (2 t + 1) M for t targets).
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
 from cacore.machine import memory, threads
 from cakrr.options import Width
+from cakrr.solver import coarse_triangle
 from partition.redistribute import Parts
 
 _ROWS = 2048  # rows of K_nM per block
+_REASON = (
+    "the coarse model was fitted by a triangle of its kernel values: at the smallest --coarse-lambda, normal equations "
+    "might lose 12 of 16 digits"
+)
 _JITTER = 1e-14  # times the trace of K_MM: added to its diagonal if it has no Cholesky factor, as with equal centres
 
 
@@ -37,7 +43,18 @@ _JITTER = 1e-14  # times the trace of K_MM: added to its diagonal if it has no C
 class CoarseModel:
     """Centres, in standardised features, their coefficients, and the kernel, whose width is `sigma`.
 
-    `refined` is True if all rows are centres, and the coefficients come from iterations, not from normal equations.
+    Attributes
+    ----------
+    refined : bool
+        True if all rows are centres, and the coefficients come from iterations, not from a factorisation.
+    factor : ndarray, shape (M (M + 1) / 2,), or None
+        Packed triangle of the least-squares problem (:mod:`cakrr.solver.nystrom`), if it is stored.
+    unit : ndarray, shape (1,) or (t,), or None
+        Unit of the variances, with `factor`.
+    weight : float
+        Sum of the row weights, with `factor`.
+    rows : int
+        Number of rows, with `factor`.
     """
 
     centers: Rows
@@ -46,6 +63,10 @@ class CoarseModel:
     lam: float
     kernel: Kernel = field(default_factory=Kernel)
     refined: bool = False
+    factor: NDArray[np.float64] | None = None
+    unit: NDArray[np.float64] | None = None
+    weight: float = 0.0
+    rows: int = 0
 
     def expansion(self, offset: NDArray[np.float64]) -> Expansion:
         """The model as a function, with this offset of each target."""
@@ -68,12 +89,15 @@ class Candidates:
     settings : list of (M, width, lambda)
     learned, whole : ndarray, shape (len(settings), M_max) or (len(settings), M_max, t)
         Coefficients from the rows that are not held out, and from all rows.
+    reasons : list of str
+        Explanation of triangles in place of normal equations, if any; one sentence.
     """
 
     centers: Rows
     settings: list[tuple[int, Width, float]]
     learned: NDArray[np.float64]
     whole: NDArray[np.float64]
+    reasons: list[str] = field(default_factory=list)
 
     def predictions(self, X: Rows) -> NDArray[np.float64]:
         """Predictions of the models `learned`, shape (n, len(settings), ...); forms K(X, centers) once per width."""
@@ -146,28 +170,14 @@ def candidates(
         memory.require(need, limit, f"a coarse model of {most:,} centers", "use fewer --centers")
     with comm.phase("partition"):
         centers = _centers(parts, most, comm)
+    steep = [coarse_triangle.asked(parts, width.kernel, min(lams), comm) for width, _, lams in sets]
     with comm.agreed():
         kept = checkpoint.get(piece) if checkpoint is not None else None
     done = comm.all(kept is not None)
     if kept is not None and done:
         learned, whole = kept["learned"], kept["whole"]
     else:
-        with comm.phase("train"):
-            factors = [factor_of(centers[: Ms[-1]], width.kernel) for width, Ms, _ in sets]
-            shares = [
-                _normal_equations(parts, held, centers[: Ms[-1]], width.kernel, L)
-                for (width, Ms, _), L in zip(sets, factors, strict=True)
-            ]
-            weights = parts.row_weights()
-            known = np.array([weights[~held].sum(), weights[held].sum()])
-            ends = np.cumsum([share.size for share in shares])
-        comm.wait()
-        with comm.phase("train"):
-            *sums, known = np.split(comm.allreduce(np.concatenate([*(share.ravel() for share in shares), known])), ends)
-            found = [
-                _solve(L, packed.reshape(-1, len(L)), known, Ms, lams, most)
-                for (_, Ms, lams), L, packed in zip(sets, factors, sums, strict=True)
-            ]
+        found = _fitted(parts, held, centers, sets, steep, comm)
         kinds = parts["y"].shape[1:]
         learned, whole = (np.concatenate(rows).reshape(-1, most, *kinds) for rows in zip(*found, strict=True))
         if checkpoint is not None and comm.rank == 0:
@@ -178,7 +188,35 @@ def candidates(
     with comm.agreed():
         if not good.size:
             raise InputError("no coarse model could be solved: its lambda is too small; use a larger --coarse-lambda")
-    return Candidates(centers, [tried[c] for c in good], learned[good], whole[good])
+    return Candidates(centers, [tried[c] for c in good], learned[good], whole[good], [_REASON] * any(steep))
+
+
+Fitted = tuple[NDArray[np.float64], NDArray[np.float64]]  # learned and whole of one width
+
+
+def _fitted(
+    parts: Parts, held: NDArray[np.bool_], centers: Rows, sets: list[tuple[Width, list[int], tuple[float, ...]]],
+    steep: list[bool], comm: Communicator,
+) -> list[Fitted]:  # fmt: skip
+    """Coefficients of every width: from normal equations, in one Allreduce, or, if `steep`, from triangles."""
+    most = max(Ms[-1] for _, Ms, _ in sets)
+    with comm.phase("train"):
+        factors = [factor_of(centers[: Ms[-1]], width.kernel) for width, Ms, _ in sets]
+        shares = [
+            np.zeros(0) if apart else _normal_equations(parts, held, centers[: Ms[-1]], width.kernel, L)
+            for (width, Ms, _), L, apart in zip(sets, factors, steep, strict=True)
+        ]
+        weights = parts.row_weights()
+        known = np.array([weights[~held].sum(), weights[held].sum()])
+        ends = np.cumsum([share.size for share in shares])
+    comm.wait()
+    with comm.phase("train"):
+        *sums, known = np.split(comm.allreduce(np.concatenate([*(share.ravel() for share in shares), known])), ends)
+        return [
+            coarse_triangle.coefficients(parts, held, centers[: Ms[-1]], width.kernel, L, Ms, lams, most, comm)
+            if apart else _solve(L, packed.reshape(-1, len(L)), known, Ms, lams, most)
+            for (width, Ms, lams), L, packed, apart in zip(sets, factors, sums, steep, strict=True)
+        ]  # fmt: skip
 
 
 def _centers(parts: Parts, M: int, comm: Communicator) -> Rows:

@@ -24,8 +24,11 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows, concatenate, csr, gather_rows, is_sparse
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
+from cacore.linalg import tsqr
 from cacore.machine import memory
+from cakrr.solver.coarse import factor_of
 from cakrr.solver.coarse_variance import CoarseSums, CoarseVariance
+from cakrr.solver.nystrom import PointVariance
 from cakrr.solver.variance import LeftOutRows, Variance, factored, unpacked
 
 if TYPE_CHECKING:
@@ -71,6 +74,10 @@ def predict(
     with comm.agreed():
         check(model)
     Z = model.standardized(X, comm)
+    if model.on_points and model.coarse is not None:
+        with comm.agreed():
+            variance = _of_points(model, comm, limit)(Z)
+        return model.offset + model.coarse.predict(Z), np.sqrt(variance)
     if model.route == "sum":
         mean = told_together(model, Z, comm)
         variance = whole(model, comm, limit)(Z)
@@ -134,6 +141,24 @@ class Held:
         """Mean and precision (1 / variance), side by side, shape (len(rows), ..., 2)."""
         variance = np.maximum(self.of(part)(rows), np.finfo(np.float64).tiny)  # it is 0 for a constant target
         return np.stack([self.model.answer(part, rows), 1.0 / variance], axis=-1)
+
+
+def _of_points(model: KRRModel, comm: Communicator, limit: int | None) -> PointVariance:
+    """Variance of a model on M points, from its stored triangle; M^3/3 flops on every rank."""
+    coarse = model.coarse
+    assert coarse is not None
+    assert coarse.factor is not None
+    assert coarse.unit is not None
+    M, limit = coarse.centers.shape[0], (1 << 62) if limit is None else limit
+    what = f"the factors of {M:,} centers, for standard deviations,"
+    memory.require(4 * matrices_bytes([M]), limit, what, "use fewer centers, or a larger memory limit")
+    kernel, weight = coarse.kernel.with_sigma(coarse.sigma), coarse.weight
+    L = np.tril(factor_of(coarse.centers, kernel))
+    unit = coarse.unit if model.target_shape else float(coarse.unit[0])
+    points = kernel.points(coarse.centers)
+    return PointVariance(
+        points, kernel, L, tsqr.unpacked(coarse.factor, M), coarse.lam * weight, coarse.rows / weight, unit
+    )
 
 
 def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> CoarseVariance:

@@ -18,7 +18,7 @@ import numpy as np
 TRAIN = (
     "casvm.casvm", "casvm.cpsvm", "casvm.bkmsvm", "casvm.fcfssvm", "casvm.cascade", "casvm.dcsvm", "casvm.dcfilter",
     "casvm.dissmo", "cakrr.dkrr", "cakrr.dckrr", "cakrr.kkrr", "cakrr.kkrr2", "cakrr.bkrr", "cakrr.bkrr2",
-    "cakrr.twolevel", "casvm.svr", "casvm.oneclass", "asygcd",
+    "cakrr.subset", "cakrr.twolevel", "casvm.svr", "casvm.oneclass", "asygcd",
 )  # fmt: skip
 OTHERS = ("casvm.predict", "cakrr.predict", "asygcd.predict", "cacore.io", "cacore.traffic")
 FORMS = [*TRAIN, *OTHERS]

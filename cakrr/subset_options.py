@@ -1,0 +1,85 @@
+"""Options of least squares on M points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cacore import checks
+from cacore.errors import InputError
+from cacore.learn.options import SEARCH, SOLVER, option
+from cakrr.method import RidgeMethod
+from cakrr.options import RidgeOptions
+
+PICKS = ("random", "pivots", "kmeans")
+SELECTS = ("loo", "gcv")
+DEFAULT = 1000  # centres, or all rows if there are fewer
+
+
+@dataclass(frozen=True)
+class SubsetOptions(RidgeOptions):
+    """Options of a training run on M points; `points` are centres that the user gives, in standardised features."""
+
+    centers: tuple[int, ...] | None = option(
+        None, f"number of centres, M, or a list to compare, which share one triangle (default: {DEFAULT:,})",
+        checks.whole_values, group=SOLVER, metavar="M",
+    )  # fmt: skip
+    pick: str = option(
+        "random", "centres: random rows, pivots of the kernel matrix, or means of clusters", checks.one_of(*PICKS),
+        report=True, group=SOLVER, choices=PICKS,
+    )  # fmt: skip
+    select: str = option(
+        "loo", "errors that compare the settings: each row left out in turn (loo, a second pass over the rows), or "
+        "generalised cross-validation, from the triangle alone (gcv)", checks.one_of(*SELECTS), report=True,
+        group=SEARCH, choices=SELECTS,
+    )  # fmt: skip
+    points: Any = None
+
+    def checked(self, method: RidgeMethod) -> SubsetOptions:
+        """These options, after checking them; raises an InputError."""
+        if self.sigma is not None and self.without_width:
+            raise InputError(f"sigma: the {self.without_width} kernel has no width; leave it out")
+        return self
+
+    def numbers(self, n: int) -> list[int]:
+        """Numbers of centres to compare, ascending, for n rows.
+
+        Raises
+        ------
+        InputError
+            More centres than rows.
+        """
+        if self.points is not None:
+            return [int(self.points.shape[0])]
+        if self.centers is None:
+            return [min(DEFAULT, n)]
+        if max(self.centers) > n:
+            raise InputError(f"centers = {max(self.centers):,}: there are {n:,} rows; use at most as many centers")
+        return sorted(set(self.centers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubsetMethod(RidgeMethod):
+    """Least squares on M points: the common options without those of parts, of metrics and of classes."""
+
+    options: ClassVar[type] = SubsetOptions
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """Common options that this command lacks."""
+        return (
+            "libsvm", "partitions", "route", "solver", "preconditioner", "rank", "tol", "early", "max_time", "scratch",
+            "cv", "per_part", "validation_fraction", "metric", "metric_rounds", "scaling", "classify", "class_weight",
+            "calibrate", "probability",
+        )  # fmt: skip
+
+    @property
+    def lams(self) -> tuple[float, ...]:
+        """Lambdas that the command tries: one decomposition serves all of them."""
+        return (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+
+    @property
+    def choices(self) -> Mapping[str, tuple[str, ...]]:
+        """Choices of the command's options that differ from the declared ones."""
+        return {}
