@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from cacore.run.launch import Parser, run
 
 SCHEMA = "cakernels-traffic/1"
 TRAINING = ("partition", "train")
+_GROUPS = 32  # most rows of the matrices in a report
 
 
 @dataclass
@@ -66,6 +68,20 @@ def collect(comm: Communicator, method: str) -> Traffic | None:
         return None
     (nbytes, messages), (total, inside) = tables.transpose(2, 1, 0, 3), times.transpose(2, 1, 0)
     return Traffic(method, tuple(clock), nbytes, messages, total, inside)
+
+
+def described(traffic: Traffic) -> dict[str, Any]:
+    """Bytes by phase, sender and receiver for the report: of ranks, or of up to 32 groups of consecutive ranks.
+
+    The last column of each matrix is what has no single receiver.
+    """
+    ranks = len(traffic.seconds.T)
+    group = -(-ranks // _GROUPS)
+    starts = np.arange(0, ranks, group)
+    summed = np.add.reduceat(np.add.reduceat(traffic.bytes, starts, axis=1), np.append(starts, ranks), axis=2)
+    return {"ranks_per_group": group, "bytes": {
+        phase: matrix.tolist() for phase, matrix in zip(traffic.phases, summed, strict=True) if matrix.any()
+    }}  # fmt: skip
 
 
 def load(path: str | Path) -> Traffic:

@@ -121,7 +121,7 @@ def _fit(comm: Communicator, argv: list[str] | None, begun: float) -> None:
 def _check(job: Fitting, comm: Communicator) -> None:
     """Refuse, before anything is read, outputs that cannot be written or that would replace another file."""
     with comm.agreed():
-        outputs = {"--model": job.saved, "--report": job.report, "--plot": job.plot}
+        outputs = {"--model": job.saved, "--report": job.report, "--plot": job.plot, "--html": job.html}
         check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
         if job.plot is not None and comm.rank == 0:
             from cacore.run import figures
@@ -202,13 +202,19 @@ class _Run:
         unwritten = Unwritten()
         with unwritten:
             save_model(model, self.job.saved, self.comm)
-        if not last and self.job.report is None:
+        if not last and self.job.report is None and self.job.html is None:
             unwritten.tell()
             return
         made = self._report(found, model, last)
+        made["notes"] = self._notes(found, made)
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and self.job.report is not None:
                 report.write(self.job.report, made)
+        with unwritten, self.comm.agreed():
+            if self.comm.rank == 0 and self.job.html is not None:
+                from cacore.run import page
+
+                page.write(self.job.html, {"fit": made})
         if not last:
             unwritten.tell()
             return
@@ -221,7 +227,7 @@ class _Run:
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and not self.job.quiet:
                 with printing():
-                    report.show(made, self._notes(found, made), self._lines(found, made))
+                    report.show(made, self._lines(found, made))
         unwritten.tell()
 
     def _model(self, found: Found) -> Any:

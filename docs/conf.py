@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from names_table import Names  # noqa: E402
 
 import cacore  # noqa: E402 - found by the line above
 
@@ -16,7 +18,21 @@ project = "cakernels"
 author = "The cakernels authors"
 version = release = cacore.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton",
+    "sphinx_design", "sphinx_gallery.gen_gallery",
+]  # fmt: skip
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "gallery",
+    "matplotlib_animations": False,
+    "min_reported_time": 30,
+    "show_memory": False,
+    "abort_on_example_error": True,
+}
+
+myst_enable_extensions = ["colon_fence"]
 
 myst_heading_anchors = 3
 
@@ -29,14 +45,26 @@ napoleon_use_ivar = True
 default_role = "code"
 
 smartquotes = False
-html_theme = "alabaster"
+html_theme = "pydata_sphinx_theme"
+html_title = "cakernels"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 html_theme_options = {
-    "description": "Kernel SVM and kernel ridge regression over MPI",
-    "page_width": "1200px",
-    "body_max_width": "none",
-    "fixed_sidebar": True,
-    "show_powered_by": False,
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "navigation_depth": 2,
+    "show_nav_level": 1,
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": [],
+    "footer_end": [],
+    "show_prev_next": True,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
+html_context = {"default_mode": "auto"}
+html_sidebars = {"index": []}
+copybutton_prompt_text = "$ "
 html_show_copyright = False
 
 
@@ -55,5 +83,6 @@ def within(_app: Any, _name: str, source: list[str]) -> None:
 
 def setup(app: Any) -> None:
     """Register what is done to pages, and to docstrings before napoleon reads them."""
+    app.add_directive("names", Names)
     app.connect("source-read", within)
     app.connect("autodoc-process-docstring", as_text, priority=400)

@@ -116,7 +116,19 @@ def blocks(page, kinds):
     [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "onnx", "dropin", "explain", "quantiles")),
+        *(
+            ROOT / "docs" / f"{name}.md"
+            for name in (
+                "tutorial",
+                "onnx",
+                "dropin",
+                "explain",
+                "quantiles",
+                "coming-from-sklearn",
+                "coming-from-gpu",
+                "coming-from-lightgbm",
+            )
+        ),
     ]
 )
 def test_examples_run(page, tmp_path):
@@ -133,6 +145,21 @@ def test_examples_run(page, tmp_path):
         [sys.executable, str(file)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths, "PATH": programs},
         capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", ["python", "py"])
+def test_rows_on_ranks_run(kind, mpiexec, tmp_path):
+    """The page's program on two ranks; its blocks of kind `py` need packages that the tests do not install."""
+    if kind == "py":
+        for name in ("dask.array", "zarr"):
+            pytest.importorskip(name)
+    found = blocks(ROOT / "docs" / "rows-on-ranks.md", "python|py")
+    wanted = [text for block, text in found if block == "python"][: None if kind == "python" else 1]
+    wanted += [text for block, text in found if block == "py" == kind]
+    assert len(wanted) == 3
+    (tmp_path / "program.py").write_text("\n".join(wanted))
+    done = mpiexec(2, tmp_path / "program.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -149,7 +149,7 @@ def test_refused(words, message, folder, refuses):
 def test_unknown_command_and_help(capfd):
     with pytest.raises(SystemExit) as ended:
         run("cakernels", ["fly"])
-    known = "fit, predict, plan, explain, export, convert, info, warmup"
+    known = "fit, predict, plan, explain, report, export, convert, info, warmup"
     told = f"cakernels: fly: there is no such command; choose one of {known}\n"
     assert (ended.value.code, capfd.readouterr().err) == (2, told)
     for words in (["--help"], ["fit", "--help"], ["predict", "--help"]):

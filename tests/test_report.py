@@ -76,7 +76,7 @@ def made(monkeypatch):
 def test_fields(made):
     assert set(made) == {
         "schema", "method", "command", "data", "ranks", "threads_per_rank", "partitions", "partition_sizes", "params",
-        "grid", "metrics", "seconds", "comm", "solver", "memory", "environment",
+        "grid", "metrics", "seconds", "seconds_by_rank", "comm", "solver", "memory", "environment", "notes",
     }  # fmt: skip
     assert (made["schema"], made["method"], made["command"]) == ("cakernels-report/1", "bkrr2", ["prog", "data.h5"])
     assert (made["ranks"], made["partitions"], made["partition_sizes"]) == (1, 2, [10, 12])
@@ -137,7 +137,7 @@ def test_arrays_and_numpy_numbers(tmp_path):
 
 def test_table(made, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    report.show(made, ["an oracle"])
+    report.show({**made, "notes": ["an oracle"]})
     out = capsys.readouterr().out
     for words in (
         "bkrr2 on data.h5", "18,432 training, 2,208 test, 8 features", "2 of 10 to 12 rows", "sigma 0.5",
@@ -158,7 +158,7 @@ def test_table(made, capsys, monkeypatch):
 def test_a_confusion_matrix_in_80_columns(matrix, said, metrics, made, capsys, monkeypatch):
     """Few classes: the matrix, a row per line; more: the recalls. No line is broken in two."""
     monkeypatch.setenv("COLUMNS", "80")
-    report.show({**made, metrics: {"accuracy": 0.9, "confusion": matrix}}, [])
+    report.show({**made, metrics: {"accuracy": 0.9, "confusion": matrix}})
     lines = [line.strip("│\n").split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
     titles = [title.strip() for title, _ in lines]
     (first,) = [k for k, title in enumerate(titles) if title.startswith(("confusion", "recall by class"))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,8 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
 
             figures.check(job.plot)
         outputs = {
-            "--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, "--plot": job.plot, **others
+            "--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, "--plot": job.plot,
+            "--html": job.html, **others,
         }  # fmt: skip
         kept = getattr(options, "checkpoint", None)
         folder = None if kept is None else kept.path
@@ -105,10 +106,12 @@ def _write(
         if kept is not None and kept.failure is not None:
             raise kept.failure
     traffic = None
-    if job.comm_matrix is not None:
-        from cacore.traffic import collect
+    if job.comm_matrix is not None or job.html is not None:
+        from cacore.traffic import collect, described
 
         traffic = collect(comm, method.name)  # before what follows is sent
+        if traffic is not None and comm.size > 1:
+            made["traffic"] = described(traffic)
     with comm.phase("write"):
         if job.model is not None:
             with unwritten:
@@ -118,21 +121,49 @@ def _write(
         with unwritten, comm.agreed():
             if traffic is not None and job.comm_matrix is not None:
                 traffic.save(job.comm_matrix)
-    made["seconds"] = report.seconds(comm)  # with those of the files
-    with unwritten, comm.agreed():
-        if job.plot is not None and comm.rank == 0:
-            notes = [*notes, *_draw(job.plot, method, family, options, fitted, made)]
-    with unwritten, comm.agreed():
+    made["seconds"], made["seconds_by_rank"] = report.seconds(comm), report.seconds_by_rank(comm)  # with the files'
+    with comm.agreed():
         if comm.rank == 0:
-            _report(job, made)
-    with unwritten, comm.agreed():
-        if comm.rank == 0:
-            with printing():
-                notes = [*family.notes(method, fitted, options), *_notes(made["data"]), *notes]
-                _show(job, made, notes, family.lines(made))
-                if job.verbose:
-                    print(*family.details(made), sep="\n")
+            made["notes"] = [*family.notes(method, fitted, options), *_notes(made["data"]), *notes]
+    if comm.rank == 0:
+        out = _Out(method, family, job, options, fitted, made)
+    for write in (_Out.plot, _Out.report, _Out.page, _Out.table):
+        with unwritten, comm.agreed():
+            if comm.rank == 0:
+                write(out)
     unwritten.tell()
+
+
+@dataclass(frozen=True)
+class _Out:
+    """What rank 0 writes of a run, from the report."""
+
+    method: Method
+    family: AnyFamily
+    job: Training
+    options: Options
+    fitted: Any
+    made: dict[str, Any]
+
+    def plot(self) -> None:
+        if self.job.plot is not None:
+            drawn = _draw(self.job.plot, self.method, self.family, self.options, self.fitted, self.made)
+            self.made["notes"] += drawn
+
+    def report(self) -> None:
+        _report(self.job, self.made)
+
+    def page(self) -> None:
+        if self.job.html is not None:
+            from cacore.run import page
+
+            page.write(self.job.html, {self.method.name: self.made})
+
+    def table(self) -> None:
+        with printing():
+            _show(self.job, self.made, self.family.lines(self.made))
+            if self.job.verbose:
+                print(*self.family.details(self.made), sep="\n")
 
 
 def _draw(
@@ -252,12 +283,13 @@ def predict(
     if job.output is not None:
         with comm.phase("write"):
             predictions.write(job.output, family.predictions(model, answers, job.decisions), comm)
-    made["seconds"] = report.seconds(comm)  # with those of the file
+    made["seconds"], made["seconds_by_rank"] = report.seconds(comm), report.seconds_by_rank(comm)  # with the file's
+    made["notes"] = notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"]
     with comm.agreed():
         if comm.rank == 0:
             _report(job, made)
             with printing():
-                _show(job, made, notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"])
+                _show(job, made)
 
 
 def named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
@@ -293,11 +325,11 @@ def _check_rows(*paths: Path | None, comm: Communicator) -> None:
                 text.kind(path)
 
 
-def _show(job: Job, made: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
+def _show(job: Job, made: dict[str, Any], lines: Iterable[tuple[str, str]] = ()) -> None:
     if not job.quiet:
         from cacore.run import report
 
-        report.show(made, notes, lines)
+        report.show(made, lines)
 
 
 def _report(job: Job, made: dict[str, Any]) -> None:

@@ -69,6 +69,10 @@ class Training(Job):
         None, "plot the learned metric, if there is one; otherwise a calibration curve, or the settings compared", path,
         group=FILES, metavar="FILE.png",
     )  # fmt: skip
+    html: Path | None = option(
+        None, "write a page of the run: results, settings, parts, seconds and bytes, in one file", path, group=FILES,
+        metavar="OUT.html",
+    )  # fmt: skip
     libsvm: Path | None = option(
         None, "also write each part's model in LIBSVM's text format", path, group=FILES, metavar="OUT.model"
     )

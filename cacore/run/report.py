@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "cakernels-report/1"
 _MATRIX, _RECALLS = 4, 50  # most classes of which the table shows the confusion matrix, and the recall of each
+_RANKS = 64  # most ranks whose seconds are reported one by one
 
 
 def build(
@@ -77,11 +78,13 @@ def build(
         "metrics": metrics,
         **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
         "seconds": seconds(comm),
+        "seconds_by_rank": seconds_by_rank(comm),
         "comm": traffic,
         **({"volume": volume} if volume else {}),
         "solver": {**empty, **(solver or {}), **({} if busy is None else _balance(busy))},
         "memory": {"peak_rss_mib": [round(float(peak), 1) for peak in peaks]},
         "environment": environment(comm),
+        "notes": [],
     }
 
 
@@ -91,6 +94,15 @@ def seconds(comm: Communicator) -> dict[str, float]:
     with comm.uncounted():
         found["total"] = float(comm.allreduce(np.array([sum(comm.seconds.values())]), "max")[0])
     return found
+
+
+def seconds_by_rank(comm: Communicator) -> dict[str, list[float]]:
+    """Seconds of each rank by phase, and the `ranks` themselves: all, or 64 spread evenly; collective, not counted."""
+    clock = comm.clock()
+    with comm.uncounted():
+        spent = comm.allgather(np.array([list(clock.values())]))
+    some = np.unique(np.linspace(0, comm.size - 1, min(comm.size, _RANKS)).astype(np.int64))
+    return {"ranks": some.tolist(), **dict(zip(clock, spent[some].T.round(6).tolist(), strict=True))}
 
 
 def _balance(busy: NDArray[np.float64]) -> dict[str, Any]:
@@ -123,49 +135,46 @@ def mpi_version() -> str:
 def write(path: Path, report: dict[str, Any]) -> None:
     """Write the report; NaN and infinity become null."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(_plain(report), indent=1) + "\n")
+        temporary.write_text(json.dumps(plain(report), indent=1) + "\n")
 
 
-def _plain(value: object) -> object:
+def plain(value: Any) -> Any:
+    """The value as JSON knows it: arrays as lists, NaN and infinity as None."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
-def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
-    """Print a short table of the report, with a family's own lines and notes below."""
-    from rich.table import Table
+def show(report: dict[str, Any], lines: Iterable[tuple[str, str]] = ()) -> None:
+    """Print a short table of the report, with a family's own lines, and its notes below."""
+    notes = (("note", note) for note in report["notes"])
+    show_rows(f"{report['method']} on {printable(report['data']['path'])}", [*rows(report, lines), *notes])
 
-    data = report["data"]
-    table = Table(title=f"{report['method']} on {printable(data['path'])}", show_header=False, title_justify="left")
+
+def rows(report: dict[str, Any], lines: Iterable[tuple[str, str]] = ()) -> Iterator[tuple[str, str]]:
+    """Names and texts of the printed table, with a family's own `lines`, without the notes."""
     sizes = report["partition_sizes"]
-    for title, text in _data(data):
-        table.add_row(title, text)
-    table.add_row(
+    yield from _data(report["data"])
+    yield (
         "parts",
         f"{len(sizes)} of {min(sizes):,} to {max(sizes):,} rows; "
         f"{counted(report['ranks'], 'rank')} of {counted(report['threads_per_rank'], 'thread')}",
     )
-    table.add_row("parameters", _listed(report["params"]))
-    for title, text in _errors(report):
-        table.add_row(title, text)
-    table.add_row("seconds", _listed(report["seconds"]))
+    yield "parameters", _listed(report["params"])
+    yield from _errors(report)
+    yield "seconds", _listed(report["seconds"])
     for title, key in (("bytes sent", "bytes"), ("messages", "messages")):
-        table.add_row(title, _listed({phase: report["comm"][phase][key] for phase in PHASES}))
-    for title, text in lines:
-        table.add_row(title, text)
+        yield title, _listed({phase: report["comm"][phase][key] for phase in PHASES})
+    yield from lines
     if report["ranks"] > 1 and "imbalance" in report["solver"]:
-        table.add_row("imbalance", f"{report['solver']['imbalance']:.3f}: the busiest rank's seconds over the mean")
-    table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB per rank")
-    for note in notes:
-        table.add_row("note", note)
-    _print(table)
+        yield "imbalance", f"{report['solver']['imbalance']:.3f}: the busiest rank's seconds over the mean"
+    yield "peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB per rank"
 
 
 def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -202,7 +211,7 @@ def _errors(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _metrics(metrics: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in metrics.items():
-        yield _confusion(value) if name == "confusion" else (name.replace("_", " "), _short(value))
+        yield _confusion(value) if name == "confusion" else (name.replace("_", " "), as_text(value))
 
 
 def _confusion(matrix: list[list[int]]) -> tuple[str, str]:
@@ -247,7 +256,7 @@ def _metric(metric: dict[str, Any]) -> str:
 
 def _intervals(found: dict[str, Any]) -> str:
     held = f", and {100 * found['coverage']:.2f} % held" if "coverage" in found else ""
-    width = f"mean width {_short(found['mean_width'])}"
+    width = f"mean width {as_text(found['mean_width'])}"
     return f"{100 * found['asked']:g} % asked{held}; {width}; from {found['calibration_rows']:,} rows {found['rows']}"
 
 
@@ -257,12 +266,13 @@ def _probability(found: dict[str, Any]) -> str:
 
 
 def _listed(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
+    return ", ".join(f"{name} {as_text(value)}" for name, value in values.items())
 
 
-def _short(value: object) -> str:
+def as_text(value: object) -> str:
+    """A number or another value as tables show it."""
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.4e}"
     if isinstance(value, list):
-        return ", ".join(map(_short, value))
+        return ", ".join(map(as_text, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

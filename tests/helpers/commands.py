@@ -14,7 +14,8 @@ from sklearn.metrics import balanced_accuracy_score, confusion_matrix
 
 # Of every report.
 FIELDS = {"schema", "method", "command", "data", "ranks", "threads_per_rank", "partitions", "partition_sizes", "params",
-          "grid", "metrics", "seconds", "comm", "solver", "memory", "environment"}  # fmt: skip
+          "grid", "metrics", "seconds", "seconds_by_rank", "comm", "solver", "memory", "environment",
+          "notes"}  # fmt: skip
 PHASES = {"read", "partition", "train", "predict"}
 
 

@@ -1,0 +1,224 @@
+"""The page of a run: one file, whole, escaped, without a network, for every family and for several runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import run
+from helpers.data import saddle, write_csv, write_hdf5
+
+from cacore.errors import InputError
+from cacore.run import page, saved_report, sections
+from cacore.run.markup import Markup, element
+
+VOID = {"br", "meta", "rect", "line", "circle", "polyline", "path"}
+
+
+class Page(HTMLParser):
+    """Checks that every element is closed in its turn; keeps titles, headings, texts and links."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        self.links: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
+        assert not any(name.startswith("on") for name, _ in attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open:
+            self.texts.setdefault(self.open[-1], []).append(data)
+
+
+def checked(file: Path) -> Page:
+    """A page that is whole, small and without a network."""
+    text = file.read_text()
+    assert len(text.encode()) < 1_500_000
+    assert "url(" not in text
+    assert "@import" not in text
+    assert {word for word in text.replace('"', " ").split() if "//" in word} <= {"http://www.w3.org/2000/svg"}
+    assert "default-src &#x27;none&#x27;" in text
+    found = Page(text)
+    assert found.links == []
+    assert not {"script", "link", "img", "iframe", "object"} & set(found.tags)
+    return found
+
+
+def test_all_but_markup_is_escaped():
+    made = element("p", "<b>", Markup("<i>x</i>"), title='"a" & b', cls="one", y=0.5, none=None, font_size=3)
+    assert made == '<p title="&quot;a&quot; &amp; b" class="one" y="0.5" font-size="3">&lt;b&gt;<i>x</i></p>'
+    assert element("rect", x=1) == '<rect x="1"/>'
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A folder with the report and the page of a run of each family."""
+    folder = tmp_path_factory.mktemp("pages")
+    X, y = saddle(160)
+    names = ["<script>alert(1)</script>", 'b"', "&amp;"]
+    write_csv(folder / "values.csv", X, y, names=names, target="y")
+    write_hdf5(folder / "classes.h5", train=(X[:120], y[:120] > 0), test=(X[120:], y[120:] > 0))
+    commands = {
+        "krr": ("cakrr.bkrr2", "values.csv", "--partitions 3 --sigma 1,2 --lambda 1e-3,1e-2 --metric diagonal "
+                "--metric-rounds 1"),
+        "svm": ("casvm.cpsvm", "classes.h5", "--partitions 2 --C 1,10 --gamma 0.1,1 --cv 2 --probability"),
+        "gcd": ("asygcd", "classes.h5", "--C 1 --gamma 0.5 --threads 1"),
+    }  # fmt: skip
+    for name, (program, data, words) in commands.items():
+        outputs = ["--report", folder / f"{name}.json", "--html", folder / f"{name}.html", "--quiet"]
+        run(program, [folder / data, *words.split(), *outputs])
+    return folder
+
+
+@pytest.mark.parametrize(("name", "sections"), [
+    ("krr", ["Summary", "Warnings and remedies", "Settings compared", "Parts", "Time", "Features", "Environment"]),
+    ("svm", ["Summary", "Warnings and remedies", "Predictions on the test rows", "Settings compared", "Parts", "Time",
+             "Environment"]),
+    ("gcd", ["Summary", "Predictions on the test rows", "Time", "Environment"]),
+])  # fmt: skip
+def test_page_of_a_family(name, sections, pages):
+    found = checked(pages / f"{name}.html")
+    assert [one for one in found.texts["h2"] if one != "Warnings and remedies"] == [
+        one for one in sections if one != "Warnings and remedies"
+    ]
+    report = json.loads((pages / f"{name}.json").read_text())
+    notes = found.texts.get("li", [])
+    assert notes == report["notes"]
+    assert found.texts["h1"] == [f"{report['method']} on {Path(report['data']['path']).name}"]
+
+
+def test_names_of_columns_are_text(pages):
+    """A column called <script> is on the page, and is no script."""
+    assert "&lt;script&gt;alert" in (pages / "krr.html").read_text()
+    found = checked(pages / "krr.html")
+    assert any(text.startswith("<script>alert") for text in found.texts["text"])
+
+
+def test_several_runs_side_by_side(pages, monkeypatch):
+    monkeypatch.chdir(pages)
+    run_report(["krr.json", "svm.json", "gcd.json", "-o", "all.html"])
+    found = checked(pages / "all.html")
+    assert found.texts["h1"] == ["3 runs: krr, svm, gcd"]
+    assert found.texts["h3"][:3] == ["krr", "svm", "gcd"]
+    assert "nothing to show" in found.texts["p"]  # Asy-GCD compared no settings
+
+
+def run_report(words):
+    run("cakernels", ["report", *words])
+
+
+def test_page_from_the_report_is_the_page_of_the_run(pages, tmp_path):
+    run_report([pages / "svm.json", "-o", tmp_path / "page.html"])
+    assert (tmp_path / "page.html").read_text() == (pages / "svm.html").read_text()
+
+
+# -- ranks, and sizes that do not fit one by one -----------------------------------------------
+
+
+@pytest.fixture
+def report(pages):
+    return json.loads((pages / "svm.json").read_text())
+
+
+def test_many_ranks_parts_and_settings(report, tmp_path):
+    """300 parts on 128 ranks, whose bytes are in 32 groups, and 900 settings."""
+    rng = np.random.default_rng(0)
+    report |= {
+        "ranks": 128, "partitions": 300, "partition_sizes": rng.integers(1, 999, 300).tolist(),
+        "seconds_by_rank": {"ranks": list(range(64)), "train": rng.random(64).tolist(), "novel": [0.5] * 64},
+        "traffic": {"ranks_per_group": 4, "bytes": {"train": rng.integers(0, 1 << 40, (32, 33)).tolist()}},
+        "grid": [{"C": c, "gamma": g, "cv_f1": float(rng.random()), "folds": 5, "ended": False}
+                 for c in range(1, 31) for g in range(1, 31)],
+    }  # fmt: skip
+    report["solver"] |= {"seconds": rng.random(300).tolist(), "busy_seconds": rng.random(128).tolist(), "imbalance": 2}
+    page.write(tmp_path / "page.html", {"many": report})
+    found = checked(tmp_path / "page.html")
+    assert "Bytes sent" in found.texts["h2"]
+    assert any("60 of 300 parts" in text for text in found.texts["figcaption"])
+    assert any("is 4 ranks" in text for text in found.texts["figcaption"])
+    assert "the first 400 of 900 settings" in found.texts["summary"]
+
+
+def test_a_report_of_before(report, tmp_path):
+    """Without what later versions have added."""
+    for field in ("seconds_by_rank", "notes"):
+        del report[field]
+    page.write(tmp_path / "page.html", {"old": report})
+    assert "Time" in checked(tmp_path / "page.html").texts["h2"]
+
+
+def test_scores_that_are_unknown(report):
+    report["grid"] = [{"sigma": s, "lambda": t, "validation_mse": None} for s in (1, 2) for t in (1, 2)]
+    assert "4 settings" in "".join(sections.settings(report))
+    for row in report["grid"][1:]:
+        row["validation_mse"] = 0.0
+    assert "framed" in "".join(sections.settings(report))
+
+
+# -- refused -----------------------------------------------------------------------------------
+
+
+def damaged(report, change):
+    made = copy.deepcopy(report)
+    change(made)
+    return json.dumps(made)
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda one: one.pop("grid"), "field grid is missing"),
+    (lambda one: one.update(ranks="two"), "field ranks .* wrong type"),
+    (lambda one: one["seconds"].pop("total"), "seconds.total is missing"),
+    (lambda one: one.update(schema="cakernels-report/9"), "is not a report of this version"),
+    (lambda one: one["memory"].clear(), "damaged: KeyError"),
+    (lambda one: one.update(partition_sizes=[]), "damaged: ValueError"),
+    (lambda one: one.update(metrics={"confusion": [3]}), "damaged: TypeError"),
+])  # fmt: skip
+def test_damaged_reports_are_refused(change, said, report, tmp_path):
+    from cakernels.report import write
+
+    (tmp_path / "r.json").write_text(damaged(report, change))
+    with pytest.raises(InputError, match=rf"r\.json: .*{said}") as error:
+        write(tmp_path / "page.html", [tmp_path / "r.json"])
+    assert "\n" not in str(error.value)
+    assert [one.name for one in tmp_path.iterdir()] == ["r.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "[]", "3", "\udcff"])
+def test_files_that_are_no_reports(text, tmp_path):
+    (tmp_path / "r.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match="is not a report"):
+        saved_report.read(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["none.json", "-o", "page.html"], "none.json: cannot be read (No such file or directory)"),
+    (["svm.json"], "the following arguments are required: -o/--output"),
+    (["svm.json", "-o", "svm.json"], "is also the file of RUN.json svm.json"),
+    (["svm.json", "svm.json", "-o", "page.html"], "svm.json: is given twice"),
+])  # fmt: skip
+def test_words_that_are_refused(words, said, pages, monkeypatch, capsys):
+    monkeypatch.chdir(pages)
+    with pytest.raises(SystemExit) as end:
+        run_report(words)
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (pages / "page.html").exists()
