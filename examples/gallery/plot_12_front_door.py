@@ -11,8 +11,8 @@ from sklearn.datasets import make_friedman1
 
 from cakernels import AutoKernelRegressor
 
-X, y = make_friedman1(3000, noise=1.0, random_state=0)
-model = AutoKernelRegressor(max_time=15, random_state=0).fit(X, y)
+X, y = make_friedman1(1000, noise=1.0, random_state=0)
+model = AutoKernelRegressor(max_time=20, random_state=0).fit(X, y)
 board = [row for row in model.leaderboard_ if row["score"] is not None]
 figure, panel = plt.subplots(figsize=(8, 4.6), layout="constrained")
 for rows, color in zip(
