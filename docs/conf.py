@@ -29,6 +29,7 @@ sphinx_gallery_conf = {
     "matplotlib_animations": False,
     "min_reported_time": 30,
     "show_memory": False,
+    "write_computation_times": False,
     "abort_on_example_error": True,
 }
 
