@@ -71,7 +71,7 @@ def fit(
     check_squares(X, comm)
     codes = np.searchsorted(classes, y[kept]).astype(np.int64)
     factors = class_factors(options.class_weight, codes, weights[kept], len(classes), comm)
-    kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
+    kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel)).suited(X.shape[1])
     count = options.threads or threads.available()
     options = replace(options, threads=count)
     check_memory(X, count, options.cache_bytes, options.memory_limit)

@@ -21,6 +21,7 @@ from cakrr.uncertainty.predicted import Predicted
 
 _HOMES = {
     "krr": ("cakrr.family", "Ridge"),
+    "kriging": ("cakrr.kriging.family", "Kriged"),
     "svm": ("casvm.family", "SupportVectors"),
     "svr": ("casvm.family", "SupportVectors"),
     "quantiles": ("casvm.family", "SupportVectors"),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from cakrr.estimators.exact import DKRR
     from cakrr.estimators.parts import BKRR, BKRR2, DCKRR, KKRR, KKRR2, TwoLevelKRR
     from cakrr.estimators.subset import SubsetKRR
+    from cakrr.kriging.estimator import Kriging
+    from cakrr.kriging.model import KrigingModel
     from cakrr.model import KRRModel
 
 _IN_PARTS = ("BKRR", "BKRR2", "DCKRR", "KKRR", "KKRR2", "TwoLevelKRR")
@@ -27,6 +29,8 @@ _HOMES = {
     "SubsetKRR": "estimators.subset",
     **dict.fromkeys((f"{name}Classifier" for name in (*_IN_PARTS, "DKRR")), "estimators.classifiers"),
     "KRRModel": "model",
+    "Kriging": "kriging.estimator",
+    "KrigingModel": "kriging.model",
 }
 
 __all__ = [
@@ -43,6 +47,8 @@ __all__ = [
     "KKRR2Classifier",
     "KKRRClassifier",
     "KRRModel",
+    "Kriging",
+    "KrigingModel",
     "SubsetKRR",
     "TwoLevelKRR",
     "TwoLevelKRRClassifier",

@@ -7,10 +7,20 @@ from cacore.learn.method import Method
 from cacore.run import command
 from cacore.run.family import AnyFamily
 from cacore.run.launch import run
+from cakrr.method import RidgeMethod
 
 
-def _load() -> AnyFamily:
-    """The family; it imports compiled code, which --help does without."""
+def _load(method: Method) -> AnyFamily:
+    """The family that trains `method`; it imports compiled code, which --help does without."""
+    if isinstance(method, RidgeMethod):
+        return _of_models()
+    from cakrr.kriging.family import Kriged
+
+    return Kriged()
+
+
+def _of_models() -> AnyFamily:
+    """The family that loads saved models of any kind."""
     from cakrr.family import Ridge
 
     return Ridge()
@@ -18,7 +28,7 @@ def _load() -> AnyFamily:
 
 def train(method: Method, comm: Communicator, argv: list[str] | None = None) -> None:
     """Train as the command of `method` does, but do not end the process; collective."""
-    command.train(method, lambda options: _load(), comm, argv)
+    command.train(method, lambda options: _load(method), comm, argv)
 
 
 def main(method: Method, argv: list[str] | None = None) -> None:
@@ -29,4 +39,4 @@ def main(method: Method, argv: list[str] | None = None) -> None:
 def main_predict(argv: list[str] | None = None) -> None:
     """Run ``python -m cakrr.predict MODEL DATA``, and end the process."""
     prog, own = "cakrr.predict", ("probability", "std", "interval", "adaptive")
-    run(lambda comm: command.predict(_load, prog, comm, argv, own), prog, argv=argv)
+    run(lambda comm: command.predict(_of_models, prog, comm, argv, own), prog, argv=argv)

@@ -137,7 +137,8 @@ class RidgeOptions(Options):
         choices=(*KINDS, "auto"),
     )  # fmt: skip
     degree: int = option(
-        3, "degree of the polynomial kernel, exponent of the rational kernel", checks.whole(0, MOST_DEGREE),
+        3, "degree of the polynomial kernel, exponent of the rational kernel, largest number of features for the "
+        "wendland kernels", checks.whole(0, MOST_DEGREE),
         group=KERNEL, metavar="D",
     )  # fmt: skip
     coef0: float = option(

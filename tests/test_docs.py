@@ -124,6 +124,7 @@ def blocks(page, kinds):
                 "dropin",
                 "explain",
                 "quantiles",
+                "kriging",
                 "coming-from-sklearn",
                 "coming-from-gpu",
                 "coming-from-lightgbm",

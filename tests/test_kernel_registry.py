@@ -20,7 +20,8 @@ from cakrr.options import RidgeOptions
 from casvm import SMOSVC, SVMModel, export_libsvm
 
 GAMMA, C = 0.7, 3.0
-NAMES = ("linear", "polynomial", "gaussian", "sigmoid", "laplacian", "matern32", "matern52", "l1", "rational")
+NAMES = ("linear", "polynomial", "gaussian", "sigmoid", "laplacian", "matern32", "matern52", "l1", "rational",
+         "wendland0", "wendland2", "wendland4")  # fmt: skip
 
 
 def cauchy_row(row, a, b, gamma, coef0, degree):

@@ -149,6 +149,10 @@ def test_sigma_and_gamma_say_the_same():
         (lambda: Kernel("polynomial", gamma=math.nan), "gamma = nan"),
         (lambda: Kernel.gaussian(-1.0), "sigma = -1"),
         (lambda: Kernel.gaussian(math.inf), "sigma = inf"),
+        (
+            lambda: Kernel("wendland2").suited(4),
+            "degree = 3: the wendland2 kernel is then positive definite for at most 3 fea",
+        ),
         (lambda: Kernel("rational", degree=0), "degree = 0: the rational kernel needs a whole number of at least 1"),
     ],
 )

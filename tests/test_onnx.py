@@ -89,9 +89,9 @@ def check(fitted, folder, rows=NEW, outputs=None):
 @pytest.mark.parametrize("kernel", [*KINDS])
 def test_kernels_of_an_svm_and_of_ridge_regression(kernel, tmp_path):
     width = {"sigma": 2.0} if KINDS[kernel].has_width else {"sigma": None}
-    check(SMOSVC(kernel=kernel, gamma=0.3, C=0.5).fit(X, TWO), tmp_path, outputs=["label", "decisions"])
+    check(SMOSVC(kernel=kernel, gamma=0.3, C=0.5, degree=4).fit(X, TWO), tmp_path, outputs=["label", "decisions"])
     check(
-        DKRR(kernel=kernel, lam=1.0 if kernel == "sigmoid" else 1e-3, **width).fit(X, TARGETS),
+        DKRR(kernel=kernel, degree=4, lam=1.0 if kernel == "sigmoid" else 1e-3, **width).fit(X, TARGETS),
         tmp_path,
         outputs=["prediction"],
     )

@@ -1,7 +1,8 @@
 """The kernels of the package, one declaration each: those of Tables 2.1 and 3.1, and more kernels of a distance.
 
 In formulas |x-z| is the Euclidean distance and |x-z|_1 the l1 distance. Kernels that decay with distance do not reach 0
-but end at a tiny positive value, which avoids denormal numbers (:func:`cacore.kernels.evaluate.exp64`).
+but end at a tiny positive value, which avoids denormal numbers (:func:`cacore.kernels.evaluate.exp64`). Wendland's
+kernels are exactly 0 beyond their radius.
 """
 
 from __future__ import annotations
@@ -180,5 +181,87 @@ register(
     KernelKind(
         "rational", "(1 + gamma |x-z|^2 / degree)^-degree", SQUARED, _rational, _rational_derivative,
         ("gamma", "degree"), least_degree=1,
+    )
+)  # fmt: skip
+
+
+# Wendland's functions of r = gamma |x-z| (Adv. Comput. Math. 4, 1995), which are 0 from r = 1 on and have 0, 2 and 4
+# continuous derivatives. With l = floor(degree / 2) + k + 1 they are positive definite for at most `degree` features.
+
+
+def _wendland0(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+    zero, one = row.dtype.type(0.0), row.dtype.type(1.0)
+    for j in range(row.size):
+        x, left = max(zero, one - gamma * length(row[j], a, b[j])), degree // 2
+        value = x
+        while left:
+            value *= x
+            left -= 1
+        row[j] = value
+
+
+def _wendland0_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+    r, ell = gamma * np.sqrt(t), degree // 2 + 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(t > 0, -ell * np.maximum(0.0, 1.0 - r) ** (ell - 1) * (r < 1) * gamma**2 / (2.0 * r), 0.0)
+
+
+register(
+    KernelKind(
+        "wendland0", "(1 - r)^l for r < 1, else 0; r = gamma |x-z|, l = floor(degree/2) + 1", SQUARED, _wendland0,
+        _wendland0_derivative, ("gamma", "degree"), per_length=True, least_degree=1, limited=True,
+    )
+)  # fmt: skip
+
+
+def _wendland2(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+    zero, one, more = row.dtype.type(0.0), row.dtype.type(1.0), row.dtype.type(degree // 2 + 3)
+    for j in range(row.size):
+        r = gamma * length(row[j], a, b[j])
+        x, left = max(zero, one - r), degree // 2 + 2
+        value = x
+        while left:
+            value *= x
+            left -= 1
+        row[j] = value * (one + more * r) if value > zero else zero  # r may overflow far away
+
+
+def _wendland2_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+    r, ell = gamma * np.sqrt(t), degree // 2 + 2
+    return -(gamma**2) / 2.0 * (ell + 1.0) * (ell + 2.0) * np.maximum(0.0, 1.0 - r) ** ell
+
+
+register(
+    KernelKind(
+        "wendland2", "(1 - r)^(l+1) (1 + (l + 1) r) for r < 1, else 0; r = gamma |x-z|, l = floor(degree/2) + 2",
+        SQUARED, _wendland2, _wendland2_derivative, ("gamma", "degree"), per_length=True, least_degree=1, limited=True,
+    )
+)  # fmt: skip
+
+
+def _wendland4(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+    zero, one, ell = row.dtype.type(0.0), row.dtype.type(1.0), degree // 2 + 3
+    linear, square = row.dtype.type(ell + 2), row.dtype.type((ell * ell + 4 * ell + 3) / 3)
+    for j in range(row.size):
+        r = gamma * length(row[j], a, b[j])
+        x, left = max(zero, one - r), ell + 1
+        value = x
+        while left:
+            value *= x
+            left -= 1
+        row[j] = value * (one + r * (linear + square * r)) if value > zero else zero
+
+
+def _wendland4_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+    r, ell = gamma * np.sqrt(t), degree // 2 + 3
+    slope = (ell + 3.0) * (ell + 4.0) / 6.0 * (1.0 + (ell + 1.0) * r)
+    return -(gamma**2) * slope * np.maximum(0.0, 1.0 - r) ** (ell + 1)
+
+
+register(
+    KernelKind(
+        "wendland4", "(1 - r)^(l+2) (1 + (l + 2) r + (l^2 + 4 l + 3) r^2 / 3) for r < 1, else 0; r = gamma |x-z|, "
+        "l = floor(degree/2) + 3", SQUARED, _wendland4, _wendland4_derivative, ("gamma", "degree"), per_length=True,
+        least_degree=1, limited=True,
     )
 )  # fmt: skip

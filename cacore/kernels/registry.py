@@ -61,6 +61,8 @@ class KernelKind:
         True if gamma = 1 / sigma, the inverse of a length; False if gamma = 1 / (2 sigma^2).
     least_degree : int
         The smallest valid degree.
+    limited : bool
+        True if the kernel is positive definite for rows of at most `degree` features only.
     """
 
     name: str
@@ -73,6 +75,7 @@ class KernelKind:
     libsvm: str | None = None
     per_length: bool = False
     least_degree: int = 0
+    limited: bool = False
 
     def __post_init__(self) -> None:
         if self.of not in (PRODUCT, SQUARED, L1):

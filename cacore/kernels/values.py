@@ -127,6 +127,21 @@ class Kernel:
         """True if the kernel has this parameter: "gamma", "coef0" or "degree"."""
         return parameter in self.declared.parameters
 
+    def suited(self, d: int) -> Kernel:
+        """The kernel itself, which is positive definite for rows of `d` features.
+
+        Raises
+        ------
+        InputError
+            The kernel is positive definite for fewer features only; the message names the degree that allows `d`.
+        """
+        if self.declared.limited and d > self.degree:
+            raise InputError(
+                f"degree = {self.degree}: the {self.kind} kernel is then positive definite for at most {self.degree} "
+                f"features, and the rows have {d}; use degree {d}, which makes the kernel narrower, or another kernel"
+            )
+        return self
+
     def fits(self, dtype: DTypeLike) -> bool:
         """True if gamma is moderate enough for this dtype.
 

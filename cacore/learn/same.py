@@ -13,7 +13,7 @@ from cacore.data.rows import kind_of_rows
 from cacore.files import described
 from cacore.learn.options import Option, Options, declared
 
-_OWN = ("progress", "watch", "start", "initial")  # options of which each rank has its own
+_OWN = ("progress", "watch", "start", "initial", "measured")  # options of which each rank has its own
 
 
 def same_training(method: str, train: Dataset, options: Any, comm: Communicator) -> None:

@@ -169,11 +169,13 @@ class _Out:
 def _draw(
     path: Path, method: Method, family: AnyFamily, options: Options, fitted: Any, made: dict[str, Any]
 ) -> Iterator[str]:  # fmt: skip
-    """Draw the metric, a calibration curve or the compared settings, or return a note that says why not."""
+    """Draw the family's own figure, the metric, a calibration curve or the settings, or yield a note why not."""
     from cacore.run import figures
 
-    drawn = family.draws(method, options)
-    if drawn == "metric":
+    drawn, own = family.draws(method, options), family.figure(fitted)
+    if own is not None:
+        figures.save(own, path)
+    elif drawn == "metric":
         figures.save(figures.metric(made["metric"], fitted.model.standardizer), path)
     elif drawn == "reliability":
         if lines := made["probability"].get("reliability"):

@@ -15,6 +15,7 @@ from cacore.run.job import Predicting, Training
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from cacore.data.dataset import Dataset
@@ -179,6 +180,10 @@ class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, Model
     def draws(self, method: MethodT, options: Any) -> str:
         """Name of the figure that ``--plot`` draws: "metric", "reliability", "grid", or "" for none."""
         return "metric" if options.metric != "none" else ""
+
+    def figure(self, fitted: FitT) -> Figure | None:
+        """The figure of ``--plot``, for a family that draws one of its own; None for those of :meth:`draws`."""
+        return None
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
         """Names and meaning of the columns of the report's `grid`."""

@@ -40,7 +40,8 @@ class DualOptions(Options):
         metavar="G",
     )  # fmt: skip
     degree: int = option(
-        3, "degree of the polynomial kernel, exponent of the rational kernel", checks.whole(0, MOST_DEGREE),
+        3, "degree of the polynomial kernel, exponent of the rational kernel, largest number of features for the "
+        "wendland kernels", checks.whole(0, MOST_DEGREE),
         group=KERNEL, metavar="D",
     )  # fmt: skip
     coef0: float = option(

@@ -27,6 +27,16 @@ def _decaying(polynomial: Callable[[Value], Value]) -> Callable[[Graph, Value, f
     return matern
 
 
+def _ending(g: Graph, r: Value, kernel: Kernel, polynomial: float | Value) -> Value:
+    """``(1 - gamma r)^p polynomial`` up to r = 1 / gamma, and 0 beyond; p = floor(degree/2) + 1, 3 or 5 (Wendland)."""
+    power = kernel.degree // 2 + int(kernel.kind[-1]) + 1
+    return g.op("Max", 1.0 - kernel.gamma * r, 0.0) ** float(power) * polynomial
+
+
+def _wendland4(r: Value, ell: int) -> Value:
+    return 1.0 + r * (ell + 2.0 + (ell * ell + 4.0 * ell + 3.0) / 3.0 * r)
+
+
 _matern32 = _decaying(lambda r: 1.0 + r)
 _matern52 = _decaying(lambda r: 1.0 + r * (1.0 + r / 3.0))
 
@@ -44,6 +54,9 @@ _OF_LENGTH: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
     "laplacian": lambda g, r, k: g.op("Exp", -k.gamma * r),
     "matern32": lambda g, r, k: _matern32(g, r, float(np.sqrt(6.0 * k.gamma))),
     "matern52": lambda g, r, k: _matern52(g, r, float(np.sqrt(10.0 * k.gamma))),
+    "wendland0": lambda g, r, k: _ending(g, r, k, 1.0),
+    "wendland2": lambda g, r, k: _ending(g, r, k, 1.0 + (k.degree // 2 + 3) * (k.gamma * r)),
+    "wendland4": lambda g, r, k: _ending(g, r, k, _wendland4(k.gamma * r, k.degree // 2 + 3)),
 }
 _OF_L1: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
     "l1": lambda g, t, k: g.op("Exp", -k.gamma * t),

@@ -109,6 +109,8 @@ def prepare(
         else:
             check_resolved(X, X.dtype, comm)
         check_squares(X, comm)
+        for like in options.kernels():
+            like.suited(X.shape[1])
         check_targets(y, train.where, 1e30 if X.dtype == np.float32 else LARGEST_TARGET, comm)
         if not options.kernels()[0].of_distance:
             with comm.uncounted(), comm.agreed():  # for the widest kernel: a narrower one may drop out of the grid

@@ -86,7 +86,7 @@ class OneProcess(KernelMachine):
         shrinking, verbose = self._switches()
         kernel = None
         if not self._precomputed:
-            kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
+            kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel)).suited(X.shape[1])
         n, d = X.shape
         budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
         if budget > _SURE:

@@ -112,7 +112,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         check_squares(rows.X, comm)
         # A search replaces this gamma of 1.
         gamma = 1.0 if self.searches else numeric_gamma(rows.X, self.options.gamma, comm, self.options.kernel)
-        self.kernel = self.options.kernel_with(gamma)
+        self.kernel = self.options.kernel_with(gamma).suited(rows.X.shape[1])
         self.measure(comm)
 
     @abstractmethod

@@ -26,7 +26,16 @@ DISTANCES = {
     ),
     "l1": lambda r, gamma, _: np.exp(-gamma * r),
     "rational": lambda r, gamma, degree: (1 + gamma * r**2 / degree) ** -degree,
+    "wendland0": lambda r, gamma, degree: wendland(0, r * gamma, degree // 2 + 1),
+    "wendland2": lambda r, gamma, degree: wendland(1, r * gamma, degree // 2 + 2),
+    "wendland4": lambda r, gamma, degree: wendland(2, r * gamma, degree // 2 + 3),
 }  # fmt: skip
+
+
+def wendland(k, r, ell):
+    """Wendland's function of r with 2k continuous derivatives, as Table 9.1 of his book (2005) writes it."""
+    q = [1, (ell + 1) * r + 1, ((ell**2 + 4 * ell + 3) * r**2 + (3 * ell + 6) * r + 3) / 3][k]
+    return np.maximum(0, 1 - r) ** (ell + k) * q
 
 
 def parameters(kernel):

@@ -1,0 +1,167 @@
+"""The matrix of correlations between near points: kept as sparse rows while it fits in memory, else computed again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore.machine.threads import blocks, for_blocks
+from cacore.near.cells import Cells, gather, widest
+from cacore.near.correlation import Correlation, correlate
+
+BLOCK = 4096  # rows of a task
+ENTRY = 12  # bytes of a stored value with its column
+
+
+class NearMatrix:
+    """Correlations of some points with all points, as a linear operator.
+
+    Parameters
+    ----------
+    Q : ndarray of float64, shape (q, d)
+        The points of the rows.
+    cells : Cells
+        The points of the columns, and the radius beyond which correlations are 0 or left out.
+    correlation : Correlation
+    limit : int
+        Bytes that stored values may take.
+
+    Attributes
+    ----------
+    nnz : int
+        Number of pairs closer than the radius; a point of `Q` that is also a column is a pair with itself.
+    kept : bool
+        True if the values are stored.
+
+    Notes
+    -----
+    12 bytes per pair if the values are stored, and 2 flops per pair, product and vector. Otherwise every product finds
+    the pairs again: 3 d flops per candidate, of which there are 2.9 per pair in the plane and 6.4 in space, and one
+    correlation per pair.
+    """
+
+    def __init__(self, Q: NDArray[np.float64], cells: Cells, correlation: Correlation, limit: int) -> None:
+        self.Q, self.cells, self.correlation = np.ascontiguousarray(Q), cells, correlation
+        self.which, self.ends = cells.around(self.Q)
+        self.counts = np.zeros(len(self.Q), np.int64)
+        self._room = int(widest(self.ends))
+        for_blocks(self._count, blocks(len(self.Q), BLOCK))
+        self.nnz = int(self.counts.sum())
+        self.kept = ENTRY * self.nnz <= limit
+        self._rows: list[Any] = []
+        if self.kept:
+            self._rows = [None] * len(blocks(len(self.Q), BLOCK))
+            for_blocks(self._keep, blocks(len(self.Q), BLOCK))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        return len(self.Q), len(self.cells.order)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored values."""
+        return ENTRY * self.nnz if self.kept else 0
+
+    def product(self, V: NDArray[np.float64], out: NDArray[np.float64], lo: int = 0, hi: int | None = None) -> None:
+        """Write rows `lo` to `hi` of ``K V.T`` to the same columns of `out`, on all threads.
+
+        Parameters
+        ----------
+        V : ndarray, shape (t, columns)
+        out : ndarray, shape (t, rows)
+        lo, hi : int
+        """
+        hi = len(self.Q) if hi is None else hi
+        if self.kept:
+            tasks = [(first, max(first, lo), min(first + BLOCK, hi)) for first in range(lo - lo % BLOCK, hi, BLOCK)]
+            columns = np.ascontiguousarray(V.T) if len(V) > 1 else V[0]
+            for_blocks(lambda first, lo, hi: self._multiply(first, lo, hi, columns, out), tasks)
+            return
+        sorted_ = np.ascontiguousarray(V[:, self.cells.order])
+        for_blocks(
+            lambda lo, hi: self._again(lo, hi, sorted_, out), [(lo + a, lo + b) for a, b in blocks(hi - lo, BLOCK)]
+        )
+
+    def _count(self, lo: int, hi: int) -> None:
+        _count(self.Q, self.which, self.ends, self.cells.points, self.cells.radius**2, self._room, self.counts, lo, hi)
+
+    def _keep(self, lo: int, hi: int) -> None:
+        indptr = np.concatenate([[0], np.cumsum(self.counts[lo:hi])])
+        columns, values = np.empty(int(indptr[-1]), np.int32), np.empty(int(indptr[-1]))
+        _fill(
+            self.Q, self.which, self.ends, self.cells.points, self.cells.radius**2, self._room, self.cells.order,
+            *self.correlation.compiled, indptr, columns, values, lo, hi,
+        )  # fmt: skip
+        rows = sp.csr_array((values, columns, indptr.astype(np.int32)), shape=(hi - lo, self.shape[1]))
+        self._rows[lo // BLOCK] = rows
+
+    def _multiply(self, first: int, lo: int, hi: int, columns: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+        rows = self._rows[first // BLOCK]
+        some = rows if hi - lo == rows.shape[0] else rows[lo - first : hi - first]
+        out[:, lo:hi] = (some @ columns).T
+
+    def _again(self, lo: int, hi: int, V: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+        _multiply_again(
+            self.Q, self.which, self.ends, self.cells.points, self.cells.radius**2, self._room,
+            *self.correlation.compiled, V, out, lo, hi,
+        )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _count(Q: Any, which: Any, ends: Any, points: Any, square: Any, room: Any, counts: Any, lo: Any, hi: Any) -> None:
+    """Write the number of neighbours of rows lo to hi; arguments as in :func:`_fill`."""  # pragma: no cover - compiled
+    squares, where = np.empty(room), np.empty(room, np.int64)
+    for i in range(lo, hi):
+        counts[i] = gather(Q[i], ends[which[i]], points, square, squares, where)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _fill(
+    Q: Any, which: Any, ends: Any, points: Any, square: Any, room: Any, order: Any, kernel: Any, taper: Any,
+    indptr: Any, columns: Any, values: Any, lo: Any, hi: Any,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """Write columns and correlations of the neighbours of rows lo to hi, CSR row after row.
+
+    Parameters
+    ----------
+    Q, which, ends, points, square
+        Points, and as for :func:`cacore.near.cells.gather`.
+    room : int
+        Most candidates of a point.
+    order : array of int64
+        Column of each place in `points`.
+    kernel, taper
+        From :attr:`Correlation.compiled`.
+    indptr : array of int64, shape (hi - lo + 1,)
+    columns : array of int32
+    values : array of float64
+    """
+    squares, where, zeros, factors = np.empty(room), np.empty(room, np.int64), np.zeros(room), np.empty(room)
+    for i in range(lo, hi):
+        m = gather(Q[i], ends[which[i]], points, square, squares, where)
+        correlate(squares[:m], zeros, factors, kernel, taper)
+        first = indptr[i - lo]
+        for j in range(m):
+            columns[first + j], values[first + j] = order[where[j]], squares[j]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _multiply_again(
+    Q: Any, which: Any, ends: Any, points: Any, square: Any, room: Any, kernel: Any, taper: Any, V: Any, out: Any,
+    lo: Any, hi: Any,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """Columns lo to hi of `out`, shape (t, q), from `V`, shape (t, columns in the order of `points`); see `_fill`."""
+    squares, where, zeros, factors = np.empty(room), np.empty(room, np.int64), np.zeros(room), np.empty(room)
+    for i in range(lo, hi):
+        m = gather(Q[i], ends[which[i]], points, square, squares, where)
+        correlate(squares[:m], zeros, factors, kernel, taper)
+        for c in range(V.shape[0]):
+            total = 0.0
+            for j in range(m):
+                total += squares[j] * V[c, where[j]]
+            out[c, i] = total

@@ -1,0 +1,188 @@
+"""Kriging as a scikit-learn regressor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from cacore import checks
+from cacore.checks import share
+from cacore.comm import CommLike, Communicator, collective
+from cacore.data.asking import asking, same_fit
+from cacore.data.regressor import Regressing
+from cacore.data.rows import RowsLike
+from cacore.data.saving import Loaded
+from cacore.data.validation import check_same_names, shared_seed, validated
+from cacore.errors import InputError
+from cacore.learn.options import from_estimator
+from cacore.machine import memory, threads
+from cakrr.kriging import kriging
+from cakrr.kriging.model import KrigingModel
+from cakrr.kriging.options import KrigingOptions
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Kriging(Loaded, Regressing):
+    """Kriging: a Gaussian process in one to three coordinates, with a drift, exact and over ranks.
+
+    Parameters
+    ----------
+    kernel : {"gaussian", "laplacian", "matern32", "matern52", "rational", "wendland0", "wendland2", "wendland4"}
+        Covariance function of distance r, with s = `range`: gaussian exp(-r^2 / (2 s^2)); laplacian exp(-r / s), the
+        exponential model; matern32 (1 + q) exp(-q), q = sqrt(3) r / s; matern52 (1 + q + q^2/3) exp(-q),
+        q = sqrt(5) r / s; rational (1 + r^2 / (2 degree s^2))^-degree; wendland0, 2 and 4 are 0 beyond r = s, and have
+        0, 2 and 4 continuous derivatives.
+    range, sill, nugget : float or None
+        Length s of the kernel, variance of the field, variance of independent noise. None: by restricted maximum
+        likelihood.
+    drift : {"constant", "none", "linear", "quadratic"} or sequence
+        Mean of the field: a constant (ordinary kriging), 0 (simple kriging), a polynomial of the coordinates (universal
+        kriging); or the numbers or names of columns of `X` that are functions of the drift, with a constant.
+    taper : float or None
+        Radius of Wendland's function, by which the kernel is multiplied, so that it ends.
+    degree : int
+        Exponent of "rational"; for the wendland kernels the largest number of coordinates.
+    anisotropy : float, sequence or None
+        Range along each further axis over the range along the first one.
+    angle : float
+        Direction of the first axis in the plane of the first two coordinates, in degrees, counterclockwise.
+    geographic : bool
+        True if coordinates are longitude and latitude in degrees: distances are chords of the Earth in km.
+    average : bool
+        True to replace several values at one place by their mean. Without a nugget they are refused otherwise.
+    solver : {"auto", "cholesky", "cg"}
+        A dense matrix, factored on every rank; or conjugate gradients on near points. "auto": dense up to 4,096 points.
+    tol : float
+        Relative residual of "cg". A kernel without an end is cut where what is left out changes the solution by less.
+    neighbors : int
+        Nearest points that determine the preconditioner; local standard deviations use twice as many.
+    random_state : int, RandomState or None
+        Seed of the order of the points.
+    comm : mpi4py communicator or None
+        Ranks that each pass their own rows.
+
+    Attributes
+    ----------
+    model_ : KrigingModel
+    range_, sill_, nugget_ : float
+    beta_ : ndarray, shape (p,)
+        Coefficients of the drift's functions, of coordinates scaled to [-1, 1].
+    variogram_ : Variogram
+        Empirical and fitted: arrays `lags`, `values`, `pairs` and `fitted`.
+    loglikelihood_ : float or None
+        Restricted log-likelihood of the estimates, without its constant; None if no parameter was estimated.
+    n_iter_ : int
+        Iterations of "cg".
+    residual_ : float
+        Relative residual of the solution.
+    solver_ : dict
+        Facts about the solution: pairs of near points, entries of the preconditioner, halo.
+
+    Notes
+    -----
+    "cg" with k near points per point: 12 n k bytes, or a new search for near points in every product if that does not
+    fit; 2 n k flops per iteration, of which there are few: about 5 to 15. See :mod:`cakrr.kriging.train`.
+    """
+
+    kernel: str = "matern32"
+    range: float | None = None
+    sill: float | None = None
+    nugget: float | None = None
+    drift: str | Sequence[int | str] = "constant"
+    taper: float | None = None
+    degree: int = 3
+    anisotropy: float | Sequence[float] | None = None
+    angle: float = 0.0
+    geographic: bool = False
+    average: bool = False
+    solver: str = "auto"
+    tol: float = 1e-6
+    neighbors: int = 30
+    random_state: int | np.random.RandomState | None = None
+    comm: CommLike = None
+
+    _model = KrigingModel
+
+    def fit(self, X: RowsLike, y: ArrayLike, errors: ArrayLike | None = None) -> Self:
+        """Krige values `y`, shape (n_local,), at the rows of `X`, shape (n_local, d); neither is changed.
+
+        `errors` are standard deviations of the values' errors, shape (n_local,), beside the nugget. With `comm`, a
+        collective call. Invalid input raises an InputError, a ValueError.
+        """
+        with collective(self.comm) as comm:
+            same_fit(self, comm)
+            threads.share_once(comm)
+            with comm.agreed():
+                least = int(comm.size == 1)
+                rows: dict[str, Any] = {"dtype": "float64", "order": "C", "copy": True, "ensure_min_samples": least}
+                train = self._with_targets(X, y, None, **rows)
+                measured = None if errors is None else _deviations(errors, len(train.target()))
+            check_same_names(self, comm)
+            train.n = comm.offset(train.X.shape[0])[1]
+            with comm.agreed():
+                options: KrigingOptions = from_estimator(KrigingOptions, self, measured=measured)
+            seed, limit = shared_seed(self.random_state, comm), memory.limit_per_rank(comm)
+            fitted = kriging(train, replace(options, seed=seed, memory_limit=limit), comm)
+        self.model_: KrigingModel = fitted.model
+        self.model_.comm = self.comm
+        self.range_, self.sill_, self.nugget_ = self.model_.range, self.model_.sill, self.model_.nugget
+        self.beta_, self.variogram_ = self.model_.beta, fitted.variogram
+        self.loglikelihood_ = None if fitted.estimate is None else fitted.estimate.loglikelihood
+        self.n_iter_, self.residual_, self.solver_ = fitted.solver["iterations"][0], fitted.residual, fitted.solver
+        return self
+
+    @overload
+    def predict(
+        self, X: RowsLike, return_std: Literal[False] = False, variance: str = "auto"
+    ) -> NDArray[np.float64]: ...
+
+    @overload
+    def predict(
+        self, X: RowsLike, return_std: Literal[True], variance: str = "auto"
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
+
+    def predict(
+        self, X: RowsLike, return_std: bool = False, variance: str = "auto"
+    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Means at the rows of `X`, shape (n_local, d); with `return_std` also standard deviations of new values there.
+
+        These include the nugget: the deviation of the field itself is sqrt(std^2 - nugget). `variance` is "exact",
+        "local" or "auto", see :meth:`KrigingModel.predict_std`. With `comm`, a collective call.
+        """
+        with asking(self, "predict", return_std=return_std, variance=variance) as comm:
+            Z = self._checked(X, comm)
+            if return_std:
+                return self.model_.predict_std(Z, comm, variance)
+            return self.model_.predict(Z, comm)
+
+    def predict_interval(
+        self, X: RowsLike, coverage: float = 0.95, variance: str = "auto"
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lower and upper ends of intervals that contain a new value with this probability; see :meth:`predict`."""
+        with asking(self, "predict_interval", coverage=coverage, variance=variance) as comm:
+            with comm.agreed():
+                share(coverage, "coverage =")
+            mean, std = self.model_.predict_std(self._checked(X, comm), comm, variance)
+        half = float(ndtri((1.0 + coverage) / 2.0)) * std
+        return mean - half, mean + half
+
+    def _checked(self, X: RowsLike, comm: Communicator) -> NDArray[np.float64]:
+        with comm.agreed():
+            least = int(comm.size == 1)
+            return np.asarray(validated(self, X, reset=False, dtype="float64", ensure_min_samples=least))
+
+
+def _deviations(errors: ArrayLike, n: int) -> NDArray[np.float64]:
+    """Standard deviations of errors, checked."""
+    found = np.asarray(errors, np.float64)
+    if found.shape != (n,):
+        raise InputError(f"errors has shape {found.shape}; {n} rows need {n} standard deviations")
+    wrong = np.flatnonzero(~((found >= 0) & np.isfinite(found)))
+    if wrong.size:
+        raise checks.refused(f"errors, row {int(wrong[0])}:", float(found[wrong[0]]), "a number of at least 0")
+    return found

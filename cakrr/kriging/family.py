@@ -1,0 +1,215 @@
+"""Kriging in the commands: checking, warm-up, reading, reporting and writing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.errors import InputError
+from cacore.io.fingerprints import row_hashes
+from cacore.io.predictions import Column
+from cacore.io.table import Targets
+from cacore.learn.options import reported
+from cacore.run import figures, reading
+from cacore.run.family import Family
+from cacore.run.job import Predicting, Training
+from cakrr.kriging import kriging
+from cakrr.kriging.grid import Grid
+from cakrr.kriging.model import KrigingModel
+from cakrr.kriging.options import KrigingMethod, KrigingOptions
+from cakrr.kriging.train import KrigingFit
+from cakrr.uncertainty.predicted import Predicted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_VALUES = Targets(remedy="the values to krige are numbers; name their column with --target")
+_PICTURES = (".png", ".pdf", ".svg")
+
+
+class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Predicted]):
+    """The family of kriging."""
+
+    def check(
+        self, method: KrigingMethod, job: Training, options: KrigingOptions, comm: Communicator
+    ) -> dict[str, Path]:
+        """Check --map; returns it as a further output file."""
+        if options.map is None or options.grid is None:
+            return {}
+        picture = options.map.suffix.lower() in _PICTURES
+        if picture and comm.rank == 0:
+            figures.check(options.map)
+        elif not picture and options.map.suffix.lower() not in (".h5", ".hdf5"):
+            raise InputError(f"--map {options.map}: name an HDF5 file (.h5) or a picture (.png)")
+        return {"--map": options.map}
+
+    def warm_up(self, dtype: str, options: KrigingOptions) -> None:
+        """Compile all code."""
+        self.warm_up_prediction(dtype)
+
+    def warm_up_prediction(self, dtype: str) -> None:
+        """Compile all code with a few points."""
+        X = np.random.default_rng(0).random((40, 2))
+        row_hashes(X, X[:, 0])
+        options = KrigingOptions(kernel="wendland2", range=0.5, sill=1.0, nugget=0.1, solver="cg")
+        kriging(Dataset(X.copy(), X[:, 0].copy(), len(X)), options).model.predict_std(X[:2], variance="local")
+
+    @contextmanager
+    def progress(self, shown: bool) -> Iterator[dict[str, Any]]:
+        """No options: training takes few iterations."""
+        yield {}
+
+    def read(
+        self, method: KrigingMethod, job: Training, options: KrigingOptions, comm: Communicator, limit: int
+    ) -> tuple[Dataset, Dataset | None]:
+        """Read rows with their values, and test rows if there are any."""
+        train, test = reading.read(job, comm, limit, _VALUES)
+        with comm.agreed():
+            if options.grid is not None and options.map is not None:
+                coordinates = train.X.shape[1] - (options.errors is not None)
+                Grid.of(options.grid).check(coordinates, options.map.suffix.lower() in _PICTURES)
+        return train, test
+
+    def load(self, path: Path, comm: Communicator) -> KrigingModel:
+        """Load a saved model; collective."""
+        return KrigingModel.load(path, comm)
+
+    def targets(self, model: KrigingModel) -> tuple[Targets, tuple[int, ...]]:
+        """Values to compare predictions with: one number per row."""
+        return _VALUES, ()
+
+    def tested(self, model: KrigingModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+        """Means and standard deviations at the test rows; collective."""
+        mean, std = model.predict_std(test.X, comm)
+        return {"mean": mean, "std": std}
+
+    def metrics(
+        self, model: KrigingModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+    ) -> dict[str, Any]:
+        """Errors, scores of the predicted normal distributions, and the coverage of 95 % intervals; collective."""
+        found = Predicted(answers["mean"], answers["std"], None, {})
+        with comm.phase("predict"):
+            y = test.target()
+            inside = np.abs(y - answers["mean"]) <= ndtri(0.975) * answers["std"]
+            sums = comm.allreduce(np.array([np.count_nonzero(inside), len(inside)], np.float64))
+            return found.metrics(y, comm) | {"coverage_of_95_%": float(sums[0] / max(1.0, sums[1]))}
+
+    def report(
+        self, method: KrigingMethod, fitted: KrigingFit, options: KrigingOptions, job: Training
+    ) -> dict[str, Any]:
+        """Fields of the report: parameters, the solution, the estimate and the variogram."""
+        model, given = fitted.model, fitted.variogram
+        return {
+            "params": {**reported(options, method.has), **model.described()},
+            "solver": fitted.solver,
+            "estimate": {} if fitted.estimate is None else asdict(fitted.estimate),
+            "variogram": {name: getattr(given, name).tolist() for name in ("lags", "values", "pairs", "fitted")},
+        }
+
+    def draws(self, method: KrigingMethod, options: KrigingOptions) -> str:
+        """Name of the figure of --plot."""
+        return "variogram"
+
+    def figure(self, fitted: KrigingFit) -> Figure | None:
+        """The variogram."""
+        from cakrr.kriging.figures import variogram
+
+        model = fitted.model
+        title = f"{model.kernel.kind}: range {model.range:.4g}, sill {model.sill:.4g}, nugget {model.nugget:.4g}"
+        return variogram(fitted.variogram, title)
+
+    def save(self, fitted: KrigingFit, job: Training) -> None:
+        """Write the map; collective."""
+        options, model = fitted.options, fitted.model
+        if options.map is None or options.grid is None:
+            return
+        grid = Grid.of(options.grid)
+        with model.ranks(None, "save") as comm:
+            if options.map.suffix.lower() not in _PICTURES:
+                grid.write(options.map, model, comm)
+                return
+            found = grid.arrays(model, comm)
+            if found is not None:
+                from cakrr.kriging.figures import maps
+
+                figures.save(maps(grid, *found), options.map)
+
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield lines of the table about the solution."""
+        found = made["solver"]
+        text = f"{found['solver']}, {found['iterations'][0]} iterations, relative residual {found['residual'][0]:.1e}"
+        if "pairs_per_point" in found:
+            kept = "kept" if found["pairs_kept"] else "computed again in every product"
+            text += f"; {found['pairs_per_point']:.1f} near points per point, {kept}"
+        yield "solution", text
+        if "cut" in found:
+            cut = found["cut"]
+            yield (
+                "cut",
+                f"at distance {cut['radius']:.4g}: norm at most {cut['bound']:.1e}, {cut['allowed']:.1e} allowed",
+            )
+
+    def notes(self, method: KrigingMethod, fitted: KrigingFit, options: KrigingOptions) -> list[str]:
+        """Notes on the estimate, and on the standard deviations of a map."""
+        notes = list(fitted.notes)
+        if options.grid is not None:
+            count = int(np.prod(Grid.of(options.grid).shape, dtype=np.int64))
+            kind = fitted.model.variance_of(count)
+            how = (
+                "exact" if kind == "exact" else f"local: of the {2 * options.neighbors} nearest points, a little larger"
+            )
+            notes.append(f"{options.map}: {count:,} places; standard deviations are {how}")
+        return notes
+
+    def details(self, made: dict[str, Any]) -> Iterator[str]:
+        """Yield the lines of --verbose: the variogram."""
+        found = made["variogram"]
+        for lag, value, fitted in zip(found["lags"], found["values"], found["fitted"], strict=True):
+            yield f"lag {lag:<10.4g} semivariance {value:<10.4g} fitted {fitted:.4g}"
+
+    def check_prediction(self, model: KrigingModel, job: Predicting) -> None:
+        """Refuse what the model does not have."""
+        if job.probability:
+            raise InputError("--probability: the model predicts numbers and has no classes; leave it out")
+        if job.adaptive == "parts":
+            raise InputError(
+                "--adaptive parts: the model has no parts; leave it out, widths vary with the place anyway"
+            )
+
+    def answers(self, model: KrigingModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
+        """Means at this rank's rows, and what else was requested; collective."""
+        if not (job.std or job.interval):
+            return Predicted(model.predict(rows.X, comm), None, None, {})
+        mean, std = model.predict_std(rows.X, comm)
+        shown = std if job.std else None
+        if job.interval is None:
+            return Predicted(mean, shown, None, {})
+        half = float(ndtri((1.0 + job.interval) / 2.0)) * std
+        facts = {
+            "asked": job.interval, "adaptive": job.adaptive, "rows": "by the kriging variance",
+            "calibration_rows": model.n,
+        }  # fmt: skip
+        return Predicted(mean, shown, (mean - half, mean + half), facts)
+
+    def judged(self, model: KrigingModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+        """Errors of the predictions; collective."""
+        with comm.phase("predict"):
+            return answers.metrics(rows.target(), comm)
+
+    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+        """Mean width and coverage of the intervals; collective."""
+        with comm.phase("predict"):
+            return answers.intervals(rows.y, comm)
+
+    def predictions(self, model: KrigingModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
+        """Column ``prediction``, or ``mean`` and the requested ones."""
+        return dict(answers.by_target())

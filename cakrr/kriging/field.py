@@ -1,0 +1,119 @@
+"""The points of a kriging system, each on the rank that owns its region, with what travels with them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.near.cells import Cells
+from cakrr.kriging.halo import Halo
+from cakrr.kriging.regions import Regions
+
+
+@dataclass
+class Points:
+    """Columns of some points: numbers that move with each point.
+
+    Attributes
+    ----------
+    X : ndarray, shape (n, d)
+        Coordinates in which the correlation is a function of distance.
+    noise : ndarray, shape (n,)
+        Variance of the noise.
+    place : ndarray of int64, shape (n,)
+        Place in the shuffled order of all points, the same for any number of ranks.
+    values : ndarray, shape (n, c)
+        Further columns.
+    """
+
+    X: NDArray[np.float64]
+    noise: NDArray[np.float64]
+    place: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def packed(self) -> NDArray[np.float64]:
+        """All columns in one array; a place below 2^53 is exact as a float64."""
+        return np.column_stack([self.X, self.noise, self.place, self.values])
+
+    @classmethod
+    def unpacked(cls, packed: NDArray[np.float64], d: int) -> Points:
+        """The points of :meth:`packed`, for d coordinates."""
+        return cls(
+            np.ascontiguousarray(packed[:, :d]), packed[:, d].copy(), packed[:, d + 1].astype(np.int64),
+            np.ascontiguousarray(packed[:, d + 2 :]),
+        )  # fmt: skip
+
+    def some(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Points:
+        """The given rows."""
+        return Points(self.X[rows], self.noise[rows], self.place[rows], self.values[rows])
+
+
+@dataclass
+class Field:
+    """This rank's points, those that it borrows, and the regions of all ranks.
+
+    Attributes
+    ----------
+    points : Points
+        Own points first: those that no rank borrows, then the border, each in the order of cubes; borrowed points
+        follow.
+    own, inner : int
+        Number of own points, and of those without neighbours on other ranks.
+    radius : float
+        Distance beyond which correlations are 0; infinity for a dense system.
+    """
+
+    points: Points
+    own: int
+    inner: int
+    radius: float
+    regions: Regions
+    halo: Halo
+    comm: Communicator
+
+    @classmethod
+    def spread(cls, given: Points, radius: float, comm: Communicator) -> Field:
+        """Move points to the ranks that own their regions, and copies to those nearby; collective.
+
+        Notes
+        -----
+        Each point travels once, and once more to every rank whose region is closer than `radius`: d + 2 + c numbers.
+        """
+        d = given.X.shape[1]
+        regions = Regions.divide(given.X, radius, comm)
+        toward = regions.owners(given.X)
+        send = np.argsort(toward, kind="stable")
+        counts = np.bincount(toward, minlength=comm.size).astype(np.int64)
+        packed, _ = comm.alltoall(given.packed()[send], counts)
+        X = packed[:, :d]
+        first = Halo(X, regions, radius, comm).border
+        order = np.argsort(packed[:, d + 1], kind="stable")  # independent of the ranks that read the points
+        if math.isfinite(radius) and len(X):
+            order = order[Cells(X[order], radius).order]
+        order = order[np.argsort(first[order], kind="stable")]
+        packed = packed[order]
+        halo = Halo(np.ascontiguousarray(packed[:, :d]), regions, radius, comm)
+        inner = int(len(packed) - np.count_nonzero(first))
+        return cls(Points.unpacked(halo.points(packed), d), len(packed), inner, radius, regions, halo, comm)
+
+    @property
+    def owned(self) -> Points:
+        """The own points."""
+        return self.points.some(np.arange(self.own))
+
+    @property
+    def n(self) -> int:
+        """Number of points on all ranks; collective."""
+        with self.comm.uncounted():
+            return int(self.comm.allreduce(np.array([self.own]))[0])
+
+    def cells(self) -> Cells:
+        """All points here, own and borrowed, sorted into cubes of the radius."""
+        return Cells(self.points.X, self.radius)

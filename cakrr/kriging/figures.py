@@ -1,0 +1,37 @@
+"""Pictures of kriging: the variogram, and maps of means and standard deviations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.run.figures import blank
+from cakrr.kriging.grid import Grid
+from cakrr.kriging.variogram import Variogram
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def variogram(found: Variogram, title: str) -> Figure:
+    """The empirical variogram as points, and the fitted one as a line."""
+    figure = blank(6.0, 4.0)
+    panel = figure.subplots()
+    panel.plot(found.lags, found.values, "o", label="empirical")
+    panel.plot(found.lags, found.fitted, "-", label="fitted")
+    panel.set(xlabel="distance", ylabel="semivariance", title=title, xlim=(0, None), ylim=(0, None))
+    panel.legend()
+    return figure
+
+
+def maps(grid: Grid, mean: NDArray[np.float64], std: NDArray[np.float64]) -> Figure:
+    """Means and standard deviations on a grid of two axes, the first one to the right."""
+    figure = blank(11.0, 4.6)
+    ends = [end for axis in grid.axes for end in (axis[0], axis[-1])]
+    for panel, values, title in zip(figure.subplots(1, 2), (mean, std), ("mean", "standard deviation"), strict=True):
+        shown = panel.imshow(values.T, origin="lower", extent=ends, aspect="equal")
+        panel.set_title(title)
+        figure.colorbar(shown, ax=panel, shrink=0.8)
+    return figure

@@ -1,0 +1,347 @@
+"""A kriging model: means and standard deviations at new places, saving and loading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
+from cacore.data.rows import Rows, dense
+from cacore.data.validation import rows_to_predict
+from cacore.errors import InputError
+from cacore.files import described
+from cacore.io import layout, model_file
+from cacore.io.layout import Array, Layout
+from cacore.io.model_file import is_real, require
+from cacore.kernels import Kernel
+from cacore.machine import memory
+from cacore.machine.threads import blocks
+from cacore.near.correlation import Correlation
+from cacore.near.inverse import LAST, nearest_earlier, regressions
+from cacore.near.matrix import NearMatrix
+from cakrr.kriging.drift import Drift
+from cakrr.kriging.field import Field, Points
+from cakrr.kriging.space import Space
+from cakrr.kriging.system import DenseSystem, NearSystem, System
+
+FAMILY = "kriging"
+PIECE = 1 << 16  # points per piece of the file, the unit in which ranks read it
+EXACT = 256  # new places up to which standard deviations of a sparse system are exact by default
+VARIANCES = ("auto", "exact", "local")
+_BATCH = 16  # right-hand sides that are solved at once
+_ROWS = 1 << 15  # new places whose correlations with near points are held at a time
+
+SHARED: Layout = {
+    "beta": Array("float64", ("p",), "kriging: coefficients of the drift"),
+    "gram": Array("float64", ("p", "p"), "F' A^-1 F of the drift's functions F, with A the covariances over the sill"),
+    "center": Array("float64", ("d",), "middle of the training rows, by which the drift's functions are scaled"),
+    "scale": Array("float64", ("d",), "half their extent"),
+}
+PART: Layout = {
+    "X": Array("float64", ("m", "c"), "coordinates of the points, in which the correlation depends on distance alone"),
+    "noise": Array("float64", ("m",), "variance of each value's noise, over the sill"),
+    "place": Array("int64", ("m",), "places of the points in the shuffled order"),
+    "values": Array("float64", ("m", "v"), "A^-1 (y - F beta) and A^-1 F; v is p + 1"),
+}
+
+
+@dataclass(kw_only=True)
+class KrigingModel:
+    """The predictor f(x)' beta + rho(x, X) alpha and its variance; each rank holds the points of its region.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        With its width.
+    range, sill, nugget : float
+    taper : float or None
+    radius : float or None
+        Distance at which correlations end or are cut; None for a dense system.
+    space : Space
+    drift : Drift
+    beta : ndarray, shape (p,)
+    gram : ndarray, shape (p, p)
+        F' A^-1 F.
+    neighbours, tol : int, float
+        Of the preconditioner, and of solutions for exact variances.
+    points : Points
+        This rank's points; their `values` are alpha and A^-1 F, shape (n_local, 1 + p).
+    sizes : ndarray of int64, shape (R,)
+        Number of points on each rank.
+    """
+
+    kernel: Kernel
+    range: float
+    sill: float
+    nugget: float
+    taper: float | None
+    radius: float | None
+    space: Space
+    drift: Drift
+    beta: NDArray[np.float64]
+    gram: NDArray[np.float64]
+    neighbours: int
+    tol: float
+    points: Points
+    sizes: NDArray[np.int64]
+    source: dict[str, Any] = field(default_factory=dict)
+    comm: CommLike = field(default=None, repr=False, compare=False)
+    identity: str = field(default="", repr=False, compare=False)
+    _field: Field | None = field(default=None, repr=False, compare=False)
+    _system: System | None = field(default=None, repr=False, compare=False)
+
+    dtype = "float64"
+    method = "kriging"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "comm": None, "_field": None, "_system": None}
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns of a row: coordinates, and columns of the drift."""
+        return self.drift.width
+
+    @property
+    def n(self) -> int:
+        """Number of points."""
+        return int(self.sizes.sum())
+
+    @property
+    def correlation(self) -> Correlation:
+        """The correlation of the field."""
+        return Correlation(self.kernel, math.inf if self.taper is None else self.taper)
+
+    def described(self) -> dict[str, Any]:
+        """Entries of a report about the model."""
+        return {
+            "kernel": self.kernel.kind, "range": self.range, "sill": self.sill, "nugget": self.nugget,
+            **({} if self.taper is None else {"taper": self.taper}), "drift coefficients": self.beta.tolist(),
+        }  # fmt: skip
+
+    # -- prediction ------------------------------------------------------------------------
+
+    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+        """Means at this rank's rows `X`, shape (n_local, d); a collective call.
+
+        Each row travels to the rank of its region and back: d + p + 1 numbers.
+        """
+        return self._answered(X, comm, "predict", "")[0]
+
+    def predict_std(
+        self, X: Rows, comm: CommLike = None, variance: str = "auto"
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Means, and standard deviations of new values there, noise included; a collective call.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n_local, d)
+        comm : CommLike
+        variance : {"auto", "exact", "local"}
+            "exact" solves a system for each row. "local" takes, in place of all points, the nearest ones, twice
+            `neighbours`: an upper bound, except for the drift's part, which is exact. "auto": :meth:`variance_of`.
+
+        Notes
+        -----
+        "exact" takes the iterations of a solution per row, 16 rows at a time, and for a dense system n^2 flops; "local"
+        m^3/3 flops.
+        """
+        return self._answered(X, comm, "predict_std", variance)
+
+    def variance_of(self, rows: int, variance: str = "auto") -> str:
+        """The variance that "auto" takes for so many rows on all ranks: exact for a dense system or few rows."""
+        if variance not in VARIANCES:
+            raise InputError(f"variance = {variance!r}: choose one of {', '.join(VARIANCES)}")
+        if variance != "auto":
+            return variance
+        return "exact" if self.radius is None or rows <= EXACT else "local"
+
+    def _answered(
+        self, X: Rows, comm: CommLike, call: str, variance: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        with self.ranks(comm, call) as ranks, ranks.phase("predict"):
+            with ranks.agreed():
+                X = np.asarray(dense(rows_to_predict(X, self.dtype, self.n_features, None, self.source)))
+                Z = self.space.coordinates(X[:, self.drift.coordinates])
+            near = self._settled(ranks)
+            with ranks.uncounted():
+                total = int(ranks.allreduce(np.array([len(X)], np.int64))[0])
+            with ranks.agreed():
+                kind = self.variance_of(total, variance) if variance else ""
+            toward = near.regions.owners(Z)
+            send = np.argsort(toward, kind="stable")
+            counts = np.bincount(toward, minlength=ranks.size).astype(np.int64)
+            rows, received = ranks.alltoall(np.column_stack([Z, self.drift.functions(X)])[send], counts)
+            Q, F = np.ascontiguousarray(rows[:, : Z.shape[1]]), rows[:, Z.shape[1] :]
+            sums = self._sums(Q, near, 1 + len(self.beta) * bool(kind))
+            answers = np.column_stack([F @ self.beta + sums[:, 0], np.zeros(len(Q))])
+            if kind:
+                explained = self._explained(Q, near, kind)
+                answers[:, 1] = self._deviation(F, sums[:, 1:], explained)
+            home, _ = ranks.alltoall(answers, received)
+            out = np.empty_like(home)
+            out[send] = home
+        return np.ascontiguousarray(out[:, 0]), np.ascontiguousarray(out[:, 1])
+
+    def _sums(self, Q: NDArray[np.float64], near: Field, columns: int) -> NDArray[np.float64]:
+        """``rho(Q, X)`` times the first columns of the points' values, shape (q, columns)."""
+        out, V = np.empty((columns, len(Q))), np.ascontiguousarray(near.points.values[:, :columns].T)
+        cells = None if self.radius is None else near.cells()
+        step = _ROWS if cells is not None else max(1, (1 << 24) // max(1, len(near.points)))
+        for lo, hi in blocks(len(Q), step):
+            if cells is None:
+                out[:, lo:hi] = V @ self.correlation.matrix(Q[lo:hi], near.points.X).T
+            else:
+                part = np.empty((columns, hi - lo))
+                NearMatrix(Q[lo:hi], cells, self.correlation, 0).product(V, part)
+                out[:, lo:hi] = part
+        return np.ascontiguousarray(out.T)
+
+    def _explained(self, Q: NDArray[np.float64], near: Field, kind: str) -> NDArray[np.float64]:
+        """K' A^-1 k for each row of `Q`, or a lower bound by near points; collective."""
+        if kind == "exact":
+            return self._exactly(Q, near)
+        if self.radius is None:
+            raise InputError("variance local: the system is dense, so exact standard deviations cost less")
+        cells, m = near.cells(), 2 * self.neighbours
+        found = np.empty(len(Q))
+        for lo, hi in blocks(len(Q), _ROWS):
+            last = np.full(hi - lo, LAST)
+            chosen = nearest_earlier(Q[lo:hi], last, cells, near.points.place, m)
+            _, left = regressions(
+                Q[lo:hi], np.zeros(hi - lo), near.points.X, near.points.noise, chosen, self.correlation
+            )
+            found[lo:hi] = 1.0 - left
+        return found
+
+    def _exactly(self, Q: NDArray[np.float64], near: Field) -> NDArray[np.float64]:
+        """K' A^-1 k by solutions for all ranks' rows, some at a time; collective."""
+        comm = near.comm
+        if self._system is None:
+            self._system = self.system(near, memory.limit_per_rank(comm))
+        every, counts = comm.allgather_parts(Q)
+        found = np.empty(len(every))
+        own = near.points.X[: near.own]
+        for lo, hi in blocks(len(every), _BATCH if self.radius is not None else 1024):
+            B = self.correlation.matrix(every[lo:hi], own)
+            solved, _ = self._system.solve(B, self.tol)
+            found[lo:hi] = comm.allreduce(np.einsum("ij,ij->i", B, solved))
+        first = int(counts[: comm.rank].sum())
+        return found[first : first + len(Q)]
+
+    def _deviation(
+        self, F: NDArray[np.float64], W: NDArray[np.float64], explained: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Standard deviations from k' A^-1 F, shape (q, p), and k' A^-1 k: the drift adds its own uncertainty."""
+        share = 1.0 - explained + self.nugget / self.sill
+        if len(self.beta):
+            gap = F - W
+            share = share + np.einsum("ij,ij->i", gap, np.linalg.solve(self.gram, gap.T).T)
+        return np.asarray(np.sqrt(self.sill * np.maximum(share, 0.0)))
+
+    def system(self, near: Field, limit: int) -> System:
+        """The system of these points; collective."""
+        if self.radius is None:
+            return DenseSystem(near, near.points.noise, self.correlation)
+        return NearSystem(near, near.points.noise, self.correlation, self.neighbours, limit)
+
+    def _settled(self, comm: Communicator) -> Field:
+        """The points on the ranks of their regions, with copies nearby; collective, and done once."""
+        if self._field is None or self._field.comm.mpi is not comm.mpi:
+            radius = math.inf if self.radius is None else self.radius
+            self._field, self._system = Field.spread(self.points, radius, comm), None
+            self.points = self._field.owned
+        return self._field
+
+    @contextmanager
+    def ranks(self, comm: CommLike, call: str) -> Iterator[Communicator]:
+        """The given ranks, or those that trained or loaded the model, once all make the same call; collective."""
+        with collective(self.comm if comm is None else comm) as ranks:
+            if ranks.size > 1:
+                with ranks.uncounted():
+                    word = f"{type(self).__name__}.{call}"
+                    require_same({"call": Unquoted(word), "model": Unquoted(self.identity)}, ranks)
+            with ranks.agreed():
+                if ranks.size != len(self.sizes):
+                    raise InputError("other ranks hold the model: save it, and load it on the ranks that use it")
+            yield ranks
+
+    # -- files -----------------------------------------------------------------------------
+
+    def save(self, path: str | Path, comm: CommLike = None) -> None:
+        """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
+        with self.ranks(comm, "save") as ranks:
+            cut = blocks(len(self.points), PIECE) or [(0, 0)]
+            mine = [self.points.some(np.arange(lo, hi)) for lo, hi in cut]
+            counts = ranks.allgather(np.array([len(mine)], np.int64))
+            owners = np.repeat(np.arange(ranks.size), counts)
+            first = int(counts[: ranks.rank].sum())
+            parts: dict[int, dict[str, Rows]] = {first + k: dict(vars(piece)) for k, piece in enumerate(mine)}
+            shared: dict[str, Rows] = {
+                "beta": self.beta, "gram": self.gram, "center": np.array(self.drift.center),
+                "scale": np.array(self.drift.scale),
+            }  # fmt: skip
+            model_file.save(path, FAMILY, self._attributes(), shared, parts, owners, ranks)
+
+    def _attributes(self) -> dict[str, Any]:
+        names = ("range", "sill", "nugget", "taper", "radius", "neighbours", "tol", "source")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "kernel": self.kernel.stored(),
+            "space": asdict(self.space),
+            "drift": {name: getattr(self.drift, name) for name in ("degree", "columns", "ignored")},
+        }
+
+    @classmethod
+    def load(cls, path: str | Path, comm: CommLike = None) -> Self:
+        """Read a model on any number of ranks; collective.
+
+        Raises
+        ------
+        InputError
+            The file is missing, damaged, not a model, or one of another family.
+        """
+        with collective(comm) as ranks:
+            model = model_file.load(path, {FAMILY: cls.of_file}, ranks)
+            model.sizes = ranks.allgather(np.array([len(model.points)], np.int64))
+            model.identity = described(path) if ranks.size > 1 else ""
+        model.comm = comm
+        return model
+
+    @classmethod
+    def of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
+        """Check the contents of a file, and build the model."""
+        sizes: dict[str, int] = {}
+        layout.check(SHARED, shared, sizes)
+        known = {"v": sizes["p"] + 1}
+        for number, arrays in parts.held.items():
+            layout.check(PART, arrays, known, f"part {number}: ")
+            known = {name: known[name] for name in ("v", "c")}
+        for name in ("range", "sill", "nugget", "tol"):
+            require(is_real(attributes[name]) and attributes[name] >= 0, f"{name} {attributes[name]!r}")
+        ends = [np.concatenate([arrays[name] for arrays in parts.held.values()]) for name in PART] if parts.held else []
+        kernel, space = Kernel(**attributes.pop("kernel")), dict(attributes.pop("space"))
+        points = Points(*ends) if ends else _none(len(shared["center"]), sizes["p"], bool(space["geographic"]))
+        space["anisotropy"] = tuple(space["anisotropy"])
+        given = attributes.pop("drift")
+        drift = Drift(
+            int(given["degree"]), tuple(given["columns"]), tuple(given["ignored"]), len(shared["center"]),
+            tuple(shared["center"].tolist()), tuple(shared["scale"].tolist()),
+        )  # fmt: skip
+        require(drift.functions(np.zeros((1, drift.width))).shape[1] == sizes["p"], "a drift of other functions")
+        return cls(
+            **attributes, kernel=kernel, space=Space(**space), drift=drift, beta=shared["beta"], gram=shared["gram"],
+            points=points, sizes=np.array([len(points)]),
+        )  # fmt: skip
+
+
+def _none(width: int, p: int, geographic: bool) -> Points:
+    """No points, on a rank that reads no part."""
+    d = 3 if geographic else width
+    return Points(np.zeros((0, d)), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, p + 1)))

@@ -1,0 +1,174 @@
+"""The record of kriging, and its options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import checks
+from cacore.errors import InputError
+from cacore.kernels.registry import KINDS, SQUARED, canonical
+from cacore.learn import shared
+from cacore.learn.method import Method
+from cacore.learn.options import FILES, KERNEL, METRIC, SOLVER, Options, option
+
+DRIFTS = ("none", "constant", "linear", "quadratic")
+SOLVERS = ("auto", "cholesky", "cg")
+KERNELS = tuple(name for name, kind in KINDS.items() if kind.of == SQUARED)
+
+_kernel = checks.one_of(*KERNELS)
+
+
+def _covariance(value: object, name: str) -> str:
+    """Name of a kernel of Euclidean distance."""
+    return _kernel(canonical(value) if isinstance(value, str) else value, name)
+
+
+def drift_of(value: object, name: str) -> str | tuple[int | str, ...]:
+    """A drift by name, or columns: a sequence of names and numbers, or on a command line a list with commas."""
+    if isinstance(value, str) and value in DRIFTS:
+        return value
+    if isinstance(value, str) and name.startswith("-"):
+        value = tuple(word.strip() for word in value.split(","))
+    if isinstance(value, int):
+        value = (value,)
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise checks.refused(name, value, f"one of {', '.join(DRIFTS)}, or columns of the rows")
+    return tuple(value)
+
+
+def ratios(value: object, name: str) -> tuple[float, ...]:
+    """Positive numbers: one, a sequence, or on a command line a list with commas."""
+    if isinstance(value, str) and name.startswith("-"):
+        value = value.split(",")
+    some = [value] if isinstance(value, Real | str) else value
+    if not isinstance(some, Sequence | np.ndarray):
+        raise checks.refused(name, value, "a positive number, or several")
+    return tuple(float(checks.positive(one, name)) for one in some)
+
+
+def axes(value: object, name: str) -> tuple[tuple[float, float, float], ...]:
+    """Axes of a grid as lo:hi:STEP, with commas between them; or as a sequence of three numbers each."""
+    words = [one.split(":") for one in value.split(",")] if isinstance(value, str) else value
+    found = []
+    try:
+        for low, high, step in words:  # type: ignore[attr-defined]
+            found.append((float(low), float(high), float(step)))
+    except (TypeError, ValueError):
+        raise checks.refused(name, value, "lo:hi:STEP for every coordinate, with commas between them") from None
+    for low, high, step in found:
+        if not (math.isfinite(high - low) and high >= low and 0 < step < math.inf):
+            raise InputError(
+                f"{name} {low:g}:{high:g}:{step:g}: it must be lo:hi:STEP with lo <= hi and a positive step"
+            )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class KrigingOptions(Options):
+    """Options of kriging; each option's help text describes it.
+
+    `measured` are standard deviations of this rank's values, shape (n_local,), in place of a column. `memory_limit` is
+    in bytes per rank.
+    """
+
+    kernel: str = option(
+        "matern32", "covariance function", _covariance, report=True, choices=KERNELS
+    )  # fmt: skip
+    range: float | None = option(
+        None, "length of the kernel: sigma, or the radius of a wendland kernel (default: by maximum likelihood)",
+        checks.positive, metavar="R",
+    )  # fmt: skip
+    sill: float | None = option(
+        None, "variance of the field (default: by maximum likelihood)", checks.positive, metavar="V"
+    )
+    nugget: float | None = option(
+        None, "variance of independent noise (default: by maximum likelihood)", checks.at_least_zero, metavar="V"
+    )
+    drift: str | tuple[int | str, ...] = option(
+        "constant", "mean of the field: none (0), constant, linear or quadratic in the coordinates, or columns of the "
+        "rows, by name or number: A,B", drift_of, report=True, metavar="DRIFT",
+    )  # fmt: skip
+    taper: float | None = option(
+        None, "multiply the kernel by Wendland's function, which is 0 beyond this distance", checks.positive,
+        report=True, group=KERNEL, metavar="R",
+    )  # fmt: skip
+    degree: int = option(
+        3, "exponent of the rational kernel, largest dimension for the wendland kernels", checks.whole(1),
+        group=KERNEL, metavar="D",
+    )  # fmt: skip
+    anisotropy: tuple[float, ...] | None = option(
+        None, "range along each further axis over the range along the first one: a number, or several with commas",
+        ratios, group=METRIC, metavar="RATIO",
+    )  # fmt: skip
+    angle: float = option(
+        0.0, "direction of the first axis in the plane of the first two coordinates, in degrees", checks.finite,
+        group=METRIC, metavar="DEGREES",
+    )  # fmt: skip
+    geographic: bool = option(
+        False, "coordinates are longitude and latitude in degrees, distances are in km", checks.yes_or_no, report=True,
+        group=METRIC, action="store_true",
+    )  # fmt: skip
+    errors: str | int | None = option(
+        None, "column with the standard deviation of each value's error, by name or number", group=KERNEL,
+        estimator="", metavar="COLUMN",
+    )  # fmt: skip
+    average: bool = option(
+        False, "replace several values at one place by their mean", checks.yes_or_no, group=KERNEL,
+        action="store_true",
+    )  # fmt: skip
+    solver: str = option(
+        "auto", "factorise a dense matrix (cholesky: up to 4,096 points by default) or iterate with near points (cg)",
+        checks.one_of(*SOLVERS), group=SOLVER, choices=SOLVERS,
+    )  # fmt: skip
+    tol: float = option(
+        1e-6, "relative residual of cg, and relative error of a kernel that is cut where it has decayed", checks.share,
+        group=SOLVER, metavar="TOL",
+    )  # fmt: skip
+    neighbors: int = option(
+        30, "nearest points that determine the preconditioner, and twice as many local standard deviations",
+        checks.whole(1, 500), group=SOLVER, metavar="M",
+    )  # fmt: skip
+    grid: tuple[tuple[float, float, float], ...] | None = option(
+        None, "predict on a grid: lo:hi:STEP for each coordinate, with commas between them", axes, group=FILES,
+        estimator="", metavar="AXES",
+    )  # fmt: skip
+    map: Path | None = option(
+        None, "file for the means and standard deviations on the grid: HDF5, or a picture (.png)", checks.path,
+        group=FILES, estimator="", metavar="OUT.h5",
+    )  # fmt: skip
+    seed: int = shared.random_state()
+    measured: NDArray[np.float64] | None = None
+    memory_limit: int = 1 << 62
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.grid is None) != (self.map is None):
+            raise InputError("--grid, --map: one needs the other: the points of a grid, and the file for them")
+        if self.grid is not None and not isinstance(self.drift, str):
+            raise InputError("--grid: the drift's columns are unknown on a grid; predict rows that have them instead")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KrigingMethod(Method):
+    """The record of kriging."""
+
+    package: ClassVar[str] = "cakrr"
+    options: ClassVar[type] = KrigingOptions
+
+    @property
+    def without(self) -> Collection[str]:
+        """Common options that this command lacks."""
+        return ("libsvm", "dtype")
+
+    @property
+    def example(self) -> str:
+        """A command that a user can type, for ``--help``."""
+        return f"mpiexec -n 4 python -m {self.prog} DATA.csv --grid 0:10:0.1,0:5:0.1 --map MAP.h5"

@@ -1,0 +1,77 @@
+"""Coordinates in which a correlation is a function of distance alone: anisotropy, and chords of the Earth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.errors import InputError
+
+EARTH = 6371.0088  # mean radius in km
+
+
+@dataclass(frozen=True)
+class Space:
+    """The map from given coordinates to those in which distances are taken.
+
+    Attributes
+    ----------
+    geographic : bool
+        True if rows are longitude and latitude in degrees: distances are then chords in km, through the Earth. They are
+        shorter than the arc by 0.1 % at 1,000 km. A function that is positive definite in space is so on the sphere.
+    anisotropy : tuple of float
+        Range along each further axis over the range along the first one; empty if all ranges are equal.
+    angle : float
+        Direction of the first axis in the plane of the first two coordinates, counterclockwise, in degrees.
+    """
+
+    geographic: bool = False
+    anisotropy: tuple[float, ...] = ()
+    angle: float = 0.0
+
+    def check(self, d: int) -> None:
+        """Raise an InputError unless rows of `d` coordinates fit."""
+        if self.geographic and d != 2:
+            raise InputError(f"geographic: rows are longitude and latitude, and these have {d} coordinates")
+        if self.geographic and (self.anisotropy or self.angle):
+            raise InputError("geographic: distances on the Earth have no anisotropy or angle; leave one of them out")
+        if self.anisotropy and len(self.anisotropy) != d - 1:
+            raise InputError(
+                f"anisotropy: {len(self.anisotropy)} ratios, and {d} coordinates need {d - 1}: the range along each "
+                "further axis over the range along the first one"
+            )
+        if self.angle and d < 2:
+            raise InputError("angle: there is only one coordinate; leave it out")
+
+    def coordinates(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Coordinates of the rows of `X`, shape (n, d): shape (n, d), or (n, 3) on the Earth.
+
+        Raises
+        ------
+        InputError
+            A latitude beyond 90 degrees; it names the row.
+        """
+        if self.geographic:
+            return _chordal(X)
+        Z = np.array(X, np.float64)
+        if self.angle:
+            cos, sin = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
+            Z[:, 0], Z[:, 1] = cos * X[:, 0] + sin * X[:, 1], cos * X[:, 1] - sin * X[:, 0]
+        if self.anisotropy:
+            Z[:, 1:] /= np.array(self.anisotropy)
+        return Z
+
+
+def _chordal(X: NDArray[np.float64]) -> NDArray[np.float64]:
+    wrong = np.flatnonzero(~(np.abs(X[:, 1]) <= 90.0))
+    if wrong.size:
+        raise InputError(
+            f"geographic: the latitude of row {int(wrong[0])} is {X[wrong[0], 1]:g}; it must be from -90 to 90 "
+            "degrees, in the second column, after the longitude"
+        )
+    longitude, latitude = np.radians(X).T
+    across = EARTH * np.cos(latitude)
+    return np.column_stack([across * np.cos(longitude), across * np.sin(longitude), EARTH * np.sin(latitude)])

@@ -1,0 +1,199 @@
+"""The kriging system (rho(X, X) + D) x = b with D diagonal: sparse over ranks, or dense and factored."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from cacore.errors import InputError
+from cacore.linalg.cg import State, Vectors, iterate
+from cacore.machine import memory
+from cacore.near.correlation import Correlation
+from cacore.near.inverse import InverseFactor
+from cacore.near.matrix import ENTRY, NearMatrix
+from cakrr.kriging.field import Field
+
+DENSE = 4096  # points up to which the matrix is dense and factored
+_PASSES = 6  # of conjugate gradients, each from the recomputed residual of the last
+
+
+class System(Protocol):
+    """A solver of the kriging system for this rank's points."""
+
+    field: Field
+
+    def solve(self, B: Vectors, tol: float) -> tuple[Vectors, float]:
+        """Solutions for right sides `B`, shape (t, own), and the largest relative residual; collective."""
+        ...
+
+    def facts(self) -> dict[str, object]:
+        """Entries of the report; collective."""
+        ...
+
+
+class NearSystem:
+    """The sparse system, by conjugate gradients with an inverse factor as preconditioner; construction is collective.
+
+    Parameters
+    ----------
+    field : Field
+    noise : ndarray, shape (points,)
+        Diagonal of D, for own and borrowed points, in units of the sill.
+    correlation : Correlation
+    neighbours : int
+        Most neighbours of a point in the preconditioner.
+    limit : int
+        Bytes that a rank may use.
+
+    Attributes
+    ----------
+    iterations : int
+        Iterations so far.
+    fetched, returned : int
+        Vectors whose entries were fetched from other ranks so far, and whose contributions were sent home.
+    matrix : NearMatrix
+    factor : InverseFactor
+
+    Notes
+    -----
+    An iteration exchanges the halo's entries of each vector three times: for the product, for G, and back from G'. Two
+    Allreduces of 2 t + 1 and 2 t numbers add up inner products. See :meth:`predicted_bytes`.
+    """
+
+    def __init__(
+        self, field: Field, noise: NDArray[np.float64], correlation: Correlation, neighbours: int, limit: int
+    ) -> None:
+        self.field, self.noise, self.correlation = field, noise[: field.own], correlation
+        self.neighbours, self.iterations, self.fetched, self.returned = neighbours, 0, 0, 0
+        points, cells = field.points, field.cells()
+        self._check(limit)
+        room = limit // 2 - (ENTRY + 16) * (neighbours + 1) * field.own
+        self.matrix = NearMatrix(points.X[: field.own], cells, correlation, max(0, room))
+        self.factor = InverseFactor(points.X, field.own, noise, points.place, cells, correlation, neighbours)
+
+    def _check(self, limit: int) -> None:
+        """Refuse factors that do not fit beside the points; the pairs themselves need not be stored."""
+        n, m = self.field.own, self.neighbours
+        need = n * (ENTRY * (m + 1) + 8 * 24) + 16 * len(self.field.points)
+        with self.field.comm.agreed():
+            memory.require(need, limit, f"the preconditioner of {n:,} points", "use fewer --neighbors, or more ranks")
+
+    def product(self, V: Vectors, which: NDArray[np.int64] | None = None) -> Vectors:
+        """See :meth:`cacore.linalg.cg.LinearSystem.product`: inner points are computed while the halo travels."""
+        field, out = self.field, np.empty_like(V)
+        arriving = field.halo.begin(V)
+        every = np.zeros((len(V), len(field.points)))
+        every[:, : field.own] = V
+        self.matrix.product(every, out, 0, field.inner)
+        every[:, field.own :] = arriving.wait()
+        self.matrix.product(every, out, field.inner, field.own)
+        self.fetched += len(V)
+        return out + V * self.noise
+
+    def precondition(
+        self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
+    ) -> tuple[Vectors, NDArray[np.float64]]:
+        """See :meth:`cacore.linalg.cg.LinearSystem.precondition`: ``G' G r``."""
+        field = self.field
+        every = np.concatenate([R, field.halo.begin(R).wait()], axis=1)
+        found = self.factor.apply_transposed(self.factor.apply(every))
+        Z = np.ascontiguousarray(found[:, : field.own])
+        field.halo.bring_home(found[:, field.own :], Z)
+        self.fetched += len(R)
+        self.returned += len(R)
+        return Z, self.add_up(sums)
+
+    def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See :meth:`cacore.linalg.cg.LinearSystem.add_up`."""
+        return self.field.comm.allreduce(sums)
+
+    def solve(self, B: Vectors, tol: float) -> tuple[Vectors, float]:
+        """Solutions for right sides `B`, shape (t, own), and the largest relative residual; collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the residual stalls above `tol`.
+        """
+        size = np.sqrt(self.add_up(np.einsum("ij,ij->i", B, B)))
+        target = tol * np.where(size > 0, size, 1.0)
+        X, R = np.zeros_like(B), B.copy()
+        for _ in range(_PASSES):
+            state = State.first(R)
+            iterate(self, state, lambda state, _, late: state.residual[state.which] <= target[state.which])
+            self.iterations += int(state.iterations.max(initial=0))
+            X += state.x
+            R = B - self.product(X)
+            left = np.sqrt(self.add_up(np.einsum("ij,ij->i", R, R)))
+            if (left <= target).all():
+                break
+        worst = float((left / np.where(size > 0, size, 1.0)).max())
+        if not worst <= tol:
+            with self.field.comm.agreed():
+                raise InputError(
+                    f"conjugate gradients reached a relative residual of {worst:.1e}, above {tol:g}: the system is "
+                    "nearly singular; use a larger --nugget, more --neighbors, or a larger --tol"
+                )
+        return X, worst
+
+    def predicted_bytes(self) -> int:
+        """Bytes that this rank has sent to other ranks in products and preconditioners so far."""
+        halo = self.field.halo
+        return 8 * (self.fetched * sum(map(len, halo.lent)) + self.returned * halo.size)
+
+    def facts(self) -> dict[str, object]:
+        """Entries of the report; collective."""
+        field, factor = self.field, self.factor
+        lent = sum(len(some) for some in field.halo.lent)
+        mine = np.array([self.matrix.nnz, factor.nnz, field.own, lent, self.matrix.nbytes + ENTRY * factor.nnz])
+        with field.comm.uncounted():
+            nnz, entries, n, halo, nbytes = field.comm.allreduce(mine.astype(np.int64)).tolist()
+        return {
+            "solver": "cg", "iterations": [self.iterations], "pairs": nnz, "pairs_per_point": nnz / n,
+            "pairs_kept": self.matrix.kept, "neighbors": entries / n - 1.0, "halo": halo, "bytes": nbytes,
+        }  # fmt: skip
+
+
+class DenseSystem:
+    """The dense system of few points, factored on every rank alike; construction is collective.
+
+    Notes
+    -----
+    n^3/3 flops and 8 n^2 bytes on every rank; a solution gathers n numbers per right side.
+    """
+
+    def __init__(self, field: Field, noise: NDArray[np.float64], correlation: Correlation) -> None:
+        self.field, comm = field, field.comm
+        points = field.owned
+        every = comm.allgather(np.column_stack([points.X, noise[: field.own], points.place]))
+        self._order = np.argsort(every[:, -1], kind="stable")
+        every = every[self._order]
+        counts = comm.allgather(np.array([field.own], np.int64))
+        self._mine = slice(int(counts[: comm.rank].sum()), int(counts[: comm.rank + 1].sum()))
+        self.X, self.noise = np.ascontiguousarray(every[:, :-2]), every[:, -2]
+        self._K = correlation.matrix(self.X, self.X)
+        self._K[np.diag_indices(len(self._K))] = 1.0 + self.noise
+        with comm.agreed():
+            try:
+                self._factor = cho_factor(self._K, lower=True, check_finite=False)
+            except LinAlgError:
+                raise InputError(
+                    "the covariance matrix is singular in double precision: give a --nugget above 0, or a smaller range"
+                ) from None
+
+    def solve(self, B: Vectors, tol: float) -> tuple[Vectors, float]:
+        """Solutions for right sides `B`, shape (t, own), and the largest relative residual; collective."""
+        every = self.field.comm.allgather(np.ascontiguousarray(B.T))[self._order]
+        X = cho_solve(self._factor, every, check_finite=False)
+        size = np.linalg.norm(every, axis=0)
+        worst = float((np.linalg.norm(every - self._K @ X, axis=0) / np.where(size > 0, size, 1.0)).max(initial=0.0))
+        home = np.empty_like(X)
+        home[self._order] = X
+        return np.ascontiguousarray(home[self._mine].T), worst
+
+    def facts(self) -> dict[str, object]:
+        """Entries of the report."""
+        return {"solver": "cholesky", "iterations": [0], "pairs": len(self.X) ** 2, "bytes": self._K.nbytes}

@@ -1,0 +1,307 @@
+"""Kriging on all ranks: parameters, the system of all points, the drift by its Schur complement."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.data.rows import dense
+from cacore.data.shuffle import Shuffle
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.machine import memory
+from cacore.near.correlation import Correlation
+from cakrr.kriging.drift import Drift, check_independent, column_of
+from cakrr.kriging.field import Field, Points
+from cakrr.kriging.likelihood import Estimate, Parameters, Sample, estimate
+from cakrr.kriging.model import KrigingModel
+from cakrr.kriging.options import KrigingMethod, KrigingOptions
+from cakrr.kriging.regions import Histogram
+from cakrr.kriging.space import Space
+from cakrr.kriging.system import DENSE, System
+from cakrr.kriging.variogram import Variogram
+
+BOXES = 1024  # boxes by which a cut of a decaying kernel is bounded
+MOST_NEAR = 3  # coordinates in which near points are found
+
+
+@dataclass
+class KrigingFit:
+    """The result of training.
+
+    Attributes
+    ----------
+    model : KrigingModel
+    sizes : ndarray of int64, shape (R,)
+        Number of points of each region.
+    variogram : Variogram
+    estimate : Estimate or None
+        How parameters were estimated, if any were.
+    residual : float
+        Relative residual of the solution.
+    solver : dict
+        Entries of the report about the solution.
+    params : dict
+        Further parameters for the report.
+    notes : list of str
+    options : KrigingOptions
+    """
+
+    model: KrigingModel
+    sizes: NDArray[np.int64]
+    variogram: Variogram
+    estimate: Estimate | None
+    residual: float
+    solver: dict[str, Any]
+    options: KrigingOptions
+    params: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Rows:
+    """This rank's rows, prepared: coordinates, values, variances of errors, functions of the drift, places."""
+
+    Z: NDArray[np.float64]
+    y: NDArray[np.float64]
+    errors: NDArray[np.float64]
+    F: NDArray[np.float64]
+    place: NDArray[np.int64]
+    n: int
+    space: Space
+    drift: Drift
+
+
+def fit(
+    method: KrigingMethod, train: Dataset, options: KrigingOptions, comm: Communicator, test: Dataset | None = None
+) -> KrigingFit:
+    """Krige all ranks' rows; a collective call.
+
+    Notes
+    -----
+    With A = rho(X, X) + D, where D holds the nugget and the variances of errors over the sill:
+
+    1. Range, sill and nugget by restricted likelihood, unless all are given (:mod:`cakrr.kriging.likelihood`).
+    2. Every point moves to the rank of its region; copies of those near other regions follow.
+    3. One solution for all right-hand sides: A^-1 [y, F].
+    4. The Schur complement: (F' A^-1 F) beta = F' A^-1 y, and alpha = A^-1 y - A^-1 F beta.
+
+    Steps 2 and 3 send only what is near other regions (:class:`cakrr.kriging.system.NearSystem`). A dense system of at
+    most 4,096 points is gathered and factored on every rank.
+    """
+    rows = _prepared(train, options, comm)
+    with comm.phase("train"):
+        covariance = _covariance(rows, options, comm)
+        with comm.phase("partition"):
+            radius, cut = _radius(rows, covariance, options, comm)
+            given = Points(
+                rows.Z, (covariance.nugget + rows.errors) / covariance.sill, rows.place,
+                np.column_stack([rows.y, rows.F]),
+            )  # fmt: skip
+            near = _distinct(Field.spread(given, radius, comm), options)
+        taper = options.taper
+        model = KrigingModel(
+            kernel=covariance.correlation.kernel, range=covariance.range, sill=covariance.sill,
+            nugget=covariance.nugget, taper=taper, radius=None if math.isinf(radius) else radius, space=rows.space,
+            drift=rows.drift, beta=np.zeros(rows.F.shape[1]), gram=np.zeros((rows.F.shape[1],) * 2),
+            neighbours=options.neighbors, tol=options.tol, points=near.owned, sizes=np.zeros(0, np.int64),
+        )  # fmt: skip
+        system = model.system(near, options.memory_limit)
+        residual = _solve(model, near, system, options.tol)
+    comm.wait()
+    facts = {**system.facts(), "residual": [residual], **({"cut": cut} if cut else {})}
+    return KrigingFit(
+        model, model.sizes, covariance.variogram, covariance.estimate, residual, facts, options, notes=covariance.notes
+    )
+
+
+def _prepared(train: Dataset, options: KrigingOptions, comm: Communicator) -> _Rows:
+    """Check the rows, and compute coordinates and functions of the drift; collective."""
+    with comm.phase("read"):
+        with comm.agreed():
+            y = np.asarray(train.target(), np.float64)
+            if y.ndim > 1:
+                raise InputError(f"y has shape {y.shape}: kriging takes one value per place; select a column")
+        first, n = comm.offset(len(y))
+        X = np.asarray(dense(train.give()), np.float64)
+        with comm.agreed():
+            if n == 0:
+                raise InputError(f"{train.where}: there are no rows")
+            for name, column in (("X", X), ("y", y)):
+                if not np.isfinite(column).all():
+                    raise InputError(f"{train.where}: {name} contains NaN or infinity; leave these rows out")
+            errors, ignored = _errors(X, options, train.columns.features)
+        drift = Drift.of(options.drift, X, comm, train.columns.features, ignored)
+        space = Space(options.geographic, options.anisotropy or (), float(options.angle))
+        with comm.agreed():
+            space.check(len(drift.coordinates))
+            Z = space.coordinates(X[:, drift.coordinates])
+        place = Shuffle(n, options.seed).position(np.arange(first, first + len(y)))
+        F = drift.functions(X)
+        gram = comm.allreduce(F.T @ F)
+        with comm.agreed():
+            check_independent(gram, n)
+    return _Rows(Z, y, errors, F, place, n, space, drift)
+
+
+def _errors(
+    X: NDArray[np.float64], options: KrigingOptions, names: tuple[str, ...]
+) -> tuple[NDArray[np.float64], tuple[int, ...]]:
+    """Variances of the values' errors, and the column that has their standard deviations, if there is one."""
+    if options.errors is None:
+        return np.zeros(len(X)) if options.measured is None else np.square(options.measured), ()
+    column = column_of(options.errors, X.shape[1], names, "errors")
+    wrong = np.flatnonzero(~(X[:, column] >= 0))
+    if wrong.size:
+        raise InputError(f"errors: row {int(wrong[0])} is {X[wrong[0], column]:g}; it must be at least 0")
+    return np.square(X[:, column]), (column,)
+
+
+@dataclass
+class _Covariance:
+    """Parameters of the covariance, and how they were found."""
+
+    range: float
+    sill: float
+    nugget: float
+    correlation: Correlation
+    variogram: Variogram
+    estimate: Estimate | None
+    notes: list[str]
+
+
+def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Covariance:
+    """The parameters given, and the others by restricted likelihood; collective."""
+    kernel = Kernel(options.kernel, degree=options.degree)
+    with comm.agreed():
+        kernel.suited(rows.Z.shape[1])
+        if options.taper is not None and rows.Z.shape[1] > MOST_NEAR:
+            raise InputError(f"taper: it is positive definite for at most {MOST_NEAR} coordinates; leave it out")
+    given = Parameters(*(None if one is None else float(one) for one in (options.range, options.sill, options.nugget)))
+    taper = math.inf if options.taper is None else float(options.taper)
+    sample = Sample.of(rows.Z, np.column_stack([rows.y, rows.errors, rows.F]), rows.place, rows.n, comm)
+    found, notes = None, []
+    if not given.known:
+        with comm.agreed():
+            _check_estimable(sample)
+        found = estimate(sample, kernel, taper, given, comm)
+        given = Parameters(found.range, found.sill, found.nugget)
+        how = "all points" if found.exact else "each value given its 40 nearest earlier ones (Vecchia)"
+        some = "" if found.points == rows.n else f" of a sample of {found.points:,} points"
+        notes.append(f"restricted likelihood{some}, by {how}, {found.evaluations} evaluations")
+    range_, sill, nugget = given.range, given.sill, given.nugget
+    assert range_ is not None
+    assert sill is not None
+    assert nugget is not None
+    correlation = Correlation(kernel.with_sigma(range_), taper)
+    return _Covariance(range_, sill, nugget, correlation, Variogram.of(sample, correlation, sill, nugget), found, notes)
+
+
+def _check_estimable(sample: Sample) -> None:
+    """Refuse samples from which no range can be estimated."""
+    remedy = "give --range, --sill and --nugget"
+    if len(sample) < sample.F.shape[1] + 3:
+        raise InputError(f"{len(sample)} points are too few to estimate a covariance: {remedy}")
+    if (np.ptp(sample.X, axis=0) == 0).all():
+        raise InputError(f"all points are at one place, so there is no covariance to estimate: {remedy}")
+    if np.ptp(sample.y) == 0:
+        raise InputError(f"all values are {sample.y[0]:g}, so there is no covariance to estimate: {remedy}")
+
+
+def _radius(
+    rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Communicator
+) -> tuple[float, dict[str, Any]]:
+    """Distance at which correlations end, or may be cut; infinity for a dense system. Collective."""
+    reach, d = covariance.correlation.reach, rows.Z.shape[1]
+    wanted = options.solver if options.solver != "auto" else "cholesky" if rows.n <= DENSE else "cg"
+    if wanted == "cholesky":
+        with comm.agreed():
+            need = 24 * rows.n**2
+            memory.require(need, options.memory_limit, f"the dense matrix of {rows.n:,} points", "use --solver cg")
+        return math.inf, {}
+    with comm.agreed():
+        if d > MOST_NEAR:
+            raise InputError(
+                f"{d} coordinates: near points are found in at most {MOST_NEAR}; use --solver cholesky, or cakrr.bkrr2"
+            )
+    cut: dict[str, Any] = {}
+    found = Histogram.of(rows.Z, BOXES, comm)
+    if math.isinf(reach):
+        noise = (covariance.nugget + _least(rows.errors, comm)) / covariance.sill
+        bound = options.tol * noise
+        reach, norm = covariance.correlation.cut(*found.occupied(), found.edge, bound)
+        with comm.agreed():
+            if math.isinf(reach):
+                raise InputError(
+                    f"the {options.kernel} kernel of range {covariance.range:g} has not decayed within the points "
+                    "enough to be cut: give --taper R, a wendland kernel, or --solver cholesky"
+                )
+        cut = {"radius": reach, "bound": norm, "allowed": bound}
+    return reach, cut
+
+
+def _least(errors: NDArray[np.float64], comm: Communicator) -> float:
+    return float(comm.allreduce(np.array([errors.min(initial=np.inf)]), "min")[0])
+
+
+def _distinct(near: Field, options: KrigingOptions) -> Field:
+    """The field with the mean of the values at each place, if these are to be averaged; collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks: two values at one place have no noise.
+    """
+    points, comm = near.owned, near.comm
+    _, which, counts = np.unique(points.X, axis=0, return_inverse=True, return_counts=True)
+    which = which.reshape(-1)
+    if options.average:
+        least = np.full(len(counts), np.iinfo(np.int64).max)
+        np.minimum.at(least, which, points.place)
+        means = np.stack([np.bincount(which, column, len(counts)) / counts for column in points.values.T], axis=1)
+        first = np.full(len(counts), -1)
+        first[which[::-1]] = np.arange(len(which))[::-1]
+        noise = np.bincount(which, points.noise, len(counts)) / counts**2
+        return Field.spread(Points(points.X[first], noise, least, means), near.radius, comm)
+    with comm.agreed():
+        several = np.flatnonzero((counts[which] > 1) & (points.noise == 0))
+        if several.size:
+            number = int(np.bincount(which[several], minlength=len(counts)).max())
+            if number > 1:
+                raise InputError(
+                    f"{several.size:,} values share their place with another one, and have no noise: the system is "
+                    "singular; give a --nugget above 0, or --average them"
+                )
+    return near
+
+
+def _solve(model: KrigingModel, near: Field, system: System, tol: float) -> float:
+    """Solve for alpha and beta, and put them into the model with its points; returns the residual. Collective.
+
+    An ordinary least squares fit of the drift is subtracted first, so that residuals are relative to what is left.
+    """
+    comm, own = near.comm, near.own
+    y, F = near.points.values[:own, 0], near.points.values[:own, 1:]
+    p = F.shape[1]
+    base: NDArray[Any] = np.zeros(p)
+    if p:
+        sums = comm.allreduce(np.column_stack([F.T @ F, F.T @ y]))
+        base = np.linalg.solve(sums[:, :p], sums[:, p])
+    left = y - F @ base
+    solved, residual = system.solve(np.ascontiguousarray(np.column_stack([left, F]).T), tol)
+    W = solved[1:].T
+    alpha = solved[0]
+    if p:
+        sums = comm.allreduce(np.column_stack([F.T @ W, F.T @ alpha]))
+        model.gram = (sums[:, :p] + sums[:, :p].T) / 2.0
+        step = np.linalg.solve(model.gram, sums[:, p])
+        alpha, model.beta = alpha - W @ step, base + step
+    model.points = replace(near.owned, values=np.column_stack([alpha, W]))
+    model.sizes = comm.allgather(np.array([own], np.int64))
+    return residual

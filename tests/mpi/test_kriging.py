@@ -1,0 +1,60 @@
+"""Kriging on several ranks: the answers of one process, and messages that carry only the halo."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.distributed import RANK, WORLD, R
+
+from cacore.comm import Communicator
+from cacore.kernels import Kernel
+from cacore.near.correlation import Correlation
+from cakrr import Kriging, KrigingModel
+from cakrr.kriging.field import Field, Points
+from cakrr.kriging.system import NearSystem
+
+pytestmark = pytest.mark.mpi(min_size=1)
+
+
+def rows(n=301):
+    rng = np.random.default_rng(0)
+    X = rng.random((n, 2))
+    X[n // 2 :: 40] = X[::40][: len(X[n // 2 :: 40])]  # some places twice, on different ranks
+    return X, np.sin(5 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=n), rng.random((23, 2))
+
+
+@pytest.mark.parametrize("given", [{"solver": "cg", "taper": 0.3}, {"solver": "cholesky"}, {"range": None}])
+def test_same_answers(given, comm, mine, everywhere, folder):
+    X, y, Q = rows()
+    options = {"range": 0.3, "sill": 1.0, "nugget": 0.05, "tol": 1e-8, "random_state": 0, "drift": "linear", **given}
+    my, some = mine(len(X)), mine(len(Q))
+    model = Kriging(**options, comm=comm).fit(X[my], y[my])
+    got = [everywhere(one) for one in model.predict(Q[some], return_std=True)]
+    model.save(folder / "model.h5")
+    again = everywhere(KrigingModel.load(folder / "model.h5", comm).predict(Q[some]))
+    want = Kriging(**options).fit(X, y).predict(Q, return_std=True)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(again, want[0], rtol=0, atol=1e-6)
+
+
+def test_only_the_halo_travels(mine):
+    """Every iteration sends each lent entry twice and brings it home once; regions are even."""
+    X, _, _ = rows()
+    comm, my, radius = Communicator(WORLD), mine(len(X)), 0.12
+    some, n = X[my], len(X[my])
+    number = np.arange(my.start, my.stop)
+    near = Field.spread(Points(some, np.full(n, 0.1), number, some[:, :1].copy()), radius, comm)
+    sizes = comm.allgather(np.array([near.own], np.int64))
+    system = NearSystem(near, near.points.noise, Correlation(Kernel("wendland2").with_sigma(radius)), 20, 1 << 30)
+    with comm.phase("train"):
+        _, residual = system.solve(
+            np.ascontiguousarray(np.column_stack([near.owned.values[:, 0], np.ones(near.own)]).T), 1e-8
+        )
+    sent = comm.sent("train")
+    assert residual <= 1e-8
+    assert sizes.max() <= 1.2 * len(X) / R + 2
+    assert sent[0, :R].sum() == system.predicted_bytes()
+    own = near.owned.X
+    lent = sum(int(near.regions.near(own, rank, radius).sum()) for rank in range(R) if rank != RANK)
+    assert lent == sum(map(len, near.halo.lent))
+    assert system.predicted_bytes() == 8 * (system.fetched * lent + system.returned * near.halo.size)

@@ -1,0 +1,173 @@
+"""Kriging against brute force, sparse and dense; its command; what it refuses."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from helpers.commands import predicted, read, run
+from scipy.spatial.distance import cdist
+
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.near.cells import Cells
+from cacore.near.correlation import Correlation
+from cacore.near.inverse import InverseFactor
+from cacore.near.matrix import NearMatrix
+from cakrr import Kriging
+
+RANGE, SILL, NUGGET, TAPER = 0.2, 2.0, 0.1, 0.35
+KNOWN = {"range": RANGE, "sill": SILL, "nugget": NUGGET, "random_state": 0}
+
+
+def covariance(A, B, taper=None):
+    r = cdist(A, B)
+    q = np.sqrt(3) * r / RANGE
+    K = SILL * (1 + q) * np.exp(-q)
+    return K if taper is None else K * np.maximum(0, 1 - r / taper) ** 4 * (1 + 4 * r / taper)
+
+
+def field(n=400, q=40, taper=None):
+    """Points, values with a linear drift, and places to predict."""
+    rng = np.random.default_rng(0)
+    X, Q = rng.random((n, 2)), rng.random((q, 2))
+    K = covariance(X, X, taper) + NUGGET * np.eye(n)
+    return X, np.linalg.cholesky(K) @ rng.normal(size=n) + 5 + 3 * X[:, 0], Q, K
+
+
+def brute(X, y, Q, K, taper=None):
+    """Universal kriging with a linear drift: means and standard deviations."""
+    F, G, k = np.column_stack([np.ones(len(X)), X]), np.column_stack([np.ones(len(Q)), Q]), covariance(Q, X, taper)
+    inverse = np.linalg.inv(K)
+    S = F.T @ inverse @ F
+    beta, gap = np.linalg.solve(S, F.T @ inverse @ y), G - k @ inverse @ F
+    variance = SILL + NUGGET - np.einsum("ij,jk,ik->i", k, inverse, k)
+    variance += np.einsum("ij,ij->i", gap, np.linalg.solve(S, gap.T).T)
+    return G @ beta + k @ inverse @ (y - F @ beta), np.sqrt(variance)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_near_products_and_the_inverse_factor(d):
+    rng = np.random.default_rng(0)
+    X = rng.random((300, d))
+    X[5] = X[9]
+    correlation = Correlation(Kernel("matern32").with_sigma(0.2), taper=0.3)
+    K, cells, V = correlation.matrix(X, X), Cells(X, correlation.reach), rng.normal(size=(2, 300))
+    for limit in (1 << 30, 0):  # kept, and computed again
+        matrix, out = NearMatrix(X[:131], cells, correlation, limit), np.empty((2, 131))
+        matrix.product(V, out)
+        np.testing.assert_allclose(out, V @ K[:, :131], atol=1e-12)
+        assert matrix.nnz == np.count_nonzero(cdist(X[:131], X) < 0.3)
+    factor = InverseFactor(X, 300, np.full(300, 0.1), rng.permutation(300), cells, correlation, 300)
+    G, A = factor.apply(np.eye(300)).T, K + 0.1 * np.eye(300)
+    np.testing.assert_allclose(factor.apply_transposed(np.eye(300)), G, atol=1e-14)
+    values = np.linalg.eigvalsh(G @ A @ G.T)
+    assert 0.7 < values[0] <= values[-1] < 1.4
+    assert factor.logdet == pytest.approx(np.linalg.slogdet(A)[1], rel=2e-3)
+
+
+def test_dense_and_sparse_against_brute_force(tmp_path):
+    X, y, Q, K = field()
+    mean, std = brute(X, y, Q, K)
+    got = Kriging(drift="linear", **KNOWN).fit(X, y).predict(Q, return_std=True)
+    np.testing.assert_allclose(got, (mean, std), rtol=1e-9)
+    X, y, Q, K = field(taper=TAPER)
+    mean, std = brute(X, y, Q, K, TAPER)
+    model = Kriging(drift="linear", solver="cg", taper=TAPER, tol=1e-9, **KNOWN).fit(X, y)
+    np.testing.assert_allclose(model.predict(Q, return_std=True), (mean, std), rtol=1e-7)
+    local = model.predict(Q, return_std=True, variance="local")[1]
+    assert (local > std - 1e-9).all()
+    np.testing.assert_allclose(local, std, rtol=1e-2)
+    model.save(tmp_path / "model.h5")
+    np.testing.assert_allclose(Kriging.load(tmp_path / "model.h5").predict(Q), mean, rtol=1e-7)
+
+
+def test_a_decaying_kernel_is_cut_by_a_bound():
+    X, y, Q, _ = field()
+    known = {**KNOWN, "range": 0.05, "kernel": "gaussian"}
+    dense, cut = (Kriging(solver=solver, **known).fit(X, y) for solver in ("cholesky", "cg"))
+    facts = cut.solver_["cut"]
+    assert facts["bound"] <= facts["allowed"] == pytest.approx(1e-6 * NUGGET / SILL)
+    np.testing.assert_allclose(cut.predict(Q), dense.predict(Q), rtol=1e-5)
+
+
+def test_likelihood(monkeypatch):
+    """Vecchia's is close to the exact one, and both are close to the truth."""
+    X, y, _, _ = field(1000)
+    exact = Kriging(random_state=0, drift="linear").fit(X, y)
+    monkeypatch.setattr("cakrr.kriging.likelihood.EXACT", 10)
+    near = Kriging(random_state=0, drift="linear").fit(X, y)
+    assert near.loglikelihood_ == pytest.approx(exact.loglikelihood_, abs=2.0)
+    assert (near.range_, near.sill_, near.nugget_) == pytest.approx(
+        (exact.range_, exact.sill_, exact.nugget_), rel=0.05
+    )
+    assert exact.nugget_ == pytest.approx(NUGGET, rel=0.2)
+
+
+def test_errors_means_and_space():
+    X, y, Q, _ = field()
+    twice, values = np.concatenate([X, X]), np.concatenate([y, y + 1.0])
+    known = {**KNOWN, "nugget": 0.0}
+    with pytest.raises(InputError, match="800 values share their place"):
+        Kriging(**known).fit(twice, values)
+    mean = Kriging(average=True, **known).fit(twice, values).predict(Q)
+    np.testing.assert_allclose(mean, Kriging(**known).fit(X, y + 0.5).predict(Q), rtol=1e-6)
+    noisy = Kriging(**known).fit(X, y, errors=np.full(len(y), np.sqrt(NUGGET))).predict(Q)
+    np.testing.assert_allclose(noisy, Kriging(**KNOWN).fit(X, y).predict(Q), rtol=1e-9)
+    stretched = Kriging(anisotropy=2.0, **KNOWN).fit(X * [1, 2], y).predict(Q * [1, 2])
+    np.testing.assert_allclose(stretched, Kriging(**KNOWN).fit(X, y).predict(Q), rtol=1e-9)
+    earth = Kriging(geographic=True, **{**KNOWN, "range": 20.0}).fit(X, y).predict(Q)
+    assert np.corrcoef(earth, Kriging(**KNOWN).fit(X, y).predict(Q))[0, 1] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("options", "X", "match"),
+    [
+        ({"drift": "linear"}, np.linspace(0, 1, 20)[:, None] * [1, 2], "depend on each other"),
+        ({}, np.ones((20, 2)), "all points are at one place"),
+        ({}, np.ones((1, 2)), "1 points are too few"),
+        ({"geographic": True}, np.full((20, 2), 91.0), "latitude of row 0 is 91"),
+        ({"taper": 0.0}, np.ones((20, 2)), "taper"),
+        ({"drift": [5]}, np.ones((20, 2)), "no column 5"),
+        ({"kernel": "l1"}, np.ones((20, 2)), "kernel"),
+        ({}, np.full((20, 2), np.nan), "NaN"),
+    ],
+)
+def test_bad_input_is_one_line(options, X, match):
+    with pytest.raises(InputError, match=match) as caught:
+        Kriging(**options).fit(X, np.arange(len(X), dtype=float))
+    assert "\n" not in str(caught.value)
+
+
+def test_command(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    X, y, Q, K = field(taper=TAPER)
+    monkeypatch.chdir(tmp_path)
+    np.savetxt("rows.csv", np.column_stack([X, y]), delimiter=",", header="east,north,value", comments="")
+    np.savetxt("new.csv", np.column_stack([Q, np.zeros(len(Q))]), delimiter=",", header="east,north,value", comments="")
+    words = [
+        "--range",
+        RANGE,
+        "--sill",
+        SILL,
+        "--nugget",
+        NUGGET,
+        "--taper",
+        TAPER,
+        "--solver",
+        "cg",
+        "--drift",
+        "linear",
+    ]
+    more = ["--grid", "0:1:0.25,0:1:0.5", "--map", "map.h5", "--plot", "v.png", "--model", "m.h5", "--report", "r.json"]
+    run("cakrr.kriging", ["rows.csv", *words, *more])
+    made = read(tmp_path / "r.json")
+    assert made["solver"]["solver"] == "cg"
+    assert made["solver"]["residual"][0] <= 1e-6
+    run("cakrr.predict", ["m.h5", "new.csv", "-o", "p.csv", "--std", "--quiet"])
+    np.testing.assert_allclose(predicted(tmp_path / "p.csv"), brute(X, y, Q, K, TAPER)[0], rtol=1e-4)
+    with h5py.File("map.h5") as file:
+        places = np.stack(np.meshgrid(file["axis0"], file["axis1"], indexing="ij"), axis=-1)
+        want = brute(X, y, places.reshape(-1, 2), K, TAPER)[0]
+        np.testing.assert_allclose(np.asarray(file["mean"]).ravel(), want, rtol=1e-4)
+        assert file["std"].shape == (5, 3)
