@@ -113,7 +113,7 @@ $(VENV)/.mpi: $(VENV)/.test
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	@echo "installing into $(VENV) ..."
-	@$(PIP) -e '.[docs]'
+	@$(PIP) -e '.[mpi,docs]'
 	@touch $@
 
 clean:

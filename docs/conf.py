@@ -23,17 +23,12 @@ extensions = [
     "sphinx_design", "sphinx_gallery.gen_gallery",
 ]  # fmt: skip
 
-sphinx_gallery_conf = {
-    "examples_dirs": "../examples/gallery",
-    "gallery_dirs": "gallery",
-    "matplotlib_animations": False,
-    "min_reported_time": 30,
-    "show_memory": False,
-    "write_computation_times": False,
-    "abort_on_example_error": True,
-}
-
 myst_enable_extensions = ["colon_fence"]
+
+sphinx_gallery_conf = {
+    "examples_dirs": str(ROOT / "examples" / "gallery"), "gallery_dirs": "gallery", "abort_on_example_error": True,
+    "download_all_examples": False, "show_memory": False, "write_computation_times": False,
+}  # fmt: skip
 
 myst_heading_anchors = 3
 

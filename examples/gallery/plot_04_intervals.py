@@ -3,7 +3,7 @@ Intervals that follow the noise
 ===============================
 
 The noise grows with x. Intervals of one width are too wide on the left and too narrow on the right. Adaptive ones,
-scaled by each part's errors, follow it. Both are calibrated on a tenth of the rows that training does not see.
+scaled by each part's errors, follow it. Both are calibrated on a fifth of the rows that training does not see.
 """
 
 import matplotlib.pyplot as plt
