@@ -24,6 +24,7 @@ from cakrr import (
     DKRRClassifier,
     KKRR2Classifier,
     KKRRClassifier,
+    Kriging,
     SubsetKRR,
     TwoLevelKRR,
     TwoLevelKRRClassifier,
@@ -68,6 +69,7 @@ REGRESSORS = [
     *(cls(n_parts=2, **PAIR) for cls in (BKRR2, KKRR2, DCKRR, BKRR, KKRR)),
     TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
     BKRR2(metric="full", metric_rounds=1, **PAIR), SubsetKRR(**PAIR),
+    Kriging(), Kriging(range=1.0, sill=1.0, nugget=0.1),
 ]  # fmt: skip
 VALUES = [
     SMOSVR(),

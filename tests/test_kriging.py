@@ -125,7 +125,7 @@ def test_errors_means_and_space():
     [
         ({"drift": "linear"}, np.linspace(0, 1, 20)[:, None] * [1, 2], "depend on each other"),
         ({}, np.ones((20, 2)), "all points are at one place"),
-        ({}, np.ones((1, 2)), "1 points are too few"),
+        ({}, np.ones((1, 2)), "n_samples = 1: too few points"),
         ({"geographic": True}, np.full((20, 2), 91.0), "latitude of row 0 is 91"),
         ({"taper": 0.0}, np.ones((20, 2)), "taper"),
         ({"drift": [5]}, np.ones((20, 2)), "no column 5"),

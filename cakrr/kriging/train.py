@@ -205,9 +205,9 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
 
 def _check_estimable(sample: Sample) -> None:
     """Refuse samples from which no range can be estimated."""
-    remedy = "give --range, --sill and --nugget"
+    remedy = "give range, sill and nugget"
     if len(sample) < sample.F.shape[1] + 3:
-        raise InputError(f"{len(sample)} points are too few to estimate a covariance: {remedy}")
+        raise InputError(f"n_samples = {len(sample)}: too few points to estimate a covariance; {remedy}")
     if (np.ptp(sample.X, axis=0) == 0).all():
         raise InputError(f"all points are at one place, so there is no covariance to estimate: {remedy}")
     if np.ptp(sample.y) == 0:
