@@ -9,7 +9,7 @@ from cacore.kernels import KINDS, Kernel
 from cakernels import SubsetKRR
 from cakrr import observe
 
-ROUGH = ("laplacian", "l1")
+ROUGH = ("laplacian", "l1", "wendland0")
 STEP = 1e-5
 
 

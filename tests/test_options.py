@@ -266,7 +266,8 @@ def test_usage_errors_are_input_errors():
 
 METHODS = {
     **{f"cakrr.{name}": f"cakrr.{name}"
-       for name in ("bkrr", "bkrr2", "bkrr3", "dckrr", "dkrr", "kkrr", "kkrr2", "kkrr3", "subset", "twolevel")},
+       for name in ("bkrr", "bkrr2", "bkrr3", "dckrr", "dkrr", "kkrr", "kkrr2", "kkrr3", "kriging", "subset",
+                   "twolevel")},
     **{f"casvm.{name}": f"casvm.{name}"
        for name in ("bkmsvm", "cascade", "casvm", "cpsvm", "dcfilter", "dcsvm", "dissmo", "fcfssvm", "oneclass", "svr")
        },
@@ -274,7 +275,11 @@ METHODS = {
 }  # fmt: skip
 of_every_command = pytest.mark.parametrize("program", METHODS)
 FAMILIES = {
-    "cakrr": (cakrr, [name for name in cakrr.__all__ if name not in ("KRRModel", "SubsetKRR")]),
+    "cakrr": (
+        cakrr,
+        [name for name in cakrr.__all__ if name not in ("KRRModel", "Kriging", "KrigingModel", "SubsetKRR")],
+    ),
+    "cakrr.kriging": (cakrr, ["Kriging"]),
     "casvm": (casvm, [name for name in casvm.__all__ if name.endswith("SVC")]),
     "casvm.svr": (casvm, [name for name in casvm.__all__ if name.endswith("SVR") and not name.startswith("SMO")]),
     "asygcd": (asygcd, ["AsyGCDSVC"]),
