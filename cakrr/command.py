@@ -13,7 +13,9 @@ from cakrr.method import RidgeMethod
 def _load(method: Method) -> AnyFamily:
     """The family that trains `method`; it imports compiled code, which --help does without."""
     if isinstance(method, RidgeMethod):
-        return _of_models()
+        from cakrr.family import Ridge
+
+        return Ridge()
     from cakrr.kriging.family import Kriged
 
     return Kriged()
@@ -21,9 +23,9 @@ def _load(method: Method) -> AnyFamily:
 
 def _of_models() -> AnyFamily:
     """The family that loads saved models of any kind."""
-    from cakrr.family import Ridge
+    from cakrr.saved import SavedModels
 
-    return Ridge()
+    return SavedModels()
 
 
 def train(method: Method, comm: Communicator, argv: list[str] | None = None) -> None:

@@ -15,19 +15,16 @@ from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
-from cacore.io.model_file import family_of
 from cacore.io.predictions import Column, Labels
 from cacore.io.table import Targets
 from cacore.learn.options import reported
 from cacore.linalg import thin
 from cacore.metrics.probabilistic import probability_scores
 from cacore.run import reading
-from cacore.run.family import AnyAnswering, Family, TrainedModel, described_metric
+from cacore.run.family import Family, TrainedModel, described_metric
 from cacore.run.job import Predicting, Training
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from cakrr.fit import RidgeFit
-from cakrr.kriging.family import Kriged
-from cakrr.kriging.model import FAMILY, KrigingModel
 from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
 from cakrr.model import KRRModel
@@ -95,13 +92,9 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         """Targets to read: labels for a classifier, otherwise as many numbers as the model predicts."""
         return (_NUMBERS, np.shape(model.offset)) if model.classes is None else (_CLASSES, ())
 
-    def load(self, path: Path, comm: Communicator) -> KRRModel | KrigingModel:
-        """Load a saved model, of kriging too; collective."""
-        return KrigingModel.load(path, comm) if family_of(path, comm) == FAMILY else KRRModel.load(path, comm)
-
-    def of(self, model: TrainedModel) -> AnyAnswering:
-        """The family that predicts with `model`."""
-        return Kriged() if isinstance(model, KrigingModel) else self
+    def load(self, path: Path, comm: Communicator) -> TrainedModel:
+        """Load a saved model; collective."""
+        return KRRModel.load(path, comm)
 
     def tested(self, model: KRRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
         """Predictions by the model's route; with soft routing also those of the nearest model alone."""

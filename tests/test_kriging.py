@@ -10,8 +10,8 @@ from scipy.spatial.distance import cdist
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.near.cells import Cells
 from cacore.near.correlation import Correlation
+from cacore.near.cubes import Cubes
 from cacore.near.inverse import InverseFactor
 from cacore.near.matrix import NearMatrix
 from cakrr import Kriging
@@ -52,13 +52,13 @@ def test_near_products_and_the_inverse_factor(d):
     X = rng.random((300, d))
     X[5] = X[9]
     correlation = Correlation(Kernel("matern32").with_sigma(0.2), taper=0.3)
-    K, cells, V = correlation.matrix(X, X), Cells(X, correlation.reach), rng.normal(size=(2, 300))
+    K, cubes, V = correlation.matrix(X, X), Cubes(X, correlation.reach), rng.normal(size=(2, 300))
     for limit in (1 << 30, 0):  # kept, and computed again
-        matrix, out = NearMatrix(X[:131], cells, correlation, limit), np.empty((2, 131))
+        matrix, out = NearMatrix(X[:131], cubes, correlation, limit), np.empty((2, 131))
         matrix.product(V, out)
         np.testing.assert_allclose(out, V @ K[:, :131], atol=1e-12)
         assert matrix.nnz == np.count_nonzero(cdist(X[:131], X) < 0.3)
-    factor = InverseFactor(X, 300, np.full(300, 0.1), rng.permutation(300), cells, correlation, 300)
+    factor = InverseFactor(X, 300, np.full(300, 0.1), rng.permutation(300), cubes, correlation, 300)
     G, A = factor.apply(np.eye(300)).T, K + 0.1 * np.eye(300)
     np.testing.assert_allclose(factor.apply_transposed(np.eye(300)), G, atol=1e-14)
     values = np.linalg.eigvalsh(G @ A @ G.T)

@@ -42,7 +42,7 @@ def loss_of(y, predicted, levels=LEVELS):
 
 @pytest.mark.parametrize(("csr", "dtype"), FORMS.values(), ids=FORMS)
 def test_solutions_are_those_of_the_quadratic_program(csr, dtype):
-    """Of each level, with weights: coefficients within their bounds, the objective and the decisions of SLSQP."""
+    """Coefficients within their bounds, and the objective and decisions of SLSQP, for each level, with weights."""
     X, y, weights = rows(40)
     X = as_csr(X.astype(dtype), csr, 0.4)
     model = SMOQuantileSVR(quantile=LEVELS, tol=1e-9, **GIVEN).fit(X, y, weights)

@@ -68,7 +68,7 @@ def test_coefficients_and_deviations(form, t):
 @pytest.mark.parametrize("select", ["loo", "gcv"])
 @pytest.mark.parametrize("t", [None, 2])
 def test_errors_that_choose(select, t):
-    """Those of leaving out each row, with the mean, the points and the ridge of all rows; or GCV's formula."""
+    """Errors of leaving out each row, with the mean, the points and the ridge of all rows; or GCV's formula."""
     X, y, w = problem(60, t=t)
     lams, Ms = (1e-4, 1e-2), (10, 25)
     model = fitted(X, y, w, lams, centers=Ms, select=select)

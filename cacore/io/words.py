@@ -32,6 +32,15 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+def amount(size: float) -> str:
+    """Number of bytes with its unit: "697 kB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"
+
+
 def some(values: Sequence[object] | NDArray[Any], most: int = 12) -> str:
     """First `most` values, separated by commas."""
     words = [str(v) for v in values[:most]]

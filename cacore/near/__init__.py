@@ -2,7 +2,7 @@
 
 =================  =====================================================================================
 `correlation`      a kernel of distance, with a taper, and the radius beyond which it is 0
-`cells`            the neighbours of points, found in cubes as wide as that radius
+`cubes`            the neighbours of points, found in cubes as wide as that radius
 `matrix`           products with the matrix of all correlations, kept or computed again
 `inverse`          a sparse triangular factor of the inverse, which nearest neighbours determine
 =================  =====================================================================================

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from cacore.machine.threads import blocks, current, for_blocks, in_order
-from cacore.near.cells import Cells, gather, widest
 from cacore.near.correlation import Correlation, correlate
+from cacore.near.cubes import Cubes, gather, widest
 
 BLOCK = 2048  # rows of a task
 LAST = np.iinfo(np.int64).max  # place in the order of a point that comes after all others
@@ -29,16 +29,16 @@ _LEAST = 1e-13  # pivots below this share of the variance count as 0: the point 
 
 
 def nearest_earlier(
-    Q: NDArray[np.float64], place: NDArray[np.int64], cells: Cells, places: NDArray[np.int64], m: int
+    Q: NDArray[np.float64], place: NDArray[np.int64], cubes: Cubes, places: NDArray[np.int64], m: int
 ) -> NDArray[np.int32]:
-    """The m nearest earlier points of each point, among those closer than the radius of `cells`.
+    """The m nearest earlier points of each point, among those closer than the radius of `cubes`.
 
     Parameters
     ----------
     Q : ndarray, shape (q, d)
     place : ndarray of int64, shape (q,)
         Place of each point of `Q` in the order; :data:`LAST` for points that all others precede.
-    cells : Cells
+    cubes : Cubes
         The points to choose from.
     places : ndarray of int64, shape (n,)
         Their places in the order.
@@ -55,12 +55,12 @@ def nearest_earlier(
     choice does not depend on how points are stored.
     """
     out = np.full((len(Q), m), -1, np.int32)
-    which, ends = cells.around(Q)
-    room, sorted_ = int(widest(ends)), places[cells.order]
+    which, ends = cubes.around(Q)
+    room, sorted_ = int(widest(ends)), places[cubes.order]
 
     def work(lo: int, hi: int) -> None:
         _select(
-            Q, place, which, ends, cells.points, sorted_, cells.order, cells.radius**2, room, out, lo, hi
+            Q, place, which, ends, cubes.points, sorted_, cubes.order, cubes.radius**2, room, out, lo, hi
         )  # fmt: skip
 
     for_blocks(work, blocks(len(Q), BLOCK))
@@ -140,7 +140,7 @@ class InverseFactor:
         Variance of the noise of each point, in units of the correlation.
     place : ndarray of int64, shape (n,)
         Place of each point in the order of all ranks' points.
-    cells : Cells
+    cubes : Cubes
         All n points.
     correlation : Correlation
     m : int
@@ -159,7 +159,7 @@ class InverseFactor:
     """
 
     def __init__(
-        self, X: NDArray[np.float64], own: int, noise: NDArray[np.float64], place: NDArray[np.int64], cells: Cells,
+        self, X: NDArray[np.float64], own: int, noise: NDArray[np.float64], place: NDArray[np.int64], cubes: Cubes,
         correlation: Correlation, m: int,
     ) -> None:  # fmt: skip
         self.shape, self.logdet = (own, len(X)), 0.0
@@ -167,7 +167,7 @@ class InverseFactor:
 
         def work(lo: int, hi: int) -> tuple[int, int, Any, float]:
             some = slice(lo, hi)
-            found = nearest_earlier(X[some], place[some], cells, place, m)
+            found = nearest_earlier(X[some], place[some], cubes, place, m)
             weights, variance = regressions(X[some], noise[some], X, noise, found, correlation)
             return lo, hi, _triangular(found, weights, variance, lo, self.shape[1]), float(np.log(variance).sum())
 

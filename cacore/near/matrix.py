@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.machine.threads import blocks, for_blocks
-from cacore.near.cells import Cells, gather, widest
 from cacore.near.correlation import Correlation, correlate
+from cacore.near.cubes import Cubes, gather, widest
 
 BLOCK = 4096  # rows of a task
 ENTRY = 12  # bytes of a stored value with its column
@@ -24,7 +24,7 @@ class NearMatrix:
     ----------
     Q : ndarray of float64, shape (q, d)
         The points of the rows.
-    cells : Cells
+    cubes : Cubes
         The points of the columns, and the radius beyond which correlations are 0 or left out.
     correlation : Correlation
     limit : int
@@ -44,9 +44,9 @@ class NearMatrix:
     correlation per pair.
     """
 
-    def __init__(self, Q: NDArray[np.float64], cells: Cells, correlation: Correlation, limit: int) -> None:
-        self.Q, self.cells, self.correlation = np.ascontiguousarray(Q), cells, correlation
-        self.which, self.ends = cells.around(self.Q)
+    def __init__(self, Q: NDArray[np.float64], cubes: Cubes, correlation: Correlation, limit: int) -> None:
+        self.Q, self.cubes, self.correlation = np.ascontiguousarray(Q), cubes, correlation
+        self.which, self.ends = cubes.around(self.Q)
         self.counts = np.zeros(len(self.Q), np.int64)
         self._room = int(widest(self.ends))
         for_blocks(self._count, blocks(len(self.Q), BLOCK))
@@ -60,7 +60,7 @@ class NearMatrix:
     @property
     def shape(self) -> tuple[int, int]:
         """Numbers of rows and columns."""
-        return len(self.Q), len(self.cells.order)
+        return len(self.Q), len(self.cubes.order)
 
     @property
     def nbytes(self) -> int:
@@ -82,19 +82,19 @@ class NearMatrix:
             columns = np.ascontiguousarray(V.T) if len(V) > 1 else V[0]
             for_blocks(lambda first, lo, hi: self._multiply(first, lo, hi, columns, out), tasks)
             return
-        sorted_ = np.ascontiguousarray(V[:, self.cells.order])
+        sorted_ = np.ascontiguousarray(V[:, self.cubes.order])
         for_blocks(
             lambda lo, hi: self._again(lo, hi, sorted_, out), [(lo + a, lo + b) for a, b in blocks(hi - lo, BLOCK)]
         )
 
     def _count(self, lo: int, hi: int) -> None:
-        _count(self.Q, self.which, self.ends, self.cells.points, self.cells.radius**2, self._room, self.counts, lo, hi)
+        _count(self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room, self.counts, lo, hi)
 
     def _keep(self, lo: int, hi: int) -> None:
         indptr = np.concatenate([[0], np.cumsum(self.counts[lo:hi])])
         columns, values = np.empty(int(indptr[-1]), np.int32), np.empty(int(indptr[-1]))
         _fill(
-            self.Q, self.which, self.ends, self.cells.points, self.cells.radius**2, self._room, self.cells.order,
+            self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room, self.cubes.order,
             *self.correlation.compiled, indptr, columns, values, lo, hi,
         )  # fmt: skip
         rows = sp.csr_array((values, columns, indptr.astype(np.int32)), shape=(hi - lo, self.shape[1]))
@@ -107,7 +107,7 @@ class NearMatrix:
 
     def _again(self, lo: int, hi: int, V: NDArray[np.float64], out: NDArray[np.float64]) -> None:
         _multiply_again(
-            self.Q, self.which, self.ends, self.cells.points, self.cells.radius**2, self._room,
+            self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room,
             *self.correlation.compiled, V, out, lo, hi,
         )  # fmt: skip
 
@@ -130,7 +130,7 @@ def _fill(
     Parameters
     ----------
     Q, which, ends, points, square
-        Points, and as for :func:`cacore.near.cells.gather`.
+        Points, and as for :func:`cacore.near.cubes.gather`.
     room : int
         Most candidates of a point.
     order : array of int64

@@ -136,7 +136,7 @@ def _write(
 
 @dataclass(frozen=True)
 class _Out:
-    """What rank 0 writes of a run, from the report."""
+    """Output files and the printed table of a run; rank 0 writes them from the report."""
 
     method: Method
     family: AnyFamily

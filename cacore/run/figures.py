@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.files import replacing
-from cacore.io.words import short
+from cacore.io.words import amount, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,14 +73,6 @@ def _megabytes(value: float) -> str:
     return f"{value / 1e6:,.0f}" if value >= 1e8 else f"{value / 1e6:.3g}"
 
 
-def _short(value: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB"
-
-
 def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], phases: str) -> Figure:
     """Draw bytes by sender (x) and receiver (y), one panel per method, with a common colour scale.
 
@@ -113,7 +105,7 @@ def _write_numbers(panel: Axes, matrix: NDArray[np.float64], most: float) -> Non
     for sender, receiver in np.argwhere(matrix > 0):
         value = float(matrix[sender, receiver])
         colour = "white" if value > 0.6 * most else "black"
-        panel.text(sender, receiver, _short(value), ha="center", va="center", fontsize=7, color=colour)
+        panel.text(sender, receiver, amount(value), ha="center", va="center", fontsize=7, color=colour)
 
 
 def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases: str) -> Figure:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from cacore.files import replacing
-from cacore.io.words import counted, printable
+from cacore.io.words import amount, counted, printable
 from cacore.run import drawings, report, sections
 from cacore.run.markup import Markup, element, joined
 
@@ -66,8 +66,8 @@ def _runs(found: dict[str, Markup | None]) -> Markup:
 def _alone(one: dict[str, Any]) -> list[Markup]:
     """Head of the page of one run: its command, the most important figures, and the printed table."""
     cards = element("div", *(element("div", element("b", value), name) for name, value in _cards(one)), cls="cards")
-    rows: list[tuple[object, ...]] = [(name, text) for name, text in report.rows(one) if name not in ("parameters",)]
-    chosen: list[tuple[object, ...]] = [(name, _shown(value)) for name, value in one["params"].items()]
+    rows: list[tuple[object, ...]] = [(name, text) for name, text in report.rows(one) if name != "parameters"]
+    chosen: list[tuple[object, ...]] = [(name, report.as_text(value)) for name, value in one["params"].items()]
     return [
         element("pre", _command(one)), cards, element("h2", "Summary"), sections.table(("what", "value"), rows),
         sections.folded("all parameters", sections.table(("parameter", "value"), chosen)),
@@ -91,7 +91,7 @@ def _cards(one: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         *found, ("seconds in all", sections.seconds(one["seconds"]["total"])),
         (f"parts on {counted(one['ranks'], 'rank')}", f"{one['partitions']:,}"),
-        ("sent in training", sections.amount(one["comm"]["train"]["bytes"])),
+        ("sent in training", amount(one["comm"]["train"]["bytes"])),
         ("peak memory of a rank", f"{max(one['memory']['peak_rss_mib']):,.0f} MiB"),
     ]  # fmt: skip
 
@@ -109,16 +109,14 @@ def _command(one: dict[str, Any]) -> str:
     return printable(f"{start}{first} {shlex.join(words)}".strip())
 
 
-def _shown(value: object) -> str:
-    return ", ".join(map(report.as_text, value)) if isinstance(value, list) else report.as_text(value)
-
-
 def _beside(reports: dict[str, dict[str, Any]]) -> list[Markup]:
     """Head of the page of several runs: a table with a column per run, and the parameters that differ."""
     lines = {label: {"command": _command(one), **dict(report.rows(one))} for label, one in reports.items()}
     for line in lines.values():
         line.pop("parameters")
-    chosen = {label: {name: _shown(value) for name, value in one["params"].items()} for label, one in reports.items()}
+    chosen = {
+        label: {name: report.as_text(value) for name, value in one["params"].items()} for label, one in reports.items()
+    }
     phases = [phase for phase in sections.PHASES if any(one["seconds"].get(phase) for one in reports.values())]
     spent = {phase: [one["seconds"].get(phase) or 0.0 for one in reports.values()] for phase in phases}
     picture = drawings.figure(

@@ -41,7 +41,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _parsed(path: Path) -> object:
-    """What the file's JSON says."""
+    """The contents of the file, parsed as JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from cacore.io.words import amount
 from cacore.run.drawings import bars, columns, curve, figure, heat_map, stacked
 from cacore.run.markup import Markup, element, joined
 from cacore.run.report import as_text
@@ -21,15 +22,6 @@ _NO_SETTING = ("folds", "ended", "why", "seconds", "rows", "candidate", "score")
 def seconds(value: float) -> str:
     """Text of a time."""
     return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
-
-
-def amount(value: float) -> str:
-    """Text of a number of bytes."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB"
 
 
 def table(head: tuple[str, ...], lines: list[tuple[object, ...]]) -> Markup:

@@ -19,6 +19,7 @@ from cacore.io.fingerprints import row_hashes
 from cacore.io.predictions import Column
 from cacore.io.table import Targets
 from cacore.learn.options import reported
+from cacore.metrics.probabilistic import interval_metrics
 from cacore.run import figures, reading
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
@@ -96,12 +97,11 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         self, model: KrigingModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
         """Errors, scores of the predicted normal distributions, and the coverage of 95 % intervals; collective."""
-        found = Predicted(answers["mean"], answers["std"], None, {})
+        mean, std = answers["mean"], answers["std"]
         with comm.phase("predict"):
             y = test.target()
-            inside = np.abs(y - answers["mean"]) <= ndtri(0.975) * answers["std"]
-            sums = comm.allreduce(np.array([np.count_nonzero(inside), len(inside)], np.float64))
-            return found.metrics(y, comm) | {"coverage_of_95_%": float(sums[0] / max(1.0, sums[1]))}
+            inside = interval_metrics(y, *_ends(mean, std, 0.95), comm)
+            return Predicted(mean, std, None, {}).metrics(y, comm) | {"coverage_of_95_%": inside["coverage"]}
 
     def report(
         self, method: KrigingMethod, fitted: KrigingFit, options: KrigingOptions, job: Training
@@ -193,12 +193,11 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         shown = std if job.std else None
         if job.interval is None:
             return Predicted(mean, shown, None, {})
-        half = float(ndtri((1.0 + job.interval) / 2.0)) * std
         facts = {
             "asked": job.interval, "adaptive": job.adaptive, "rows": "by the kriging variance",
             "calibration_rows": model.n,
         }  # fmt: skip
-        return Predicted(mean, shown, (mean - half, mean + half), facts)
+        return Predicted(mean, shown, _ends(mean, std, job.interval), facts)
 
     def judged(self, model: KrigingModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
         """Errors of the predictions; collective."""
@@ -213,3 +212,11 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
     def predictions(self, model: KrigingModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
         """Column ``prediction``, or ``mean`` and the requested ones."""
         return dict(answers.by_target())
+
+
+def _ends(
+    mean: NDArray[np.float64], std: NDArray[np.float64], share: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Ends of the interval around the mean that holds this share of a normal distribution."""
+    half = float(ndtri((1.0 + share) / 2.0)) * std
+    return mean - half, mean + half

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.near.cells import Cells
+from cacore.near.cubes import Cubes
 from cakrr.kriging.halo import Halo
 from cakrr.kriging.regions import Regions
 
@@ -96,7 +96,7 @@ class Field:
         first = Halo(X, regions, radius, comm).border
         order = np.argsort(packed[:, d + 1], kind="stable")  # independent of the ranks that read the points
         if math.isfinite(radius) and len(X):
-            order = order[Cells(X[order], radius).order]
+            order = order[Cubes(X[order], radius).order]
         order = order[np.argsort(first[order], kind="stable")]
         packed = packed[order]
         halo = Halo(np.ascontiguousarray(packed[:, :d]), regions, radius, comm)
@@ -114,6 +114,6 @@ class Field:
         with self.comm.uncounted():
             return int(self.comm.allreduce(np.array([self.own]))[0])
 
-    def cells(self) -> Cells:
+    def cubes(self) -> Cubes:
         """All points here, own and borrowed, sorted into cubes of the radius."""
-        return Cells(self.points.X, self.radius)
+        return Cubes(self.points.X, self.radius)

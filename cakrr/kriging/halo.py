@@ -63,11 +63,11 @@ class Halo:
         border[np.concatenate(self.lent)] = True
         return border
 
-    def begin(self, V: NDArray[np.float64]) -> Arriving:
+    def begin(self, V: NDArray[np.float64]) -> BorrowedEntries:
         """Begin to fetch the entries of borrowed points in `V`, shape (t, own)."""
         here = {rank: np.ascontiguousarray(V[:, some]) for rank, some in enumerate(self.lent)}
         there = {rank: np.empty((len(V), count)) for rank, count in enumerate(self.borrowed.tolist())}
-        return Arriving(self._exchanged(here, there), there, here)
+        return BorrowedEntries(self._exchanged(here, there), there, here)
 
     def bring_home(self, H: NDArray[np.float64], out: NDArray[np.float64]) -> None:
         """Add `H`, shape (t, size), the entries of borrowed points, to their owners' `out`, shape (t, own)."""
@@ -75,7 +75,7 @@ class Halo:
         ends = starts + self.borrowed
         here = {r: np.ascontiguousarray(H[:, lo:hi]) for r, (lo, hi) in enumerate(zip(starts, ends, strict=True))}
         there = {rank: np.empty((len(H), len(some))) for rank, some in enumerate(self.lent)}
-        Arriving(self._exchanged(here, there), there, here).wait()
+        BorrowedEntries(self._exchanged(here, there), there, here).wait()
         for rank, some in enumerate(self.lent):
             out[:, some] += there[rank]
 
@@ -89,7 +89,7 @@ class Halo:
         ]
 
 
-class Arriving:
+class BorrowedEntries:
     """Entries of borrowed points that are on their way."""
 
     def __init__(

@@ -110,7 +110,7 @@ def _blocks(X: NDArray[np.float64], place: NDArray[np.int64], comm: Communicator
 
 @dataclass
 class Estimate:
-    """What was estimated, and how.
+    """Estimated parameters, and how they were found.
 
     Attributes
     ----------

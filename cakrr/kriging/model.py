@@ -192,14 +192,14 @@ class KrigingModel:
     def _sums(self, Q: NDArray[np.float64], near: Field, columns: int) -> NDArray[np.float64]:
         """``rho(Q, X)`` times the first columns of the points' values, shape (q, columns)."""
         out, V = np.empty((columns, len(Q))), np.ascontiguousarray(near.points.values[:, :columns].T)
-        cells = None if self.radius is None else near.cells()
-        step = _ROWS if cells is not None else max(1, (1 << 24) // max(1, len(near.points)))
+        cubes = None if self.radius is None else near.cubes()
+        step = _ROWS if cubes is not None else max(1, (1 << 24) // max(1, len(near.points)))
         for lo, hi in blocks(len(Q), step):
-            if cells is None:
+            if cubes is None:
                 out[:, lo:hi] = V @ self.correlation.matrix(Q[lo:hi], near.points.X).T
             else:
                 part = np.empty((columns, hi - lo))
-                NearMatrix(Q[lo:hi], cells, self.correlation, 0).product(V, part)
+                NearMatrix(Q[lo:hi], cubes, self.correlation, 0).product(V, part)
                 out[:, lo:hi] = part
         return np.ascontiguousarray(out.T)
 
@@ -209,11 +209,11 @@ class KrigingModel:
             return self._exactly(Q, near)
         if self.radius is None:
             raise InputError("variance local: the system is dense, so exact standard deviations cost less")
-        cells, m = near.cells(), 2 * self.neighbours
+        cubes, m = near.cubes(), 2 * self.neighbours
         found = np.empty(len(Q))
         for lo, hi in blocks(len(Q), _ROWS):
             last = np.full(hi - lo, LAST)
-            chosen = nearest_earlier(Q[lo:hi], last, cells, near.points.place, m)
+            chosen = nearest_earlier(Q[lo:hi], last, cubes, near.points.place, m)
             _, left = regressions(
                 Q[lo:hi], np.zeros(hi - lo), near.points.X, near.points.noise, chosen, self.correlation
             )

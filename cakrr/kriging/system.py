@@ -68,11 +68,11 @@ class NearSystem:
     ) -> None:
         self.field, self.noise, self.correlation = field, noise[: field.own], correlation
         self.neighbours, self.iterations, self.fetched, self.returned = neighbours, 0, 0, 0
-        points, cells = field.points, field.cells()
+        points, cubes = field.points, field.cubes()
         self._check(limit)
         room = limit // 2 - (ENTRY + 16) * (neighbours + 1) * field.own
-        self.matrix = NearMatrix(points.X[: field.own], cells, correlation, max(0, room))
-        self.factor = InverseFactor(points.X, field.own, noise, points.place, cells, correlation, neighbours)
+        self.matrix = NearMatrix(points.X[: field.own], cubes, correlation, max(0, room))
+        self.factor = InverseFactor(points.X, field.own, noise, points.place, cubes, correlation, neighbours)
 
     def _check(self, limit: int) -> None:
         """Refuse factors that do not fit beside the points; the pairs themselves need not be stored."""

@@ -39,7 +39,7 @@ ERROR = {"loo": "loo_mse", "gcv": "gcv_mse"}  # keys of the grid
 
 @dataclass
 class Task:
-    """What is fitted: the rows, the points, and the settings to compare.
+    """A fit on M points: the rows, the points, and the settings to compare.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Task:
 
 
 @dataclass
-class Chosen:
+class ChosenSystem:
     """The chosen setting and its system."""
 
     width: Width
@@ -221,7 +221,7 @@ def fit_observed(
 def _facts(
     method: RidgeMethod, options: SubsetOptions, points: Rows, shares: int, comm: Communicator
 ) -> dict[str, object]:  # fmt: skip
-    """What identifies a run on observations that the user generates."""
+    """Facts that identify a run on observations that the user generates."""
     return {
         "method": method.name, "kernel": named(options.kernel), "degree": options.degree, "coef0": options.coef0,
         "sigma": options.sigma, "lam": options.lam, "select": options.select, "shares": shares, "ranks": comm.size,
@@ -264,11 +264,11 @@ def solved(
     )
 
 
-def _chosen(task: Task) -> Chosen:
+def _chosen(task: Task) -> ChosenSystem:
     """The setting with the smallest error; collective."""
     options, best = task.options, np.inf
     if not task.compares:
-        return Chosen(task.widths[0], options.lam[0], task.system(0), [])
+        return ChosenSystem(task.widths[0], options.lam[0], task.system(0), [])
     grid: list[dict[str, Any]] = []
     found: tuple[int, int, float, PointSystem] | None = None
     for s, width in enumerate(task.widths):
@@ -283,7 +283,7 @@ def _chosen(task: Task) -> Chosen:
         if found is None:
             raise InputError(_unsolved(task.widths[-1], max(options.lam), "float64"))
     s, i, lam, system = found
-    return Chosen(task.widths[s], lam, system.leading(task.numbers[i]), grid)
+    return ChosenSystem(task.widths[s], lam, system.leading(task.numbers[i]), grid)
 
 
 def _rows_of_grid(task: Task, width: Width, errors: NDArray[np.float64]) -> list[dict[str, Any]]:

@@ -48,13 +48,14 @@ def solve_quantiles(
     The first level costs what :func:`casvm.solver.smo.solve_part` does. The others read the rows of K that the cache
     has kept, and start from the level below.
     """
-    solve: Callable[[Dual], Solution]
-    if solver == DEFAULT:
-        values = PartValues(X, kernel, _widest(duals), limits, cache_bytes)
-        solve = lambda dual: values.solve(dual, watch)  # noqa: E731
-    else:
-        alone = part_solver(solver)
-        solve = lambda dual: alone(X, kernel, dual, limits, cache_bytes, watch)  # noqa: E731
+    values = PartValues(X, kernel, _widest(duals), limits, cache_bytes) if solver == DEFAULT else None
+    alone = part_solver(solver)
+
+    def solve(dual: Dual) -> Solution:
+        if values is not None:
+            return values.solve(dual, watch)
+        return alone(X, kernel, dual, limits, cache_bytes, watch)
+
     solutions: list[Solution] = []
     for dual in duals:
         if solutions:

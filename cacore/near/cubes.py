@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 _MOST = 1 << 20  # cubes along one coordinate
 
 
-class Cells:
+class Cubes:
     """Points in the order of their cubes, with an index of the cubes.
 
     Parameters
@@ -93,9 +93,9 @@ def gather(x: Any, ends: Any, points: Any, square: Any, squares: Any, where: Any
     ----------
     x : array, shape (d,)
     ends : array of int64, shape (runs, 2)
-        From :meth:`Cells.around`.
+        From :meth:`Cubes.around`.
     points : array, shape (d, n)
-        :attr:`Cells.points`.
+        :attr:`Cubes.points`.
     square : float
         The squared radius.
     squares, where : arrays
