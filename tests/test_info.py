@@ -198,7 +198,12 @@ def test_a_launcher_of_another_library(tmp_path):
 
 @OPEN_MPI.needed
 def test_a_command_under_a_launcher_of_another_library(tmp_path):
-    done = OPEN_MPI.start(2, "-m", "cakrr.bkrr2", "none.h5", cwd=tmp_path, timeout=300, library=False)
+    """Rank 0 starts last: the others leave it time to print before mpiexec ends the job for their sake."""
+    job = (
+        "import os, runpy, time; time.sleep(2 * (os.environ['OMPI_COMM_WORLD_RANK'] == '0')); "
+        "runpy.run_module('cakrr.bkrr2', run_name='__main__', alter_sys=True)"
+    )
+    done = OPEN_MPI.start(2, "-c", job, "none.h5", cwd=tmp_path, timeout=300, library=False)
     assert done.returncode == 2
     assert "cakrr.bkrr2: started as 2 ranks, but by another MPI than" in done.stderr
     assert "Abort" not in done.stderr

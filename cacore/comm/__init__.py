@@ -3,9 +3,9 @@
 from cacore.comm.alike import Unquoted, require_same, shared_name, unlike
 from cacore.comm.communicator import Communicator, as_communicator, collective, world
 from cacore.comm.ledger import PHASES
-from cacore.comm.mpi import CommLike, launched, launched_rank, launched_size
+from cacore.comm.mpi import CommLike, launched, launched_rank, launched_size, let_first_print
 
 __all__ = [
     "PHASES", "CommLike", "Communicator", "Unquoted", "as_communicator", "collective", "launched", "launched_rank",
-    "launched_size", "require_same", "shared_name", "unlike", "world",
+    "launched_size", "let_first_print", "require_same", "shared_name", "unlike", "world",
 ]  # fmt: skip

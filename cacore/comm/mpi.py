@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from time import perf_counter
@@ -23,6 +24,7 @@ CommLike: TypeAlias = "MPI.Comm | Communicator | None"  # ranks as a caller name
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID")
 _LAUNCHER_VARIABLES = (*_RANK_VARIABLES, "MPI_LOCALRANKID")
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_HEAD_START = 5.0  # seconds; rank 0 may start later than others
 DATA = 0  # tag of messages that carry arrays
 
 
@@ -137,6 +139,14 @@ def launched_size() -> int:
 def launched_rank() -> int:
     """Rank of this process as the launcher reports it; 0 if it does not."""
     return max(_number(name) for name in (*_RANK_VARIABLES, *(["SLURM_PROCID"] if launched_size() > 1 else [])))
+
+
+def let_first_print() -> None:
+    """Wait until rank 0 has printed its error, on another rank that is about to end before the ranks have met.
+
+    A launcher ends all processes once one has failed: rank 0's line would be lost if this rank failed first.
+    """
+    time.sleep(_HEAD_START)
 
 
 def _number(variable: str) -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cacore.comm import Communicator, launched, launched_rank, world
+from cacore.comm import Communicator, launched, launched_rank, let_first_print, world
 from cacore.errors import InputError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
@@ -69,6 +69,8 @@ def run(
     except (InputError, OutputError) as error:
         if (launched_rank() if comm is None else comm.rank) == 0:  # all ranks have the same error
             print(f"{prog}: {error}", file=sys.stderr)
+        elif comm is None:
+            let_first_print()
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
         if launched():
