@@ -24,7 +24,7 @@ from casvm.value_options import ValueMethod, ValueOptions
 
 
 @dataclass
-class Predicted:
+class PredictedQuantiles:
     """Quantiles of this rank's rows, ascending, shape (n_local, t); and ends of intervals, and facts about them."""
 
     values: NDArray[np.float64]
@@ -51,9 +51,9 @@ class Quantiles(Values):
         self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
         """Pinball losses of the test rows, and the share of targets below each quantile; collective."""
-        return self.judged(model, test, Predicted(answers["values"]), comm)
+        return self.judged(model, test, PredictedQuantiles(answers["values"]), comm)
 
-    def judged(self, model: SVRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+    def judged(self, model: SVRModel, rows: Dataset, answers: PredictedQuantiles, comm: Communicator) -> dict[str, Any]:
         """Pinball losses, and the share of targets below each quantile; collective."""
         with comm.phase("predict"):
             return quantile_metrics(rows.target(), answers.values, _quantiles(model).levels, comm)
@@ -80,23 +80,23 @@ class Quantiles(Values):
         if job.interval is not None:
             _quantiles(model).width(job.interval)
 
-    def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
+    def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> PredictedQuantiles:
         """Quantiles of this rank's rows, and the ends of their intervals if requested; collective."""
         raw, kept = model.decision_function(rows.X, comm), _quantiles(model).calibration
         values = _quantiles(model).quantiles(raw)
         if job.interval is None or kept is None:
-            return Predicted(values)
+            return PredictedQuantiles(values)
         facts = {"asked": job.interval, "adaptive": None, "rows": kept.rows, "calibration_rows": kept.n}
-        return Predicted(values, _quantiles(model).ends(raw, job.interval), facts)
+        return PredictedQuantiles(values, _quantiles(model).ends(raw, job.interval), facts)
 
-    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, rows: Dataset, answers: PredictedQuantiles, comm: Communicator) -> dict[str, Any]:
         """Coverage and mean width of the intervals; collective."""
         if answers.ends is None:
             return {}
         with comm.phase("predict"):
             return answers.facts | interval_metrics(rows.y, *answers.ends, comm)
 
-    def predictions(self, model: SVRModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
+    def predictions(self, model: SVRModel, answers: PredictedQuantiles, decisions: bool) -> dict[str, Column]:
         """A column per quantile, such as ``quantile 0.1``, and ``lower`` and ``upper`` ends of intervals."""
         names = [f"quantile {level:g}" for level in _quantiles(model).levels]
         columns: dict[str, Column] = dict(zip(names, np.ascontiguousarray(answers.values.T), strict=True))

@@ -12,7 +12,7 @@ from helpers.data import write_csv
 
 from cacore.errors import InputError
 from cakernels.plan import growth, needs, queues
-from cakernels.plan.layout import METHODS, Kind, Layout, kind_of, method_named
+from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_named
 from cakernels.plan.machine import Machine
 from cakernels.plan.network import PRESETS
 from cakernels.plan.plan import planned
@@ -22,7 +22,7 @@ from cakrr.options import RidgeOptions
 from casvm.options import SVMOptions
 
 MIB = 1 << 20
-JOB = Layout(n=400_000, d=90, parts=1_024, ranks=512, ranks_per_node=16, threads=1)
+JOB = JobLayout(n=400_000, d=90, parts=1_024, ranks=512, ranks_per_node=16, threads=1)
 
 
 def ran(layout, seconds, peak=200.0, sent=None, **solver):
@@ -74,9 +74,9 @@ def test_what_all_ranks_compute_alike_is_not_divided():
     def train(one):
         return 1e-7 * one.n**1.5 * (0.2 + 0.8 / one.ranks)
 
-    layouts = [Layout(n, 8, 1, 2, 2, 1) for n in (10_000, 20_000, 40_000)]
+    layouts = [JobLayout(n, 8, 1, 2, 2, 1) for n in (10_000, 20_000, 40_000)]
     runs = [ran(one, {"train": train(one)}) for one in (*layouts, replace(layouts[1], ranks=1))]
-    job = Layout(100_000, 8, 1, 64, 16, 1)
+    job = JobLayout(100_000, 8, 1, 64, 16, 1)
     assert growth.seconds(runs, Kind.SHARED, job, False)["train"] == pytest.approx(train(job), rel=1e-6)
 
 
@@ -98,7 +98,7 @@ def test_bytes_and_messages():
     (Kind.SYSTEM, 2 * 1_000 * (160 + 48) + 8 * 4_000**2 / 4),
 ])  # fmt: skip
 def test_memory_by_formula(kind, expected):
-    layout = Layout(4_000, 20, 8, 4, 4, 1)
+    layout = JobLayout(4_000, 20, 8, 4, 4, 1)
     assert sum(needs.memory(layout, kind, RidgeOptions(), 8, 1.0)) == expected
     runs = [ran(replace(layout, n=400), {}, peak=300.0)]
     base = 300 * MIB - sum(needs.memory(runs[0].layout, kind, RidgeOptions(), 8, 1.0))
@@ -107,7 +107,7 @@ def test_memory_by_formula(kind, expected):
 
 def test_memory_of_an_svm_that_keeps_a_fifth_of_its_kernel_values():
     """Runs of 200 MiB besides their rows and a fifth of 4 n^2 bytes; the job's cache is full at 1 GiB."""
-    jobs = [Layout(n, 20, 1, 1, 1, 1) for n in (4_000, 8_000, 16_000, 40_000)]
+    jobs = [JobLayout(n, 20, 1, 1, 1, 1) for n in (4_000, 8_000, 16_000, 40_000)]
     terms = [needs.memory(one, Kind.SHARED, SVMOptions(), 8, 1.0) for one in jobs]
     peaks = [200 * MIB + rows + 0.2 * values for rows, values in terms]
     runs = [ran(one, {}, peak=peak / MIB) for one, peak in zip(jobs[:3], peaks, strict=False)]

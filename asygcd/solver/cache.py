@@ -30,7 +30,7 @@ class ColumnCache(NamedTuple):
         Doubly linked ring of the slots from the most to the least recently used; the last line is its head.
     counts : ndarray of int64, shape (3,)
         Hits, misses, and number of kernel values computed.
-    columns : Bundle of :class:`asygcd.solver.columns.Columns`
+    columns : Bundle of :class:`asygcd.solver.columns.CachedColumns`
         Rows and kept kernel values.
     fill, add, advance, pack : int
         Addresses of the functions of :mod:`asygcd.solver.columns` for their precision and form.

@@ -22,19 +22,19 @@ from cacore.kernels.panels import accumulate, add_rows, panel_norms
 ALIGNED = 16  # numbers; the kept columns begin at multiples of it
 
 _INDEX, _REAL = types.int64[::1], types.float64[::1]
-# Types of arguments; the first stands for a bundle of `Columns`.
+# Types of arguments; the first stands for a bundle of `CachedColumns`.
 _FILL = types.int64, _INDEX, _INDEX
 _ADD = types.int64, _INDEX, _REAL, _REAL
 _ADVANCE = types.int64, types.int64, types.float64, _REAL, _REAL, _REAL, _REAL
 _PACK = types.int64, types.int64, _INDEX
 
-# Calls by address: of the function, of a bundle of `Columns`, and the other arguments of the functions below.
+# Calls by address: of the function, of a bundle of `CachedColumns`, and the other arguments of the functions below.
 fill, add, pack = (caller(types.none, *kinds) for kinds in (_FILL, _ADD, _PACK))
 advance = caller(greedy.FOUND, *_ADVANCE)
 _accumulate = caller(types.none)
 
 
-class Columns(NamedTuple):
+class CachedColumns(NamedTuple):
     """All rows, a thread's rows, and kept columns of K over the latter.
 
     Attributes
@@ -80,7 +80,7 @@ class Columns(NamedTuple):
 
 
 def addresses(columns: Bundle) -> tuple[int, int, int, int]:
-    """Addresses of the functions to fill, add, advance and pack, for this bundle of :class:`Columns`."""
+    """Addresses of the functions to fill, add, advance and pack, for this bundle of :class:`CachedColumns`."""
     wide, own = len(columns.fields.list_starts) > 0, columns.kind
     if not wide:
         columns.fields.calls[3] = address(accumulate, types.none, _accumulated(own))

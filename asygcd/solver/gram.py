@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from asygcd.solver.bundle import Bundle
 from asygcd.solver.cache import HITS, MISSES, VALUES, ColumnCache, link
-from asygcd.solver.columns import ALIGNED, Columns, addresses
+from asygcd.solver.columns import ALIGNED, CachedColumns, addresses
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -113,7 +113,7 @@ class KernelCaches:
         return np.array([columns.counts[[HITS, MISSES]] for columns in self.whole]), values
 
     def _arranged(self, order: Index) -> tuple[Any, ...]:
-        """All rows in the form of the first five fields of :class:`Columns`."""
+        """All rows in the form of the first five fields of :class:`CachedColumns`."""
         layout = self._layout
         if layout.features is None:
             points = nonzeros(self._X, layout.dtype, layout.shift, order, layout.measure)
@@ -152,7 +152,7 @@ class KernelCaches:
         size, reals = np.array([rows, _padded(rows)]), np.array(self._kernel[1:3], self._layout.dtype)
         calls = np.array([self._kernel[0], *self._kernel[3:], 0], np.int64)
         memory = np.empty(slots * _padded(rows), self._dtype)
-        columns = Bundle(Columns._make((*self._rows, *packed, size, calls, reals, memory)))
+        columns = Bundle(CachedColumns._make((*self._rows, *packed, size, calls, reals, memory)))
         links = np.empty((slots + 1, 2), np.int64)
         link(links)
         return ColumnCache(

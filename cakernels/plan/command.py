@@ -22,13 +22,13 @@ from cacore.learn.options import add_options, from_arguments, option
 from cacore.progress import spinner
 from cacore.run.job import Job, Training
 from cacore.run.launch import Parser, run, start
-from cakernels.plan.layout import METHODS, Layout, kind_of, method_named
+from cakernels.plan.layout import METHODS, JobLayout, kind_of, method_named
 from cakernels.plan.queues import QUEUES
 
 if TYPE_CHECKING:
     from cakernels.plan.machine import Machine
     from cakernels.plan.plan import Plan
-    from cakernels.plan.rows import Source
+    from cakernels.plan.rows import SampleSource
 
 PROG = "cakernels plan"
 SCHEMA = "cakernels-plan/1"
@@ -165,7 +165,7 @@ def _options(method: Any, words: list[str]) -> Any:
     return replace(options, wide=True) if hasattr(options, "wide") else options
 
 
-def _source(job: Planning, method: Any, options: Any, limit: int) -> Source:
+def _source(job: Planning, method: Any, options: Any, limit: int) -> SampleSource:
     """Rows for the short runs."""
     from cakernels.plan import rows
 
@@ -186,7 +186,7 @@ def _machine(job: Planning, limit: int) -> Machine:
     return here if job.network is None else here.on(job.network)
 
 
-def _layouts(job: Planning, parts: bool, machine: Machine, source: Source) -> list[Layout]:
+def _layouts(job: Planning, parts: bool, machine: Machine, source: SampleSource) -> list[JobLayout]:
     """The layouts to plan, one per number of ranks."""
     n, d = job.rows or source.X.shape[0], job.features or source.X.shape[1]
     if d != source.X.shape[1]:
@@ -201,7 +201,7 @@ def _layouts(job: Planning, parts: bool, machine: Machine, source: Source) -> li
         P = (job.partitions or _parts(job, n, R)) if parts else 1
         if max(R, P) > n:
             raise InputError(f"{max(R, P):,} {'ranks' if R > P else 'parts'} of {n:,} rows: ask for fewer")
-        found.append(Layout(n, d, P, R, beside, job.threads or max(1, machine.cores // on_node)))
+        found.append(JobLayout(n, d, P, R, beside, job.threads or max(1, machine.cores // on_node)))
     return found
 
 
@@ -212,7 +212,8 @@ def _parts(job: Planning, n: int, ranks: int) -> int:
 
 
 def _planned(
-    job: Planning, method: Any, options: Any, words: list[str], source: Source, machine: Machine, layouts: list[Layout]
+    job: Planning, method: Any, options: Any, words: list[str], source: SampleSource, machine: Machine,
+    layouts: list[JobLayout],
 ) -> Iterator[Plan]:  # fmt: skip
     """The plan of each layout; layouts with the same ranks and threads in their short runs share these."""
     from cakernels.plan.machine import Machine
@@ -235,7 +236,7 @@ def _planned(
             yield planned(done[key], layout, kind, method, options, machine, _DTYPES[job.dtype], density)
 
 
-def _short_runs(layout: Layout, cores: int, machine: Machine) -> tuple[int, int]:
+def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, int]:
     """Ranks and threads of the short runs: the job's own, or as many as this machine has cores for."""
     threads = min(layout.threads, cores)
     if shutil.which("mpiexec") is None:

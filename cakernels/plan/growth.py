@@ -8,10 +8,10 @@ from math import log
 import numpy as np
 import scipy.optimize
 
-from cakernels.plan.layout import Kind, Layout
+from cakernels.plan.layout import JobLayout, Kind
 from cakernels.plan.runs import PHASES, Ran, of_job
 
-Term = Callable[[Layout], float]
+Term = Callable[[JobLayout], float]
 
 SVM_POWER = 2.0  # exponent of the rows in an SVM's time, at most; ridge systems have RIDGE_POWER
 RIDGE_POWER = 3.0
@@ -19,47 +19,47 @@ _LEAST_POWER = 1.0
 _SIGNIFICANT = 0.02  # seconds below which a phase says little about its growth
 
 
-def one(layout: Layout) -> float:
+def one(layout: JobLayout) -> float:
     """The constant term."""
     return 1.0
 
 
-def rows(layout: Layout) -> float:
+def rows(layout: JobLayout) -> float:
     """Rows per rank."""
     return layout.rows_per_rank
 
 
-def rows_and_centers(layout: Layout) -> float:
+def rows_and_centers(layout: JobLayout) -> float:
     """Distances between a rank's rows and all centres."""
     return layout.rows_per_rank * layout.parts
 
 
-def squares(layout: Layout) -> float:
+def squares(layout: JobLayout) -> float:
     """Entries of the matrices of a rank's parts."""
     return layout.parts_per_rank * layout.part**2
 
 
-def cubes(layout: Layout) -> float:
+def cubes(layout: JobLayout) -> float:
     """Flops of factoring these matrices, but for a factor."""
     return layout.parts_per_rank * layout.part**3
 
 
-def matrix(layout: Layout) -> float:
+def matrix(layout: JobLayout) -> float:
     """Entries of a rank's share of the matrix of all rows."""
     return layout.n**2 / layout.ranks
 
 
-def factor(layout: Layout) -> float:
+def factor(layout: JobLayout) -> float:
     """Flops of a rank's share of its factorisation, but for a factor."""
     return layout.n**3 / layout.ranks
 
 
-def answers(layout: Layout) -> float:
+def answers(layout: JobLayout) -> float:
     """Kernel values of a rank's held-out rows with the rows of one part each."""
     return layout.rows_per_rank * layout.part
 
 
-def seconds(runs: Sequence[Ran], kind: Kind, job: Layout, direct: bool) -> dict[str, float]:
+def seconds(runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: bool) -> dict[str, float]:
     """Seconds of each phase of the job, on a machine like that of the runs and without a network between nodes.
 
     Parameters
@@ -67,7 +67,7 @@ def seconds(runs: Sequence[Ran], kind: Kind, job: Layout, direct: bool) -> dict[
     runs : sequence of Ran
         Runs of growing size first, as :meth:`cakernels.plan.runs.Trials.all` makes them.
     kind : Kind
-    job : Layout
+    job : JobLayout
     direct : bool
         True if a system of all rows is factored, rather than solved by iterations.
     """
@@ -81,7 +81,7 @@ def seconds(runs: Sequence[Ran], kind: Kind, job: Layout, direct: bool) -> dict[
     return found
 
 
-def _phase(phase: str, runs: Sequence[Ran], kind: Kind, job: Layout, direct: bool) -> float:
+def _phase(phase: str, runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: bool) -> float:
     taken = [run.seconds[phase] for run in runs]
     layouts = [run.layout for run in runs]
     if phase == "read":
@@ -97,7 +97,7 @@ def _phase(phase: str, runs: Sequence[Ran], kind: Kind, job: Layout, direct: boo
     return _by_power(layouts, taken, kind, job)
 
 
-def _by_power(layouts: Sequence[Layout], taken: Sequence[float], kind: Kind, job: Layout) -> float:
+def _by_power(layouts: Sequence[JobLayout], taken: Sequence[float], kind: Kind, job: JobLayout) -> float:
     """Seconds that grow with a power of the rows of a problem, whose exponent the two largest runs tell."""
     most = RIDGE_POWER if kind is Kind.SYSTEM else SVM_POWER
     size: Term = (lambda one: one.part) if kind.in_parts else (lambda one: float(one.n))
@@ -112,7 +112,7 @@ def _by_power(layouts: Sequence[Layout], taken: Sequence[float], kind: Kind, job
     return now * grown * _shared(layouts, taken, job.ranks) / _shared(layouts, taken, last.ranks)
 
 
-def _shared(layouts: Sequence[Layout], taken: Sequence[float], ranks: int) -> float:
+def _shared(layouts: Sequence[JobLayout], taken: Sequence[float], ranks: int) -> float:
     """Time of one problem on so many ranks, over that on one: a + b / ranks, from the runs on one rank and on several.
 
     The part a is what every rank computes alike.
@@ -129,7 +129,7 @@ def _shared(layouts: Sequence[Layout], taken: Sequence[float], ranks: int) -> fl
     return alike + (1 - alike) / ranks
 
 
-def sent(runs: Sequence[Ran], kind: Kind, job: Layout, what: str) -> dict[str, float]:
+def sent(runs: Sequence[Ran], kind: Kind, job: JobLayout, what: str) -> dict[str, float]:
     """Bytes or messages of each phase, over all ranks; empty if no run had several ranks.
 
     Bytes are a sum of terms in R (numbers that all ranks add up), n (1 - 1/R) (rows that change their rank), and P R or
@@ -152,7 +152,7 @@ def sent(runs: Sequence[Ran], kind: Kind, job: Layout, what: str) -> dict[str, f
     return {phase: fitted(terms, layouts, [run.sent(what).get(phase, 0.0) for run in several], job) for phase in phases}
 
 
-def fitted(terms: Sequence[Term], layouts: Sequence[Layout], values: Sequence[float], job: Layout) -> float:
+def fitted(terms: Sequence[Term], layouts: Sequence[JobLayout], values: Sequence[float], job: JobLayout) -> float:
     """Value for the job of the best fit of these terms with coefficients of at least 0, by relative errors."""
     value = np.array(values, np.float64)
     if not value.any():

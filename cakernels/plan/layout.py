@@ -58,7 +58,7 @@ def kind_of(method: Any, options: Any) -> Kind:
 
 
 @dataclass(frozen=True)
-class Layout:
+class JobLayout:
     """Rows, parts, ranks and threads of one training.
 
     Attributes

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cakernels.plan.layout import Kind, Layout
+from cakernels.plan.layout import JobLayout, Kind
 from cakernels.plan.runs import Ran, of_job
 from cakrr.solver.local import BAND_FROM, SMALL
 
@@ -16,13 +16,13 @@ _COLUMNS = 48  # bytes per row besides its features: target, order, part, coeffi
 
 
 def memory(
-    layout: Layout, kind: Kind, options: Any, itemsize: int, density: float, largest: float = 1.0
+    layout: JobLayout, kind: Kind, options: Any, itemsize: int, density: float, largest: float = 1.0
 ) -> tuple[float, float]:
     """Bytes of a rank's rows, and of its matrices or kernel values, without the interpreter and its libraries.
 
     Parameters
     ----------
-    layout : Layout
+    layout : JobLayout
     kind : Kind
     options : RidgeOptions, SVMOptions or ValueOptions
     itemsize : int
@@ -48,7 +48,7 @@ def memory(
     return 2 * rows if kind is Kind.SHARED else rows + layout.n * layout.d * density * itemsize, cache
 
 
-def peak(runs: Sequence[Ran], job: Layout, kind: Kind, options: Any, itemsize: int, density: float) -> float:
+def peak(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, itemsize: int, density: float) -> float:
     """Peak memory of a rank in bytes: that of the job if it was run, or the formula's plus what else the runs took.
 
     The memory for kernel values is the formula's, times the share of it by which the peaks of the runs grow.
@@ -73,7 +73,7 @@ def _share(peaks: Sequence[float], values: Sequence[float]) -> float:
     return float(np.clip(slope, 0.05, 1.0))
 
 
-def flops(runs: Sequence[Ran], job: Layout, kind: Kind, options: Any, method: Any) -> float:
+def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method: Any) -> float:
     """Flops of training, over all ranks.
 
     Ridge systems: m^2 d per width, and m^3/3 per lambda or 4/3 m^3 for many, for the grid and the final solution.

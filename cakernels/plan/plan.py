@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from cakernels.plan import growth, needs
-from cakernels.plan.layout import Kind, Layout
+from cakernels.plan.layout import JobLayout, Kind
 from cakernels.plan.machine import GIB, Machine
 from cakernels.plan.network import Network
 from cakernels.plan.runs import Ran
@@ -23,7 +23,7 @@ class Plan:
 
     Attributes
     ----------
-    layout : Layout
+    layout : JobLayout
     machine : Machine
     seconds : dict of str to float
         By phase; without "read" to the end of "predict" in "start".
@@ -35,7 +35,7 @@ class Plan:
         By phase, over all ranks; empty on one rank.
     """
 
-    layout: Layout
+    layout: JobLayout
     machine: Machine
     seconds: dict[str, float]
     peak: float
@@ -81,7 +81,7 @@ class Plan:
 
 
 def planned(
-    runs: Sequence[Ran], job: Layout, kind: Kind, method: Any, options: Any, machine: Machine, itemsize: int,
+    runs: Sequence[Ran], job: JobLayout, kind: Kind, method: Any, options: Any, machine: Machine, itemsize: int,
     density: float,
 ) -> Plan:  # fmt: skip
     """The plan of a job, from short runs of the method.
@@ -89,7 +89,7 @@ def planned(
     Parameters
     ----------
     runs : sequence of Ran
-    job : Layout
+    job : JobLayout
     kind : Kind
     method, options
         The method's record and its options.
@@ -116,7 +116,8 @@ def planned(
 
 
 def _travel(
-    runs: Sequence[Ran], job: Layout, network: Network, phase: str, sent: dict[str, float], messages: dict[str, float]
+    runs: Sequence[Ran], job: JobLayout, network: Network, phase: str, sent: dict[str, float],
+    messages: dict[str, float],
 ) -> float:  # fmt: skip
     """Seconds of a phase's messages between nodes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from cakernels.plan.layout import Layout
+from cakernels.plan.layout import JobLayout
 
 QUEUES = ("slurm", "pbs", "lsf")
 _MARGIN = 1.5  # factor of the planned seconds for the time limit, and further seconds
@@ -12,13 +12,13 @@ _FURTHER = 600.0
 _ROOM = 1.25  # factor of the planned memory
 
 
-def script(queue: str, layout: Layout, seconds: float, peak: float, command: str, mpi: str = "pmi2") -> str:
+def script(queue: str, layout: JobLayout, seconds: float, peak: float, command: str, mpi: str = "pmi2") -> str:
     """A job script that runs `command` with this layout.
 
     Parameters
     ----------
     queue : {"slurm", "pbs", "lsf"}
-    layout : Layout
+    layout : JobLayout
     seconds : float
         Planned time; the script asks for half as much again and ten minutes.
     peak : float

@@ -17,7 +17,7 @@ _NOISE = 0.1
 
 
 @dataclass(frozen=True)
-class Source:
+class SampleSource:
     """Rows from which samples of any size are drawn.
 
     Attributes
@@ -47,16 +47,16 @@ class Source:
             group["y"] = self.y[chosen]
 
 
-def generated(n: int, d: int, classes: bool, seed: int = 0) -> Source:
+def generated(n: int, d: int, classes: bool, seed: int = 0) -> SampleSource:
     """Clustered rows with a smooth target, or two classes that overlap, whose boundary is smooth."""
     rng = np.random.default_rng([seed, d])
     centers, waves = rng.uniform(size=(_CLUSTERS, d)), rng.normal(size=(d, 3)) * 6 / np.sqrt(d)
     X = centers[rng.integers(_CLUSTERS, size=n)] + rng.normal(scale=0.15, size=(n, d))
     y = np.sin(X @ waves).sum(axis=1) + rng.normal(scale=_NOISE, size=n)
-    return Source(X, np.where(y > np.median(y), 1.0, -1.0) if classes else y)
+    return SampleSource(X, np.where(y > np.median(y), 1.0, -1.0) if classes else y)
 
 
-def of_file(path: Path, target: str | None, limit: int, text: bool) -> Source:
+def of_file(path: Path, target: str | None, limit: int, text: bool) -> SampleSource:
     """All training rows of a data file; labels become whole numbers."""
     from cacore.io import load
     from cacore.io.table import Targets
@@ -65,4 +65,4 @@ def of_file(path: Path, target: str | None, limit: int, text: bool) -> Source:
     splits = load(path, Communicator(), "float64", target, limit=limit, wanted=wanted, training=True)
     rows = splits.get("train", next(iter(splits.values())))
     y = rows.target()
-    return Source(rows.X, np.unique(y, return_inverse=True)[1].astype(np.float64) if text else y)
+    return SampleSource(rows.X, np.unique(y, return_inverse=True)[1].astype(np.float64) if text else y)

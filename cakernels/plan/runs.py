@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cacore.errors import InputError
-from cakernels.plan.layout import Kind, Layout
-from cakernels.plan.rows import Source
+from cakernels.plan.layout import JobLayout, Kind
+from cakernels.plan.rows import SampleSource
 
 _FEWEST = 250  # rows per part of the first run, and per rank of a run without parts
 _WIDE = 256  # most parts of the run that tells what dividing the rows into many parts costs
@@ -34,11 +34,11 @@ class Ran:
 
     Attributes
     ----------
-    layout : Layout
+    layout : JobLayout
     report : dict
     """
 
-    layout: Layout
+    layout: JobLayout
     report: dict[str, Any]
 
     @cached_property
@@ -80,7 +80,7 @@ class Trials:
         ``python -m PROG`` trains.
     words : sequence of str
         Options of the method.
-    source : Source
+    source : SampleSource
     dtype : str
     folder : Path
         For data files and reports.
@@ -92,7 +92,7 @@ class Trials:
 
     prog: str
     words: Sequence[str]
-    source: Source
+    source: SampleSource
     dtype: str
     folder: Path
     seconds: float
@@ -102,7 +102,7 @@ class Trials:
     def __post_init__(self) -> None:
         self._begun = time.monotonic()
 
-    def run(self, layout: Layout) -> Ran:
+    def run(self, layout: JobLayout) -> Ran:
         """Train once with this layout.
 
         Raises
@@ -133,7 +133,7 @@ class Trials:
         self.runs.append(Ran(layout, json.loads(report.read_text())))
         return self.runs[-1]
 
-    def all(self, job: Layout, kind: Kind, most: int) -> list[Ran]:
+    def all(self, job: JobLayout, kind: Kind, most: int) -> list[Ran]:
         """The runs from which a plan of `job` follows, on at most `most` ranks each."""
         for layout in self._growing(job, kind, most):
             self.run(layout)
@@ -148,7 +148,7 @@ class Trials:
         """Seconds that are left for further runs."""
         return self.seconds - (time.monotonic() - self._begun)
 
-    def _growing(self, job: Layout, kind: Kind, most: int) -> Iterator[Layout]:
+    def _growing(self, job: JobLayout, kind: Kind, most: int) -> Iterator[JobLayout]:
         """Twice as many rows each time, up to the job's, or to the end of the time."""
         ranks = min(job.ranks, most)
         held = min(job.parts_per_rank, 2 * job.threads) if kind.in_parts or kind is Kind.TREE else 0
@@ -164,18 +164,18 @@ class Trials:
             part *= 2 if before > 0.02 * self.seconds or held else 4
 
 
-def of_job(runs: Sequence[Ran], job: Layout) -> list[Ran]:
+def of_job(runs: Sequence[Ran], job: JobLayout) -> list[Ran]:
     """Runs of the job itself."""
     return [run for run in runs if replace(run.layout, ranks_per_node=job.ranks_per_node) == job]
 
 
-def _most(run: Ran, job: Layout) -> float:
+def _most(run: Ran, job: JobLayout) -> float:
     """Most seconds that the job takes, judged by a run: a rank's parts in turn, each with the cube of its rows."""
     grown = (job.part / run.layout.part) ** 3 * job.parts_per_rank / run.layout.parts_per_rank
     return run.seconds["start"] + run.work * max(1.0, grown)
 
 
-def _others(job: Layout, kind: Kind, runs: Sequence[Ran]) -> Iterator[Layout]:
+def _others(job: JobLayout, kind: Kind, runs: Sequence[Ran]) -> Iterator[JobLayout]:
     """Runs with many parts, on one rank, and on several ranks, as far as the job needs them."""
     first, last = runs[0].layout, runs[-2:][0].layout
     if kind.in_parts and job.parts > 4 * first.parts:

@@ -28,7 +28,7 @@ MOST = 8192  # rows of a problem at most; larger ones gain from rounds, and from
 _SAMPLE = 1000  # rows from which the precision is chosen
 
 
-class Workspace:
+class PairWorkspace:
     """Memory for one problem at a time.
 
     Parameters
@@ -67,7 +67,7 @@ class ClassRows:
         self._diagonals = np.split(diagonal, np.cumsum(sizes)[:-1])
         most = int(np.sort(sizes)[-2:].sum())
         self._needed = most, padded(most + W), features, dtype
-        self._spare: list[Workspace] = []
+        self._spare: list[PairWorkspace] = []
 
     @classmethod
     def of(
@@ -112,7 +112,7 @@ class ClassRows:
         try:
             space = self._spare.pop()
         except IndexError:
-            space = Workspace(*self._needed)
+            space = PairWorkspace(*self._needed)
         try:
             yield PairRows(self, i, j, self._diagonals[i], self._diagonals[j], space)
         finally:
@@ -136,7 +136,7 @@ class PairRows:
         For :func:`fetch`.
     """
 
-    def __init__(self, rows: ClassRows, i: int, j: int, first: Vector, second: Vector, space: Workspace) -> None:
+    def __init__(self, rows: ClassRows, i: int, j: int, first: Vector, second: Vector, space: PairWorkspace) -> None:
         panels, W = rows.panels, rows.panels.data.shape[2]
         self.diagonal = np.concatenate([first, second])
         self.n = n = len(self.diagonal)
