@@ -75,7 +75,8 @@ class BalancedKMeans(Algorithm, name="bkm"):
 
     Notes
     -----
-    Sizes differ by at most 1. K-means, then O(n P d) flops and a few Allreduces of 64 P counts.
+    Sizes differ by at most 1. K-means, then O(n P d) flops, and selections from parts that are too large
+    (:func:`partition.settle.smallest`).
     """
 
     balances_classes = True
@@ -145,7 +146,8 @@ class KBalance(Algorithm, name="kbalance"):
     Notes
     -----
     Sizes differ by at most 1. Rows are assigned in a shuffled order that does not depend on the number of ranks.
-    K-means, then O(n P d) flops and at most P rounds of a few Allreduces of 64 P counts.
+    K-means, then O(n P d) flops and at most P rounds of selections from the parts that are too large
+    (:func:`partition.settle.smallest`).
     """
 
     checks = Algorithm.checks | LLOYD | {"recompute_centers": yes_or_no}
@@ -157,7 +159,7 @@ class KBalance(Algorithm, name="kbalance"):
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
         labels, centers, sizes, self.n_iter_ = k_means(rows, P, self.tol, self.max_iter)
-        settle(rows, centers, capacities(rows.n, P, sizes), labels, np.arange(len(rows)))
+        settle(rows, centers, capacities(rows.n, P, sizes), labels, np.arange(len(rows)), labelled=True)
         return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
 
 

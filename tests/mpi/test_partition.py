@@ -64,6 +64,18 @@ def test_two_levels(name, P, csr, mine, everywhere, monkeypatch):
         np.testing.assert_allclose(part.centers_, serial.centers_, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["fcfs", "bkm", "kbalance"])
+def test_sizes_settled_by_owners_of_parts(name, mine, monkeypatch):
+    """The same parts, whether histograms are added up or each part's rows are sorted by one rank."""
+    X, labels = blobs()[mine(307)], {}
+    for kind, message in (("histograms", np.inf), ("owners", -np.inf)):
+        monkeypatch.setattr("partition.settle._MESSAGE", message)
+        part = BY_NAME[name](23, random_state=1).fit(X, comm=WORLD)
+        labels[kind] = part.labels_
+        assert np.ptp(part.sizes_) <= 1
+    np.testing.assert_array_equal(labels["owners"], labels["histograms"])
+
+
 @pytest.mark.parametrize("name", BALANCED)
 @pytest.mark.parametrize(("n", "P"), [(4, 4), (11, 1), (11, 7), (100, 33)])
 def test_balanced(name, n, P, mine, everywhere):
