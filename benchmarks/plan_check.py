@@ -30,6 +30,7 @@ METHODS = {
     "dkrr cg": ("dkrr", "--solver cg --sigma 4 --lambda 1e-4"),
     "cpsvm": ("cpsvm", "--partitions 16 --C 10 --gamma 1"),
     "dissmo": ("dissmo", "--C 10 --gamma 1"),
+    "subset": ("subset", "--centers 500,1000"),
 }
 COLUMNS = {
     "method": "", "rows": ",", "ranks": "", "planned_seconds": ".3g", "measured_seconds": ".3g", "seconds_ratio": ".2f",

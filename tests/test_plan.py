@@ -17,8 +17,9 @@ from cakernels.plan.machine import Machine
 from cakernels.plan.network import PRESETS
 from cakernels.plan.plan import planned
 from cakernels.plan.rows import generated
-from cakernels.plan.runs import Ran
+from cakernels.plan.runs import Ran, with_points
 from cakrr.options import RidgeOptions
+from cakrr.subset_options import SubsetOptions
 from casvm.options import SVMOptions
 
 MIB = 1 << 20
@@ -44,7 +45,7 @@ def in_parts(count=4, **more):
 def test_every_method_has_a_kind():
     kinds = {name: kind_of(method_named(name), None) for name in METHODS}
     assert {name for name, kind in kinds.items() if kind is Kind.TREE} == {"cascade", "dcsvm", "dcfilter"}
-    assert (kinds["dkrr"], kinds["dissmo"]) == (Kind.SYSTEM, Kind.SHARED)
+    assert (kinds["dkrr"], kinds["dissmo"], kinds["subset"]) == (Kind.SYSTEM, Kind.SHARED, Kind.POINTS)
     assert (kinds["bkrr2"], kinds["cpsvm"], kinds["svr"]) == (Kind.RIDGE_PARTS, Kind.SVM_PARTS, Kind.SVM_PARTS)
 
 
@@ -60,6 +61,48 @@ def test_ridge_parts_grow_as_the_cube_of_a_part():
     assert found["train"] == pytest.approx(train(job), rel=1e-6)
     assert found["read"] == pytest.approx(1e-3 + 1e-6 * 20_000, rel=1e-6)
     assert found["start"] == 1.5
+
+
+POINTS = JobLayout(n=500_000, d=20, parts=1, ranks=4, ranks_per_node=4, threads=1, centers=(2_000, 4_000))
+
+
+def of_points():
+    """Layouts of growing rows and points, on 2 ranks."""
+    base = replace(POINTS, ranks=2, ranks_per_node=2)
+    sizes = [(4_000, 125), (16_000, 125), (16_000, 250), (64_000, 250), (64_000, 500)]
+    return [with_points(replace(base, n=n), M) for n, M in sizes]
+
+
+def test_least_squares_on_points_grow_with_rows_and_points():
+    """Rows are shared by the ranks, the work on triangles is not; numbers of points keep their ratio."""
+
+    def train(one):
+        return 0.01 + one.n / one.ranks * (2e-9 * one.points + 5e-11 * one.points**2) + 3e-10 * one.points**3
+
+    def sent(one):
+        return {"train": (16.0 * one.points**2 * one.ranks + 100 * one.ranks, 30 * one.ranks)}
+
+    layouts = [*of_points(), replace(of_points()[0], ranks=4)]
+    assert [one.centers for one in layouts[:3]] == [(62, 125), (62, 125), (125, 250)]
+    runs = [ran(one, {"train": train(one)}, sent=sent(one)) for one in layouts]
+    assert growth.seconds(runs, Kind.POINTS, POINTS, False)["train"] == pytest.approx(train(POINTS), rel=1e-6)
+    assert growth.sent(runs, Kind.POINTS, POINTS, "bytes")["train"] == pytest.approx(sent(POINTS)["train"][0], rel=1e-6)
+    few = replace(POINTS, n=17_000, ranks=64)  # two leaves of 2 M rows and more
+    assert growth.folded(few) == 8_500
+
+
+def test_memory_and_flops_of_least_squares_on_points():
+    options, method = SubsetOptions(sigma=(1.0, 2.0), lam=(1e-6, 1e-3)), method_named("subset")
+    rows, squares = needs.memory(POINTS, Kind.POINTS, options, 8, 1.0)
+    assert rows == 2 * 125_000 * (160 + 48)
+    assert 8 * 8 * 4_000**2 < squares < 8 * 14 * 4_000**2
+    n = POINTS.n
+    chosen = sum(3 * n * M**2 + 12 * M**3 * 4 for M in (2_000, 4_000))
+    expected = 2 * (2 * n * 4_000 * 4_020 + chosen)
+    assert needs.flops([ran(of_points()[0], {})], POINTS, Kind.POINTS, options, method) == expected
+    one = SubsetOptions(sigma=(1.0,), lam=(1e-6,))
+    alone = replace(POINTS, centers=(4_000,))
+    assert needs.flops([ran(alone, {})], alone, Kind.POINTS, one, method) == 2 * n * 4_000 * 4_020
 
 
 def test_svms_grow_with_the_power_that_is_seen():
@@ -195,6 +238,32 @@ def test_plan_and_check(tmp_path, monkeypatch, capfd):
     assert 0.75 < ratio < 1.25
 
 
+def test_plan_of_least_squares_on_points(tmp_path, monkeypatch, capfd):
+    """Short runs have fewer points than the job, and none more than its rows."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--rows", "20000", "--features", "3", "--sigma", "2", "--lambda", "1e-3,1e-2", "--centers", "300,600"]
+    run("cakernels", ["plan", "subset", *words, "--threads", "1", "--within", "1s", "--report", "p.json"])
+    (plan,) = read(tmp_path / "p.json")["plans"]
+    assert (plan["centers"], plan["partitions"], plan["data"]["n_train"]) == ([300, 600], 1, 20_000)
+    assert plan["seconds"]["train"] > 0
+    assert plan["flops"] == needs.flops(
+        [ran(POINTS, {})], replace(POINTS, n=20_000, d=3, ranks=1, centers=(300, 600)), Kind.POINTS,
+        SubsetOptions(sigma=(2.0,), lam=(1e-3, 1e-2)), method_named("subset"),
+    )  # fmt: skip
+    assert "20,000, 300, 600" in flat(capfd.readouterr().out)
+
+
+@pytest.mark.parametrize("command", ["plan", "export"])
+def test_commands_of_one_process_on_ranks(command, mpiexec, tmp_path):
+    """One line, of rank 0."""
+    done = mpiexec(3, "-m", "cakernels", command, "subset", "--rows", "10", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("cakernels")]
+    assert len(lines) == 1
+    assert lines[0].endswith(": run it without mpiexec")
+
+
 INFO = {
     "ranks": [{"threads": 2, "product_gflop_s": 50.0, "node_cores": 64}], "memory": {"node": 2**38}, "cpu": "fast",
     "messages": {"latency_us": 2.0, "bandwidth_gb_s": 20.0},
@@ -226,6 +295,8 @@ def test_machine_of_a_report(tmp_path):
     (["bkrr2", "--rows", "10", "--features", "2", "--ranks", "2", "--nodes", "1"], "--ranks, --nodes: give one"),
     (["bkrr2", "--rows", "10", "--features", "2", "--C", "1"], "--C"),
     (["bkrr2", "--rows", "10", "--features", "2", "--sigma", "-1"], "--sigma"),
+    (["subset", "--rows", "10", "--features", "2", "--centers", "5,11"], "centers = 11: there are 10 rows"),
+    (["subset", "--rows", "10", "--features", "2", "--partitions", "2"], "--partitions: subset has one model"),
     (["--check", "none.json"], "--check none.json"),
     (["--check", "rows.json"], "--check rows.json: not the report of a training"),
     (["bkrr2", "--machine", "rows.json", "--rows", "10", "--features", "2"], "--machine rows.json: not a report"),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cacore.comm import Communicator, launched, launched_rank, let_first_print, world
+from cacore.comm import Communicator, launched, launched_rank, launched_size, let_first_print, world
 from cacore.errors import InputError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
@@ -78,6 +78,23 @@ def run(
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
         sys.exit(130)
+
+
+def run_alone(
+    work: Callable[[Communicator], None], prog: str, why: str, argv: list[str] | None = None
+) -> None:  # fmt: skip
+    """Do `work` in this process, as :func:`run` does; under mpiexec, refuse in one line of rank 0, status 2.
+
+    The process connects to no others. `why` is the reason why it needs none, such as "it works in one process".
+    """
+    if launched_size() <= 1:
+        run(work, prog, Communicator(), argv)
+        return
+    if launched_rank() == 0:
+        print(f"{prog}: {why}: run it without mpiexec", file=sys.stderr, flush=True)
+    else:
+        let_first_print()
+    sys.exit(2)
 
 
 def _count_start(comm: Communicator) -> None:

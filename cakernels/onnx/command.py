@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from cacore import checks
-from cacore.comm import Communicator, launched_size
-from cacore.errors import InputError
+from cacore.comm import Communicator
 from cacore.files import check_apart, check_writable, printing, replacing
-from cacore.run.launch import Parser, run
+from cacore.run.launch import Parser, run_alone
 
 PROG = "cakernels export"
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command, and end the process."""
-    run(lambda comm: _export(comm, argv), PROG, Communicator(), argv)
+    run_alone(lambda comm: _export(comm, argv), PROG, "it works in one process", argv)
 
 
 def _export(comm: Communicator, argv: list[str] | None) -> None:
-    if launched_size() > 1:
-        raise InputError("it works in one process: run it without mpiexec")
     parser = Parser(
         prog=PROG, description="Write a saved model of any family as an ONNX file, which onnxruntime predicts with.",
         epilog="example: cakernels export train.model.h5 train.onnx --dtype float32",

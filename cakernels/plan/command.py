@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacore import checks
-from cacore.comm import Communicator, launched_size
+from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable, printing
 from cacore.learn.options import add_options, from_arguments, option
 from cacore.progress import spinner
 from cacore.run.job import Job, Training
-from cacore.run.launch import Parser, run, start
-from cakernels.plan.layout import METHODS, JobLayout, kind_of, method_named
+from cacore.run.launch import Parser, run_alone, start
+from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_named
 from cakernels.plan.queues import QUEUES
 
 if TYPE_CHECKING:
@@ -91,12 +91,10 @@ class Planning(Job):
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command, and end the process."""
-    run(lambda comm: _plan(comm, argv), PROG, Communicator(), argv)
+    run_alone(lambda comm: _plan(comm, argv), PROG, "it starts the ranks that it needs", argv)
 
 
 def _plan(comm: Communicator, argv: list[str] | None) -> None:
-    if launched_size() > 1:
-        raise InputError("it starts the ranks that it needs: run it without mpiexec")
     parser = Parser(
         prog=PROG, description="Plan a training: seconds, memory, flops and messages, from short runs of METHOD.",
         epilog="example: cakernels plan bkrr2 --rows 463715 --features 90 --ranks 96,384,1536 --network aries "
@@ -117,7 +115,7 @@ def _plan(comm: Communicator, argv: list[str] | None) -> None:
         check_writable(job.report)
     source = _source(job, method, options, limit)
     machine = _machine(job, limit)
-    layouts = _layouts(job, kind_of(method, options).in_parts or bool(getattr(method, "merge", "")), machine, source)
+    layouts = _layouts(job, method, options, machine, source)
     plans = list(_planned(job, method, options, words, source, machine, layouts))
     _show(job, method, words, plans, made)
 
@@ -186,11 +184,16 @@ def _machine(job: Planning, limit: int) -> Machine:
     return here if job.network is None else here.on(job.network)
 
 
-def _layouts(job: Planning, parts: bool, machine: Machine, source: SampleSource) -> list[JobLayout]:
+def _layouts(job: Planning, method: Any, options: Any, machine: Machine, source: SampleSource) -> list[JobLayout]:
     """The layouts to plan, one per number of ranks."""
+    kind = kind_of(method, options)
+    parts = kind.in_parts or kind is Kind.TREE
     n, d = job.rows or source.X.shape[0], job.features or source.X.shape[1]
     if d != source.X.shape[1]:
         raise InputError(f"--features {d}: {job.data} has {source.X.shape[1]}; leave it out")
+    if kind is Kind.POINTS and job.partitions is not None:
+        raise InputError(f"--partitions: {method.name} has one model of all rows; leave it out")
+    numbers = tuple(options.numbers(n)) if kind is Kind.POINTS else ()
     threads, beside = job.threads or 1, job.ranks_per_node
     if beside is None:
         beside = max(1, machine.cores // threads)
@@ -201,7 +204,7 @@ def _layouts(job: Planning, parts: bool, machine: Machine, source: SampleSource)
         P = (job.partitions or _parts(job, n, R)) if parts else 1
         if max(R, P) > n:
             raise InputError(f"{max(R, P):,} {'ranks' if R > P else 'parts'} of {n:,} rows: ask for fewer")
-        found.append(JobLayout(n, d, P, R, beside, job.threads or max(1, machine.cores // on_node)))
+        found.append(JobLayout(n, d, P, R, beside, job.threads or max(1, machine.cores // on_node), numbers))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import log
+from math import ceil, log
 
 import numpy as np
 import scipy.optimize
@@ -59,6 +59,31 @@ def answers(layout: JobLayout) -> float:
     return layout.rows_per_rank * layout.part
 
 
+def folded(layout: JobLayout) -> float:
+    """Rows of the rank that folds most leaves, in least squares on M points."""
+    return layout.n / layout.leaves * ceil(layout.leaves / layout.ranks)
+
+
+def kernel_values(layout: JobLayout) -> float:
+    """Kernel values of these rows with M points."""
+    return folded(layout) * layout.points
+
+
+def fold(layout: JobLayout) -> float:
+    """Flops of folding these rows into a triangle of M columns, but for a factor."""
+    return folded(layout) * layout.points**2
+
+
+def triangles(layout: JobLayout) -> float:
+    """Flops of the work on triangles of M columns, which all ranks do alike, but for a factor."""
+    return float(layout.points) ** 3
+
+
+def drawn(layout: JobLayout) -> float:
+    """Flops of choosing M points by pivots or means, but for a factor: among ten rows per point, at most all rows."""
+    return min(layout.n, 10.0 * layout.points) / layout.ranks * layout.points**2
+
+
 def seconds(runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: bool) -> dict[str, float]:
     """Seconds of each phase of the job, on a machine like that of the runs and without a network between nodes.
 
@@ -86,6 +111,9 @@ def _phase(phase: str, runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: 
     layouts = [run.layout for run in runs]
     if phase == "read":
         return fitted([one, rows], layouts, taken, job)
+    if kind is Kind.POINTS:
+        terms = {"partition": [one, rows, drawn], "predict": [one, rows, kernel_values]}
+        return fitted(terms.get(phase, [one, folded, kernel_values, fold, triangles]), layouts, taken, job)
     if phase == "partition":
         return fitted([one, rows, rows_and_centers], layouts, taken, job)
     if phase == "predict":
@@ -133,7 +161,8 @@ def sent(runs: Sequence[Ran], kind: Kind, job: JobLayout, what: str) -> dict[str
     """Bytes or messages of each phase, over all ranks; empty if no run had several ranks.
 
     Bytes are a sum of terms in R (numbers that all ranks add up), n (1 - 1/R) (rows that change their rank), and P R or
-    n R (centres or columns that all ranks receive); messages of R and R (R - 1).
+    n R (centres or columns that all ranks receive); messages of R and R (R - 1). Least squares on M points sends
+    triangles, M^2 R, and the points, M R, instead of P R.
     """
     if job.ranks == 1:
         return {}
@@ -148,6 +177,8 @@ def sent(runs: Sequence[Ran], kind: Kind, job: JobLayout, what: str) -> dict[str
         terms = [terms[0], lambda one: one.n * (1 - 1 / one.ranks), lambda one: float(one.parts * one.ranks)]
         if not kind.in_parts:
             terms[2] = lambda one: float(one.n * one.ranks)
+        if kind is Kind.POINTS:
+            terms[2:] = [lambda one: float(one.points**2 * one.ranks), lambda one: float(one.points * one.ranks)]
     phases = several[0].sent(what)
     return {phase: fitted(terms, layouts, [run.sent(what).get(phase, 0.0) for run in several], job) for phase in phases}
 

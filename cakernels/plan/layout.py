@@ -9,9 +9,10 @@ from math import ceil
 from typing import Any
 
 from cacore.errors import InputError
+from cacore.linalg.tsqr import leaves_of
 
 _HOMES = {
-    "cakrr": ("bkrr2", "bkrr", "bkrr3", "kkrr2", "kkrr", "kkrr3", "dckrr", "twolevel", "dkrr"),
+    "cakrr": ("bkrr2", "bkrr", "bkrr3", "kkrr2", "kkrr", "kkrr3", "dckrr", "twolevel", "dkrr", "subset"),
     "casvm": (
         "casvm", "cpsvm", "bkmsvm", "fcfssvm", "dissmo", "cascade", "dcsvm", "dcfilter", "svr", "oneclass",
     ),
@@ -27,6 +28,7 @@ class Kind(Enum):
     SYSTEM = "one ridge system of all rows"
     TREE = "a tree of merged SVMs"
     SHARED = "one SVM of all rows"
+    POINTS = "least squares on M points"
 
     @property
     def in_parts(self) -> bool:
@@ -50,6 +52,8 @@ def method_named(name: str) -> Any:
 
 def kind_of(method: Any, options: Any) -> Kind:
     """Kind of a training by this method with these options."""
+    if method.name == "subset":
+        return Kind.POINTS
     if method.package == "cakrr":
         return Kind.RIDGE_PARTS if method.partitioner else Kind.SYSTEM
     if getattr(options, "exact", False) or getattr(method, "whole", False):
@@ -72,6 +76,8 @@ class JobLayout:
     ranks_per_node : int
     threads : int
         Threads per rank.
+    centers : tuple of int
+        Numbers of points that least squares on M points compares, ascending; empty for other methods.
     """
 
     n: int
@@ -80,6 +86,17 @@ class JobLayout:
     ranks: int
     ranks_per_node: int
     threads: int
+    centers: tuple[int, ...] = ()
+
+    @property
+    def points(self) -> int:
+        """M, the largest number of points; 0 for other methods."""
+        return max(self.centers, default=0)
+
+    @property
+    def leaves(self) -> int:
+        """Number of leaves into which least squares on M points cuts the rows; at most as many ranks work."""
+        return leaves_of(self.n, self.points + 2)
 
     @property
     def nodes(self) -> int:

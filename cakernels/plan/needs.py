@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cakernels.plan.layout import JobLayout, Kind
+from cakernels.plan.layout import JobLayout, Kind, method_named
 from cakernels.plan.runs import Ran, of_job
+from cakrr.solver import nystrom
 from cakrr.solver.local import BAND_FROM, SMALL
 
 _TELLS = float(1 << 26)  # bytes of kernel values from which a run's peak says how many of them are kept
@@ -38,6 +39,8 @@ def memory(
         square = m * m * itemsize
         matrices = layout.threads if square * layout.threads <= SMALL else 1
         return rows * (2 if layout.ranks > 1 else 1), square * matrices
+    if kind is Kind.POINTS:
+        return 2 * rows, float(nystrom.memory_bytes(layout.points, layout.leaves, layout.ranks))
     if kind is Kind.SYSTEM:
         iterates = options.solver == "cg"
         return 2 * rows, layout.n**2 * (4 / 2 if iterates else itemsize) / layout.ranks
@@ -79,8 +82,12 @@ def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method:
     Ridge systems: m^2 d per width, and m^3/3 per lambda or 4/3 m^3 for many, for the grid and the final solution.
     Iterations: 2 d + 10 per kernel value, as many values as the largest run had for the square of its rows. SVMs: the
     same per kernel value that the solver computed in the largest run, in proportion to the square of a problem's rows.
+    Least squares on M points: 2 n M (M + d) per width, and for each number of points that is compared, 12 M^3 on every
+    rank, and 3 n M^2 for left-out errors.
     """
     d, last = job.d, max(runs, key=lambda run: run.layout.n)
+    if kind is Kind.POINTS:
+        return _flops_of_points(job, options)
     if kind is Kind.RIDGE_PARTS or (kind is Kind.SYSTEM and options.solver != "cg"):
         widths, lams = len(options.widths(method, d)), len(options.lam)
         folds = options.folds(job.n) if kind is Kind.RIDGE_PARTS else 1
@@ -96,3 +103,11 @@ def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method:
     problem = job.part if kind.in_parts else job.n
     measured = last.layout.part if kind.in_parts else last.layout.n
     return values * (problem / measured) ** 2 * job.parts / last.layout.parts * (2 * d + 10)
+
+
+def _flops_of_points(job: JobLayout, options: Any) -> float:
+    """Flops of least squares on M points."""
+    n, widths = job.n, len(options.widths(method_named("subset"), job.d))
+    chosen = sum(12 * one**3 * job.ranks + (3 * n * one**2 if options.select == "loo" else 0) for one in job.centers)
+    several = widths * len(job.centers) * len(options.lam) > 1
+    return float(widths * (2 * n * job.points * (job.points + job.d) + (chosen if several else 0)))

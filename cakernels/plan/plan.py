@@ -70,6 +70,7 @@ class Plan:
         return {
             "ranks": one.ranks, "nodes": one.nodes, "ranks_per_node": one.ranks_per_node,
             "threads_per_rank": one.threads, "partitions": one.parts,
+            **({"centers": list(one.centers)} if one.centers else {}),
             "data": {"n_train": one.n, "n_features": one.d}, "seconds": {**self.seconds, "total": self.total},
             "memory": {"peak_rss_mib": self.peak / (1 << 20), "node_gib": self.per_node / GIB, "fits": self.fits},
             "nodes_needed": self.nodes_needed, "flops": self.flops,

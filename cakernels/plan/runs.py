@@ -21,6 +21,7 @@ from cakernels.plan.rows import SampleSource
 _FEWEST = 250  # rows per part of the first run, and per rank of a run without parts
 _WIDE = 256  # most parts of the run that tells what dividing the rows into many parts costs
 _WIDE_PART = 16  # rows per part of that run
+_FEWEST_POINTS, _ROWS_PER_POINT = 125, 16  # of the first run of least squares on M points, per rank
 _PATIENCE = 120.0  # seconds that a run may take, besides four times the time for all of them
 # Runs that tell how bytes and messages grow with the ranks and rows: numbers of ranks, and factors of the rows.
 _COUNTED = ((4, 1), (2, 1), (2, 2))
@@ -120,6 +121,8 @@ class Trials:
             *launcher, sys.executable, "-m", self.prog, str(data), *parts, "--threads", str(layout.threads),
             "--dtype", self.dtype, "--report", str(report), "--quiet", *self.words,
         ]  # fmt: skip
+        if layout.centers:  # the last one counts
+            command += ["--centers", ",".join(map(str, layout.centers))]
         patience = _PATIENCE + 4 * self.seconds
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
@@ -150,6 +153,9 @@ class Trials:
 
     def _growing(self, job: JobLayout, kind: Kind, most: int) -> Iterator[JobLayout]:
         """Twice as many rows each time, up to the job's, or to the end of the time."""
+        if kind is Kind.POINTS:
+            yield from self._of_more_points(job, min(job.ranks, most))
+            return
         ranks = min(job.ranks, most)
         held = min(job.parts_per_rank, 2 * job.threads) if kind.in_parts or kind is Kind.TREE else 0
         part = _FEWEST
@@ -163,6 +169,29 @@ class Trials:
                 return
             part *= 2 if before > 0.02 * self.seconds or held else 4
 
+    def _of_more_points(self, job: JobLayout, ranks: int) -> Iterator[JobLayout]:
+        """Four times the rows and twice the points in turn, up to the job's, or to the end of the time."""
+        points, n = min(job.points, _FEWEST_POINTS), _ROWS_PER_POINT * _FEWEST_POINTS * ranks
+        while True:
+            n = min(job.n, n)
+            made = with_points(replace(job, n=n, ranks=ranks, ranks_per_node=ranks), points)
+            yield made
+            before = self.runs[-1].work
+            if (n, points) == (job.n, job.points) or (
+                len(self.runs) > 3 and self.runs[-1].seconds["start"] + 8 * before > self._left()
+            ):
+                return
+            if (len(self.runs) % 2 and points < job.points) or n == job.n:
+                points = min(job.points, 2 * points)
+            else:
+                n *= 4
+
+
+def with_points(layout: JobLayout, points: int) -> JobLayout:
+    """The layout with at most so many points; numbers of points that are compared keep their ratios."""
+    share = points / layout.points
+    return replace(layout, centers=tuple(sorted({max(1, round(share * one)) for one in layout.centers})))
+
 
 def of_job(runs: Sequence[Ran], job: JobLayout) -> list[Ran]:
     """Runs of the job itself."""
@@ -172,6 +201,8 @@ def of_job(runs: Sequence[Ran], job: JobLayout) -> list[Ran]:
 def _most(run: Ran, job: JobLayout) -> float:
     """Most seconds that the job takes, judged by a run: a rank's parts in turn, each with the cube of its rows."""
     grown = (job.part / run.layout.part) ** 3 * job.parts_per_rank / run.layout.parts_per_rank
+    if job.centers:
+        grown = job.n / run.layout.n * (job.points / run.layout.points) ** 3
     return run.seconds["start"] + run.work * max(1.0, grown)
 
 
@@ -181,6 +212,12 @@ def _others(job: JobLayout, kind: Kind, runs: Sequence[Ran]) -> Iterator[JobLayo
     if kind.in_parts and job.parts > 4 * first.parts:
         parts = min(job.parts, max(_WIDE, first.ranks))
         yield replace(first, n=min(job.n, parts * _WIDE_PART), parts=parts)
+    if kind is Kind.POINTS:
+        if job.ranks > 1 and shutil.which("mpiexec"):
+            for ranks, times in _COUNTED if first.ranks == 1 else _COUNTED[:1] if first.ranks != 4 else _COUNTED[1:2]:
+                layout = replace(first, n=min(job.n, times * first.n), ranks=ranks, ranks_per_node=ranks, threads=1)
+                yield with_points(layout, min(job.points, times * first.points))
+        return
     if first.ranks > 1 and not kind.in_parts and job.ranks > first.ranks:
         yield replace(last, ranks=1, ranks_per_node=1)
     if job.ranks > 1 and shutil.which("mpiexec"):

@@ -37,7 +37,9 @@ def _column(plan: Plan) -> Iterator[tuple[str, str]]:
     """Labels and texts of one layout."""
     one = plan.layout
     yield "nodes x ranks x threads", f"{one.nodes:,} x {min(one.ranks, one.ranks_per_node)} x {one.threads}"
-    if one.parts > 1:
+    if one.centers:
+        yield "rows, points", f"{one.n:,}, {', '.join(f'{M:,}' for M in one.centers)}"
+    elif one.parts > 1:
         yield "parts x rows", f"{one.parts:,} x {one.part:,.0f}"
     else:
         yield "parts x rows", f"1 x {one.n:,}"
@@ -65,7 +67,8 @@ def notes(plan: Plan) -> Iterator[str]:
         beside = -(-one.ranks // plan.nodes_needed)
         yield f"{line}; {counted(plan.nodes_needed, 'node')} with {counted(beside, 'rank')} each do"
     else:
-        yield f"{line}, not even with one rank per node: more --partitions, more ranks or --dtype float32"
+        less = "fewer --centers" if one.centers else "more --partitions"
+        yield f"{line}, not even with one rank per node: {less}, more ranks or --dtype float32"
 
 
 def compare(plan: Plan, made: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ from cakrr.model import KRRModel, Offset
 from cakrr.options import Width
 from cakrr.part import PartModel
 from cakrr.solver.coarse import CoarseModel, factor_of
-from cakrr.solver.nystrom import PointSystem, RidgePath, unit_of
+from cakrr.solver.nystrom import PointSystem, RidgePath, memory_bytes, unit_of
 from cakrr.subset_options import SubsetOptions
 
 ERROR = {"loo": "loo_mse", "gcv": "gcv_mse"}  # keys of the grid
@@ -155,7 +155,7 @@ def fit(
     n, d = comm.offset(len(samples))[1], samples.X.shape[1]
     with comm.agreed():
         numbers = options.numbers(n)
-        _check_memory(numbers[-1], nbytes(samples.X), options, comm)
+        _check_memory(numbers[-1], tsqr.leaves_of(n, numbers[-1] + 2), nbytes(samples.X), options, comm)
     widths = options.widths(method, d)
     with comm.phase("partition"):
         if options.points is None:
@@ -203,7 +203,7 @@ def fit_observed(
         if options.sigma is None and not options.without_width:
             raise InputError("rows: give sigma; rows of your own are not scaled, so there is no natural width")
         points = given(options.points)
-        _check_memory(points.shape[0], 0, options, comm)
+        _check_memory(points.shape[0], shares, 0, options, comm)
     widths = options.widths(method, points.shape[1])
     if options.checkpoint is not None:
         options.checkpoint.open(_facts(method, options, points, shares, comm), comm)
@@ -304,10 +304,9 @@ def _condition(system: PointSystem) -> float:
     return min(found, float(np.finfo(np.float64).max))
 
 
-def _check_memory(M: int, rows: int, options: SubsetOptions, comm: Communicator) -> None:
+def _check_memory(M: int, leaves: int, rows: int, options: SubsetOptions, comm: Communicator) -> None:
     """Refuse points whose squares do not fit beside the rows and their copy on the owners of leaves."""
-    columns = M + 2
-    need = 2 * rows + tsqr.memory_bytes(columns, tsqr.MOST_LEAVES, comm.size) + 8 * (6 * M * M + 2 * 2048 * M)
+    need = 2 * rows + memory_bytes(M, leaves, comm.size)
     memory.require(need, options.memory_limit, f"least squares on {M:,} points", "use fewer --centers, or more memory")
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel, Points
-from cacore.linalg import lapack
+from cacore.linalg import lapack, tsqr
 from cacore.linalg.tsqr import Triangle, stacked
 from cacore.machine import threads
 
@@ -211,6 +211,11 @@ class PointVariance:
             found[lo:hi] = self.noise + np.einsum("ij,ij->i", B, B) + outside / self.ridge
         variance: Array = np.multiply.outer(found, self.unit)
         return variance
+
+
+def memory_bytes(M: int, leaves: int, ranks: int) -> int:
+    """Bytes that a rank needs on M points, besides its rows: triangles, six squares, and two blocks of rows."""
+    return tsqr.memory_bytes(M + 2, leaves, ranks) + 8 * (6 * M * M + 2 * _ROWS * M)
 
 
 def unit_of(system: PointSystem, coefficients: Array, C: Array) -> Array:
