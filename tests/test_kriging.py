@@ -15,6 +15,9 @@ from cacore.near.cubes import Cubes
 from cacore.near.inverse import InverseFactor
 from cacore.near.matrix import NearMatrix
 from cakrr import Kriging
+from cakrr.command import main
+from cakrr.kriging import METHOD
+from cakrr.kriging.grid import Grid
 
 RANGE, SILL, NUGGET, TAPER = 0.2, 2.0, 0.1, 0.35
 KNOWN = {"range": RANGE, "sill": SILL, "nugget": NUGGET, "random_state": 0}
@@ -131,12 +134,45 @@ def test_errors_means_and_space():
         ({"drift": [5]}, np.ones((20, 2)), "no column 5"),
         ({"kernel": "l1"}, np.ones((20, 2)), "kernel"),
         ({}, np.full((20, 2), np.nan), "NaN"),
+        ({**KNOWN, "nugget": 0.0, "kernel": "gaussian", "solver": "cg"}, np.eye(20, 2), "only with a --nugget above 0"),
     ],
 )
 def test_bad_input_is_one_line(options, X, match):
     with pytest.raises(InputError, match=match) as caught:
         Kriging(**options).fit(X, np.arange(len(X), dtype=float))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("grid", "more", "match"),
+    [
+        ("0:1", [], "lo:hi:STEP"),
+        ("0:1:0.1", [], "1 axes, and the rows have 2"),
+        ("1:0:0.1,0:1:0.1", [], "lo <= hi"),
+        ("0:1:1e-9,0:1:1e-9", [], "1,000,000,000 x 1,000,000,000 places"),
+        ("0:1e9:0.1,0:1:1", [], "use larger steps"),
+        ("-1:1:1,-100:90:10", ["--geographic"], "a latitude is -100"),
+    ],
+)
+def test_grids_that_are_refused_before_training(grid, more, match, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savetxt("rows.csv", field(20)[0] @ [[1, 0, 1], [0, 1, 1]], delimiter=",", header="x,y,z", comments="")
+    with pytest.raises(SystemExit) as end:
+        main(METHOD, ["rows.csv", "--grid", grid, "--map", "map.h5", "--quiet", *more])
+    assert end.value.code == 2
+    assert match in capsys.readouterr().err
+    assert not (tmp_path / "map.h5").exists()
+
+
+@pytest.mark.parametrize(("shape", "ranks"), [((5,), 1), ((700, 300), 1), ((3, 200_000), 2), ((40, 50, 60), 1)])
+def test_boxes_cover_a_grid_once(shape, ranks):
+    grid, seen = Grid(tuple(np.arange(float(count)) for count in shape)), np.zeros(shape, int)
+    boxes = grid.boxes(ranks)
+    for box in boxes:
+        assert seen[box].size <= 65_536 * ranks
+        seen[box] += 1
+    assert (seen == 1).all()
+    assert len(boxes) <= 2 * seen.size // (65_536 * ranks) + 2
 
 
 def test_command(tmp_path, monkeypatch):
@@ -159,7 +195,7 @@ def test_command(tmp_path, monkeypatch):
         "--drift",
         "linear",
     ]
-    more = ["--grid", "0:1:0.25,0:1:0.5", "--map", "map.h5", "--plot", "v.png", "--model", "m.h5", "--report", "r.json"]
+    more = ["--grid", "-0.5:0.5:0.25,0:1:0.5", "--map", "map.h5", "--plot", "v.png", "--model", "m.h5", "--report", "r.json"]
     run("cakrr.kriging", ["rows.csv", *words, *more])
     made = read(tmp_path / "r.json")
     assert made["solver"]["solver"] == "cg"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cacore.comm import Communicator, launched, launched_rank, launched_size, let_first_print, world
@@ -36,6 +37,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=_Help, allow_abbrev=False, **kwargs)
         self._rank = rank
 
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Parse words, of which one that begins with a negative number belongs to the option before it."""
+        return super().parse_known_args(_joined(sys.argv[1:] if args is None else args), namespace)
+
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and exiting."""
         raise InputError(f"{message} (see {self.prog} --help)")
@@ -46,6 +51,17 @@ class Parser(argparse.ArgumentParser):
         elif self._rank == 0:
             with printing():
                 print(message, end="", file=file)
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words, with a value such as -180:180:1, which argparse takes for an option, joined to the option before."""
+    found: list[str] = []
+    for word in words:
+        if found and re.fullmatch(r"--[a-zA-Z][\w-]*", found[-1]) and re.match(r"-[\d.]", word):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def run(

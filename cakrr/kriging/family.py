@@ -77,7 +77,8 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         with comm.agreed():
             if options.grid is not None and options.map is not None:
                 coordinates = train.X.shape[1] - (options.errors is not None)
-                Grid.of(options.grid).check(coordinates, options.map.suffix.lower() in _PICTURES)
+                picture = options.map.suffix.lower() in _PICTURES
+                Grid.of(options.grid).check(coordinates, picture, options.geographic)
         return train, test
 
     def load(self, path: Path, comm: Communicator) -> KrigingModel:
@@ -162,7 +163,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         """Notes on the estimate, and on the standard deviations of a map."""
         notes = list(fitted.notes)
         if options.grid is not None:
-            count = int(np.prod(Grid.of(options.grid).shape, dtype=np.int64))
+            count = Grid.of(options.grid).count
             kind = fitted.model.variance_of(count)
             how = (
                 "exact" if kind == "exact" else f"local: of the {2 * options.neighbors} nearest points, a little larger"

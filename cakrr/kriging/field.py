@@ -56,6 +56,40 @@ class Points:
 
 
 @dataclass
+class Routed:
+    """Rows of all ranks on the ranks whose regions they lie in, and the way back.
+
+    Attributes
+    ----------
+    rows : ndarray, shape (m, c)
+        The rows that have arrived here.
+    """
+
+    rows: NDArray[np.float64]
+    comm: Communicator
+    _received: NDArray[np.int64]
+    _send: NDArray[np.int64]
+
+    @classmethod
+    def to_owners(
+        cls, rows: NDArray[np.float64], X: NDArray[np.float64], regions: Regions, comm: Communicator
+    ) -> Routed:
+        """Send each of `rows`, shape (n_local, c), to the rank that owns its point in `X`; collective."""
+        toward = regions.owners(X)
+        send = np.argsort(toward, kind="stable")
+        counts = np.bincount(toward, minlength=comm.size).astype(np.int64)
+        arrived, received = comm.alltoall(rows[send], counts)
+        return cls(arrived, comm, received, send)
+
+    def home(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Answers to the rows, shape (m, k), back on the ranks that sent them, shape (n_local, k); collective."""
+        found, _ = self.comm.alltoall(answers, self._received)
+        out = np.empty_like(found)
+        out[self._send] = found
+        return out
+
+
+@dataclass
 class Field:
     """This rank's points, those that it borrows, and the regions of all ranks.
 
@@ -86,12 +120,18 @@ class Field:
         -----
         Each point travels once, and once more to every rank whose region is closer than `radius`: d + 2 + c numbers.
         """
-        d = given.X.shape[1]
         regions = Regions.divide(given.X, radius, comm)
-        toward = regions.owners(given.X)
-        send = np.argsort(toward, kind="stable")
-        counts = np.bincount(toward, minlength=comm.size).astype(np.int64)
-        packed, _ = comm.alltoall(given.packed()[send], counts)
+        moved = Routed.to_owners(given.packed(), given.X, regions, comm)
+        return cls.arranged(moved.rows, given.X.shape[1], regions, radius, comm)
+
+    @classmethod
+    def arranged(
+        cls, packed: NDArray[np.float64], d: int, regions: Regions, radius: float, comm: Communicator
+    ) -> Field:
+        """Points on the ranks of their regions, with copies of those nearby; collective.
+
+        `packed` is of :meth:`Points.packed`, for d coordinates.
+        """
         X = packed[:, :d]
         first = Halo(X, regions, radius, comm).border
         order = np.argsort(packed[:, d + 1], kind="stable")  # independent of the ranks that read the points

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,79 +17,110 @@ from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.native import created
 from cakrr.kriging.model import KrigingModel
+from cakrr.kriging.space import Space
 
-SLAB = 1 << 16  # points per rank and slab
-MOST_PICTURE = 1 << 25  # points of a grid that a picture holds
+BOX = 1 << 16  # places per rank that are predicted together
+MOST, MOST_AXIS = 10**11, 1 << 27  # places of a grid, and of one of its axes
+MOST_PICTURE = 1 << 25  # places of a grid that a picture holds
 
-
-def _axis(low: float, high: float, step: float) -> NDArray[np.float64]:
-    return np.asarray(low + step * np.arange(int((high - low) / step + 1e-9) + 1), np.float64)
+Places = NDArray[np.float64]
+Box = tuple[slice, ...]  # a part of the grid: a range of each axis
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of places: coordinates along each axis.
+    """A grid of places.
 
     Attributes
     ----------
     axes : tuple of ndarray
+        Coordinates along each axis.
     """
 
     axes: tuple[NDArray[np.float64], ...]
 
     @classmethod
     def of(cls, ends: tuple[tuple[float, float, float], ...]) -> Grid:
-        """The grid of lo, hi and step along each axis; `hi` belongs to it if a multiple of the step leads there."""
-        return cls(tuple(_axis(*one) for one in ends))
+        """The grid of lo, hi and step along each axis; `hi` belongs to it if a multiple of the step leads there.
+
+        Raises
+        ------
+        InputError
+            The grid has more than 10^11 places, or an axis more than 2^27.
+        """
+        counts = [math.floor((high - low) / step + 1e-9) + 1 for low, high, step in ends]
+        if math.prod(counts) > MOST or max(counts) > MOST_AXIS:
+            raise InputError(f"--grid: {' x '.join(f'{count:,}' for count in counts)} places; use larger steps")
+        return cls(tuple(low + step * np.arange(count) for (low, _, step), count in zip(ends, counts, strict=True)))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Number of points along each axis."""
+        """Number of places along each axis."""
         return tuple(len(axis) for axis in self.axes)
 
-    def slabs(self, ranks: int) -> list[tuple[int, int]]:
-        """Ranges of the first axis that are predicted together."""
-        rest = int(np.prod(self.shape[1:], dtype=np.int64))
-        step = max(1, SLAB * ranks // max(1, rest))
-        return [(lo, min(lo + step, self.shape[0])) for lo in range(0, self.shape[0], step)]
+    @property
+    def count(self) -> int:
+        """Number of places."""
+        return math.prod(self.shape)
 
-    def places(self, lo: int, hi: int, comm: Communicator) -> NDArray[np.float64]:
-        """This rank's share of the places from `lo` to `hi` along the first axis, in the order of the array."""
-        shape = (hi - lo, *self.shape[1:])
-        first, last = block_bounds(int(np.prod(shape, dtype=np.int64)), comm.size, comm.rank)
-        index = np.unravel_index(np.arange(first, last), shape)
-        axes = (self.axes[0][lo:hi], *self.axes[1:])
+    def boxes(self, ranks: int) -> list[Box]:
+        """The parts of the grid that are predicted together, of at most 65,536 places per rank."""
+        room, ranges = BOX * ranks, []
+        for length in reversed(self.shape):
+            step = min(length, max(1, room))
+            room //= step
+            ranges.append([slice(lo, min(lo + step, length)) for lo in range(0, length, step)])
+        return list(itertools.product(*reversed(ranges)))
+
+    def places(self, box: Box, comm: Communicator) -> Places:
+        """This rank's share of the places of a box, in the order of the array, shape (n_local, d)."""
+        axes = [axis[some] for axis, some in zip(self.axes, box, strict=True)]
+        shape = tuple(len(axis) for axis in axes)
+        index = np.unravel_index(np.arange(*block_bounds(math.prod(shape), comm.size, comm.rank)), shape)
         return np.stack([axis[where] for axis, where in zip(axes, index, strict=True)], axis=1)
 
     def predicted(
         self, model: KrigingModel, comm: Communicator
-    ) -> Iterator[tuple[int, int, NDArray[np.float64] | None, NDArray[np.float64] | None]]:
-        """Yield ends of each slab, and on rank 0 its means and standard deviations; collective."""
-        variance = model.variance_of(int(np.prod(self.shape, dtype=np.int64)))
-        for lo, hi in self.slabs(comm.size):
-            places = self.places(lo, hi, comm)
+    ) -> Iterator[tuple[Box, NDArray[np.float64] | None, NDArray[np.float64] | None]]:
+        """Yield each box, and on rank 0 its means and standard deviations; collective."""
+        variance = model.variance_of(self.count)
+
+        def answer(rows: Places) -> NDArray[np.float64]:
+            return np.column_stack(model.predict_std(rows, comm, variance))
+
+        for box, found in self.computed(answer, model, comm):
+            yield (box, None, None) if found is None else (box, found[..., 0], found[..., 1])
+
+    def computed(
+        self, answer: Callable[[Places], NDArray[np.float64]], model: KrigingModel, comm: Communicator
+    ) -> Iterator[tuple[Box, NDArray[np.float64] | None]]:
+        """Yield each box, and on rank 0 the answers there, shape (box, columns); collective.
+
+        `answer` is a collective function of this rank's rows, shape (n_local, d), with the result (n_local, columns).
+        """
+        for box in self.boxes(comm.size):
+            places = self.places(box, comm)
             rows = np.zeros((len(places), model.n_features))
             rows[:, model.drift.coordinates] = places
-            found = np.column_stack(model.predict_std(rows, comm, variance))
+            found = answer(rows)
             with comm.phase("predict"):
                 every = comm.gather(found)
-            shape = (hi - lo, *self.shape[1:])
-            if every is None:
-                yield lo, hi, None, None
-            else:
-                yield lo, hi, every[:, 0].reshape(shape), every[:, 1].reshape(shape)
+            shape = [some.stop - some.start for some in box]
+            yield box, None if every is None else every.reshape(*shape, -1)
 
-    def check(self, model_coordinates: int, picture: bool) -> None:
-        """Raise an InputError unless the grid has as many axes as the rows have coordinates."""
-        if len(self.axes) != model_coordinates:
-            raise InputError(f"--grid: {len(self.axes)} axes, and the rows have {model_coordinates} coordinates")
-        if picture and (len(self.axes) != 2 or np.prod(self.shape, dtype=np.int64) > MOST_PICTURE):
+    def check(self, coordinates: int, picture: bool, geographic: bool = False) -> None:
+        """Raise an InputError unless the grid has as many axes as the rows have coordinates, and is on the Earth."""
+        if len(self.axes) != coordinates:
+            raise InputError(f"--grid: {len(self.axes)} axes, and the rows have {coordinates} coordinates")
+        if geographic:
+            Space(geographic).check_latitudes(self.axes[1][[0, -1]], "--grid")
+        if picture and (len(self.axes) != 2 or self.count > MOST_PICTURE):
             raise InputError(
                 f"--map: a picture holds two axes and at most {MOST_PICTURE:,} points; name an HDF5 file (.h5)"
             )
 
     def write(self, path: Path, model: KrigingModel, comm: Communicator) -> None:
-        """Write `mean`, `std` and `axis0`, `axis1`, ... to an HDF5 file; collective, rank 0 writes slab after slab."""
+        """Write `mean`, `std` and `axis0`, `axis1`, ... to an HDF5 file; collective, rank 0 writes box after box."""
         if comm.rank:
             for _ in self.predicted(model, comm):
                 pass
@@ -96,13 +129,17 @@ class Grid:
             for number, axis in enumerate(self.axes):
                 file[f"axis{number}"] = axis
             means, deviations = (file.create_dataset(name, self.shape, np.float64) for name in ("mean", "std"))
-            file.attrs["variance"] = model.variance_of(int(np.prod(self.shape, dtype=np.int64)))
-            for lo, hi, mean, std in self.predicted(model, comm):
-                means[lo:hi], deviations[lo:hi] = mean, std
+            file.attrs["variance"] = model.variance_of(self.count)
+            for box, mean, std in self.predicted(model, comm):
+                means[box], deviations[box] = mean, std
 
     def arrays(self, model: KrigingModel, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Means and standard deviations of the whole grid on rank 0, None elsewhere; collective."""
-        found = [(mean, std) for _, _, mean, std in self.predicted(model, comm) if mean is not None and std is not None]
         if comm.rank:
+            for _ in self.predicted(model, comm):
+                pass
             return None
-        return np.concatenate([mean for mean, _ in found]), np.concatenate([std for _, std in found])
+        means, deviations = np.empty(self.shape), np.empty(self.shape)
+        for box, mean, std in self.predicted(model, comm):
+            means[box], deviations[box] = mean, std
+        return means, deviations

@@ -27,7 +27,7 @@ from cacore.near.correlation import Correlation
 from cacore.near.inverse import LAST, nearest_earlier, regressions
 from cacore.near.matrix import NearMatrix
 from cakrr.kriging.drift import Drift
-from cakrr.kriging.field import Field, Points
+from cakrr.kriging.field import Field, Points, Routed
 from cakrr.kriging.space import Space
 from cakrr.kriging.system import DenseSystem, NearSystem, System
 
@@ -174,19 +174,14 @@ class KrigingModel:
                 total = int(ranks.allreduce(np.array([len(X)], np.int64))[0])
             with ranks.agreed():
                 kind = self.variance_of(total, variance) if variance else ""
-            toward = near.regions.owners(Z)
-            send = np.argsort(toward, kind="stable")
-            counts = np.bincount(toward, minlength=ranks.size).astype(np.int64)
-            rows, received = ranks.alltoall(np.column_stack([Z, self.drift.functions(X)])[send], counts)
-            Q, F = np.ascontiguousarray(rows[:, : Z.shape[1]]), rows[:, Z.shape[1] :]
+            moved = Routed.to_owners(np.column_stack([Z, self.drift.functions(X)]), Z, near.regions, ranks)
+            Q, F = np.ascontiguousarray(moved.rows[:, : Z.shape[1]]), moved.rows[:, Z.shape[1] :]
             sums = self._sums(Q, near, 1 + len(self.beta) * bool(kind))
             answers = np.column_stack([F @ self.beta + sums[:, 0], np.zeros(len(Q))])
             if kind:
                 explained = self._explained(Q, near, kind)
                 answers[:, 1] = self._deviation(F, sums[:, 1:], explained)
-            home, _ = ranks.alltoall(answers, received)
-            out = np.empty_like(home)
-            out[send] = home
+            out = moved.home(answers)
         return np.ascontiguousarray(out[:, 0]), np.ascontiguousarray(out[:, 1])
 
     def _sums(self, Q: NDArray[np.float64], near: Field, columns: int) -> NDArray[np.float64]:

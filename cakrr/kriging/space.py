@@ -46,6 +46,16 @@ class Space:
         if self.angle and d < 2:
             raise InputError("angle: there is only one coordinate; leave it out")
 
+    @staticmethod
+    def check_latitudes(latitudes: NDArray[np.float64], option: str = "geographic") -> None:
+        """Raise an InputError for a latitude beyond 90 degrees; it names the row, or the `option`'s value."""
+        wrong = np.flatnonzero(~(np.abs(latitudes) <= 90.0))
+        if wrong.size:
+            row = f"the latitude of row {int(wrong[0])} is" if option == "geographic" else "a latitude is"
+            raise InputError(
+                f"{option}: {row} {latitudes[wrong[0]]:g}; it must be from -90 to 90 degrees, second, after the longitude"
+            )
+
     def coordinates(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """Coordinates of the rows of `X`, shape (n, d): shape (n, d), or (n, 3) on the Earth.
 
@@ -55,6 +65,7 @@ class Space:
             A latitude beyond 90 degrees; it names the row.
         """
         if self.geographic:
+            self.check_latitudes(X[:, 1])
             return _chordal(X)
         Z = np.array(X, np.float64)
         if self.angle:
@@ -66,12 +77,6 @@ class Space:
 
 
 def _chordal(X: NDArray[np.float64]) -> NDArray[np.float64]:
-    wrong = np.flatnonzero(~(np.abs(X[:, 1]) <= 90.0))
-    if wrong.size:
-        raise InputError(
-            f"geographic: the latitude of row {int(wrong[0])} is {X[wrong[0], 1]:g}; it must be from -90 to 90 "
-            "degrees, in the second column, after the longitude"
-        )
     longitude, latitude = np.radians(X).T
     across = EARTH * np.cos(latitude)
     return np.column_stack([across * np.cos(longitude), across * np.sin(longitude), EARTH * np.sin(latitude)])

@@ -237,6 +237,11 @@ def _radius(
         bound = options.tol * noise
         reach, norm = covariance.correlation.cut(*found.occupied(), found.edge, bound)
         with comm.agreed():
+            if math.isinf(reach) and not noise > 0:
+                raise InputError(
+                    f"the {options.kernel} kernel may be cut only with a --nugget above 0, which bounds the error: give "
+                    "one, or --taper R, a wendland kernel, or --solver cholesky"
+                )
             if math.isinf(reach):
                 raise InputError(
                     f"the {options.kernel} kernel of range {covariance.range:g} has not decayed within the points "
