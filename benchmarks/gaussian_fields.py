@@ -66,10 +66,8 @@ def on_grid(correlation: Correlation, side: int, d: int, rng: np.random.Generato
     return np.ascontiguousarray(found[(slice(0, side),) * d])
 
 
-def observed(
-    correlation: Correlation, n: int, q: int, d: int, nugget: float, seed: int, gaps: int = 0
-) -> FieldData:
-    """A field of variance 1 observed at n random places of a grid, with noise of variance `nugget`; q places to predict.
+def observed(correlation: Correlation, n: int, q: int, d: int, nugget: float, seed: int, gaps: int = 0) -> FieldData:
+    """A field of variance 1, observed at n random places of a grid with noise of variance `nugget`, and q other places.
 
     With `gaps`, nothing is observed in so many discs like clouds, of radii of a quarter to twice the reach; places to
     predict lie everywhere.

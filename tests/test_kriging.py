@@ -10,6 +10,7 @@ from scipy.spatial.distance import cdist
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.linalg.lanczos import inverse_root
 from cacore.near.correlation import Correlation
 from cacore.near.cubes import Cubes
 from cacore.near.inverse import InverseFactor
@@ -143,6 +144,42 @@ def test_bad_input_is_one_line(options, X, match):
     assert "\n" not in str(caught.value)
 
 
+def moments(draws, mean, covariance):
+    """Largest deviations of the mean and of the covariance of draws, in standard errors."""
+    n, sizes = len(draws), np.sqrt(np.diagonal(covariance))
+    z = (draws.mean(axis=0) - mean) / sizes * np.sqrt(n)
+    scaled, want = np.cov(draws.T) / np.outer(sizes, sizes), covariance / np.outer(sizes, sizes)
+    return np.abs(z).max(), (np.abs(scaled - want) * np.sqrt(n / (1 + want**2))).max()
+
+
+@pytest.mark.parametrize("solver", ["cholesky", "cg"])
+def test_draws_have_the_mean_and_the_covariance_of_the_field(solver):
+    X, y, Q, K = field(150, 8, TAPER)
+    Q[3] = X[7]
+    F, G, k = np.column_stack([np.ones(150), X]), np.column_stack([np.ones(8), Q]), covariance(Q, X, TAPER)
+    mean, _ = brute(X, y, Q, K, TAPER)
+    inverse = np.linalg.inv(K)
+    gap = G - k @ inverse @ F
+    want = covariance(Q, Q, TAPER) - k @ inverse @ k.T + gap @ np.linalg.solve(F.T @ inverse @ F, gap.T)
+    model = Kriging(drift="linear", solver=solver, taper=TAPER, tol=1e-9, **KNOWN).fit(X, y)
+    draws = model.simulate(Q, 1500)
+    assert draws.shape == (1500, 8)
+    assert max(moments(draws, mean, want)) < 4.5
+    np.testing.assert_allclose(model.simulate(Q, 2), draws[:2], atol=1e-6)
+
+
+def test_inverse_root():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(60, 80))
+    M, Z = A @ A.T / 80 + np.eye(60), rng.normal(size=(3, 60))
+    values, vectors = np.linalg.eigh(M)
+    Z[2] = vectors[:, 5]  # an eigenvector, whose Krylov space ends at once
+    found, iterations, change = inverse_root(lambda V: V @ M, Z, lambda sums: sums, 1e-10)
+    np.testing.assert_allclose(found, Z @ (vectors / np.sqrt(values)) @ vectors.T, atol=1e-9)
+    assert change <= 1e-10
+    assert iterations < 40
+
+
 @pytest.mark.parametrize(
     ("grid", "more", "match"),
     [
@@ -195,7 +232,18 @@ def test_command(tmp_path, monkeypatch):
         "--drift",
         "linear",
     ]
-    more = ["--grid", "-0.5:0.5:0.25,0:1:0.5", "--map", "map.h5", "--plot", "v.png", "--model", "m.h5", "--report", "r.json"]
+    more = [
+        "--grid",
+        "-0.5:0.5:0.25,0:1:0.5",
+        "--map",
+        "map.h5",
+        "--plot",
+        "v.png",
+        "--model",
+        "m.h5",
+        "--report",
+        "r.json",
+    ]
     run("cakrr.kriging", ["rows.csv", *words, *more])
     made = read(tmp_path / "r.json")
     assert made["solver"]["solver"] == "cg"

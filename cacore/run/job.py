@@ -66,8 +66,8 @@ class Training(Job):
         metavar="FILE.npz",
     )  # fmt: skip
     plot: Path | None = option(
-        None, "plot the learned metric or the variogram, if there is one; otherwise a calibration curve, or the settings "
-        "compared", path, group=FILES, metavar="FILE.png",
+        None, "plot the learned metric or the variogram, if there is one; otherwise a calibration curve, or the "
+        "settings compared", path, group=FILES, metavar="FILE.png",
     )  # fmt: skip
     html: Path | None = option(
         None, "write a page of the run: results, settings, parts, seconds and bytes, in one file", path, group=FILES,

@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=_Help, allow_abbrev=False, **kwargs)
         self._rank = rank
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse words, of which one that begins with a negative number belongs to the option before it."""
         return super().parse_known_args(_joined(sys.argv[1:] if args is None else args), namespace)
 

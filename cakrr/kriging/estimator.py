@@ -19,6 +19,7 @@ from cacore.data.rows import RowsLike
 from cacore.data.saving import Loaded
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
+from cacore.learn import shared
 from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
 from cakrr.kriging import kriging
@@ -170,6 +171,18 @@ class Kriging(Loaded, Regressing):
             mean, std = self.model_.predict_std(self._checked(X, comm), comm, variance)
         half = float(ndtri((1.0 + coverage) / 2.0)) * std
         return mean - half, mean + half
+
+    def simulate(self, X: RowsLike, n: int = 1, random_state: int = 0) -> NDArray[np.float64]:
+        """Draws of the field at the rows of `X`, shape (n_local, d), given the values: shape (n, n_local).
+
+        Conditional simulation: the draws have the means and covariances of the field, given the values. The noise of
+        new values is not added. With `comm`, a collective call; see :meth:`KrigingModel.simulate`.
+        """
+        with asking(self, "simulate", n=n, random_state=random_state) as comm:
+            with comm.agreed():
+                checks.whole(1)(n, "n =")
+                shared.seed(random_state, "random_state =")
+            return self.model_.simulate(self._checked(X, comm), n, random_state, comm)
 
     def _checked(self, X: RowsLike, comm: Communicator) -> NDArray[np.float64]:
         with comm.agreed():

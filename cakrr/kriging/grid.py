@@ -51,7 +51,8 @@ class Grid:
         counts = [math.floor((high - low) / step + 1e-9) + 1 for low, high, step in ends]
         if math.prod(counts) > MOST or max(counts) > MOST_AXIS:
             raise InputError(f"--grid: {' x '.join(f'{count:,}' for count in counts)} places; use larger steps")
-        return cls(tuple(low + step * np.arange(count) for (low, _, step), count in zip(ends, counts, strict=True)))
+        axes = [np.arange(count, dtype=np.float64) for count in counts]
+        return cls(tuple(low + step * axis for (low, _, step), axis in zip(ends, axes, strict=True)))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -17,17 +17,17 @@ from cacore.data.rows import Rows, dense
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.files import described
-from cacore.io import layout, model_file
-from cacore.io.layout import Array, Layout
-from cacore.io.model_file import is_real, require
+from cacore.io import model_file
 from cacore.kernels import Kernel
 from cacore.machine import memory
 from cacore.machine.threads import blocks
 from cacore.near.correlation import Correlation
 from cacore.near.inverse import LAST, nearest_earlier, regressions
 from cacore.near.matrix import NearMatrix
+from cakrr.kriging import stored
 from cakrr.kriging.drift import Drift
 from cakrr.kriging.field import Field, Points, Routed
+from cakrr.kriging.simulate import NOISE, Draws, normals, places_of
 from cakrr.kriging.space import Space
 from cakrr.kriging.system import DenseSystem, NearSystem, System
 
@@ -37,19 +37,6 @@ EXACT = 256  # new places up to which standard deviations of a sparse system are
 VARIANCES = ("auto", "exact", "local")
 _BATCH = 16  # right-hand sides that are solved at once
 _ROWS = 1 << 15  # new places whose correlations with near points are held at a time
-
-SHARED: Layout = {
-    "beta": Array("float64", ("p",), "kriging: coefficients of the drift"),
-    "gram": Array("float64", ("p", "p"), "F' A^-1 F of the drift's functions F, with A the covariances over the sill"),
-    "center": Array("float64", ("d",), "middle of the training rows, by which the drift's functions are scaled"),
-    "scale": Array("float64", ("d",), "half their extent"),
-}
-PART: Layout = {
-    "X": Array("float64", ("m", "c"), "coordinates of the points, in which the correlation depends on distance alone"),
-    "noise": Array("float64", ("m",), "variance of each value's noise, over the sill"),
-    "place": Array("int64", ("m",), "places of the points in the shuffled order"),
-    "values": Array("float64", ("m", "v"), "A^-1 (y - F beta) and A^-1 F; v is p + 1"),
-}
 
 
 @dataclass(kw_only=True)
@@ -166,9 +153,7 @@ class KrigingModel:
         self, X: Rows, comm: CommLike, call: str, variance: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         with self.ranks(comm, call) as ranks, ranks.phase("predict"):
-            with ranks.agreed():
-                X = np.asarray(dense(rows_to_predict(X, self.dtype, self.n_features, None, self.source)))
-                Z = self.space.coordinates(X[:, self.drift.coordinates])
+            X, Z = self._places(X, ranks)
             near = self._settled(ranks)
             with ranks.uncounted():
                 total = int(ranks.allreduce(np.array([len(X)], np.int64))[0])
@@ -184,9 +169,68 @@ class KrigingModel:
             out = moved.home(answers)
         return np.ascontiguousarray(out[:, 0]), np.ascontiguousarray(out[:, 1])
 
+    def _places(self, X: Rows, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The rows checked, and their coordinates in which distances are taken; collective."""
+        with comm.agreed():
+            rows = np.asarray(dense(rows_to_predict(X, self.dtype, self.n_features, None, self.source)))
+            return rows, self.space.coordinates(rows[:, self.drift.coordinates])
+
+    def simulate(self, X: Rows, n: int, seed: int = 0, comm: CommLike = None) -> NDArray[np.float64]:
+        """Draws of the field at this rank's rows `X`, shape (n_local, d), given the values: (n, n_local); collective.
+
+        All ranks' rows are drawn together. The noise of new values, of variance `nugget`, is not added. The draws
+        depend on the seed, the order of all rows and the model, but not on the number of ranks.
+
+        Notes
+        -----
+        Perturbed solves: a draw without the values, see :class:`cakrr.kriging.simulate.Draws`, minus its own kriging
+        from its values at the points, noise included, plus the means. So the draws have the kriging variance, the
+        drift's share included. Per draw: one solution, and about as many iterations for the root; for dense systems
+        (m + q)^3/3 flops once, and 16 (m + q)^2 bytes on every rank, for m points and q places.
+        """
+        with self.ranks(comm, "simulate") as ranks, ranks.phase("predict"):
+            X, Z = self._places(X, ranks)
+            near = self._settled(ranks)
+            first, total = ranks.offset(len(X))
+            place = places_of(first, len(X), self.n, total, seed)
+            moved = Routed.to_owners(np.column_stack([Z, place, self.drift.functions(X)]), Z, near.regions, ranks)
+            d = Z.shape[1]
+            Q, F = np.ascontiguousarray(moved.rows[:, :d]), moved.rows[:, d + 1 :]
+            limit = memory.limit_per_rank(ranks)
+            draws = Draws(
+                near, Q, moved.rows[:, d].astype(np.int64), self.correlation, self.neighbours, self.tol, seed, limit
+            )
+            out = np.empty((n, len(Q)))
+            out[:] = F @ self.beta + self._sums(Q, near, 1)[:, 0]
+            for lo, hi in blocks(n, draws.batch):
+                drawn, there = draws(range(lo, hi))
+                own = near.owned
+                for number, row in enumerate(drawn, lo):
+                    row += np.sqrt(own.noise) * normals(own.place, seed, number, NOISE)
+                out[lo:hi] += math.sqrt(self.sill) * (there - self._kriged(drawn, Q, F, near))
+            return np.ascontiguousarray(moved.home(np.ascontiguousarray(out.T)).T)
+
+    def _kriged(
+        self, Y: NDArray[np.float64], Q: NDArray[np.float64], F: NDArray[np.float64], near: Field
+    ) -> NDArray[np.float64]:
+        """Means at `Q`, with drift functions `F`, for other values `Y`, shape (t, own): (t, q); collective."""
+        alpha, _ = self._solver(near).solve(np.ascontiguousarray(Y), self.tol)
+        means = np.zeros((len(Y), len(Q)))
+        if len(self.beta):
+            W = near.points.values[: near.own, 1:]
+            beta = np.linalg.solve(self.gram, near.comm.allreduce(Y @ W).T).T
+            alpha, means = alpha - beta @ W.T, beta @ F.T
+        every = np.concatenate([alpha, near.halo.begin(np.ascontiguousarray(alpha)).wait()], axis=1)
+        return means + self._products(Q, near, every).T
+
     def _sums(self, Q: NDArray[np.float64], near: Field, columns: int) -> NDArray[np.float64]:
         """``rho(Q, X)`` times the first columns of the points' values, shape (q, columns)."""
-        out, V = np.empty((columns, len(Q))), np.ascontiguousarray(near.points.values[:, :columns].T)
+        return self._products(Q, near, np.ascontiguousarray(near.points.values[:, :columns].T))
+
+    def _products(self, Q: NDArray[np.float64], near: Field, V: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``rho(Q, X)`` times each row of `V`, shape (t, points): shape (q, t)."""
+        columns = len(V)
+        out = np.empty((columns, len(Q)))
         cubes = None if self.radius is None else near.cubes()
         step = _ROWS if cubes is not None else max(1, (1 << 24) // max(1, len(near.points)))
         for lo, hi in blocks(len(Q), step):
@@ -217,15 +261,13 @@ class KrigingModel:
 
     def _exactly(self, Q: NDArray[np.float64], near: Field) -> NDArray[np.float64]:
         """K' A^-1 k by solutions for all ranks' rows, some at a time; collective."""
-        comm = near.comm
-        if self._system is None:
-            self._system = self.system(near, memory.limit_per_rank(comm))
+        comm, system = near.comm, self._solver(near)
         every, counts = comm.allgather_parts(Q)
         found = np.empty(len(every))
         own = near.points.X[: near.own]
         for lo, hi in blocks(len(every), _BATCH if self.radius is not None else 1024):
             B = self.correlation.matrix(every[lo:hi], own)
-            solved, _ = self._system.solve(B, self.tol)
+            solved, _ = system.solve(B, self.tol)
             found[lo:hi] = comm.allreduce(np.einsum("ij,ij->i", B, solved))
         first = int(counts[: comm.rank].sum())
         return found[first : first + len(Q)]
@@ -239,6 +281,12 @@ class KrigingModel:
             gap = F - W
             share = share + np.einsum("ij,ij->i", gap, np.linalg.solve(self.gram, gap.T).T)
         return np.asarray(np.sqrt(self.sill * np.maximum(share, 0.0)))
+
+    def _solver(self, near: Field) -> System:
+        """The system of the points, which is kept; collective."""
+        if self._system is None:
+            self._system = self.system(near, memory.limit_per_rank(near.comm))
+        return self._system
 
     def system(self, near: Field, limit: int) -> System:
         """The system of these points; collective."""
@@ -278,11 +326,9 @@ class KrigingModel:
             owners = np.repeat(np.arange(ranks.size), counts)
             first = int(counts[: ranks.rank].sum())
             parts: dict[int, dict[str, Rows]] = {first + k: dict(vars(piece)) for k, piece in enumerate(mine)}
-            shared: dict[str, Rows] = {
-                "beta": self.beta, "gram": self.gram, "center": np.array(self.drift.center),
-                "scale": np.array(self.drift.scale),
-            }  # fmt: skip
-            model_file.save(path, FAMILY, self._attributes(), shared, parts, owners, ranks)
+            model_file.save(
+                path, FAMILY, self._attributes(), stored.shared(self.drift, self.beta, self.gram), parts, owners, ranks
+            )
 
     def _attributes(self) -> dict[str, Any]:
         names = ("range", "sill", "nugget", "taper", "radius", "neighbours", "tol", "source")
@@ -312,31 +358,4 @@ class KrigingModel:
     @classmethod
     def of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
         """Check the contents of a file, and build the model."""
-        sizes: dict[str, int] = {}
-        layout.check(SHARED, shared, sizes)
-        known = {"v": sizes["p"] + 1}
-        for number, arrays in parts.held.items():
-            layout.check(PART, arrays, known, f"part {number}: ")
-            known = {name: known[name] for name in ("v", "c")}
-        for name in ("range", "sill", "nugget", "tol"):
-            require(is_real(attributes[name]) and attributes[name] >= 0, f"{name} {attributes[name]!r}")
-        ends = [np.concatenate([arrays[name] for arrays in parts.held.values()]) for name in PART] if parts.held else []
-        kernel, space = Kernel(**attributes.pop("kernel")), dict(attributes.pop("space"))
-        points = Points(*ends) if ends else _none(len(shared["center"]), sizes["p"], bool(space["geographic"]))
-        space["anisotropy"] = tuple(space["anisotropy"])
-        given = attributes.pop("drift")
-        drift = Drift(
-            int(given["degree"]), tuple(given["columns"]), tuple(given["ignored"]), len(shared["center"]),
-            tuple(shared["center"].tolist()), tuple(shared["scale"].tolist()),
-        )  # fmt: skip
-        require(drift.functions(np.zeros((1, drift.width))).shape[1] == sizes["p"], "a drift of other functions")
-        return cls(
-            **attributes, kernel=kernel, space=Space(**space), drift=drift, beta=shared["beta"], gram=shared["gram"],
-            points=points, sizes=np.array([len(points)]),
-        )  # fmt: skip
-
-
-def _none(width: int, p: int, geographic: bool) -> Points:
-    """No points, on a rank that reads no part."""
-    d = 3 if geographic else width
-    return Points(np.zeros((0, d)), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, p + 1)))
+        return cls(**stored.fields(attributes, shared, parts))

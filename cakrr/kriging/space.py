@@ -53,7 +53,7 @@ class Space:
         if wrong.size:
             row = f"the latitude of row {int(wrong[0])} is" if option == "geographic" else "a latitude is"
             raise InputError(
-                f"{option}: {row} {latitudes[wrong[0]]:g}; it must be from -90 to 90 degrees, second, after the longitude"
+                f"{option}: {row} {latitudes[wrong[0]]:g}; it must be from -90 to 90 degrees, after the longitude"
             )
 
     def coordinates(self, X: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -97,14 +97,20 @@ class NearSystem:
         self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> tuple[Vectors, NDArray[np.float64]]:
         """See :meth:`cacore.linalg.cg.LinearSystem.precondition`: ``G' G r``."""
-        field = self.field
-        every = np.concatenate([R, field.halo.begin(R).wait()], axis=1)
-        found = self.factor.apply_transposed(self.factor.apply(every))
-        Z = np.ascontiguousarray(found[:, : field.own])
-        field.halo.bring_home(found[:, field.own :], Z)
-        self.fetched += len(R)
-        self.returned += len(R)
-        return Z, self.add_up(sums)
+        return self.upper(self.lower(R)), self.add_up(sums)
+
+    def lower(self, V: Vectors) -> Vectors:
+        """``G v`` for each row v of `V`, shape (t, own); collective."""
+        self.fetched += len(V)
+        return self.factor.apply(np.concatenate([V, self.field.halo.begin(V).wait()], axis=1))
+
+    def upper(self, U: Vectors) -> Vectors:
+        """``G' u`` for each row u of `U`, shape (t, own); collective."""
+        self.returned += len(U)
+        found = self.factor.apply_transposed(U)
+        own = np.ascontiguousarray(found[:, : self.field.own])
+        self.field.halo.bring_home(found[:, self.field.own :], own)
+        return own
 
     def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """See :meth:`cacore.linalg.cg.LinearSystem.add_up`."""

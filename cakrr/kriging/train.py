@@ -239,8 +239,8 @@ def _radius(
         with comm.agreed():
             if math.isinf(reach) and not noise > 0:
                 raise InputError(
-                    f"the {options.kernel} kernel may be cut only with a --nugget above 0, which bounds the error: give "
-                    "one, or --taper R, a wendland kernel, or --solver cholesky"
+                    f"the {options.kernel} kernel may be cut only with a --nugget above 0, which bounds the error: "
+                    "give one, or --taper R, a wendland kernel, or --solver cholesky"
                 )
             if math.isinf(reach):
                 raise InputError(

@@ -37,6 +37,30 @@ def test_same_answers(given, comm, mine, everywhere, folder):
     np.testing.assert_allclose(again, want[0], rtol=0, atol=1e-6)
 
 
+def test_a_model_with_a_column_of_the_drift_is_loaded_by_ranks_without_points(comm, mine, everywhere, folder):
+    X, y, Q = rows()
+    X, Q = np.column_stack([X, X[:, 0] ** 2]), np.column_stack([Q, Q[:, 0] ** 2])
+    my, some = mine(len(X)), mine(len(Q))
+    options = {"range": 0.3, "sill": 1.0, "nugget": 0.05, "taper": 0.3, "solver": "cg", "tol": 1e-8, "drift": [2]}
+    model = Kriging(**options, random_state=0, comm=comm).fit(X[my], y[my])
+    model.save(folder / "column.h5")
+    again = KrigingModel.load(folder / "column.h5", comm)
+    np.testing.assert_allclose(everywhere(again.predict(Q[some])), everywhere(model.predict(Q[some])), atol=1e-9)
+
+
+@pytest.mark.parametrize("given", [{"solver": "cg", "taper": 0.2}, {"solver": "cholesky"}])
+def test_the_same_draws(given, comm, mine, everywhere):
+    """Conditional simulation: the same draws, in row order, with places at points, twice, and on ranks' borders."""
+    X, y, Q = rows()
+    Q = np.concatenate([Q, X[:4], Q[:3]])
+    options = {"range": 0.2, "sill": 1.0, "nugget": 0.05, "tol": 1e-8, "random_state": 0, "drift": "linear", **given}
+    my, some = mine(len(X)), mine(len(Q))
+    got = Kriging(**options, comm=comm).fit(X[my], y[my]).simulate(Q[some], 3, random_state=5)
+    want = Kriging(**options).fit(X, y).simulate(Q, 3, random_state=5)
+    np.testing.assert_allclose(everywhere(got.T).T, want, rtol=0, atol=1e-6)
+    assert np.abs(want[0] - want[1]).min() > 1e-4
+
+
 def test_only_the_halo_travels(mine):
     """Every iteration sends each lent entry twice and brings it home once; regions are even."""
     X, _, _ = rows()
