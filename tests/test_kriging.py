@@ -15,10 +15,11 @@ from cacore.near.correlation import Correlation
 from cacore.near.cubes import Cubes
 from cacore.near.inverse import InverseFactor
 from cacore.near.matrix import NearMatrix
-from cakrr import Kriging
+from cakrr import Kriging, KrigingModel
 from cakrr.command import main
 from cakrr.kriging import METHOD
 from cakrr.kriging.grid import Grid
+from cakrr.kriging.system import NearSystem
 
 RANGE, SILL, NUGGET, TAPER = 0.2, 2.0, 0.1, 0.35
 KNOWN = {"range": RANGE, "sill": SILL, "nugget": NUGGET, "random_state": 0}
@@ -218,32 +219,9 @@ def test_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savetxt("rows.csv", np.column_stack([X, y]), delimiter=",", header="east,north,value", comments="")
     np.savetxt("new.csv", np.column_stack([Q, np.zeros(len(Q))]), delimiter=",", header="east,north,value", comments="")
-    words = [
-        "--range",
-        RANGE,
-        "--sill",
-        SILL,
-        "--nugget",
-        NUGGET,
-        "--taper",
-        TAPER,
-        "--solver",
-        "cg",
-        "--drift",
-        "linear",
-    ]
-    more = [
-        "--grid",
-        "-0.5:0.5:0.25,0:1:0.5",
-        "--map",
-        "map.h5",
-        "--plot",
-        "v.png",
-        "--model",
-        "m.h5",
-        "--report",
-        "r.json",
-    ]
+    known = f"--range {RANGE} --sill {SILL} --nugget {NUGGET} --taper {TAPER} --solver cg --drift linear"
+    more = "--grid -0.5:0.5:0.25,0:1:0.5 --map map.h5 --simulate 2 --plot v.png --model m.h5 --report r.json"
+    words, more = known.split(), more.split()
     run("cakrr.kriging", ["rows.csv", *words, *more])
     made = read(tmp_path / "r.json")
     assert made["solver"]["solver"] == "cg"
@@ -255,3 +233,41 @@ def test_command(tmp_path, monkeypatch):
         want = brute(X, y, places.reshape(-1, 2), K, TAPER)[0]
         np.testing.assert_allclose(np.asarray(file["mean"]).ravel(), want, rtol=1e-4)
         assert file["std"].shape == (5, 3)
+        draws = KrigingModel.load(tmp_path / "m.h5").simulate(places.reshape(-1, 2), 2)
+        np.testing.assert_allclose(np.asarray(file["simulations"]).reshape(2, -1), draws, atol=1e-6)
+
+
+def test_a_killed_run_is_continued_to_the_same_bits(tmp_path, monkeypatch):
+    X, y, _, _ = field(taper=TAPER)
+    data = np.column_stack([X, y])
+    np.savetxt(tmp_path / "rows.csv", data, delimiter=",", header="x,y,z", comments="")
+    monkeypatch.setattr("cakrr.kriging.train.SAVE_EVERY", -1.0)
+    words = [str(tmp_path / "rows.csv"), "--taper", str(TAPER), "--solver", "cg", "--nugget", "0.001", "--quiet"]
+
+    def trained(name, *more):
+        main(METHOD, [*words, "--model", str(tmp_path / name), *more])
+        return KrigingModel.load(tmp_path / name)
+
+    whole = trained("whole.h5")
+    product, calls = NearSystem.product, []
+
+    def killed(self, V, which=None):
+        calls.append(self.field.own == len(X))
+        if sum(calls) == 3:
+            raise KeyboardInterrupt
+        return product(self, V, which)
+
+    folder = ["--checkpoint", str(tmp_path / "kept")]
+    with monkeypatch.context() as patch:
+        patch.setattr(NearSystem, "product", killed)
+        with pytest.raises(SystemExit):
+            trained("killed.h5", *folder)
+    assert not (tmp_path / "killed.h5").exists()
+    monkeypatch.setattr("cakrr.kriging.train.estimate", None)  # the estimate is in the checkpoint
+    calls.clear()
+    again = trained("again.h5", *folder)
+    np.testing.assert_array_equal(again.points.values, whole.points.values)
+    np.testing.assert_array_equal(again.beta, whole.beta)
+    with pytest.raises(SystemExit) as end:
+        trained("other.h5", "--range", "0.3", *folder)
+    assert end.value.code == 2

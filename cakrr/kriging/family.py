@@ -133,16 +133,17 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         options, model = fitted.options, fitted.model
         if options.map is None or options.grid is None:
             return
-        grid = Grid.of(options.grid)
+        grid, count = Grid.of(options.grid), options.simulate or 0
         with model.ranks(None, "save") as comm:
             if options.map.suffix.lower() not in _PICTURES:
-                grid.write(options.map, model, comm)
+                grid.write(options.map, model, comm, count, options.seed)
                 return
             found = grid.arrays(model, comm)
+            draws = list(grid.drawn(model, comm, min(count, 1), options.seed))
             if found is not None:
                 from cakrr.kriging.figures import maps
 
-                figures.save(maps(grid, *found), options.map)
+                figures.save(maps(grid, *found, *(draw for draw in draws if draw is not None)), options.map)
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield lines of the table about the solution."""
@@ -152,6 +153,9 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
             kept = "kept" if found["pairs_kept"] else "computed again in every product"
             text += f"; {found['pairs_per_point']:.1f} near points per point, {kept}"
         yield "solution", text
+        if found.get("halo"):
+            per = f"{found['halo_bytes_per_iteration']:,} bytes per iteration and right side"
+            yield "halo", f"{found['sent_bytes']:,} bytes sent, {found['predicted_bytes']:,} predicted; {per}"
         if "cut" in found:
             cut = found["cut"]
             yield (

@@ -26,12 +26,15 @@ def variogram(found: Variogram, title: str) -> Figure:
     return figure
 
 
-def maps(grid: Grid, mean: NDArray[np.float64], std: NDArray[np.float64]) -> Figure:
-    """Means and standard deviations on a grid of two axes, the first one to the right."""
-    figure = blank(11.0, 4.6)
+def maps(
+    grid: Grid, mean: NDArray[np.float64], std: NDArray[np.float64], draw: NDArray[np.float64] | None = None
+) -> Figure:
+    """Means and standard deviations on a grid of two axes, the first one to the right, and a draw if there is one."""
+    shown = {"mean": mean, "standard deviation": std} | ({} if draw is None else {"a draw": draw})
+    figure = blank(5.5 * len(shown), 4.6)
     ends = [end for axis in grid.axes for end in (axis[0], axis[-1])]
-    for panel, values, title in zip(figure.subplots(1, 2), (mean, std), ("mean", "standard deviation"), strict=True):
-        shown = panel.imshow(values.T, origin="lower", extent=ends, aspect="equal")
+    for panel, (title, values) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
+        image = panel.imshow(values.T, origin="lower", extent=ends, aspect="equal")
         panel.set_title(title)
-        figure.colorbar(shown, ax=panel, shrink=0.8)
+        figure.colorbar(image, ax=panel, shrink=0.8)
     return figure

@@ -16,6 +16,7 @@ from cacore.data.rows import block_bounds
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.native import created
+from cacore.machine import memory
 from cakrr.kriging.model import KrigingModel
 from cakrr.kriging.space import Space
 
@@ -100,14 +101,39 @@ class Grid:
         `answer` is a collective function of this rank's rows, shape (n_local, d), with the result (n_local, columns).
         """
         for box in self.boxes(comm.size):
-            places = self.places(box, comm)
-            rows = np.zeros((len(places), model.n_features))
-            rows[:, model.drift.coordinates] = places
-            found = answer(rows)
+            found = answer(self._rows(box, model, comm))
             with comm.phase("predict"):
                 every = comm.gather(found)
             shape = [some.stop - some.start for some in box]
             yield box, None if every is None else every.reshape(*shape, -1)
+
+    def drawn(
+        self, model: KrigingModel, comm: Communicator, count: int, seed: int
+    ) -> Iterator[NDArray[np.float64] | None]:
+        """Yield `count` draws of the field on the whole grid, on rank 0, and None elsewhere; collective.
+
+        All places are drawn together: 8 (count + about 300) bytes per place of a rank.
+        """
+        if not count:
+            return
+        with comm.agreed():
+            need = 8 * (count + 300) * self.count // comm.size
+            memory.require(
+                need, memory.limit_per_rank(comm), f"--simulate {count}", "use a coarser --grid, or more ranks"
+            )
+        whole = tuple(slice(0, length) for length in self.shape)
+        draws = model.simulate(self._rows(whole, model, comm), count, seed, comm)
+        for draw in draws:
+            with comm.phase("predict"):
+                every = comm.gather(draw)
+            yield None if every is None else every.reshape(self.shape)
+
+    def _rows(self, box: Box, model: KrigingModel, comm: Communicator) -> Places:
+        """This rank's share of the places of a box, as rows of the model."""
+        places = self.places(box, comm)
+        rows = np.zeros((len(places), model.n_features))
+        rows[:, model.drift.coordinates] = places
+        return rows
 
     def check(self, coordinates: int, picture: bool, geographic: bool = False) -> None:
         """Raise an InputError unless the grid has as many axes as the rows have coordinates, and is on the Earth."""
@@ -120,10 +146,13 @@ class Grid:
                 f"--map: a picture holds two axes and at most {MOST_PICTURE:,} points; name an HDF5 file (.h5)"
             )
 
-    def write(self, path: Path, model: KrigingModel, comm: Communicator) -> None:
-        """Write `mean`, `std` and `axis0`, `axis1`, ... to an HDF5 file; collective, rank 0 writes box after box."""
+    def write(self, path: Path, model: KrigingModel, comm: Communicator, draws: int = 0, seed: int = 0) -> None:
+        """Write `mean`, `std`, `axis0`, `axis1`, ... and `simulations`, shape (draws, grid), to an HDF5 file.
+
+        Collective; rank 0 writes box after box, and draw after draw.
+        """
         if comm.rank:
-            for _ in self.predicted(model, comm):
+            for _ in itertools.chain(self.predicted(model, comm), self.drawn(model, comm, draws, seed)):
                 pass
             return
         with replacing(path) as temporary, created(temporary) as file:
@@ -133,6 +162,10 @@ class Grid:
             file.attrs["variance"] = model.variance_of(self.count)
             for box, mean, std in self.predicted(model, comm):
                 means[box], deviations[box] = mean, std
+            if draws:
+                simulations = file.create_dataset("simulations", (draws, *self.shape), np.float64)
+            for number, draw in enumerate(self.drawn(model, comm, draws, seed)):
+                simulations[number] = draw
 
     def arrays(self, model: KrigingModel, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Means and standard deviations of the whole grid on rank 0, None elsewhere; collective."""

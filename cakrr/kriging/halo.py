@@ -57,6 +57,11 @@ class Halo:
         return int(self.borrowed.sum())
 
     @property
+    def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers of points lent to and borrowed from each rank, shape (R,) each."""
+        return np.array([len(some) for some in self.lent], np.int64), self.borrowed
+
+    @property
     def border(self) -> NDArray[np.bool_]:
         """True for own points that some rank borrows: only these have neighbours among the points borrowed."""
         border = np.zeros(self.own, np.bool_)

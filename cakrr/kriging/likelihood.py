@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +132,15 @@ class Estimate:
     points: int
     exact: bool
     evaluations: int
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The fields as arrays, for a checkpoint."""
+        return {name: np.array(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Estimate:
+        """The estimate of :meth:`arrays`."""
+        return cls(**{name: value.item() for name, value in arrays.items()})
 
 
 class Likelihood:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from cacore.kernels.registry import KINDS, SQUARED, canonical
 from cacore.learn import shared
 from cacore.learn.method import Method
 from cacore.learn.options import FILES, KERNEL, METRIC, SOLVER, Options, option
+
+if TYPE_CHECKING:
+    from cacore.io.checkpoint import Checkpoint
 
 DRIFTS = ("none", "constant", "linear", "quadratic")
 SOLVERS = ("auto", "cholesky", "cg")
@@ -140,10 +143,15 @@ class KrigingOptions(Options):
         None, "predict on a grid: lo:hi:STEP for each coordinate, with commas between them", axes, group=FILES,
         estimator="", metavar="AXES",
     )  # fmt: skip
+    simulate: int | None = option(
+        None, "also draw N fields on the grid, given the values (conditional simulation)", checks.whole(1),
+        group=FILES, estimator="", metavar="N",
+    )  # fmt: skip
     map: Path | None = option(
         None, "file for the means and standard deviations on the grid: HDF5, or a picture (.png)", checks.path,
         group=FILES, estimator="", metavar="OUT.h5",
     )  # fmt: skip
+    checkpoint: Checkpoint | None = shared.checkpoint()
     seed: int = shared.random_state()
     measured: NDArray[np.float64] | None = None
     memory_limit: int = 1 << 62
@@ -152,6 +160,8 @@ class KrigingOptions(Options):
         super().__post_init__()
         if (self.grid is None) != (self.map is None):
             raise InputError("--grid, --map: one needs the other: the points of a grid, and the file for them")
+        if self.simulate is not None and self.grid is None:
+            raise InputError("--simulate: give --grid and --map, or use Kriging.simulate for single places")
         if self.grid is not None and not isinstance(self.drift, str):
             raise InputError("--grid: the drift's columns are unknown on a grid; predict rows that have them instead")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from cacore.errors import InputError
+from cacore.io.checkpoint import Unfinished
 from cacore.linalg.cg import State, Vectors, iterate
 from cacore.machine import memory
 from cacore.near.correlation import Correlation
@@ -25,8 +26,11 @@ class System(Protocol):
 
     field: Field
 
-    def solve(self, B: Vectors, tol: float) -> tuple[Vectors, float]:
-        """Solutions for right sides `B`, shape (t, own), and the largest relative residual; collective."""
+    def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
+        """Solutions for right sides `B`, shape (t, own), and the largest relative residual; collective.
+
+        `kept` saves the state of an iteration, from which a later call continues to the same bits.
+        """
         ...
 
     def facts(self) -> dict[str, object]:
@@ -52,22 +56,24 @@ class NearSystem:
     ----------
     iterations : int
         Iterations so far.
-    fetched, returned : int
-        Vectors whose entries were fetched from other ranks so far, and whose contributions were sent home.
+    fetched, returned : ndarray of int64, shape (2,)
+        Vectors whose entries were fetched from other ranks so far, or whose contributions were sent home; and how often
+        this was done, with several vectors at a time.
     matrix : NearMatrix
     factor : InverseFactor
 
     Notes
     -----
     An iteration exchanges the halo's entries of each vector three times: for the product, for G, and back from G'. Two
-    Allreduces of 2 t + 1 and 2 t numbers add up inner products. See :meth:`predicted_bytes`.
+    Allreduces of 2 t + 1 and 2 t numbers add up inner products. See :meth:`predicted`.
     """
 
     def __init__(
         self, field: Field, noise: NDArray[np.float64], correlation: Correlation, neighbours: int, limit: int
     ) -> None:
         self.field, self.noise, self.correlation = field, noise[: field.own], correlation
-        self.neighbours, self.iterations, self.fetched, self.returned = neighbours, 0, 0, 0
+        self.neighbours, self.iterations = neighbours, 0
+        self.fetched, self.returned = np.zeros(2, np.int64), np.zeros(2, np.int64)
         points, cubes = field.points, field.cubes()
         self._check(limit)
         room = limit // 2 - (ENTRY + 16) * (neighbours + 1) * field.own
@@ -90,7 +96,7 @@ class NearSystem:
         self.matrix.product(every, out, 0, field.inner)
         every[:, field.own :] = arriving.wait()
         self.matrix.product(every, out, field.inner, field.own)
-        self.fetched += len(V)
+        self.fetched += (len(V), 1)
         return out + V * self.noise
 
     def precondition(
@@ -101,12 +107,12 @@ class NearSystem:
 
     def lower(self, V: Vectors) -> Vectors:
         """``G v`` for each row v of `V`, shape (t, own); collective."""
-        self.fetched += len(V)
+        self.fetched += (len(V), 1)
         return self.factor.apply(np.concatenate([V, self.field.halo.begin(V).wait()], axis=1))
 
     def upper(self, U: Vectors) -> Vectors:
         """``G' u`` for each row u of `U`, shape (t, own); collective."""
-        self.returned += len(U)
+        self.returned += (len(U), 1)
         found = self.factor.apply_transposed(U)
         own = np.ascontiguousarray(found[:, : self.field.own])
         self.field.halo.bring_home(found[:, self.field.own :], own)
@@ -116,8 +122,8 @@ class NearSystem:
         """See :meth:`cacore.linalg.cg.LinearSystem.add_up`."""
         return self.field.comm.allreduce(sums)
 
-    def solve(self, B: Vectors, tol: float) -> tuple[Vectors, float]:
-        """Solutions for right sides `B`, shape (t, own), and the largest relative residual; collective.
+    def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
+        """See :meth:`System.solve`.
 
         Raises
         ------
@@ -126,10 +132,18 @@ class NearSystem:
         """
         size = np.sqrt(self.add_up(np.einsum("ij,ij->i", B, B)))
         target = tol * np.where(size > 0, size, 1.0)
-        X, R = np.zeros_like(B), B.copy()
-        for _ in range(_PASSES):
-            state = State.first(R)
-            iterate(self, state, lambda state, _, late: state.residual[state.which] <= target[state.which])
+        X, R, first, saved = np.zeros_like(B), B.copy(), 0, None
+        if kept is not None and (found := kept.get()) is not None:
+            X, first, self.iterations = found.pop("X"), int(found.pop("turn")), int(found.pop("before"))
+            saved = State(**{name: found[name] for name in vars(State.first(R))})
+        for turn in range(first, _PASSES):
+            state, saved = State.first(R) if saved is None else saved, None
+            about = {"X": X, "turn": np.array(turn), "before": np.array(self.iterations)}
+
+            def keep(state: State, about: dict[str, NDArray[Any]] = about) -> None:
+                self._keep(kept, {**about, **state.arrays()})
+
+            iterate(self, state, lambda state, _, late: state.residual[state.which] <= target[state.which], keep=keep)
             self.iterations += int(state.iterations.max(initial=0))
             X += state.x
             R = B - self.product(X)
@@ -145,21 +159,39 @@ class NearSystem:
                 )
         return X, worst
 
-    def predicted_bytes(self) -> int:
-        """Bytes that this rank has sent to other ranks in products and preconditioners so far."""
-        halo = self.field.halo
-        return 8 * (self.fetched * sum(map(len, halo.lent)) + self.returned * halo.size)
+    def _keep(self, kept: Unfinished | None, arrays: dict[str, NDArray[Any]]) -> None:
+        """Save a state if rank 0's clock says so; collective."""
+        if kept is None:
+            return
+        comm = self.field.comm
+        with comm.uncounted():
+            due = bool(comm.bcast(np.array([kept.due()]))[0])
+        if due:
+            kept.put(**arrays)
+
+    def predicted(self) -> NDArray[np.int64]:
+        """Bytes and messages that this rank has sent to other ranks in products and preconditioners so far."""
+        lent, borrowed = self.field.halo.counts
+        (out, outs), (home, homes) = self.fetched.tolist(), self.returned.tolist()
+        return np.array([
+            8 * (out * int(lent.sum()) + home * int(borrowed.sum())),
+            outs * np.count_nonzero(lent) + homes * np.count_nonzero(borrowed),
+        ])  # fmt: skip
 
     def facts(self) -> dict[str, object]:
         """Entries of the report; collective."""
         field, factor = self.field, self.factor
-        lent = sum(len(some) for some in field.halo.lent)
-        mine = np.array([self.matrix.nnz, factor.nnz, field.own, lent, self.matrix.nbytes + ENTRY * factor.nnz])
+        lent = field.halo.counts[0]
+        neighbours = np.count_nonzero(lent)
+        mine = [self.matrix.nnz, factor.nnz, field.own, lent.sum(), neighbours, self.matrix.nbytes + ENTRY * factor.nnz]
         with field.comm.uncounted():
-            nnz, entries, n, halo, nbytes = field.comm.allreduce(mine.astype(np.int64)).tolist()
+            found = field.comm.allreduce(np.array([*mine, *self.predicted()], np.int64)).tolist()
+        nnz, entries, n, halo, pairs, nbytes, sent, messages = found
         return {
             "solver": "cg", "iterations": [self.iterations], "pairs": nnz, "pairs_per_point": nnz / n,
             "pairs_kept": self.matrix.kept, "neighbors": entries / n - 1.0, "halo": halo, "bytes": nbytes,
+            "halo_bytes_per_iteration": 24 * halo, "halo_messages_per_iteration": 3 * pairs,
+            "predicted_bytes": sent, "predicted_messages": messages,
         }  # fmt: skip
 
 
@@ -190,8 +222,8 @@ class DenseSystem:
                     "the covariance matrix is singular in double precision: give a --nugget above 0, or a smaller range"
                 ) from None
 
-    def solve(self, B: Vectors, tol: float) -> tuple[Vectors, float]:
-        """Solutions for right sides `B`, shape (t, own), and the largest relative residual; collective."""
+    def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
+        """See :meth:`System.solve`; there is no state to save."""
         every = self.field.comm.allgather(np.ascontiguousarray(B.T))[self._order]
         X = cho_solve(self._factor, every, check_finite=False)
         size = np.linalg.norm(every, axis=0)

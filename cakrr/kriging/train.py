@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import dense
+from cacore.data.rows import LARGEST_TARGET, check_squares, check_targets, dense
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
+from cacore.io.checkpoint import Checkpoint, Unfinished, remembered
+from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
-from cacore.machine import memory
+from cacore.machine import memory, threads
 from cacore.near.correlation import Correlation
 from cakrr.kriging.drift import Drift, check_independent, column_of
 from cakrr.kriging.field import Field, Points
@@ -28,6 +31,7 @@ from cakrr.kriging.system import DENSE, System
 from cakrr.kriging.variogram import Variogram
 
 BOXES = 1024  # boxes by which a cut of a decaying kernel is bounded
+SAVE_EVERY = 15.0  # seconds between two states in a checkpoint
 MOST_NEAR = 3  # coordinates in which near points are found
 
 
@@ -95,7 +99,7 @@ def fit(
     Steps 2 and 3 send only what is near other regions (:class:`cakrr.kriging.system.NearSystem`). A dense system of at
     most 4,096 points is gathered and factored on every rank.
     """
-    rows = _prepared(train, options, comm)
+    rows = _prepared(method, train, options, comm)
     with comm.phase("train"):
         covariance = _covariance(rows, options, comm)
         with comm.phase("partition"):
@@ -113,15 +117,20 @@ def fit(
             neighbours=options.neighbors, tol=options.tol, points=near.owned, sizes=np.zeros(0, np.int64),
         )  # fmt: skip
         system = model.system(near, options.memory_limit)
-        residual = _solve(model, near, system, options.tol)
+        before, kept = _halo_sent(comm), options.checkpoint
+        state = None if kept is None else Unfinished(kept, "solution", comm, SAVE_EVERY)
+        residual = _solve(model, near, system, options.tol, state)
+        sent = _halo_sent(comm) - before
     comm.wait()
-    facts = {**system.facts(), "residual": [residual], **({"cut": cut} if cut else {})}
+    with comm.uncounted():
+        volume = dict(zip(("sent_bytes", "sent_messages"), comm.allreduce(sent).tolist(), strict=True))
+    facts = {**system.facts(), **volume, "residual": [residual], **({"cut": cut} if cut else {})}
     return KrigingFit(
         model, model.sizes, covariance.variogram, covariance.estimate, residual, facts, options, notes=covariance.notes
     )
 
 
-def _prepared(train: Dataset, options: KrigingOptions, comm: Communicator) -> _Rows:
+def _prepared(method: KrigingMethod, train: Dataset, options: KrigingOptions, comm: Communicator) -> _Rows:
     """Check the rows, and compute coordinates and functions of the drift; collective."""
     with comm.phase("read"):
         with comm.agreed():
@@ -136,6 +145,11 @@ def _prepared(train: Dataset, options: KrigingOptions, comm: Communicator) -> _R
             for name, column in (("X", X), ("y", y)):
                 if not np.isfinite(column).all():
                     raise InputError(f"{train.where}: {name} contains NaN or infinity; leave these rows out")
+        check_squares(X, comm)
+        check_targets(y, train.where, LARGEST_TARGET, comm)
+        if options.checkpoint is not None:
+            _open(options.checkpoint, method, X, y, options, comm)
+        with comm.agreed():
             errors, ignored = _errors(X, options, train.columns.features)
         drift = Drift.of(options.drift, X, comm, train.columns.features, ignored)
         space = Space(options.geographic, options.anisotropy or (), float(options.angle))
@@ -148,6 +162,21 @@ def _prepared(train: Dataset, options: KrigingOptions, comm: Communicator) -> _R
         with comm.agreed():
             check_independent(gram, n)
     return _Rows(Z, y, errors, F, place, n, space, drift)
+
+
+def _open(
+    checkpoint: Checkpoint, method: KrigingMethod, X: NDArray[np.float64], y: NDArray[np.float64],
+    options: KrigingOptions, comm: Communicator,
+) -> None:  # fmt: skip
+    """Resume the run in the checkpoint's directory, or begin one; collective."""
+    left = ("checkpoint", "memory_limit", "measured", "grid", "map", "simulate")
+    facts = {name: value for name, value in vars(options).items() if name not in left}
+    measured = None if options.measured is None else options.measured + 1.0
+    facts |= {
+        "method": method.name, "ranks": comm.size, "threads": threads.current(), "package": __version__,
+        "training rows": fingerprint(X, y, measured, comm),
+    }  # fmt: skip
+    checkpoint.open(facts, comm)
 
 
 def _errors(
@@ -190,7 +219,11 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     if not given.known:
         with comm.agreed():
             _check_estimable(sample)
-        found = estimate(sample, kernel, taper, given, comm)
+        found = Estimate.of_arrays(
+            remembered(
+                options.checkpoint, "estimate", lambda: estimate(sample, kernel, taper, given, comm).arrays(), comm
+            )
+        )
         given = Parameters(found.range, found.sill, found.nugget)
         how = "all points" if found.exact else "each value given its 40 nearest earlier ones (Vecchia)"
         some = "" if found.points == rows.n else f" of a sample of {found.points:,} points"
@@ -286,7 +319,12 @@ def _distinct(near: Field, options: KrigingOptions) -> Field:
     return near
 
 
-def _solve(model: KrigingModel, near: Field, system: System, tol: float) -> float:
+def _halo_sent(comm: Communicator) -> NDArray[np.int64]:
+    """Bytes and messages that this rank has sent to single ranks in training."""
+    return np.asarray(comm.sent("train")[:, : comm.size].sum(axis=1))
+
+
+def _solve(model: KrigingModel, near: Field, system: System, tol: float, kept: Unfinished | None) -> float:
     """Solve for alpha and beta, and put them into the model with its points; returns the residual. Collective.
 
     An ordinary least squares fit of the drift is subtracted first, so that residuals are relative to what is left.
@@ -299,7 +337,7 @@ def _solve(model: KrigingModel, near: Field, system: System, tol: float) -> floa
         sums = comm.allreduce(np.column_stack([F.T @ F, F.T @ y]))
         base = np.linalg.solve(sums[:, :p], sums[:, p])
     left = y - F @ base
-    solved, residual = system.solve(np.ascontiguousarray(np.column_stack([left, F]).T), tol)
+    solved, residual = system.solve(np.ascontiguousarray(np.column_stack([left, F]).T), tol, kept)
     W = solved[1:].T
     alpha = solved[0]
     if p:

@@ -77,8 +77,14 @@ def test_only_the_halo_travels(mine):
     sent = comm.sent("train")
     assert residual <= 1e-8
     assert sizes.max() <= 1.2 * len(X) / R + 2
-    assert sent[0, :R].sum() == system.predicted_bytes()
+    assert sent[:, :R].sum(axis=1).tolist() == system.predicted().tolist()
     own = near.owned.X
     lent = sum(int(near.regions.near(own, rank, radius).sum()) for rank in range(R) if rank != RANK)
     assert lent == sum(map(len, near.halo.lent))
-    assert system.predicted_bytes() == 8 * (system.fetched * lent + system.returned * near.halo.size)
+    out, _ = near.halo.counts
+    assert out.sum() == lent
+    assert system.predicted()[0] == 8 * (system.fetched[0] * lent + system.returned[0] * near.halo.size)
+    facts = system.facts()
+    total = comm.allreduce(np.array([lent, np.count_nonzero(out)]))
+    assert facts["halo_bytes_per_iteration"] == 24 * total[0]
+    assert facts["halo_messages_per_iteration"] == 3 * total[1]
