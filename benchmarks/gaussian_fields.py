@@ -73,7 +73,7 @@ def observed(correlation: Correlation, n: int, q: int, d: int, nugget: float, se
     predict lie everywhere.
     """
     rng = np.random.default_rng(seed)
-    side = {1: 1 << 21, 2: 1 << int(np.ceil(np.log2(4.0 * n) / 2)), 3: 1 << int(np.ceil(np.log2(8.0 * n) / 3))}[d]
+    side = 1 << int(np.ceil(np.log2((2.0**d) * (n + q)) / d))
     values = on_grid(correlation, side, d, rng).ravel()
     chosen = rng.choice(len(values), int(1.3 * (n + q)), replace=False, shuffle=True)
     X = np.stack(np.unravel_index(chosen, (side,) * d), axis=1) / side

@@ -195,14 +195,23 @@ class InverseFactor:
         def work(first: int, last: int) -> NDArray[np.float64]:
             total = np.zeros((self.shape[1], len(U)))
             for lo, hi, G in self._rows[first:last]:
-                total += G.T @ columns[lo:hi]
+                _scatter(G.indptr, G.indices, G.data, columns[lo:hi], total)
             return total
 
-        total = np.zeros((self.shape[1], len(U)))
         with in_order(work, blocks(len(self._rows), max(1, share))) as parts:
+            total = next(parts, np.zeros((self.shape[1], len(U))))
             for part in parts:
                 total += part
         return np.ascontiguousarray(total.T)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _scatter(indptr: Any, indices: Any, values: Any, U: Any, total: Any) -> None:
+    """Add the transpose of CSR rows times `U`, shape (rows, t), to `total`, shape (n, t)."""  # pragma: no cover
+    for i in range(U.shape[0]):
+        for k in range(indptr[i], indptr[i + 1]):
+            for c in range(U.shape[1]):
+                total[indices[k], c] += values[k] * U[i, c]
 
 
 def _triangular(

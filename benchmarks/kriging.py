@@ -1,0 +1,254 @@
+"""Kriging of fields of known covariance: errors beside the theory, seconds and memory against points, virtual ranks.
+
+python -m benchmarks kriging [--only errors|estimates|time|ranks|draws ...] [--points N ...] [--neighbours K]
+
+Fields are made by circulant embedding (benchmarks/gaussian_fields.py), with a Wendland kernel whose radius holds K
+points on average. "errors" compares prediction errors with the kriging variance, and that one with a dense solution of
+the nearest points. "estimates" compares estimated parameters with the true ones. "time" runs each number of points in a
+process of its own. "ranks" times an iteration on virtual ranks. "draws" times conditional simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.spatial import cKDTree
+
+from benchmarks.cluster.timeline import replay
+from benchmarks.cluster.world import World
+from benchmarks.gaussian_fields import FieldData, observed
+from benchmarks.race import copy_rate, headline, machine_rate
+from benchmarks.results import Record, Results, table
+from benchmarks.scaling import keep_memory
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.kernels import Kernel
+from cacore.machine import threads
+from cacore.near.correlation import Correlation
+from cakernels.plan.network import PRESETS
+from cakrr import Kriging
+from cakrr.kriging import kriging
+from cakrr.kriging.field import Field, Points
+from cakrr.kriging.options import KrigingOptions
+from cakrr.kriging.system import NearSystem
+
+Array = NDArray[np.float64]
+PARTS = ("errors", "estimates", "time", "ranks", "draws")
+PLACES = 50_000  # to predict
+NEAREST, CHECKED = 500, 100  # points of a dense solution, and places where there is one
+
+
+def correlation_of(kind: str, n: int, d: int, neighbours: float) -> Correlation:
+    """A Wendland kernel whose radius holds so many of n points in the unit cube, on average."""
+    ball = math.pi ** (d / 2) / math.gamma(d / 2 + 1)
+    return Correlation(Kernel(kind).with_sigma((neighbours / n / ball) ** (1 / d)))
+
+
+def theory(data: FieldData, correlation: Correlation, nugget: float) -> Array:
+    """Standard deviations of new values at the first places to predict, by a dense solution of the nearest points."""
+    found, tree = np.empty(CHECKED), cKDTree(data.X)
+    for i, place in enumerate(data.Q[:CHECKED]):
+        near = np.ascontiguousarray(data.X[tree.query(place, NEAREST)[1]])
+        factor = cho_factor(correlation.matrix(near, near) + nugget * np.eye(NEAREST))
+        k, ones = correlation.matrix(near, place[None])[:, 0], np.ones(NEAREST)
+        gap = 1.0 - k @ cho_solve(factor, ones)
+        found[i] = 1.0 + nugget - k @ cho_solve(factor, k) + gap**2 / (ones @ cho_solve(factor, ones))
+    return np.sqrt(found)
+
+
+def errors(points: list[int], neighbours: float) -> Iterator[Record]:
+    """Errors and intervals, with the true parameters."""
+    cases = [(n, 2, "wendland2", nugget, gaps) for n in points for nugget, gaps in ((0.1, 0), (0.001, 0), (0.01, 200))]
+    cases += [(n, 3, "wendland4", 0.01, 0) for n in points if n <= 10**6]
+    for n, d, kind, nugget, gaps in cases:
+        correlation = correlation_of(kind, n, d, neighbours)
+        data = observed(correlation, n, PLACES, d, nugget, 1, gaps)
+        known: Record = {"range": 1.0 / correlation.kernel.gamma, "sill": 1.0, "nugget": nugget}
+        begun, used = time.perf_counter(), time.process_time()
+        model = Kriging(kernel=kind, solver="cg", random_state=0, **known).fit(data.X, data.y)
+        seconds, used = time.perf_counter() - begun, time.process_time() - used
+        mean, std = model.predict(data.Q, return_std=True)
+        error, exact = data.truth - mean, theory(data, correlation, nugget)
+        yield {
+            "points": len(data.X), "d": d, "kernel": kind, "nugget": nugget, "clouds": gaps,
+            "rmse": float(np.sqrt(np.mean(error**2))),
+            "over the theory": float(np.sqrt(np.mean(error**2) / np.mean(std**2))),
+            "std over dense": float(np.max(std[:CHECKED] / exact)), "at least": float(np.min(std[:CHECKED] / exact)),
+            "coverage": float(np.mean(np.abs(error) < 1.959964 * std)), "iterations": model.n_iter_,
+            "residual": model.residual_, "seconds": seconds, "processor": used,
+        }  # fmt: skip
+
+
+def estimates(points: list[int], neighbours: float) -> Iterator[Record]:
+    """Estimates by likelihood over the true parameters, for several seeds."""
+    for n in points:
+        for kind, nugget in (("wendland2", 0.1), ("wendland2", 0.3)):
+            correlation = correlation_of(kind, n, 2, neighbours)
+            for seed in range(3):
+                data = observed(correlation, n, 1000, 2, nugget, seed)
+                begun = time.process_time()
+                model = Kriging(kernel=kind, solver="cg", random_state=seed).fit(data.X, data.y)
+                yield {
+                    "points": n, "kernel": kind, "nugget": nugget, "seed": seed,
+                    "range, ratio": model.range_ * correlation.kernel.gamma, "sill, ratio": model.sill_,
+                    "nugget, ratio": model.nugget_ / nugget, "processor": time.process_time() - begun,
+                }  # fmt: skip
+
+
+def _timed(path: str, kind: str, radius: float, nugget: float, workers: int, limit: int) -> Record:
+    """Fit in this process, and predict a tenth as many places with standard deviations."""
+    threads.set_threads(workers)
+    warm = np.random.default_rng(0).random((3000, 2))
+    known: Record = {"kernel": kind, "sill": 1.0, "nugget": nugget, "solver": "cg", "memory_limit": limit}
+    small = KrigingOptions(range=0.1, **known)
+    kriging(Dataset(warm.copy(), warm[:, 0].copy(), len(warm)), small).model.predict_std(warm, variance="local")
+    with np.load(path) as file:
+        X, y, Q = file["X"], file["y"], file["Q"]
+    before = machine_rate()
+    begun, used = time.perf_counter(), time.process_time()
+    fitted = kriging(Dataset(X, y, len(X)), KrigingOptions(range=radius, **known))
+    seconds, used = time.perf_counter() - begun, time.process_time() - used
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun, asked = time.perf_counter(), time.process_time()
+    fitted.model.predict_std(Q)
+    asked_seconds, asked = time.perf_counter() - begun, time.process_time() - asked
+    facts = fitted.solver
+    return {
+        "points": fitted.model.n, "near": facts["pairs_per_point"], "kept": str(facts["pairs_kept"]),
+        "iterations": facts["iterations"][0],
+        "residual": fitted.residual, "seconds": seconds, "processor": used, "places": len(Q),
+        "predict, seconds": asked_seconds, "predict, processor": asked, "peak GiB": peak / 2**20,
+        "GFLOP/s": before, "GFLOP/s after": machine_rate(), "GB/s": copy_rate(),
+    }  # fmt: skip
+
+
+def timed(points: list[int], neighbours: float, workers: int, limit: int) -> Iterator[Record]:
+    """Seconds and peak memory, each number of points in a process of its own."""
+    for n in points:
+        correlation = correlation_of("wendland2", n, 2, neighbours)
+        with tempfile.TemporaryDirectory() as folder:
+            data = observed(correlation, n, n // 10, 2, 0.01, 0)
+            path = str(Path(folder) / "field.npz")
+            np.savez(path, X=data.X, y=data.y, Q=data.Q)
+            del data
+            context = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(1, mp_context=context) as pool:
+                yield pool.submit(_timed, path, "wendland2", correlation.reach, 0.01, workers, limit).result()
+
+
+def iteration(n: int, ranks: int, neighbours: float, network: str) -> Record:
+    """Seconds of one iteration on virtual ranks, the second time: the first one compiles and touches the memory."""
+    correlation = correlation_of("wendland2", n, 2, neighbours)
+    X = np.random.default_rng(0).random((n, 2))
+    found: list[Any] = [None] * ranks
+
+    def work(comm: Communicator) -> None:
+        lo, hi = n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size
+        given = Points(X[lo:hi], np.full(hi - lo, 0.01), np.arange(lo, hi), X[lo:hi, :1].copy())
+        near = Field.spread(given, correlation.reach, comm)
+        system = NearSystem(near, near.points.noise, correlation, 30, 1 << 40)
+        B = np.ascontiguousarray(near.points.values[: near.own].T)
+        system.solve(B, 1e-6)
+        system.iterations = 0
+        with comm.phase("train"):
+            system.solve(B, 1e-6)
+        sent = comm.sent("train")
+        found[comm.rank] = (system.iterations, near.own, sent[0, :-1].sum(), system.facts())
+
+    traces = World(ranks).run(work)
+    kept = [[step for step in trace if step.phase == "train"] for trace in traces]
+    products = found[0][0] + 1  # the residual takes one
+    line = replay(kept, PRESETS[network])
+    return {
+        "ranks": ranks, "points": n, "iterations": found[0][0], "seconds": line.end / products,
+        "computing": max(sum(step.seconds for step in trace) for trace in kept) / products,
+        "mean computing": sum(sum(step.seconds for step in trace) for trace in kept) / products / ranks,
+        "largest region": max(own for _, own, _, _ in found) * ranks / n,
+        "bytes per iteration": found[0][3]["halo_bytes_per_iteration"],
+        "messages per iteration": found[0][3]["halo_messages_per_iteration"],
+    }  # fmt: skip
+
+
+def on_ranks(weak: int, strong: int, ranks: list[int], neighbours: float, network: str) -> Iterator[Record]:
+    """Weak and strong scaling of an iteration; efficiencies relative to the fewest ranks."""
+    for kind, size in (("weak", weak), ("strong", strong)):
+        first: Record = {}
+        for R in ranks if kind == "weak" else [1, *(R for R in ranks if R <= 64)]:
+            one = iteration(size * R if kind == "weak" else size, R, neighbours, network)
+            first = first or one
+            more = 1.0 if kind == "weak" else one["ranks"] / first["ranks"]
+            yield {"scaling": kind, **one, "efficiency": first["seconds"] / one["seconds"] / more}
+
+
+def draws(points: list[int], neighbours: float) -> Iterator[Record]:
+    """Seconds of conditional simulation at a tenth as many places."""
+    for n in points:
+        correlation = correlation_of("wendland2", n, 2, neighbours)
+        data = observed(correlation, n, n // 10, 2, 0.01, 0)
+        model = Kriging(kernel="wendland2", range=correlation.reach, sill=1.0, nugget=0.01, solver="cg", random_state=0)
+        model.fit(data.X, data.y).simulate(data.Q[:10])
+        begun, used = time.perf_counter(), time.process_time()
+        found = model.simulate(data.Q, 4)
+        yield {
+            "points": n, "places": len(data.Q), "draws": len(found), "seconds": time.perf_counter() - begun,
+            "processor": time.process_time() - used,
+            "error over the theory": float(np.sqrt(np.mean((found + 0.0 - data.truth) ** 2) / _twice(model, data))),
+        }  # fmt: skip
+
+
+def _twice(model: Kriging, data: FieldData) -> float:
+    """Mean squared difference of a draw and a new value, by theory: the variance of both, given the values."""
+    _, std = model.predict(data.Q, return_std=True)
+    return float(np.mean(2 * std**2 - model.nugget_))
+
+
+def main() -> None:
+    """Run the benchmark, print tables, and write the records."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--points", nargs="+", type=lambda word: int(float(word)), default=[10**5, 10**6])
+    parser.add_argument("--neighbours", type=float, default=40.0)
+    parser.add_argument("--ranks", nargs="+", type=int, default=[4, 16, 64, 256])
+    parser.add_argument("--rows", type=int, default=15_625, help="points per rank of weak scaling")
+    parser.add_argument("--network", choices=PRESETS, default="aries")
+    parser.add_argument("--memory", type=float, default=9.0, help="GiB that a fit may use")
+    parser.add_argument("--threads", type=int, default=threads.available())
+    parser.add_argument("--out", type=Path, default=Path("kriging.json"))
+    args = parser.parse_args()
+    threads.set_threads(args.threads)
+    headline()
+    results = Results("kriging")
+    for part in args.only:
+        if part == "ranks":
+            threads.set_threads(1)
+            keep_memory()
+        made = {
+            "errors": lambda: errors(args.points, args.neighbours),
+            "estimates": lambda: estimates(args.points, args.neighbours),
+            "time": lambda: timed(args.points, args.neighbours, args.threads, int(args.memory * 2**30)),
+            "ranks": lambda: on_ranks(args.rows, 10**6, args.ranks, args.neighbours, args.network),
+            "draws": lambda: draws(args.points, args.neighbours),
+        }[part]()
+        found = []
+        for one in made:
+            found.append(one)
+            results.add(part=part, **one)
+            results.save(args.out)
+            print(part, one, flush=True)
+        print(table(found, {name: ".4g" if isinstance(value, float) else "" for name, value in found[0].items()}))
+
+
+if __name__ == "__main__":
+    main()
