@@ -5,7 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from helpers.commands import predicted, read, run
+from helpers.commands import flat, predicted, read, run
 from scipy.spatial.distance import cdist
 
 from cacore.errors import InputError
@@ -107,6 +107,16 @@ def test_likelihood(monkeypatch):
         (exact.range_, exact.sill_, exact.nugget_), rel=0.05
     )
     assert exact.nugget_ == pytest.approx(NUGGET, rel=0.2)
+
+
+def test_a_range_that_the_values_do_not_bound_ends_and_is_told(tmp_path, capsys):
+    X = field(200)[0]
+    y = 3 * X[:, 0] + 0.01 * np.random.default_rng(1).normal(size=200)
+    estimate = Kriging(kernel="matern32", taper=0.5, random_state=0).fit(X, y)
+    assert 5.0 < estimate.range_ <= 10.0
+    np.savetxt(tmp_path / "rows.csv", np.column_stack([X, y]), delimiter=",", header="x,y,z", comments="")
+    main(METHOD, [str(tmp_path / "rows.csv"), "--taper", "0.5"])
+    assert "the likelihood still grows there" in flat(capsys.readouterr().out)
 
 
 def test_errors_means_and_space():

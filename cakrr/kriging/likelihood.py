@@ -29,6 +29,7 @@ RANDOM, BLOCKS, BLOCK = 10_000, 10, 1_000  # points of a sample
 NEIGHBOURS = 40
 _TRIED = (0.003, 0.01, 0.03, 0.1, 0.3)  # first ranges, in units of the largest distance
 _RATIOS = (1e-3, 0.03, 0.5)  # first ratios of nugget and sill
+_LONGEST = 20.0  # longest range, in units of the largest distance or of the taper: longer ones differ by a factor alone
 _FAR = 12.0  # change of a logarithm that ends the search in its direction
 _CLOSE = 1e-3  # change of the logarithms and of the likelihood at which the search ends
 
@@ -123,6 +124,8 @@ class Estimate:
     exact : bool
         True if the likelihood was that of a full factorisation.
     evaluations : int
+    endless : bool
+        True if the likelihood still grows with the range far beyond the points or the taper.
     """
 
     range: float
@@ -132,6 +135,7 @@ class Estimate:
     points: int
     exact: bool
     evaluations: int
+    endless: bool
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The fields as arrays, for a checkpoint."""
@@ -218,6 +222,7 @@ class _Search:
         self.free = [name for name, true in free.items() if true and not (self.profiled and name == "sill")]
         length = float(np.linalg.norm(np.ptp(sample.X, axis=0))) or 1.0
         self.length = 3.0 * length if kernel.declared.limited else length  # a radius is several length scales
+        self.longest = _LONGEST * min(self.length, likelihood.taper)
         residual = sample.y
         if sample.F.shape[1]:
             residual = sample.y - sample.F @ np.linalg.lstsq(sample.F, sample.y, rcond=None)[0]
@@ -250,8 +255,9 @@ class _Search:
         best = first[int(np.argmin(values))]
 
         def cost(theta: NDArray[np.float64]) -> float:
-            far = (np.abs(theta - best) > _FAR).any()  # where the data say nothing
-            return math.inf if far else self.likelihood(*self.settle(theta))[0]
+            arguments = self.settle(theta)
+            far = (np.abs(theta - best) > _FAR).any() or arguments[0] > self.longest  # where the data say nothing
+            return math.inf if far else self.likelihood(*arguments)[0]
 
         if best.size and math.isfinite(min(values)):
             simplex = np.vstack([best, best + 0.5 * np.eye(best.size)])
@@ -261,7 +267,8 @@ class _Search:
         value, sill = self.likelihood(range_, sill, nugget, ratio)
         nugget = nugget if ratio is None else ratio * sill
         made = self.likelihood
-        return Estimate(range_, sill, nugget, -value / 2.0, len(made.sample), made.exact, made.evaluations)
+        loglikelihood, endless = -value / 2.0, self.given.range is None and range_ > 0.5 * self.longest
+        return Estimate(range_, sill, nugget, loglikelihood, len(made.sample), made.exact, made.evaluations, endless)
 
 
 def estimate(sample: Sample, kernel: Kernel, taper: float, given: Parameters, comm: Communicator) -> Estimate:

@@ -228,6 +228,11 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
         how = "all points" if found.exact else "each value given its 40 nearest earlier ones (Vecchia)"
         some = "" if found.points == rows.n else f" of a sample of {found.points:,} points"
         notes.append(f"restricted likelihood{some}, by {how}, {found.evaluations} evaluations")
+        if found.endless:
+            notes.append(
+                f"range {found.range:.3g}: the likelihood still grows there, far beyond the points or the taper; only "
+                "sill / range is determined, so try another --kernel, a larger --taper, or give --range"
+            )
     range_, sill, nugget = given.range, given.sill, given.nugget
     assert range_ is not None
     assert sill is not None
