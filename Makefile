@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test test-quick check docs coverage fuzz sanitize bench test-mpi test-slurm test-sklearn test-oldest readme clean
+.PHONY: demo test test-quick check docs pages-test coverage fuzz sanitize bench test-mpi test-slurm test-sklearn test-oldest readme dist clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -40,6 +40,12 @@ check: $(VENV)/.test
 docs: $(VENV)/.docs
 	@$(BIN)/python -m sphinx -W -E -q -b html -d build/doctrees docs build/docs
 	@echo "build/docs/index.html"
+
+# The built pages and pages of runs: links, pictures and sizes, and, where there is a Chromium, what it shows at two widths.
+# As root on Debian or Ubuntu, Chromium is installed for it.
+pages-test: $(VENV)/.test $(VENV)/.pages docs
+	@tests/pages/install.sh
+	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_PAGES="$(CURDIR)/build/docs" $(BIN)/python -m pytest tests/pages
 
 # The share of the lines that the tests run, on all ranks and in all commands that they start. Code is compiled anew, so
 # that what builds it counts as well.
@@ -93,6 +99,19 @@ test-oldest:
 	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/python -m pytest
 	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" $(ON_SKLEARN)
 
+# A wheel and a source archive in build/dist, checked, and the demo from the wheel in a new virtual environment.
+dist: $(VENV)/.dist
+	@rm -rf build/dist build/fresh
+	@$(BIN)/python -m build --outdir build/dist . > build/dist.log || { tail -20 build/dist.log; exit 1; }
+	@$(BIN)/python -m twine check --strict build/dist/*
+	@$(BIN)/check-wheel-contents build/dist/*.whl
+	@$(PYTHON) -m venv build/fresh
+	@build/fresh/bin/python -m pip install -qq --disable-pip-version-check "$$(ls build/dist/*.whl)[mpi]"
+	@cp examples/demo.py build/fresh/
+	@cd build/fresh && PATH="$(CURDIR)/build/fresh/bin:$$PATH" bin/python demo.py
+	@rm -rf build/fresh
+	@ls build/dist
+
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
@@ -114,6 +133,15 @@ $(VENV)/.mpi: $(VENV)/.test
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	@echo "installing into $(VENV) ..."
 	@$(PIP) -e '.[mpi,docs]'
+	@touch $@
+
+$(VENV)/.pages: Makefile | $(BIN)/python
+	@$(PIP) 'playwright>=1.49'
+	@touch $@
+
+$(VENV)/.dist: Makefile | $(BIN)/python
+	@mkdir -p build
+	@$(PIP) build check-wheel-contents twine
 	@touch $@
 
 clean:

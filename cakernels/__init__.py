@@ -1,4 +1,4 @@
-"""The front door: every estimator, a search that chooses a model by itself, a drop-in for scikit-learn, ONNX."""
+"""The front door: every estimator, a search for a model, a drop-in for scikit-learn, ONNX, pages of runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cakernels.auto import AutoKernelClassifier, AutoKernelRegressor
     from cakernels.dropin import patch_sklearn, unpatch_sklearn
     from cakernels.onnx.export import to_onnx
+    from cakernels.report import RunPage
     from cakrr import (
         BKRR,
         BKRR2,
@@ -49,7 +50,10 @@ if TYPE_CHECKING:
     from partition import FCFS, BalancedKMeans, KBalance, KMeans, RandomPartition
 
 _PACKAGES = ("cakrr", "casvm", "asygcd", "partition")
-_DROP_IN = ("patch_sklearn", "unpatch_sklearn")
+_OWN = {
+    "patch_sklearn": "cakernels.dropin", "unpatch_sklearn": "cakernels.dropin", "to_onnx": "cakernels.onnx.export",
+    "RunPage": "cakernels.report", "AutoKernelClassifier": "cakernels.auto", "AutoKernelRegressor": "cakernels.auto",
+}  # fmt: skip
 
 __all__ = [
     "BKRR",
@@ -83,6 +87,7 @@ __all__ = [
     "KMeans",
     "Kriging",
     "RandomPartition",
+    "RunPage",
     "SMONuSVC",
     "SMONuSVR",
     "SMOOneClassSVM",
@@ -99,11 +104,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Loaded on first use: a command starts on many ranks at once, and needs one family.
-    if name in _DROP_IN:
-        return getattr(import_module("cakernels.dropin"), name)
+    if name in _OWN:
+        return getattr(import_module(_OWN[name]), name)
     if name in __all__:
-        own = "cakernels.onnx.export" if name == "to_onnx" else "cakernels.auto"
-        home = next((one for one in _PACKAGES if name in import_module(one).__all__), own)
+        home = next(one for one in _PACKAGES if name in import_module(one).__all__)
         return getattr(import_module(home), name)
     raise AttributeError(f"module 'cakernels' has no attribute {name!r}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from cacore.files import check_apart, check_writable
 from cacore.learn.same import same_command
 from cacore.run import page
 from cacore.run.launch import Parser, parsed, run
+from cacore.run.markup import element
 from cacore.run.saved_report import read
 
 PROG = "cakernels report"
@@ -42,13 +45,13 @@ def _page(comm: Communicator, argv: list[str] | None) -> None:
             write(output, names)
 
 
-def _label(file: Path, files: list[Path]) -> str:
+def _label(file: Path, files: Sequence[Path]) -> str:
     """Name of a run on the page: its file's, with the folder where several files have the same name."""
     return file.stem if sum(one.stem == file.stem for one in files) == 1 else str(file)
 
 
-def write(output: Path, names: list[Path]) -> None:
-    """Write the page of the reports in these files.
+def collected(names: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """The reports in these files, by their names on the page.
 
     Raises
     ------
@@ -65,4 +68,43 @@ def write(output: Path, names: list[Path]) -> None:
             page.built({label: reports[label]})
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise InputError(f"{name}: damaged: {type(error).__name__} in its fields; repeat the run") from error
-    page.write(output, reports)
+    return reports
+
+
+def write(output: Path, names: Sequence[Path]) -> None:
+    """Write the page of the reports in these files; errors are those of :func:`collected`."""
+    page.write(output, collected(names))
+
+
+class RunPage:
+    """Page of one or several runs, from the files that ``--report`` wrote; a notebook shows it.
+
+    Parameters
+    ----------
+    *reports : str or path
+        Names of the files; several runs are shown side by side.
+
+    Raises
+    ------
+    InputError
+        No file is named, a file is given twice, is not a report, or is damaged.
+
+    Examples
+    --------
+    ``RunPage("one.json", "four.json")`` as the last line of a notebook's cell shows the page; ``.write("page.html")``
+    stores it, as ``cakernels report one.json four.json -o page.html`` does.
+    """
+
+    def __init__(self, *reports: str | PathLike[str]) -> None:
+        if not reports:
+            raise InputError("RunPage: no report; name one or more files that --report wrote")
+        self.reports = collected([Path(name) for name in reports])
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """Write the page to a file, whole or not at all."""
+        page.write(Path(path), self.reports)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that its styles and the notebook's stay apart."""
+        style = "width: 100%; height: 48em; border: 0"
+        return element("iframe", srcdoc=page.built(self.reports), style=style, title="runs of cakernels")

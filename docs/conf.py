@@ -10,6 +10,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import class_pages  # noqa: E402
 from names_table import Names  # noqa: E402
 
 import cacore  # noqa: E402 - found by the line above
@@ -28,16 +29,19 @@ myst_enable_extensions = ["colon_fence"]
 sphinx_gallery_conf = {
     "examples_dirs": str(ROOT / "examples" / "gallery"), "gallery_dirs": "gallery", "abort_on_example_error": True,
     "download_all_examples": False, "show_memory": False, "write_computation_times": False,
+    "within_subsection_order": "FileNameSortKey",
 }  # fmt: skip
 
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say types and shapes
-autosummary_generate = False
+autosummary_generate = True
+autosummary_context = class_pages.context()
+templates_path = ["_templates"]
 napoleon_google_docstring = False
 napoleon_use_rtype = False
-napoleon_use_ivar = True
+napoleon_custom_sections = class_pages.SECTIONS
 default_role = "code"
 
 smartquotes = False
@@ -51,7 +55,7 @@ html_theme_options = {
     "navigation_depth": 2,
     "show_nav_level": 1,
     "show_toc_level": 2,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": ["page-toc", "sourcelink"],
     "footer_start": [],
     "footer_end": [],
     "show_prev_next": True,
@@ -65,8 +69,9 @@ html_show_copyright = False
 
 
 def as_text(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
-    """Formulas in docstrings are text: |x| is no substitution, and * and _ mark nothing."""
+    """Formulas in docstrings are text: |x| is no substitution, * and _ mark nothing; references to other sites are text."""
     for number, line in enumerate(lines):
+        line = re.sub(r":ref:`([^`<]*?)\s*(?:<[^`]*>)?`", r"\1", line)
         pieces = re.split(r"(``.*?``|:\w+:`.*?`|`.*?`)", line)
         pieces[::2] = [re.sub(r"([|*])", r"\\\1", piece) for piece in pieces[::2]]
         lines[number] = "".join(pieces)
@@ -81,4 +86,5 @@ def setup(app: Any) -> None:
     """Register what is done to pages, and to docstrings before napoleon reads them."""
     app.add_directive("names", Names)
     app.connect("source-read", within)
+    app.connect("autodoc-process-docstring", class_pages.whole, priority=300)
     app.connect("autodoc-process-docstring", as_text, priority=400)

@@ -72,8 +72,14 @@ def _axis(most: float, shown: Shown, left: float, high: float) -> list[str]:
     return marks
 
 
-def stacked(what: str, names: Sequence[str], parts: Mapping[str, Sequence[float]], shown: Shown) -> Markup:
-    """Horizontal bars, one per name, each made of the `parts` in their order; with a legend below."""
+def stacked(
+    what: str, names: Sequence[str], parts: Mapping[str, Sequence[float]], shown: Shown, order: Sequence[str] = ()
+) -> Markup:
+    """Horizontal bars, one per name, each made of the `parts` in their order; with a legend below.
+
+    Parts named in `order` have the colours of their places there, so that they are alike in all drawings of a page.
+    """
+    colours = {part: f"k{kind % 10}" for kind, part in enumerate(dict.fromkeys((*order, *parts)))}
     left = min(130.0, 12.0 + 6.6 * max(len(name) for name in names))
     totals = [sum(values) for values in zip(*parts.values(), strict=True)]
     most, step = max(totals) or 1.0, 22.0 if len(names) <= 16 else 12.0
@@ -82,29 +88,28 @@ def stacked(what: str, names: Sequence[str], parts: Mapping[str, Sequence[float]
     for line, (name, total) in enumerate(zip(names, totals, strict=True)):
         y, x = 4.0 + step * line, left
         marks.append(_text(left - 6, y + step / 2 + 4, short(name, 18), "end", "small"))
-        for kind, (part, values) in enumerate(parts.items()):
+        for part, values in parts.items():
             if (long := unit * values[line]) > 0:
                 title = element("title", f"{name}, {part}: {shown(values[line])}")
-                marks.append(
-                    element("g", title, element("rect", x=x, y=y + 1, width=long, height=step - 3, cls=f"k{kind % 10}"))
-                )
+                bar = element("rect", x=x, y=y + 1, width=long, height=step - 3, cls=colours[part])
+                marks.append(element("g", title, bar))
             x += long
         marks.append(_text(x + 4, y + step / 2 + 4, shown(total), cls="small"))
     low = 14 + step * len(names)
-    legend, lines = _legend(list(parts), low)
+    legend, lines = _legend({part: colours[part] for part in parts}, low)
     return _drawing(low + 18 * lines + 4, what, *marks, *legend)
 
 
-def _legend(names: list[str], y: float) -> tuple[list[str], int]:
+def _legend(colours: dict[str, str], y: float) -> tuple[list[str], int]:
     """Squares with names, and the number of their lines."""
     marks: list[str] = []
     x, line = 6.0, 0
-    for kind, name in enumerate(names):
+    for name, colour in colours.items():
         long = 22 + 6.6 * len(name)
         if x + long > WIDTH:
             x, line = 6.0, line + 1
         marks += [
-            element("rect", x=x, y=y + 18 * line, width=11, height=11, cls=f"k{kind % 10}"),
+            element("rect", x=x, y=y + 18 * line, width=11, height=11, cls=colour),
             _text(x + 15, y + 18 * line + 10, name, cls="small"),
         ]
         x += long + 8

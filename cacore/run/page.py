@@ -96,8 +96,8 @@ def _cards(one: dict[str, Any]) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _command(one: dict[str, Any]) -> str:
-    """The command as it was typed, as far as the report knows it."""
+def _command(one: dict[str, Any]) -> Markup:
+    """The command as it was typed, as far as the report knows it; lines break between its words."""
     first, *words = one["command"]
     path = PurePath(first)
     if path.suffix == ".py":
@@ -106,7 +106,8 @@ def _command(one: dict[str, Any]) -> str:
     else:
         first = path.name
     start = f"mpiexec -n {one['ranks']} " if one["ranks"] > 1 else ""
-    return printable(f"{start}{first} {shlex.join(words)}".strip())
+    typed = [*f"{start}{first}".split(), *map(shlex.quote, words)]
+    return joined([one for word in typed for one in (element("span", printable(word), cls="word"), " ")][:-1])
 
 
 def _beside(reports: dict[str, dict[str, Any]]) -> list[Markup]:
@@ -120,7 +121,7 @@ def _beside(reports: dict[str, dict[str, Any]]) -> list[Markup]:
     phases = [phase for phase in sections.PHASES if any(one["seconds"].get(phase) for one in reports.values())]
     spent = {phase: [one["seconds"].get(phase) or 0.0 for one in reports.values()] for phase in phases}
     picture = drawings.figure(
-        drawings.stacked("Seconds of the runs", list(reports), spent, sections.seconds),
+        drawings.stacked("Seconds of the runs", list(reports), spent, sections.seconds, sections.PHASES),
         "Seconds of the slowest rank in each phase.",
     )
     return [

@@ -217,7 +217,7 @@ def time(report: Report) -> Iterator[Markup]:
     spent = {phase: clock[phase][::step] if clock["ranks"] else [clock[phase]] for phase in PHASES if phase in clock}
     spent = {phase: values for phase, values in spent.items() if any(values)}
     if spent:
-        yield figure(stacked("Seconds by phase", names, spent, seconds),
+        yield figure(stacked("Seconds by phase", names, spent, seconds, PHASES),
                      "Seconds of each rank by phase, added up; the order of the phases in time may be another. "
                      "Phase wait is for slower ranks.")  # fmt: skip
     busy = report["solver"].get("busy_seconds") or []

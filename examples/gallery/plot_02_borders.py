@@ -20,7 +20,7 @@ models = {
 }
 x, y = np.meshgrid(np.linspace(-2, 3, 200), np.linspace(-1.6, 2.1, 160))
 plane = np.c_[x.ravel(), y.ravel()]
-figure, panels = plt.subplots(1, 3, figsize=(13, 3.8), sharey=True, layout="constrained")
+figure, panels = plt.subplots(1, 3, figsize=(10, 3.6), sharey=True, layout="constrained")
 for panel, (name, model) in zip(panels, models.items(), strict=True):
     decision = model.decision_function(plane).reshape(x.shape)
     image = panel.contourf(x, y, decision, np.linspace(-3, 3, 13), cmap="RdBu", extend="both")
@@ -30,6 +30,8 @@ for panel, (name, model) in zip(panels, models.items(), strict=True):
         for part in range(4):
             panel.contour(x, y, nearest == part, [0.5], colors="0.4", linestyles="dashed", linewidths=0.8)
     panel.scatter(*X.T, c=labels, cmap="RdBu", s=5, edgecolors="0.3", linewidths=0.2)
-    panel.set_title(f"{name}: {model.score(X, labels):.3f} of the training rows are right", fontsize=10)
+    panel.set_title(f"{name}\n{model.score(X, labels):.1%} of the training rows are right", fontsize=10)
+    panel.set_xlabel("first feature")
+panels[0].set_ylabel("second feature")
 figure.colorbar(image, ax=panels, label="decision")
 plt.show()

@@ -28,13 +28,17 @@ models = {
 figure, panel = plt.subplots(figsize=(8, 4.6), layout="constrained")
 for name, model in models.items():
     model.fit(X[:200], y[:200])  # compiles
-    begun = time.perf_counter()
-    model.fit(X[:3200], y[:3200])
-    seconds = time.perf_counter() - begun
+    seconds = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        model.fit(X[:3200], y[:3200])
+        seconds.append(time.perf_counter() - begun)
+    seconds = min(seconds)
     error = np.sqrt(np.mean((model.predict(X[3200:]) - y[3200:]) ** 2))
     panel.plot(seconds, error, "o", color="#2166ac" if name.startswith("BKRR2") else "#d95f02")
-    panel.annotate(name, (seconds, error), (6, 4), textcoords="offset points", fontsize=9)
+    above = name in ("BKRR2, 2 parts", "DC-KRR, 8 parts")
+    panel.annotate(name, (seconds, error), (6, 6 if above else -12), textcoords="offset points", fontsize=9)
 panel.axhline(0.5, color="0.7", linestyle="dashed")
-panel.set(xscale="log", xlabel="seconds to train", ylabel="RMSE on 800 new rows; dashed: the noise")
+panel.set(xscale="log", xlabel="seconds to train, the best of three", ylabel="RMSE on 800 new rows; dashed: the noise")
 panel.margins(x=0.25)
 plt.show()

@@ -30,7 +30,7 @@ for name in ("dissmo", "cpsvm", "casvm"):
     )
     found[name] = pattern(load(folder / f"{name}.npz"))
 
-figure, panels = plt.subplots(1, 3, figsize=(12, 3.8), sharey=True, layout="constrained")
+figure, panels = plt.subplots(1, 3, figsize=(10, 3.6), sharey=True, layout="constrained")
 for panel, (name, sent) in zip(panels, found.items(), strict=True):
     shown = np.ma.masked_equal(sent.T, 0)
     image = panel.imshow(shown, origin="lower", cmap="YlGnBu", norm=LogNorm(1e2, 1e6))

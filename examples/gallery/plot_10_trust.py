@@ -17,7 +17,7 @@ model = BKRR2(n_parts=4, keep_factors=True, random_state=0).fit(X, y)
 x, z = np.meshgrid(np.linspace(-6, 6, 120), np.linspace(-4.5, 4.5, 90))
 mean, deviation = model.predict(np.c_[x.ravel(), z.ravel()], return_std=True)
 
-figure, panels = plt.subplots(1, 2, figsize=(12, 4), sharey=True, layout="constrained")
+figure, panels = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
 for panel, values, name, colours in zip(
     panels, (mean, deviation), ("prediction", "standard deviation"), ("RdBu", "viridis"), strict=True
 ):
