@@ -1,7 +1,7 @@
 """A page per estimator: its example, its command, and its parameters in the groups of the commands' options.
 
-:mod:`class_examples` has the examples. Docstrings say of many parameters that they are those of another class; here they
-are taken from there, so that each page is whole.
+:mod:`class_examples` has the examples. Docstrings say of many parameters that they are those of another class; here
+they are taken from there, so that each page is whole.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ _PAGES = {
     **dict.fromkeys(("RandomPartition", "FCFS", "KMeans", "BalancedKMeans", "KBalance"), "partitioners"),
 }  # fmt: skip
 _COMMANDS = {
-    "AutoKernelRegressor": "cakernels fit", "AutoKernelClassifier": "cakernels fit", "Kriging": "python -m cakrr.kriging",
-    "CASVR": "python -m casvm.svr", "CAQuantileSVR": "python -m casvm.svr --quantile", "DisSMOSVR":
-    "python -m casvm.svr --exact", "AsyGCDSVC": "python -m asygcd", "CASVC": "python -m casvm.casvm, fcfssvm, bkmsvm, cpsvm",
+    "AutoKernelRegressor": "cakernels fit", "AutoKernelClassifier": "cakernels fit",
+    "CASVC": "python -m casvm.casvm, fcfssvm, bkmsvm, cpsvm", "CASVR": "python -m casvm.svr",
+    "CAQuantileSVR": "python -m casvm.svr --quantile", "DisSMOSVR": "python -m casvm.svr --exact",
+    "AsyGCDSVC": "python -m asygcd", "Kriging": "python -m cakrr.kriging",
 }  # fmt: skip
 # Groups of parameters that no option of a command sets.
 _GROUPS = {
-    "comm": GROUPS[-1], "random_state": GROUPS[-1], "max_time": GROUPS[-1], "cache_gib": GROUPS[-1], "dtype": GROUPS[-1],
-    "verbose": GROUPS[-1], "class_weight": GROUPS[2], "nu": GROUPS[2], "decision_function_shape": GROUPS[2],
+    "comm": GROUPS[-1], "random_state": GROUPS[-1], "max_time": GROUPS[-1], "cache_gib": GROUPS[-1],
+    "dtype": GROUPS[-1], "verbose": GROUPS[-1], "class_weight": GROUPS[2], "nu": GROUPS[2], "decision_function_shape": GROUPS[2],
     "scoring": GROUPS[3], "shrinking": GROUPS[5], "max_iter": GROUPS[5], "tol": GROUPS[5], "solver": GROUPS[5],
     "calibrate": GROUPS[6], "probability": GROUPS[6], "keep_factors": GROUPS[6],
 }  # fmt: skip
@@ -62,7 +63,9 @@ def context() -> dict[str, Any]:
         command = _COMMANDS.get(name, "")
         if not command and stem not in ("smo", "partitioners"):
             command = f"python -m {package}.{stem}" + (" --classify" if name.endswith("Classifier") else "")
-        page = {"kriging": "kriging", "autokernel": "front", "autokernelregressor": "front"}.get(stem, f"methods/{stem}")
+        page = {"kriging": "kriging", "autokernel": "front", "autokernelregressor": "front"}.get(
+            stem, f"methods/{stem}"
+        )
         title = (DOCS / f"{page}.md").read_text().splitlines()[0].removeprefix("# ")
         made[name] = {"package": package, "command": command, "page": page, "title": title, "example": EXAMPLES[name]}
     return {"estimators": made, "shown": SHOWN}
@@ -162,7 +165,7 @@ def grouped(owner: str) -> dict[str, dict[str, Entry]]:
 
 
 def whole(_app: Any, what: str, name: str, item: Any, _options: Any, lines: list[str]) -> None:
-    """Put a class' parameters into groups, with defaults, and what other classes say of them; before napoleon reads it."""
+    """Put a class' parameters into groups, with defaults and what other classes say of them, before napoleon reads it."""
     owner = name.rpartition(".")[2]
     if what != "class" or item is not estimators().get(owner):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -69,7 +70,7 @@ html_show_copyright = False
 
 
 def as_text(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
-    """Formulas in docstrings are text: |x| is no substitution, * and _ mark nothing; references to other sites are text."""
+    """Formulas in docstrings are text: |x| is no substitution, * and _ mark nothing; links to other sites are text."""
     for number, line in enumerate(lines):
         line = re.sub(r":ref:`([^`<]*?)\s*(?:<[^`]*>)?`", r"\1", line)
         pieces = re.split(r"(``.*?``|:\w+:`.*?`|`.*?`)", line)
@@ -82,9 +83,16 @@ def within(_app: Any, _name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(\.\./(CONTRIBUTING|CHANGELOG)\.md", lambda name: f"]({name[1].lower()}.md", source[0])
 
 
+def on_one_core(_app: Any) -> None:
+    """Let the gallery's scripts use one core: their times are alike, and threads do not wait for other programs."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
 def setup(app: Any) -> None:
     """Register what is done to pages, and to docstrings before napoleon reads them."""
     app.add_directive("names", Names)
+    app.connect("builder-inited", on_one_core, priority=100)
     app.connect("source-read", within)
     app.connect("autodoc-process-docstring", class_pages.whole, priority=300)
     app.connect("autodoc-process-docstring", as_text, priority=400)

@@ -27,6 +27,8 @@ for panel, adaptive in zip(panels, (None, "parts"), strict=True):
     panel.plot(x[new], model.predict(x[new, None]), color="#2166ac")
     halves = [inside[x[new] < 5].mean(), inside[x[new] >= 5].mean()]
     name = "one width" if adaptive is None else "adaptive, by parts"
-    panel.set_title(f"{name}: 90 % asked\n{halves[0]:.1%} inside on the left, {halves[1]:.1%} on the right", fontsize=10)
+    panel.set_title(
+        f"{name}: 90 % asked\n{halves[0]:.1%} inside on the left, {halves[1]:.1%} on the right", fontsize=10
+    )
     panel.set(xlabel="x", ylabel="y")
 plt.show()

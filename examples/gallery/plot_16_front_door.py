@@ -2,8 +2,8 @@
 Rounds of the front door
 ========================
 
-``cakernels fit`` and its estimators try candidates on few rows first, and give the best of them more rows in every round.
-Each point is one training: its error on held-out rows, when it ended. The line is the best model at that time.
+``cakernels fit`` and its estimators try candidates on few rows first, and give the best of them more rows in every
+round. Each point is one training: its error on held-out rows, when it ended. The line is the best model at that time.
 """
 
 import matplotlib.pyplot as plt
@@ -12,8 +12,8 @@ from sklearn.datasets import make_friedman1
 
 from cakernels import AutoKernelRegressor
 
-X, y = make_friedman1(2000, noise=0.5, random_state=0)
-model = AutoKernelRegressor(max_candidates=24, random_state=0).fit(X, y)
+X, y = make_friedman1(8000, noise=0.5, random_state=0)
+model = AutoKernelRegressor(max_time=25, random_state=0).fit(X, y)
 tried = [line for line in model.leaderboard_ if line["score"] is not None]
 rows = sorted({line["rows"] for line in tried})
 
@@ -24,9 +24,11 @@ for count, colour in zip(rows, colours, strict=True):
     panel.plot(*np.transpose(shown), "o", color=colour, label=f"{count:,} rows")
 times = np.array(sorted((line["ended"], line["score"]) for line in tried))
 panel.step(times[:, 0], np.minimum.accumulate(times[:, 1]), where="post", color="0.6", zorder=0)
+best = min(line["score"] for line in tried)
+panel.set_ylim(0.4, 3 * best)
 panel.axhline(0.5, color="#d95f02", linestyle="dashed")
 panel.text(times[:, 0].max(), 0.5, "noise", color="#d95f02", ha="right", va="bottom")
-panel.set(xlabel="seconds since the search began", ylabel="RMSE on held-out rows", yscale="log")
+panel.set(xlabel="seconds since the search began", ylabel="RMSE on held-out rows")
 panel.set_title(f"{len(tried)} trainings; chosen: {model.leaderboard_[0]['candidate']}", fontsize=10)
 panel.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 plt.show()

@@ -2,8 +2,8 @@
 Memory of a run out of core
 ===========================
 
-The same training twice: with all rows in memory, and with ``--out-of-core``, which reads a part when its turn comes. The
-curves are the memory of the process, ten times a second; they begin with what Python and its libraries need.
+The same training twice: with all rows in memory, and with ``--out-of-core``, which reads a part when its turn comes.
+The curves are the memory of the process, ten times a second; they begin with what Python and its libraries need.
 """
 
 import subprocess
@@ -19,9 +19,9 @@ import numpy as np
 folder = Path(tempfile.mkdtemp())
 rng = np.random.default_rng(0)
 with h5py.File(folder / "rows.h5", "w") as file:
-    X = file.create_dataset("train/X", (240_000, 64))
+    X = file.create_dataset("train/X", (120_000, 100), "f8")
     for first in range(0, len(X), 20_000):
-        X[first : first + 20_000] = rng.normal(size=(20_000, 64))
+        X[first : first + 20_000] = rng.normal(size=(20_000, 100))
     file["train/y"] = X[:, 0] * X[:, 1] + X[:, 2]
 
 
@@ -36,14 +36,14 @@ def memory(*words):
     return np.array(seen[:-1]).T
 
 
-options = ["--partitions", "480", "--sigma", "8", "--lambda", "1e-4", "--dtype", "float32", "--quiet"]
+options = ["--partitions", "240", "--sigma", "10", "--lambda", "1e-4", "--quiet"]
 figure, panel = plt.subplots(figsize=(8, 4.2), layout="constrained")
 for words, name, colour in (([], "rows in memory", "#d95f02"), (["--out-of-core"], "--out-of-core", "#2166ac")):
     seconds, used = memory(*options, *words)
-    panel.plot(seconds, used, color=colour)
-    panel.annotate(f"{name}, at most {used.max():.0f} MiB", (seconds[used.argmax()], used.max()), (0, 5),
-                   textcoords="offset points", color=colour, ha="center")  # fmt: skip
+    panel.plot(seconds, used, color=colour, label=f"{name}: at most {used.max():.0f} MiB")
 size = (folder / "rows.h5").stat().st_size / 2**20
-panel.set(xlabel="seconds", ylabel="MiB of the process", title=f"240,000 rows, a file of {size:.0f} MiB", ylim=(0, None))
-panel.margins(y=0.15)
+panel.set(
+    xlabel="seconds", ylabel="MiB of the process", title=f"120,000 rows, a file of {size:.0f} MiB", ylim=(0, None)
+)
+panel.legend(loc="lower right", frameon=False)
 plt.show()

@@ -2,8 +2,8 @@
 Two ranks by mpiexec
 ====================
 
-Each rank makes its own rows: rank 0 those on the left, rank 1 those on the right. ``comm=`` makes ``fit`` and ``predict``
-collective calls. Rows move once, to the rank of their part; the training sends nothing.
+Each rank makes its own rows: rank 0 those on the left, rank 1 those on the right. ``comm=`` makes ``fit`` and
+``predict`` collective calls. Rows move once, to the rank of their part; the training sends nothing.
 """
 
 import subprocess

@@ -2,9 +2,9 @@
 
     python tests/pages/look.py CHROMIUM [--shots FOLDER] PAGE.html ...
 
-A page is opened at widths of 400 and 1,400 pixels, in light and in dark colours. Wrong are messages of the console, requests to a
-network, requests that fail, pictures without content, and a page that is wider than its window. With ``--shots`` a PNG of
-each is written, to be looked at.
+A page is opened at 400 pixels in light colours, and at 1,400 in dark ones. Wrong are messages of the console, requests
+to a network, requests that fail, pictures without content, and a page that is wider than its window. With ``--shots`` a
+PNG of each is written, to be looked at.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def main() -> None:
             for file in args.pages:
                 found.clear()
                 page.goto(file.resolve().as_uri())
-                wrong.setdefault(str(file), []).extend(f"{width} px, {colours}: {one}" for one in
-                                                       [*found, *page.evaluate(INSIDE)])
+                wrong.setdefault(str(file), []).extend(
+                    f"{width} px, {colours}: {one}" for one in [*found, *page.evaluate(INSIDE)]
+                )
                 if args.shots:
                     page.screenshot(path=args.shots / f"{file.stem}-{width}-{colours}.png", full_page=True)
         browser.close()

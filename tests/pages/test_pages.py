@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import shutil
-import sys
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
