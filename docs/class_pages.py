@@ -38,7 +38,8 @@ _COMMANDS = {
 # Groups of parameters that no option of a command sets.
 _GROUPS = {
     "comm": GROUPS[-1], "random_state": GROUPS[-1], "max_time": GROUPS[-1], "cache_gib": GROUPS[-1],
-    "dtype": GROUPS[-1], "verbose": GROUPS[-1], "class_weight": GROUPS[2], "nu": GROUPS[2], "decision_function_shape": GROUPS[2],
+    "dtype": GROUPS[-1], "verbose": GROUPS[-1], "class_weight": GROUPS[2], "nu": GROUPS[2],
+    "decision_function_shape": GROUPS[2],
     "scoring": GROUPS[3], "shrinking": GROUPS[5], "max_iter": GROUPS[5], "tol": GROUPS[5], "solver": GROUPS[5],
     "calibrate": GROUPS[6], "probability": GROUPS[6], "keep_factors": GROUPS[6],
 }  # fmt: skip
@@ -165,7 +166,7 @@ def grouped(owner: str) -> dict[str, dict[str, Entry]]:
 
 
 def whole(_app: Any, what: str, name: str, item: Any, _options: Any, lines: list[str]) -> None:
-    """Put a class' parameters into groups, with defaults and what other classes say of them, before napoleon reads it."""
+    """Put a class' parameters into groups, with defaults and what other classes say of them; napoleon reads it then."""
     owner = name.rpartition(".")[2]
     if what != "class" or item is not estimators().get(owner):
         return
