@@ -44,7 +44,7 @@ for panel, values, title in zip(panels[1:], (mean, std, draw), ("mean", "standar
 plt.show()
 
 # %%
-# Errors over standard deviations are standard normal: 95 % of the true values lie within 1.96 of them.
+# Errors over standard deviations are nearly standard normal: about 95 % of the true values lie within 1.96 of them.
 
 error = truth(places) - mean
 print(
