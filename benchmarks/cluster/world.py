@@ -133,6 +133,19 @@ class _Done:
         return True
 
 
+class _Pending:
+    """A message to receive: the rank waits for it when it first asks whether it is there."""
+
+    def __init__(self, receive: Callable[[], None]) -> None:
+        self._receive: Callable[[], None] | None = receive
+
+    def Test(self) -> bool:  # noqa: N802 - mpi4py's name
+        if self._receive is not None:
+            self._receive()
+            self._receive = None
+        return True
+
+
 class _Calls:
     """The methods of an mpi4py communicator that ours calls; names are mpi4py's."""
 
@@ -271,12 +284,15 @@ class _Calls:
             self.go_on()
         return tag == DATA
 
-    def Irecv(self, array: NDArray[Any], source: int, tag: int) -> _Done:  # noqa: N802
+    def Irecv(self, array: NDArray[Any], source: int, tag: int) -> _Pending:  # noqa: N802
         source = self._team[source] if self._team else source
-        self.note("recv", array.nbytes, source)
-        _bytes(array)[...] = self._world.expect(source, self._rank).popleft()
-        self.go_on()
-        return _Done()
+
+        def receive() -> None:
+            self.note("recv", array.nbytes, source)
+            _bytes(array)[...] = self._world.expect(source, self._rank).popleft()
+            self.go_on()
+
+        return _Pending(receive)
 
 
 class _Alone:
