@@ -71,6 +71,17 @@ def test_near_products_and_the_inverse_factor(d):
     assert factor.logdet == pytest.approx(np.linalg.slogdet(A)[1], rel=2e-3)
 
 
+@pytest.mark.parametrize("radius", [0.2, 0.1, 0.3])
+def test_neighbours_on_a_lattice_whose_extent_is_a_multiple_of_the_radius(radius):
+    """1.0 // 0.2 is 4.0, though 1.0 / 0.2 is 5.0: the last points have a cube of their own."""
+    X = np.stack(np.meshgrid(0.02 * np.arange(-25, 26), 0.05 * np.arange(21)), axis=-1).reshape(-1, 2)
+    correlation = Correlation(Kernel("wendland2").with_sigma(radius))
+    matrix, V = NearMatrix(X, Cubes(X, radius), correlation, 1 << 30), np.eye(len(X))
+    out = np.empty_like(V)
+    matrix.product(V, out)
+    np.testing.assert_allclose(out, correlation.matrix(X, X), atol=1e-12)
+
+
 def test_dense_and_sparse_against_brute_force(tmp_path):
     X, y, Q, K = field()
     mean, std = brute(X, y, Q, K)

@@ -42,7 +42,7 @@ class Cubes:
         self.low = X.min(axis=0) if len(X) else np.zeros(d)
         span = (X.max(axis=0) if len(X) else np.zeros(d)) - self.low
         self.edge = np.maximum(self.radius, span / _MOST)
-        self.shape = np.minimum(span // self.edge, _MOST).astype(np.int64) + 1
+        self.shape = np.minimum(np.floor(span / self.edge), _MOST).astype(np.int64) + 1  # by the division of `_cube`
         keys = self._keys(self._cube(X))
         self.order = np.argsort(keys, kind="stable")
         self.points = np.ascontiguousarray(X[self.order].T)
