@@ -7,7 +7,7 @@
 `likelihood`       range, sill and nugget; `variogram`: what they look like
 `regions`, `halo`  a box of space per rank, and what its neighbours share with it; `field`: the points in them
 `system`           the linear system, sparse or dense
-`model`            predictions, standard deviations, draws, files (`stored`); `grid`: maps; `simulate`: the field's draws
+`model`            predictions, standard deviations and draws (`simulate`); `stored`: its file; `grid`: maps
 `family`           the command; `estimator`: the scikit-learn class
 =================  =====================================================================================
 """

@@ -33,8 +33,9 @@ class Halo:
 
     Notes
     -----
-    :meth:`begin` sends 8 t numbers per lent point and one message to each rank that borrows any; :meth:`bring_home`
-    sends as much in the other direction. In the plane, a region of n points lends about 4 radius sqrt(n density).
+    :meth:`begin` sends t numbers per lent point and one message to each rank that borrows any; :meth:`bring_home` sends
+    as much in the other direction. Only neighbours are looked at, so that the cost does not grow with the number of
+    ranks. In the plane, a region of n points lends about 4 radius sqrt(n density).
     """
 
     def __init__(self, X: NDArray[np.float64], regions: Regions, radius: float, comm: Communicator) -> None:
@@ -43,12 +44,15 @@ class Halo:
         self.lent = [
             none if rank == comm.rank else np.flatnonzero(regions.near(X, rank, radius)) for rank in range(comm.size)
         ]
+        self._out = [rank for rank, some in enumerate(self.lent) if len(some)]  # ranks that borrow from this one
         self.borrowed = np.zeros(comm.size, np.int64)
+        self._in: dict[int, int] = {}
 
     def points(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows of `columns`, shape (own, c), followed by those that this rank borrows; collective, once per array."""
         counts = np.array([len(some) for some in self.lent], np.int64)
         arrived, self.borrowed = self.comm.alltoall(columns[np.concatenate(self.lent)], counts)
+        self._in = {rank: count for rank, count in enumerate(self.borrowed.tolist()) if count}
         return np.concatenate([columns, arrived])
 
     @property
@@ -70,27 +74,28 @@ class Halo:
 
     def begin(self, V: NDArray[np.float64]) -> BorrowedEntries:
         """Begin to fetch the entries of borrowed points in `V`, shape (t, own)."""
-        here = {rank: np.ascontiguousarray(V[:, some]) for rank, some in enumerate(self.lent)}
-        there = {rank: np.empty((len(V), count)) for rank, count in enumerate(self.borrowed.tolist())}
-        return BorrowedEntries(self._exchanged(here, there), there, here)
+        here = {rank: np.ascontiguousarray(V[:, self.lent[rank]]) for rank in self._out}
+        there = {rank: np.empty((len(V), count)) for rank, count in self._in.items()}
+        return BorrowedEntries(self._exchanged(here, there), len(V), there, here)
 
     def bring_home(self, H: NDArray[np.float64], out: NDArray[np.float64]) -> None:
         """Add `H`, shape (t, size), the entries of borrowed points, to their owners' `out`, shape (t, own)."""
-        starts = np.cumsum(self.borrowed) - self.borrowed
-        ends = starts + self.borrowed
-        here = {r: np.ascontiguousarray(H[:, lo:hi]) for r, (lo, hi) in enumerate(zip(starts, ends, strict=True))}
-        there = {rank: np.empty((len(H), len(some))) for rank, some in enumerate(self.lent)}
-        BorrowedEntries(self._exchanged(here, there), there, here).wait()
-        for rank, some in enumerate(self.lent):
-            out[:, some] += there[rank]
+        here, lo = {}, 0
+        for rank, count in self._in.items():
+            here[rank] = np.ascontiguousarray(H[:, lo : lo + count])
+            lo += count
+        there = {rank: np.empty((len(H), len(self.lent[rank]))) for rank in self._out}
+        BorrowedEntries(self._exchanged(here, there), len(H), there, here).wait()
+        for rank, entries in there.items():
+            out[:, self.lent[rank]] += entries
 
     def _exchanged(
         self, here: dict[int, NDArray[np.float64]], there: dict[int, NDArray[np.float64]]
     ) -> list[Exchange]:  # fmt: skip
+        none = np.zeros((1, 0))
         return [
-            self.comm.exchange(here[rank], rank, there[rank], rank)
-            for rank in range(self.comm.size)
-            if here[rank].size or there[rank].size
+            self.comm.exchange(here.get(rank, none), rank, there.get(rank, none), rank)
+            for rank in sorted({*here, *there})
         ]
 
 
@@ -98,12 +103,14 @@ class BorrowedEntries:
     """Entries of borrowed points that are on their way."""
 
     def __init__(
-        self, exchanges: list[Exchange], there: dict[int, NDArray[np.float64]], here: dict[int, NDArray[np.float64]]
-    ) -> None:
-        self._exchanges, self._there, self._here = exchanges, there, here  # `here` must live until they have left
+        self, exchanges: list[Exchange], t: int, there: dict[int, NDArray[np.float64]],
+        here: dict[int, NDArray[np.float64]],
+    ) -> None:  # fmt: skip
+        self._exchanges, self._t, self._there = exchanges, t, there
+        self._here = here  # must live until they have left
 
     def wait(self) -> NDArray[np.float64]:
         """Wait for all of them; shape (t, size)."""
         for one in self._exchanges:
             one.wait()
-        return np.concatenate(list(self._there.values()), axis=1)
+        return np.concatenate([np.zeros((self._t, 0)), *self._there.values()], axis=1)
