@@ -73,6 +73,7 @@ def as_text(_app: Any, _what: str, _name: str, _object: Any, _options: Any, line
     """Formulas in docstrings are text: |x| is no substitution, * and _ mark nothing; links to other sites are text."""
     for number, line in enumerate(lines):
         line = re.sub(r":ref:`([^`<]*?)\s*(?:<[^`]*>)?`", r"\1", line)
+        line = re.sub(r":math:(`[^`]*`)", r"`\1`", line)  # formulas would be drawn by a script from the network
         pieces = re.split(r"(``.*?``|:\w+:`.*?`|`.*?`)", line)
         pieces[::2] = [re.sub(r"([|*])", r"\\\1", piece) for piece in pieces[::2]]
         lines[number] = "".join(pieces)
