@@ -37,7 +37,7 @@ parts.sizes_, parts.centers_""",
 parts = KBalance(n_parts=4, random_state=0).fit(X)
 parts.sizes_, parts.predict(X[:5])""",
     "BKRR2": f"""\
-model = BKRR2(n_parts=4, {PAIR}, calibrate=0.2, random_state=0).fit(X, y)
+model = BKRR2(n_parts=4, {PAIR}, calibrate=0.2).fit(X, y)
 model.sigma_, model.lam_  # chosen on held-out rows
 lower, upper = model.predict_interval(X[:5], coverage=0.9)""",
     "KKRR2": f"""\
@@ -66,7 +66,7 @@ places, depth = X[:, :2], np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
 model = Kriging(kernel="matern32", range=1.0, nugget=0.01, sill=1.0).fit(places, depth)
 mean, deviation = model.predict(places[:5], return_std=True)""",
     "BKRR2Classifier": f"""\
-model = BKRR2Classifier(n_parts=4, {PAIR}, probability=True, random_state=0).fit(X, labels)
+model = BKRR2Classifier(n_parts=4, {PAIR}, probability=True).fit(X, labels)
 model.classes_, model.predict_proba(X[:5])""",
     "KKRR2Classifier": f"""\
 model = KKRR2Classifier(n_parts=4, {PAIR}, random_state=0).fit(X, labels)
@@ -116,7 +116,8 @@ model.predict(X[:5])""",
     "DisSMOSVC": """\
 from mpi4py import MPI
 
-model = DisSMOSVC(C=10, gamma=0.5, comm=MPI.COMM_WORLD).fit(X, labels)  # each rank gives its own rows
+model = DisSMOSVC(C=10, gamma=0.5, comm=MPI.COMM_WORLD)
+model.fit(X, labels)  # each rank gives its own rows
 model.score(X, labels)""",
     "DisSMOSVR": """\
 model = DisSMOSVR(C=10, epsilon=0.1, gamma=0.5).fit(X, y)
