@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from cacore import checks
 from cacore.errors import InputError
+from cacore.learn import shared
 from cacore.learn.options import SEARCH, SOLVER, option
 from cakrr.method import RidgeMethod
 from cakrr.options import RidgeOptions
@@ -34,6 +36,8 @@ class SubsetOptions(RidgeOptions):
         "generalised cross-validation, from the triangle alone (gcv)", checks.one_of(*SELECTS), report=True,
         group=SEARCH, choices=SELECTS,
     )  # fmt: skip
+    scratch: Path | None = shared.scratch("folder for the rows of --out-of-core", estimator="")
+    out_of_core: bool = shared.out_of_core(read="them block by block")
     points: Any = None
 
     def checked(self, method: RidgeMethod) -> SubsetOptions:
@@ -41,6 +45,10 @@ class SubsetOptions(RidgeOptions):
         if self.sigma is not None and self.without_width:
             raise InputError(f"sigma: the {self.without_width} kernel has no width; leave it out")
         return self
+
+    def check_out_of_core(self, method: RidgeMethod) -> None:
+        """Refuse ``--scratch`` without ``--out-of-core``; blocks of rows are all that any option needs in memory."""
+        shared.check_out_of_core(self.out_of_core, self.scratch, {})
 
     def numbers(self, n: int) -> list[int]:
         """Numbers of centres to compare, ascending, for n rows.
@@ -69,8 +77,8 @@ class SubsetMethod(RidgeMethod):
     def without(self) -> tuple[str, ...]:
         """Common options that this command lacks."""
         return (
-            "libsvm", "partitions", "route", "solver", "preconditioner", "rank", "tol", "early", "max_time", "scratch",
-            "cv", "per_part", "validation_fraction", "metric", "metric_rounds", "scaling", "classify", "class_weight",
+            "libsvm", "partitions", "route", "solver", "preconditioner", "rank", "tol", "early", "max_time", "cv",
+            "per_part", "validation_fraction", "metric", "metric_rounds", "scaling", "classify", "class_weight",
             "calibrate", "probability",
         )  # fmt: skip
 

@@ -130,7 +130,11 @@ BLOCKS = {
     "width": ([(ONES, np.ones(3)), (ONES[:, 1:], np.ones(3))], r"share 0, block 1 \(rank 0\): .*shape \(3, 48\)"),
     "targets": ([(ONES, np.ones(2))], "it has 3 rows and 2 targets"),
     "columns": ([(ONES, np.ones(3)), (ONES, np.ones((3, 2)))], "have 2 columns, and those of other blocks 1"),
-    "nan": ([(ONES, np.array([1, np.nan, 1]))], r"share 0, block 0 \(rank 0\): row 1, column 49 is nan"),
+    "nan": ([(ONES, np.array([1, np.nan, 1]))], r"share 0, block 0 \(rank 0\): row 1: its target is nan"),
+    "nan in A": (
+        [(ONES, np.ones(3)), (ONES * np.nan, np.ones(3))],
+        r"share 0, block 1 \(rank 0\): row 0, column 0 is nan",
+    ),
     "weight": ([(ONES, np.ones(3)), (ONES, np.ones(3), -1.0)], "block 1.*a weight is negative"),
     "weights": ([(ONES, np.ones(3)), (ONES, np.ones(3), np.ones(4))], r"block 1.*its weights have shape \(4,\)"),
     "no tuple": ([ONES], r"block 0 \(rank 0\): a block must be"),

@@ -135,6 +135,8 @@ TRAINED = {
     "left out": ("cakrr.kkrr2", "--sigma 1,2 --select loo --partitions 5"),
     "tested": ("cakrr.bkrr2", "--sigma 1,2 --select test --partitions 5"),
     "classes": ("cakrr.bkrr2", "--classify --balanced --sigma 2 --partitions 4"),
+    "points": ("cakrr.subset", "--sigma 1,2 --lambda 1e-6,1e-3 --centers 10,20"),
+    "pivots": ("cakrr.subset", "--sigma 1,2 --lambda 1e-6,1e-3 --centers 20 --pick pivots --select gcv"),
     "clusters": ("casvm.cpsvm", "--C 1 --partitions 5 --standardize"),
     "dealt": ("casvm.casvm", "--C 1,10 --gamma 0.1,1 --partitions 3 --route all"),
     "balanced": ("casvm.fcfssvm", "--C 1 --partitions 4 --ratio --probability"),
@@ -218,6 +220,7 @@ def test_refused(program, data, words, message, folder, tmp_path, refuses):
 def test_scratch_without_rows_in_it(folder, tmp_path, refuses):
     words = [folder / "numbers.h5", "--scratch", tmp_path]
     refuses("cakrr.bkrr2", words, "--scratch: ", tmp_path)
+    refuses("cakrr.subset", words, "--scratch: ", tmp_path)
     refuses("casvm.cpsvm", [folder / "classes.h5", *words[1:]], "--scratch: ", tmp_path)
 
 

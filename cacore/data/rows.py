@@ -121,10 +121,13 @@ def _unpacked(bits: NDArray[np.uint8], values: NDArray[Any], d: int) -> NDArray[
 def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: bool = False) -> Rows:
     """Send rows, sorted by receiver, like :meth:`Communicator.alltoall`; CSR stays CSR.
 
-    With `pack`, which must be the same on all ranks, dense rows are sent without their zeros.
+    With `pack`, which must be the same on all ranks, dense rows are sent without their zeros. Rows in a file go
+    to another file, block by block.
     """
     if comm.size == 1:
         return X
+    if isinstance(X, StoredRows):
+        return _exchanged_in_file(X, counts, comm)
     if not is_sparse(X):
         if not pack:
             return comm.alltoall(X, counts)[0]
@@ -138,6 +141,23 @@ def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: 
     data, _ = comm.alltoall(X.data, values)
     indices, _ = comm.alltoall(X.indices.astype(np.int64), values)
     return _csr(data, indices, lengths, X.shape[1])
+
+
+def _exchanged_in_file(X: StoredRows, counts: NDArray[np.int64], comm: Communicator) -> StoredRows:
+    """:func:`exchange_rows` for rows in a file; the file itself, if no rank has rows for another."""
+    with comm.uncounted():
+        table = comm.allgather(np.asarray(counts, np.int64)).reshape(comm.size, comm.size)
+    if (table == np.diag(np.diagonal(table))).all():
+        return X
+    mine, ends, step = table[:, comm.rank], np.cumsum(counts), max(1, X.block_rows // comm.size)
+    out, at = X.another(int(mine.sum())), np.cumsum(mine) - mine  # where the next row of each rank belongs
+    for lo in range(0, int(table.sum(axis=1).max()), step):
+        now = np.diff(np.clip(ends, lo, lo + step), prepend=lo).clip(0)
+        arrived, lengths = comm.alltoall(X[lo : lo + step], now)
+        for block, start in zip(np.split(arrived, np.cumsum(lengths)[:-1]), at, strict=True):
+            out[start : start + len(block)] = block
+        at += lengths
+    return out
 
 
 def gather_rows(X: Rows, comm: Communicator, counts: NDArray[np.int64] | None = None) -> Rows:

@@ -40,9 +40,9 @@ def checkpoint() -> Checkpoint | None:
     return option(None, text, _checkpoint, estimator="", group=RESOURCES, metavar="DIR")
 
 
-def out_of_core(only: Callable[[Any], bool] | None = None) -> bool:
-    """Declare that rows stay in a file, see :mod:`cacore.data.stored`."""
-    text = "keep the rows in a file and read each part when it is trained, for HDF5 data larger than memory"
+def out_of_core(only: Callable[[Any], bool] | None = None, read: str = "each part when it is trained") -> bool:
+    """Declare that rows stay in a file, see :mod:`cacore.data.stored`; `read` is what is read when."""
+    text = f"keep the rows in a file and read {read}, for HDF5 data larger than memory"
     return option(False, text, yes_or_no, estimator="", group=RESOURCES, only=only, action="store_true")
 
 

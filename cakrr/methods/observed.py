@@ -178,6 +178,10 @@ def _taken(block: Any) -> Block:
     y = y.reshape(1, 1) if y.ndim == 0 else y[:, None] if y.ndim == 1 else y
     if y.ndim != 2 or not y.shape[1]:
         raise BlockError(f"its targets have shape {np.shape(block[1])}; (rows,) or (rows, targets) is needed")
+    if not (good := np.isfinite(y)).all():
+        i, j = np.argwhere(~good)[0]
+        of = f" {j}" if y.shape[1] > 1 else ""
+        raise BlockError(f"row {i}: its target{of} is {y[i, j]}; correct the value, or leave the row out")
     w = np.asarray(block[2] if len(block) == 3 else 1.0, np.float64)
     if w.ndim > 1 or (w.ndim == 1 and len(w) != len(y)):
         raise BlockError(f"its weights have shape {w.shape}, and it has {len(y)} targets")

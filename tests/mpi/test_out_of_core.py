@@ -10,13 +10,14 @@ from helpers.distributed import RANK, WORLD, R, in_order, refused_by_all
 
 from cacore.comm import Communicator
 from cacore.data import stored
-from cacore.data.rows import block_bounds, gather_rows
+from cacore.data.rows import block_bounds, exchange_rows, gather_rows
 from cacore.data.stored import is_stored
 from cacore.io import load
 from cacore.io.in_file import load_in_file
 from cacore.io.table import LABELS
-from cakrr import bkrr2, dckrr
+from cakrr import bkrr2, dckrr, subset
 from cakrr.options import RidgeOptions
+from cakrr.subset_options import SubsetOptions
 from casvm import casvm, cpsvm
 from casvm.options import SVMOptions
 
@@ -69,6 +70,26 @@ def test_same_model(name, data, comm, everywhere):
         np.testing.assert_array_equal(every[1][number], expected)
     names = WORLD.bcast(sorted(path.name for path in data.parent.iterdir()) if RANK == 0 else None)
     assert names == ["data.h5"]  # what lies beside it has no name
+
+
+@pytest.mark.parametrize("ends", ["alike", "uneven", "none"])
+def test_rows_that_move(ends, data, comm):
+    """Sorted by receiver, as rows in memory move; those that stay where they are keep their file."""
+    X = in_file(data, comm)["train"].X
+    rng = np.random.default_rng([RANK, len(ends)])
+    counts = {"alike": np.full(R, len(X) // R), "uneven": rng.multinomial(len(X), rng.dirichlet(np.ones(R))),
+              "none": np.where(np.arange(R) == RANK, len(X), 0)}[ends].astype(np.int64)  # fmt: skip
+    counts[-1 if ends == "alike" else RANK] += len(X) - counts.sum()
+    moved, expected = exchange_rows(X, counts, comm), exchange_rows(X[:], counts, comm)
+    np.testing.assert_array_equal(moved[:], expected)
+    assert (moved is X) == (R == 1 or ends == "none")
+
+
+def test_least_squares_on_points(data, comm, everywhere):
+    options = SubsetOptions(centers=(10, 20), sigma=(0.5, 1.5), lam=(1e-5, 1e-3), seed=2)
+    every = [subset.METHOD(splits["train"], options, comm) for splits in (load(data, comm), in_file(data, comm))]
+    np.testing.assert_array_equal(*(fit.model.coarse.beta for fit in every))
+    assert every[0].grid == every[1].grid
 
 
 def test_rows_of_all_ranks(data, comm):

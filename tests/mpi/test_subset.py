@@ -98,7 +98,7 @@ def test_own_blocks():
     np.testing.assert_allclose(model.coef_, by_one(lambda: of_observations(None).coef_), rtol=1e-6, atol=1e-6)
 
 
-FAILS = {"raises": "KeyError: 'row'", "width": "its rows have shape", "nan": "row 0, column 20 is nan"}
+FAILS = {"raises": "KeyError: 'row'", "width": "its rows have shape", "nan": "row 0: its target is nan"}
 
 
 @pytest.mark.parametrize("ends", FAILS)
