@@ -200,8 +200,23 @@ def test_refused(parameters, asked, message):
 def test_a_full_metric_is_refused():
     model = BKRR2(2, sigma=2.0, lam=1e-3).fit(X, y).model_
     model.standardizer = replace(model.standardizer, root=np.eye(4))
-    with pytest.raises(InputError, match="this one is full: train with metric diagonal or lengths"):
+    with pytest.raises(InputError, match="this one is full: train with metric diagonal or lengths, or use sklearn"):
         model.explain(Z)
+
+
+def test_as_an_explanation_of_shap():
+    shap = pytest.importorskip("shap")
+    model = SMOSVC(C=3.0, gamma=0.3).fit(X, np.digitize(y, [-0.5, 0.5]))
+    found = model.explain(Z, background=X[:9])
+    same = found.to_shap()
+    assert isinstance(same, shap.Explanation)
+    np.testing.assert_array_equal(same.values, found.values)
+    np.testing.assert_array_equal(same.base_values, found.base_values)
+    assert (same.feature_names, same.output_names) == (list(found.players), list(found.outputs))
+    machine = SMOSVR(C=3.0, gamma=0.3).fit(X, y)
+    sampler = shap.KernelExplainer(machine.predict, X[:9])  # with every coalition
+    sampled = sampler.shap_values(Z[:2], nsamples=200, silent=True, l1_reg=False)
+    np.testing.assert_allclose(sampled, machine.explain(Z[:2], background=X[:9]).values, atol=1e-9)
 
 
 def test_numbers_without_spread():

@@ -49,6 +49,11 @@ class Explanation:
     members: tuple[tuple[int, ...], ...]
     outputs: tuple[str, ...]
 
+    @property
+    def base_values(self) -> NDArray[np.float64]:
+        """The same as `base`, under shap's name."""
+        return self.base
+
     def importances(self) -> NDArray[np.float64]:
         """Mean of |value| over this rank's rows, shape (g,) or (g, q); 0 without rows."""
         return np.asarray(np.abs(self.values).sum(axis=0) / max(1, len(self.values)))
@@ -152,7 +157,7 @@ def require_columns(standardizer: Standardizer | None) -> None:
     if standardizer is not None and standardizer.root is not None and standardizer.root.ndim == 2:
         raise InputError(
             "Shapley values in closed form need a metric that keeps features apart, and this one is full: train with "
-            "metric diagonal or lengths, or use sklearn.inspection.permutation_importance"
+            "metric diagonal or lengths, or use sklearn.inspection.permutation_importance, or shap's samplers"
         )
 
 
