@@ -151,9 +151,9 @@ def test_when_it_pays(monkeypatch):
 
 
 def test_rows_of_a_round():
-    assert near_round_size(3_000, 400, 1 << 30) == 2048
-    assert near_round_size(60_000, 400, 1 << 30) == 30_000
-    assert near_round_size(10**6, 512, 1 << 28) == 1 << 16  # their rows, twice as many, take a quarter of the cache
+    assert near_round_size(1_500, 400, 1 << 30) == 2048
+    assert near_round_size(30_000, 400, 1 << 30) == 30_000
+    assert near_round_size(10**6 // 2, 512, 1 << 28) == 1 << 16  # twice as many rows take a quarter of the cache
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])

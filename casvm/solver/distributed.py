@@ -8,7 +8,7 @@ With a working set of two rows this is the textbook algorithm, with one combined
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -30,14 +30,16 @@ from cacore.machine.clock import working_time
 from cacore.machine.cpu import cpu_name
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
-from casvm.solver.active_set import SMO, ActiveSet, Shrinking
+from casvm.solver.active_set import SMO, ActiveSet, Shrinking, middle
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near import VANISHED
+from casvm.solver.near_blocks import LEAST_RANKS, BlockRounds
 from casvm.solver.near_columns import NearColumns, near_round_size
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
 from casvm.solver.units import Unit
+from casvm.solver.working_set import WorkingSet
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # smallest working set of which half stays for the next round
@@ -123,14 +125,20 @@ class _Distributed(SMO):
         floor = VANISHED * limits.tol / (max(1.0, largest) * self.n)
         cutoff = squared_cutoff(kernel, 4.0 * X.shape[1] * size**2, floor)
         near = comm.all(NearColumns.pays(X, kernel, layout, cutoff, sample))
+        # Other processors, libraries or thread counts may round differently; then rank 0 alone decides.
+        facts = f"{cpu_name()} {threads.current()} {np.__version__} {numba.__version__}"
+        same = np.array([crc32(facts.encode())], np.int64)
+        self.alike = bool(comm.allreduce(same, "max")[0] == comm.allreduce(same, "min")[0])
+        in_blocks = near and self.alike and comm.size >= LEAST_RANKS
         row = max(1, nbytes(X) // max(1, dual.n))
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
         least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
+        most = 3 * self.n // 4 if in_blocks else self.n // 2 if near else self.n // 8
         if working_set is None and near:
-            working_set = near_round_size(self.n, self.row_bytes, least)
+            working_set = near_round_size(most, self.row_bytes, least)
         elif working_set is None:
             working_set = round_size(self.n, layout.price, dual.epsilon > 0)
-        self.q = max(2, min(working_set, self.n // (2 if near else 8)) // 2 * 2)
+        self.q = max(2, min(working_set, most) // 2 * 2)
         capacity = self._capacity(int(counts.max()), least)
         self.pool, room = Pool(X, capacity), cache_bytes - capacity * self.row_bytes
         with comm.agreed():
@@ -143,14 +151,13 @@ class _Distributed(SMO):
                 self.gram = KernelRows(X, kernel, dtype, room, layout, self.pool.X)
         self.one_bound = comm.all(bool(((dual.lower == 0) | (dual.upper == 0)).all()))
         self.width = 4 if self.one_bound else 5  # numbers of a proposal: v, beta, the bounds, number of the row
+        self.block_rounds: BlockRounds | None = None
+        if in_blocks:
+            self.block_rounds = BlockRounds(sample, capacity, dual.epsilon, comm)
         self.looks = 0
         self.quota = np.full((comm.size, 2), max(1, -(-self.q // (2 * comm.size))))
         self.seen = np.inf, -np.inf  # the last top and bottom
-        self._last = _WorkingSet.empty()
-        # Other processors, libraries or thread counts may round differently; then rank 0 alone decides.
-        facts = f"{cpu_name()} {threads.current()} {np.__version__} {numba.__version__}"
-        same = np.array([crc32(facts.encode())], np.int64)
-        self.alike = bool(comm.allreduce(same, "max")[0] == comm.allreduce(same, "min")[0])
+        self._last = WorkingSet.empty()
         self.active = ActiveSet(
             dual, self.gram, SHRINKING, self._reconstruct, comm.allreduce, partial(comm.allreduce, op="max")
         )
@@ -164,7 +171,7 @@ class _Distributed(SMO):
 
     def _capacity(self, most: int, cache_bytes: int) -> int:
         """Rows of the pool, the same on all ranks; every rank has at least this cache."""
-        return max(2 * self.q, min(3 * (self.n - most) // 4, cache_bytes // (4 * self.row_bytes)))
+        return max(min(2 * self.q, self.n), min(3 * (self.n - most) // 4, cache_bytes // (4 * self.row_bytes)))
 
     def _look(self) -> tuple[float, float, bool]:
         """Exchange every rank's extremes and proposals, one line per rank, padded with empty proposals."""
@@ -222,7 +229,7 @@ class _Distributed(SMO):
         self.gram.rows_computed, self.gram.values_computed = rows, self.gram.values_computed + values
         self.begun -= float(state["seconds"])
 
-    def _chosen(self, top: float, bottom: float) -> _WorkingSet:
+    def _chosen(self, top: float, bottom: float) -> WorkingSet:
         """The working set: rows kept from the last one, and the worst violators of all ranks."""
         count, epsilon = (self.q - len(self._last.numbers)) // 2, self.active.dual.epsilon
         sides = []
@@ -244,9 +251,12 @@ class _Distributed(SMO):
         return self._last.with_rows(both[np.unique(both[:, -1], return_index=True)[1]])
 
     def _step(self, top: float, bottom: float, most: int) -> bool:
-        """Solve a working set's problem, on every rank."""
+        """Solve a working set's problem: on every rank, or in blocks, each on one rank."""
         chosen, active = self._chosen(top, bottom), self.active
         slots, size = self._slots(chosen.numbers), len(chosen.numbers)
+        rounds = self.block_rounds
+        if rounds is not None and rounds.pay(size) and self._in_blocks(slots, chosen, top - bottom, most):
+            return True
         order = self.gram.arranged(slots)
         chosen, slots = chosen.taken(order), slots[order]
         problem = self._solved(slots, chosen, top - bottom, most)
@@ -267,10 +277,46 @@ class _Distributed(SMO):
         places = active.place[chosen.numbers[here] - self.first]
         active.beta[places], active.v[places] = beta[here], v[here]
         kept = self.q // 2 if self.q >= _KEEP else 0
-        self._last = _WorkingSet(chosen.numbers, v, beta, chosen.lower, chosen.upper).kept(kept)
+        self._last = WorkingSet(chosen.numbers, v, beta, chosen.lower, chosen.upper).kept(kept)
         return done > 0
 
-    def _solved(self, slots: Index, chosen: _WorkingSet, gap: float, most: int) -> PairState:
+    def _in_blocks(self, slots: Index, chosen: WorkingSet, gap: float, most: int) -> bool:
+        """Solve a working set's problem in blocks; return False, with nothing changed, if that does not help."""
+        gram, active, rounds = self.gram, self.active, self.block_rounds
+        assert isinstance(gram, NearColumns)
+        assert rounds is not None
+        mine = rounds.mine(gram, slots, self.rounds, chosen.v, chosen.beta, chosen.lower, chosen.upper)
+        found = rounds.change(mine, chosen.beta, self._bias(chosen), self.limits.tol, gap, most)
+        if found is None:
+            return False
+        change = np.zeros(len(slots))
+        change[found.places] = found.beta - chosen.beta[found.places]
+        total = gram.sums(slots[found.places], change[found.places])
+        here = self._here(chosen.numbers)
+        at = active.place[chosen.numbers[here] - self.first]
+        share, gain = rounds.step(change[here], chosen.v[here], chosen.beta[here], total[at])
+        if share == 0:
+            return False
+        beta = chosen.beta.copy()
+        beta[found.places] = found.beta
+        if share < 1:
+            beta = np.clip(chosen.beta + share * change, chosen.lower, chosen.upper)
+        active.v -= share * total
+        active.beta[at] = beta[here]
+        self.objective += gain
+        self.iterations, self.rounds = self.iterations + found.pairs, self.rounds + 1
+        kept = WorkingSet(chosen.numbers, chosen.v, beta, chosen.lower, chosen.upper).kept(3 * self.q // 4)
+        self._last = kept = kept.taken(np.argsort(kept.numbers))
+        v = active.v[active.place[kept.numbers[self._here(kept.numbers)] - self.first]]
+        kept.v = self.comm.allgather(v, np.diff(np.searchsorted(kept.numbers, self.starts)).astype(np.int64))
+        return True
+
+    def _bias(self, chosen: WorkingSet) -> float:
+        """The mean v of the free rows of a working set, or of its extremes."""
+        free = (chosen.lower < chosen.beta) & (chosen.beta < chosen.upper) & (chosen.beta != 0)
+        return float(np.mean(chosen.v[free])) if free.any() else middle(*self.seen)
+
+    def _solved(self, slots: Index, chosen: WorkingSet, gap: float, most: int) -> PairState:
         """Solve the problem of a working set; if most kernel values vanish, over near rows only."""
         state = chosen.v, chosen.beta, chosen.lower, chosen.upper
         if not isinstance(self.gram, NearColumns):
@@ -300,6 +346,8 @@ class _Distributed(SMO):
             into = self.pool.free(len(missing))
             self.gram.forget(into)
             self.pool.put(into, absent, X)
+            if self.block_rounds is not None:
+                self.block_rounds.directions.put(into, np.asarray(X))
             self.gram.sources = self.pool.X
             slots[missing] = into
         return slots
@@ -314,7 +362,7 @@ class _Distributed(SMO):
         self.active.shrink(idle)
 
     def _unshrunk(self) -> None:
-        self.seen, self._last = (self.active.top, self.active.bottom), _WorkingSet.empty()
+        self.seen, self._last = (self.active.top, self.active.bottom), WorkingSet.empty()
 
     def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
         for X, values in self._visit(moved, change):
@@ -333,35 +381,3 @@ class _Distributed(SMO):
         for lo in range(0, longest, step):
             some, counts = self.comm.allgather_parts(values[lo : lo + step])
             yield gather_rows(self.X[rows[lo : lo + step]], self.comm, counts), some
-
-
-@dataclass
-class _WorkingSet:
-    """A working set, the same on all ranks, ordered by row number."""
-
-    numbers: Index
-    v: Vector
-    beta: Vector
-    lower: Vector
-    upper: Vector
-
-    @classmethod
-    def empty(cls) -> _WorkingSet:
-        none = np.zeros(0)
-        return cls(np.zeros(0, np.int64), none, none, none, none)
-
-    def kept(self, most: int) -> _WorkingSet:
-        """At most `most` of the rows, free ones first, chosen by number and so anywhere in space."""
-        free = (self.lower < self.beta) & (self.beta < self.upper)
-        return self.taken(np.lexsort((self.numbers, ~free))[:most])
-
-    def with_rows(self, proposed: NDArray[np.float64]) -> _WorkingSet:
-        """Add proposed rows: v, beta, the nonzero bound or both bounds, and their numbers."""
-        v, beta, *bounds, number = proposed.T
-        lower, upper = bounds if len(bounds) == 2 else (np.minimum(bounds[0], 0.0), np.maximum(bounds[0], 0.0))
-        columns = (number.astype(np.int64), v, beta, lower, upper)
-        together = [np.concatenate(pair) for pair in zip(vars(self).values(), columns, strict=True)]
-        return _WorkingSet(*together).taken(np.argsort(together[0]))
-
-    def taken(self, places: NDArray[np.intp]) -> _WorkingSet:
-        return _WorkingSet(*(values[places] for values in vars(self).values()))

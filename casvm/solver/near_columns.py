@@ -15,12 +15,12 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.near import NearPanels, spatial_order
 from cacore.kernels.sums import width
-from cacore.machine.threads import blocks
+from cacore.machine.threads import blocks, for_blocks
 from cacore.svm.dual import Dual
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_pairs import NearPairs
 from casvm.solver.near_rows import NearRows
-from casvm.solver.pair import Index, Vector
+from casvm.solver.pair import Index, Vector, padded
 
 _SAMPLE = 200
 _NEAR = 0.25  # largest share of near columns at which computing a row of K is faster than reading it from memory
@@ -48,6 +48,7 @@ class NearColumns(KernelRows):
         self, X: Rows, kernel: Kernel, dtype: DTypeLike, layout: Layout, sources: Rows, cutoff: float, cache_bytes: int
     ) -> None:  # fmt: skip
         self.cutoff, self.cache_bytes, self._order = cutoff, cache_bytes, spatial_order(X)
+        self._squares = np.zeros(0, np.dtype(dtype))
         super().__init__(X, kernel, dtype, 0, layout, sources)
 
     @classmethod
@@ -70,11 +71,22 @@ class NearColumns(KernelRows):
         self._near = NearPanels(self.X, self.layout.dtype, self.layout.shift, rows[self._place])
 
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        total = np.zeros(len(v))
+        v -= self._sums(rows, change)
+
+    def _sums(self, rows: Index, change: Vector) -> Vector:
+        total, sums = np.zeros(len(self.active)), np.empty(len(self.active))
         values = self._near.add(self.kernel, self.layout.rows(self.sources, rows), self.cutoff, change, total)
-        v[self._place] -= total
+        sums[self._place] = total
         self.rows_computed += len(rows)
         self.values_computed += values
+        return sums
+
+    def sums(self, rows: Index, change: Vector) -> Vector:
+        """``change @ K(rows, active)``."""
+        total = np.zeros(len(self.active))
+        for lo, hi in blocks(len(rows), _SOME):
+            total += self._sums(rows[lo:hi], change[lo:hi])
+        return total
 
     def arranged(self, rows: Index) -> Index:
         """See :meth:`KernelRows.arranged`."""
@@ -85,6 +97,29 @@ class NearColumns(KernelRows):
         gram = NearRows(self.sources[rows], self.kernel, self.dtype, self.layout, self.cutoff, self.cache_bytes)
         gram.begin()
         return NearPairs(gram, dual, v, beta, lower, upper)
+
+    def squares(self, sets: list[Index], extra: int) -> list[NDArray[np.floating]]:
+        """K(rows, rows) of each set, padded, with `extra` rows and columns of zeros; valid until the next call."""
+        sizes = [padded(len(rows) + extra) for rows in sets]
+        ends = np.cumsum([0, *(size * size for size in sizes)])
+        if self._squares.size < ends[-1]:
+            self._squares = np.zeros(ends[-1], self.dtype)
+        made = [
+            self._squares[begin : begin + size * size].reshape(size, size)
+            for begin, size in zip(ends.tolist(), sizes, strict=False)
+        ]
+
+        def fill(lo: int, hi: int) -> None:
+            for rows, K in zip(sets[lo:hi], made[lo:hi], strict=True):
+                m = len(rows)
+                K[m:], K[:m, m:] = 0, 0
+                self.layout.columns(self.sources, rows).add(
+                    self.kernel, self.layout.rows(self.sources, rows), 0, m, store=K
+                )
+
+        for_blocks(fill, blocks(len(sets), 1))
+        self.values_computed += sum(len(rows) ** 2 for rows in sets)
+        return made
 
     def count(self, problem: NearPairs) -> None:
         """Add the kernel values that a working set's problem computed and read."""
@@ -107,10 +142,10 @@ class NearColumns(KernelRows):
         return sums
 
 
-def near_round_size(n: int, row_bytes: int, cache_bytes: int) -> int:
-    """Rows per round: if memory allows, more than there will be support vectors.
+def near_round_size(most: int, row_bytes: int, cache_bytes: int) -> int:
+    """Rows per round, at most `most`: if memory allows, more than there will be support vectors.
 
     With fewer, the support vectors move repeatedly. For 20,000 rows with 10,500 support vectors, rounds of 2,048, 8,192
     and 12,000 rows number 954, 114 and 17; each support vector moves 41, 16 and 7 times.
     """
-    return max(2048, min(n // 2, cache_bytes // (8 * row_bytes)))
+    return max(2048, min(most, cache_bytes // (8 * row_bytes)))
