@@ -59,7 +59,7 @@ def counts(monkeypatch):
 
     watched(ActiveSet, "shrink", lambda active, _: len(active.shrunk))
     watched(ActiveSet, "unshrink", lambda _, again: int(bool(again)))
-    watched(Pool, "free", lambda pool, _: -len(pool._slot))
+    watched(Pool, "free", lambda pool, _: -int((pool._number >= 0).sum()))
     return count
 
 

@@ -183,7 +183,8 @@ def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch):
 
 def test_near_rows(monkeypatch):
     """Where most kernel values vanish; of ranks of which one may have few rows, and with rows that leave."""
-    monkeypatch.setattr("casvm.solver.near_columns._NEAR", 2.0)
+    for name in ("_NEAR", "_NEAR_FINE"):
+        monkeypatch.setattr(f"casvm.solver.near_columns.{name}", 2.0)
     monkeypatch.setattr(distributed, "_LOOK", 1)
     X, y = kinds(1201)
     kernel, made, original = Kernel("gaussian", gamma=32.0), [], NearColumns.__init__

@@ -27,7 +27,8 @@ MINE = slice(N * RANK // R, N * (RANK + 1) // R)
 @pytest.fixture(autouse=True)
 def rounds(monkeypatch):
     """Small blocks on any number of ranks; the pairs of each round in blocks that succeeded."""
-    monkeypatch.setattr("casvm.solver.near_columns._NEAR", 2.0)
+    for name in ("_NEAR", "_NEAR_FINE"):
+        monkeypatch.setattr(f"casvm.solver.near_columns.{name}", 2.0)
     monkeypatch.setattr(distributed, "LEAST_RANKS", 1)
     monkeypatch.setattr(near_blocks, "BLOCK", 60)
     made, change = [], BlockRounds.change
