@@ -20,6 +20,7 @@ from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import JACKKNIFE, Calibration
+from cakrr.coarse_file import check_coarse, read_coarse, stored_coarse
 from cakrr.part import ARRAYS, PART, PartModel
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.coarse_variance import CoarseVariance
@@ -317,7 +318,7 @@ class KRRModel(InParts):
             attributes["kernel"] = self.like.stored()
         own: dict[str, Rows] = {}
         if self.sigmas is not None and self.lams is not None:
-            own = {"sigmas": self.sigmas, "lams": self.lams}
+            own |= {"sigmas": self.sigmas, "lams": self.lams}
         if self.calibration is not None:
             kept = self.calibration
             attributes["calibration"] = {"n": kept.n, "rows": kept.rows}
@@ -329,22 +330,9 @@ class KRRModel(InParts):
             attributes["probability"] = self.calibrator.attributes
             own |= self.calibrator.arrays
         if self.coarse is not None:
-            attributes["coarse"], arrays = self._stored_coarse(self.coarse)
+            attributes["coarse"], arrays = stored_coarse(self.coarse, self.like)
             own |= arrays
         return attributes, own
-
-    def _stored_coarse(self, coarse: CoarseModel) -> tuple[dict[str, Any], dict[str, Rows]]:
-        """Attributes and arrays of the coarse model for the file."""
-        attributes: dict[str, Any] = {"sigma": coarse.sigma, "lambda": coarse.lam}
-        if coarse.refined:
-            attributes["refined"] = True
-        if coarse.kernel != self.like:
-            attributes["kernel"] = coarse.kernel.stored()
-        arrays: dict[str, Rows] = {"coarse_centers": coarse.centers, "coarse_beta": coarse.beta}
-        if coarse.factor is not None and coarse.unit is not None:
-            attributes |= {"weight": coarse.weight, "rows": coarse.rows}
-            arrays |= {"coarse_factor": coarse.factor, "coarse_unit": coarse.unit}
-        return attributes, arrays
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
@@ -358,14 +346,8 @@ class KRRModel(InParts):
 
     @classmethod
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> KRRModel:
-        coarse, like = attributes.pop("coarse", None), Kernel(**attributes.pop("kernel", {}))
-        if coarse is not None:
-            wide = Kernel(**coarse["kernel"]) if "kernel" in coarse else like
-            coarse = CoarseModel(
-                shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], wide,
-                bool(coarse.get("refined", False)), shared.get("coarse_factor"), shared.get("coarse_unit"),
-                coarse.get("weight", 0.0), coarse.get("rows", 0),
-            )  # fmt: skip
+        like = Kernel(**attributes.pop("kernel", {}))
+        coarse = read_coarse(attributes.pop("coarse", None), shared, like)
         if (calibration := attributes.pop("calibration", None)) is not None:
             kept = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
             attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *kept)
@@ -410,17 +392,9 @@ class KRRModel(InParts):
                 self.target_shape == columns, f"{len(self.classes)} classes, and values of shape {self.target_shape}"
             )
         if self.coarse is not None:
-            self.coarse.kernel.with_sigma(self.coarse.sigma)
-            kept = self.coarse.factor is not None
-            require(
-                kept == (self.coarse.unit is not None), "a triangle of the centres without its unit, or the reverse"
-            )
-            require(
-                not kept or (is_real(self.coarse.weight) and self.coarse.weight > 0), "weight of the triangle's rows"
-            )
+            check_coarse(self.coarse)
 
 
 def _targets(attributes: dict[str, Any]) -> dict[str, int]:
     """The size t of the model file's arrays; 0 if a target is a single number."""
-    offset = attributes["offset"]
-    return {"t": len(offset) if isinstance(offset, list) else 0}
+    return {"t": len(attributes["offset"]) if isinstance(attributes["offset"], list) else 0}

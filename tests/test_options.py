@@ -7,12 +7,12 @@ import inspect
 import math
 from dataclasses import FrozenInstanceError, dataclass, replace
 from fractions import Fraction
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.checks import refusal
+from helpers.methods import METHODS, method_of, of_every_command
 
 import asygcd
 import cakrr
@@ -22,7 +22,6 @@ from cacore import checks
 from cacore.errors import InputError
 from cacore.learn import shared
 from cacore.learn.options import (
-    GROUPS,
     Options,
     add_options,
     declared,
@@ -264,16 +263,6 @@ def test_usage_errors_are_input_errors():
 
 # -- the options of the families ---------------------------------------------------------------
 
-METHODS = {
-    **{f"cakrr.{name}": f"cakrr.{name}"
-       for name in ("bkrr", "bkrr2", "bkrr3", "dckrr", "dkrr", "kkrr", "kkrr2", "kkrr3", "kriging", "subset",
-                   "twolevel")},
-    **{f"casvm.{name}": f"casvm.{name}"
-       for name in ("bkmsvm", "cascade", "casvm", "cpsvm", "dcfilter", "dcsvm", "dissmo", "fcfssvm", "oneclass", "svr")
-       },
-    "asygcd": "asygcd.method",
-}  # fmt: skip
-of_every_command = pytest.mark.parametrize("program", METHODS)
 FAMILIES = {
     "cakrr": (
         cakrr,
@@ -290,10 +279,6 @@ OTHERS = {
     "comm", "random_state", "partitioner", "dtype", "class_weight", "shrinking", "decision_function_shape", "verbose",
     "warm_start", "nu",
 }  # fmt: skip
-
-
-def method_of(program):
-    return import_module(METHODS[program]).METHOD
 
 
 @of_every_command
@@ -355,52 +340,3 @@ def test_an_estimator_refuses_by_its_parameters(family):
 def test_a_command_refuses_by_its_flags(words, named, refuses, tmp_path):
     (tmp_path / "a.svm").write_text("1 1:0.5 2:1\n2 1:1.5 2:3\n")
     refuses("cakrr.bkrr2", ["a.svm", *words], named, tmp_path)
-
-
-# -- what a call for help costs ----------------------------------------------------------------
-
-COUNTED = """
-import contextlib, io, runpy, sys
-sys.argv = [sys.argv[1], "--help"]
-with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-heavy = {"numba", "scipy", "sklearn", "h5py", "mpi4py.MPI"} & set(sys.modules)
-print(len(sys.modules), "usage:" in shown.getvalue(), *sorted(heavy))
-"""
-
-
-@pytest.mark.parametrize(
-    "program", [*METHODS, "cakrr.predict", "casvm.predict", "asygcd.predict", "cacore.io", "cacore.traffic"]
-)
-def test_modules_that_help_loads(program, python):
-    done = python("-c", COUNTED, program)
-    assert (done.returncode, done.stderr) == (0, "")
-    count, usage, *heavy = done.stdout.split()
-    assert (usage, heavy) == ("True", [])
-    assert int(count) <= 500
-
-
-@of_every_command
-def test_help_is_in_groups(program, capsys):
-    """The options that most people need first come first; every other one is in a group; an example ends the help."""
-    method = method_of(program)
-    kinds = job.Training, method.options
-    shown = [known for kind in kinds for one, known in declared(kind) if known.flag and method.has(one.name)]
-    assert {known.group for known in shown} <= {"", *GROUPS}
-    assert len([known for known in shown if not known.group]) <= 12
-    with pytest.raises(SystemExit):
-        import_module(f"{program.split('.')[0]}.command").main(method, ["--help"])
-    text = capsys.readouterr().out
-    places = [text.index(f"\n{title}:") for title in ("common options", *GROUPS) if f"\n{title}:" in text]
-    assert places == sorted(places)
-    assert len(places) > 5
-    assert text.index("\n  DATA") < text.index("\n  --test")
-    assert f"example: {method.example}".split() == text[text.index("example:") :].split()
-
-
-def test_a_default_of_zero_is_shown(capsys):
-    with pytest.raises(SystemExit):
-        casvm.command.main(casvm.casvm.METHOD, ["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "seed of the random number generator (default: 0)" in text
-    assert "constant term of the polynomial and sigmoid kernels (default: 0.0)" in text

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.checks import names, near, refusal
+from helpers.checks import names, near
 from helpers.commands import check_report, flat, read, reported, run
-from helpers.data import changed, write_csv, write_hdf5
+from helpers.data import changed, sines, write_csv, write_hdf5
 from sklearn.metrics import confusion_matrix, mean_squared_error, precision_score, r2_score, recall_score
-from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVR, NuSVR, OneClassSVM
 
-from cacore.kernels import Kernel
-from casvm import CASVR, SMOSVR, DisSMOSVR, SMONuSVR, SMOOneClassSVM, SVRModel
-from casvm.search.regression import TargetFolds, judge
+from casvm import SVRModel
 from partition import KBalance
 
 N, TESTED, P = 157, 60, 3
@@ -31,15 +28,6 @@ machines = pytest.mark.parametrize("machine", MACHINES)
 COMMON = ["--gamma", "0.5", "--tol", "1e-7"]
 
 
-def rows(split):
-    """Features, targets, and labels of which one in ten is an outlier."""
-    n = {"train": N, "test": TESTED}[split]
-    rng = np.random.default_rng(n)
-    X, labels = rng.normal(size=(n, 3)), np.where(np.arange(n) % 10, 1.0, -1.0)
-    X[labels < 0] *= 4
-    return X, 300 + 10 * np.sin(2 * X.sum(axis=1)) + rng.normal(size=n), labels
-
-
 def data_of(machine, folder):
     return folder / ("one.h5" if machine == "one class" else "reg.h5")
 
@@ -47,7 +35,7 @@ def data_of(machine, folder):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("values")
-    (X, y, _), (T, u, told) = rows("train"), rows("test")
+    (X, y, _), (T, u, told) = sines(N), sines(TESTED)
     write_hdf5(folder / "reg.h5", train=(X, y), test=(T, u))
     write_hdf5(folder / "one.h5", train=(X, None), test=(T, told))
     write_csv(folder / "train.csv", X, y)
@@ -60,7 +48,7 @@ def files(tmp_path_factory):
 
 def check_metrics(made, machine, values):
     """Check the metrics of these predictions for the test rows against scikit-learn."""
-    _, u, told = rows("test")
+    _, u, told = sines(TESTED)
     if machine != "one class":
         mse = mean_squared_error(u, values)
         expected = {"mse": mse, "rmse": np.sqrt(mse), "r2": r2_score(u, values)}
@@ -96,7 +84,7 @@ def test_each_part_is_libsvms(machine, files, tmp_path, capsys):
     model = SVRModel.load(tmp_path / "m.h5")
     assert [len(part.rows) for part in model.parts.values()] == made["solver"]["n_support"]
 
-    (X, y, _), (T, _, _) = rows("train"), rows("test")
+    (X, y, _), (T, _, _) = sines(N), sines(TESTED)
     parts = KBalance(P, random_state=3).fit(X)
     near(model.centers, parts.centers_, 1e-12)
     assert made["partition_sizes"] == parts.sizes_.tolist()
@@ -116,7 +104,7 @@ def test_all_rows_are_one_problem(machine, files, tmp_path):
     words = [data_of(machine, files), "--exact", *COMMON, *words, "--model", tmp_path / "m.h5"]
     made = reported(program, words, tmp_path)
     assert (made["partition_sizes"], made["params"]["route"]) == ([N], "sum")
-    (X, y, _), (T, _, _) = rows("train"), rows("test")
+    (X, y, _), (T, _, _) = sines(N), sines(TESTED)
     theirs.set_params(gamma=0.5, tol=1e-8).fit(X, y)
     expected = theirs.decision_function(T) if machine == "one class" else theirs.predict(T)
     near(SVRModel.load(tmp_path / "m.h5").decision_function(T), expected, 1e-4)
@@ -125,7 +113,7 @@ def test_all_rows_are_one_problem(machine, files, tmp_path):
 @pytest.mark.parametrize("times", [1e6, 1e-100])
 def test_the_scale_of_the_targets_does_not_matter(times, files, tmp_path):
     """The defaults are in units of their deviation."""
-    X, y, _ = rows("train")
+    X, y, _ = sines(N)
     write_hdf5(tmp_path / "far.h5", train=(X, times * y))
     values = []
     for name in (files / "reg.h5", tmp_path / "far.h5"):
@@ -142,7 +130,7 @@ def test_the_scale_of_the_targets_does_not_matter(times, files, tmp_path):
 def test_ranks(ranks, kinds, files, tmp_path, in_one_job):
     """They come to the model and the report of one; and train parts without a byte."""
     more, commands, expected = {"parts": ["--partitions", "4", "--route", "soft"], "exact": ["--exact"]}, [], {}
-    T = rows("test")[0]
+    T = sines(TESTED)[0]
     for machine, kind in kinds.items():
         program, words, _, _ = MACHINES[machine]
         words, folder = [data_of(machine, files), *COMMON, *words, *more[kind]], tmp_path / kind
@@ -190,8 +178,8 @@ def test_predictions(machine, files, tmp_path, capsys):
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert lines[0] == head
     model, table = SVRModel.load(tmp_path / "m.h5"), np.array([line.split(",") for line in lines[1:]], float)
-    np.testing.assert_array_equal(table[:, 0], model.predict(rows("test")[0]))
-    np.testing.assert_array_equal(table[:, -1], model.decision_function(rows("test")[0]))
+    np.testing.assert_array_equal(table[:, 0], model.predict(sines(TESTED)[0]))
+    np.testing.assert_array_equal(table[:, -1], model.decision_function(sines(TESTED)[0]))
     assert capsys.readouterr() == ("", "")
 
 
@@ -214,7 +202,7 @@ def test_one_class_needs_no_labels(files, tmp_path):
     expected = made["metrics"]
     run("casvm.predict", [tmp_path / "m.h5", files / "labelled.csv", "--report", tmp_path / "p.json", "--quiet"])
     assert read(tmp_path / "p.json")["metrics"] == expected
-    (X, _, _), (T, _, _) = rows("train"), rows("test")
+    (X, _, _), (T, _, _) = sines(N), sines(TESTED)
     write_csv(tmp_path / "both.csv", np.concatenate([T, X[:20]]))
     both = reported("casvm.oneclass", [*words, "--test", tmp_path / "both.csv"], tmp_path)
     assert (both["data"]["overlap"], both["data"]["n_test"]) == (20, TESTED + 20)
@@ -225,7 +213,7 @@ def test_one_class_needs_no_labels(files, tmp_path):
 @pytest.mark.parametrize("route", ["nearest", "soft"])
 def test_the_mean_of_divisions(route, files, tmp_path):
     """Each is that of its seed; with the sizes of all parts in the report, and a piece a part in a checkpoint."""
-    T, values = rows("test")[0], []
+    T, values = sines(TESTED)[0], []
     words = [files / "reg.h5", "--partitions", P, "--C", "20", *COMMON, "--route", route]
     for seed in (3, 4):
         reported("casvm.svr", [*words, "--seed", seed, "--model", tmp_path / "m.h5"], tmp_path)
@@ -243,25 +231,6 @@ def test_the_mean_of_divisions(route, files, tmp_path):
 
 
 # -- C, epsilon and gamma --------------------------------------------------------------------------
-
-
-def test_errors_on_rows_left_out_are_those_of_libsvm():
-    """For all settings and folds, with weights; none if there are no rows to train on."""
-    (X, y, _), rng = rows("train"), np.random.default_rng(0)
-    X, y, weights = X[:90], (y[:90] - 300) / 10, rng.choice([0.0, 0.5, 2.0], 90)
-    fold, Cs, epsilons, gammas = np.arange(90) % 4, (0.5, 5.0, 50.0), (0.02, 0.2), (0.2, 0.8)
-    alike = tuple(Kernel("gaussian", gamma) for gamma in gammas)
-    told = judge(TargetFolds(X, y, weights, fold, 3), alike, Cs, epsilons, 1e-6)
-    for place, sse in np.ndenumerate(told["sse"]):
-        g, e, ell, f = place
-        model = SVR(C=Cs[ell], epsilon=epsilons[e], gamma=gammas[g], tol=1e-7)
-        out = fold == f
-        error = model.fit(X[~out], y[~out], weights[~out]).predict(X[out]) - y[out]
-        assert sse == pytest.approx(weights[out] @ error**2, rel=1e-3)
-        assert told["weight"][f] == weights[out].sum()
-    assert told["steps"].tolist() == [36, 0]
-    alone = judge(TargetFolds(X[:1], y[:1], np.ones(1), np.zeros(1, int), 3), alike, Cs, epsilons, 1e-6)
-    assert not alone["weight"].any()
 
 
 def test_no_options_choose_a_good_model(files, tmp_path, capsys):
@@ -308,59 +277,6 @@ def test_a_search_goes_on_from_its_pieces(kind, files, tmp_path, monkeypatch):
     monkeypatch.setattr("casvm.value_family.Values.warm_up", lambda *_: None)  # which searches on purpose
     run("casvm.svr", [*words, tmp_path / "2.h5"])
     assert (tmp_path / "2.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
-
-
-def test_estimators_choose_too():
-    X, y, _ = rows("train")
-    model = CASVR(3, partitioner="kmeans", C=[1, 20], epsilon="scale", gamma="grid", cv=4, random_state=0).fit(X, y)
-    assert len(model.cv_results_["params"]) == 12
-    assert model.best_score_ == model.cv_results_["mean_test_score"].max()
-    assert model.model_.params["C"] == model.best_params_["C"]
-    assert model.best_params_["epsilon"] == pytest.approx(0.1 * np.std(y))
-    assert not hasattr(model.set_params(C=1.0, gamma="scale", cv=None).fit(X, y), "best_params_")
-    exact = DisSMOSVR(C=[1, 20], gamma=0.5).fit(X, y)
-    assert exact.best_params_["C"] == exact.model_.params["C"] == 20
-
-
-def test_the_exact_one_chooses_too():
-    """Scores are those of folds that are left out; the same of a matrix of kernel values; the choice is trained on."""
-    X, y, _ = rows("train")
-    weights = (np.arange(len(y)) % 3).astype(float)
-    given = {"C": [1, 20], "epsilon": "grid", "gamma": [0.1, 1.0], "cv": 4}
-    one = SMOSVR(**given).fit(X, y, sample_weight=weights)
-    present = np.flatnonzero(weights)
-    T, t, w, fold = X[present], y[present], weights[present], np.arange(len(present)) % 4
-    for setting, score in zip(one.cv_results_["params"], one.cv_results_["split2_test_score"], strict=True):
-        model = SVR(**setting).fit(T[fold != 2], t[fold != 2], w[fold != 2])
-        error = np.average((model.predict(T[fold == 2]) - t[fold == 2]) ** 2, weights=w[fold == 2])
-        assert score == pytest.approx(1 - error / np.var(t), abs=0.02)
-    assert len(one.cv_results_["params"]) == 8
-    assert one.best_score_ == one.cv_results_["mean_test_score"].max()
-    assert one.model_.params == {name: one.best_params_[name] for name in ("C", "epsilon")}
-    assert one.model_.kernel.gamma == one.best_params_["gamma"]
-    same = SMOSVR(**one.best_params_, tol="scale").fit(X, y, sample_weight=weights)
-    np.testing.assert_array_equal(same.predict(X), one.predict(X))
-
-    K = rbf_kernel(X, gamma=one.best_params_["gamma"])
-    by_matrix = SMOSVR(**{**given, "gamma": "scale"}, kernel="precomputed").fit(K, y, sample_weight=weights)
-    assert by_matrix.best_params_ == {name: one.best_params_[name] for name in ("C", "epsilon")}
-    near(by_matrix.predict(K), one.predict(X), 0.01 * np.std(y))
-    one.set_params(C="scale", epsilon=0.1, gamma="scale", cv=None).fit(X, y)
-    assert not hasattr(one, "best_params_")
-    assert one.model_.params["C"] == pytest.approx(np.std(y))
-
-
-def test_the_exact_one_has_too_few_rows_to_choose():
-    with pytest.warns(UserWarning, match="too few rows to compare settings") as caught:
-        model = SMOSVR(C="grid").fit(np.eye(3), np.arange(3.0), sample_weight=[0, 1, 0])
-    assert [one.filename for one in caught] == [__file__]
-    assert not hasattr(model, "best_params_")
-
-
-def test_a_grid_where_there_is_none():
-    X, y, _ = rows("train")
-    assert "C = 'grid': it must be a positive number" in refusal(SMONuSVR(C="grid").fit, X, y)
-    assert "gamma = 'grid'" in refusal(SMOOneClassSVM(gamma="grid").fit, X)
 
 
 def test_too_few_rows_to_choose(tmp_path, capsys):

@@ -1,9 +1,10 @@
 """The communicator, which counts every byte sent: a wrapper around mpi4py, or a single rank without it."""
 
 from cacore.comm.alike import Unquoted, require_same, shared_name, unlike
-from cacore.comm.communicator import Communicator, as_communicator, collective, world
+from cacore.comm.communicator import Communicator
 from cacore.comm.ledger import PHASES
 from cacore.comm.mpi import CommLike, launched, launched_rank, launched_size, let_first_print
+from cacore.comm.ranks import as_communicator, collective, world
 
 __all__ = [
     "PHASES", "CommLike", "Communicator", "Unquoted", "as_communicator", "collective", "launched", "launched_rank",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm.failure import PATIENCE, agree, agreed, end_job, packed, unpacked, wait
+from cacore.comm.failure import PATIENCE, agree, agreed, end_job, packed, unpacked
 from cacore.comm.ledger import PHASES, Ledger
-from cacore.comm.mpi import DATA, CommLike, Exchange, Transport, all_ranks
+from cacore.comm.mpi import DATA, Exchange, Transport
 from cacore.errors import InputError, OutputError
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ class Communicator(Ledger):
     def mpi(self) -> MPI.Comm | None:
         """The mpi4py communicator of several ranks; None for a single rank."""
         return self._mpi
+
+    @property
+    def failed(self) -> bool:
+        """True if a rank has failed: calls of others may be pending for ever, and the communicator cannot be used."""
+        return self._transport is not None and self._transport.failed
 
     def __deepcopy__(self, memo: dict[int, object]) -> Communicator:
         return self  # cloning an estimator copies its parameters, but a communicator must be shared
@@ -362,51 +367,3 @@ class Communicator(Ledger):
         for made in reversed(self._made):
             made.Free()
         self._node, self._made = None, []
-
-
-@contextmanager
-def collective(comm: CommLike) -> Iterator[Communicator]:
-    """Provide the communicator for one collective call of the library.
-
-    Parameters
-    ----------
-    comm : mpi4py communicator, Communicator or None
-        An mpi4py communicator is duplicated, so that messages sent here cannot match the caller's. After an error,
-        which all ranks raise, the caller's communicator still works. The duplicate is freed at the end, unless a
-        single rank failed: then calls on it may be pending for ever. A Communicator is used directly, because it counts
-        the traffic of several calls. After a rank has failed, neither it nor the communicator it wraps can be used.
-
-    Raises
-    ------
-    InputError, RankError
-        Error of the rank that failed, on all ranks.
-    """
-    if not (comm is None or isinstance(comm, Communicator) or hasattr(comm, "Get_size")):
-        raise InputError(f"comm = {comm!r}: give an mpi4py communicator, or None")
-    if comm is None or isinstance(comm, Communicator) or comm.Get_size() == 1:
-        ranks = as_communicator(comm)
-        with ranks.guard():
-            yield ranks
-        return
-    ranks = Communicator(comm.Dup(), own=True)
-    try:
-        with ranks.guard():
-            yield ranks
-    finally:
-        if not ranks._transport.failed:
-            ranks.free()
-
-
-def as_communicator(comm: CommLike) -> Communicator:
-    """Return `comm` itself if it is a Communicator; wrap an mpi4py communicator; None gives a single rank."""
-    return comm if isinstance(comm, Communicator) else Communicator(comm)
-
-
-def world() -> Communicator:
-    """Communicator of all ranks of the job, for a command; a single rank if no MPI library can be loaded."""
-    ranks = all_ranks()
-    if ranks is None or ranks.Get_size() == 1:
-        return Communicator(ranks, ends_job=True)
-    duplicate, request = ranks.Idup()  # at the end MPICH prints a line about calls that are pending on the original
-    wait(request.Test)
-    return Communicator(duplicate, ends_job=True, own=True)

@@ -271,3 +271,11 @@ def kinds(n, seed=0):
     kind, inner = rng.integers(0, 8, n), rng.random((n, 2))
     y = np.where(np.sin(7 * inner[:, 0] + kind) > 2 * inner[:, 1] - 1, 1.0, -1.0)
     return np.column_stack([np.eye(8)[kind], inner]), y
+
+
+def sines(n):
+    """Features, targets that are a sine of their sum, and labels of which one in ten is an outlier."""
+    rng = np.random.default_rng(n)
+    X, labels = rng.normal(size=(n, 3)), np.where(np.arange(n) % 10, 1.0, -1.0)
+    X[labels < 0] *= 4
+    return X, 300 + 10 * np.sin(2 * X.sum(axis=1)) + rng.normal(size=n), labels

@@ -1,0 +1,59 @@
+"""The communicator of a call of the library, and of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cacore.comm.communicator import Communicator
+from cacore.comm.failure import wait
+from cacore.comm.mpi import CommLike, all_ranks
+from cacore.errors import InputError
+
+
+@contextmanager
+def collective(comm: CommLike) -> Iterator[Communicator]:
+    """Provide the communicator for one collective call of the library.
+
+    Parameters
+    ----------
+    comm : mpi4py communicator, Communicator or None
+        An mpi4py communicator is duplicated, so that messages sent here cannot match the caller's. After an error,
+        which all ranks raise, the caller's communicator still works. The duplicate is freed at the end, unless a
+        single rank failed: then calls on it may be pending for ever. A Communicator is used directly, because it counts
+        the traffic of several calls. After a rank has failed, neither it nor the communicator it wraps can be used.
+
+    Raises
+    ------
+    InputError, RankError
+        Error of the rank that failed, on all ranks.
+    """
+    if not (comm is None or isinstance(comm, Communicator) or hasattr(comm, "Get_size")):
+        raise InputError(f"comm = {comm!r}: give an mpi4py communicator, or None")
+    if comm is None or isinstance(comm, Communicator) or comm.Get_size() == 1:
+        ranks = as_communicator(comm)
+        with ranks.guard():
+            yield ranks
+        return
+    ranks = Communicator(comm.Dup(), own=True)
+    try:
+        with ranks.guard():
+            yield ranks
+    finally:
+        if not ranks.failed:
+            ranks.free()
+
+
+def as_communicator(comm: CommLike) -> Communicator:
+    """Return `comm` itself if it is a Communicator; wrap an mpi4py communicator; None gives a single rank."""
+    return comm if isinstance(comm, Communicator) else Communicator(comm)
+
+
+def world() -> Communicator:
+    """Communicator of all ranks of the job, for a command; a single rank if no MPI library can be loaded."""
+    ranks = all_ranks()
+    if ranks is None or ranks.Get_size() == 1:
+        return Communicator(ranks, ends_job=True)
+    duplicate, request = ranks.Idup()  # at the end MPICH prints a line about calls that are pending on the original
+    wait(request.Test)
+    return Communicator(duplicate, ends_job=True, own=True)

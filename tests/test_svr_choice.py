@@ -1,0 +1,86 @@
+"""C, epsilon and gamma of regressions, chosen by estimators; errors on rows left out, against LIBSVM."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.checks import near, refusal
+from helpers.data import sines
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.svm import SVR
+
+from cacore.kernels import Kernel
+from casvm import CASVR, SMOSVR, DisSMOSVR, SMONuSVR, SMOOneClassSVM
+from casvm.search.regression import TargetFolds, judge
+
+
+def test_errors_on_rows_left_out_are_those_of_libsvm():
+    """For all settings and folds, with weights; none if there are no rows to train on."""
+    (X, y, _), rng = sines(157), np.random.default_rng(0)
+    X, y, weights = X[:90], (y[:90] - 300) / 10, rng.choice([0.0, 0.5, 2.0], 90)
+    fold, Cs, epsilons, gammas = np.arange(90) % 4, (0.5, 5.0, 50.0), (0.02, 0.2), (0.2, 0.8)
+    alike = tuple(Kernel("gaussian", gamma) for gamma in gammas)
+    told = judge(TargetFolds(X, y, weights, fold, 3), alike, Cs, epsilons, 1e-6)
+    for place, sse in np.ndenumerate(told["sse"]):
+        g, e, ell, f = place
+        model = SVR(C=Cs[ell], epsilon=epsilons[e], gamma=gammas[g], tol=1e-7)
+        out = fold == f
+        error = model.fit(X[~out], y[~out], weights[~out]).predict(X[out]) - y[out]
+        assert sse == pytest.approx(weights[out] @ error**2, rel=1e-3)
+        assert told["weight"][f] == weights[out].sum()
+    assert told["steps"].tolist() == [36, 0]
+    alone = judge(TargetFolds(X[:1], y[:1], np.ones(1), np.zeros(1, int), 3), alike, Cs, epsilons, 1e-6)
+    assert not alone["weight"].any()
+
+
+def test_estimators_choose_too():
+    X, y, _ = sines(157)
+    model = CASVR(3, partitioner="kmeans", C=[1, 20], epsilon="scale", gamma="grid", cv=4, random_state=0).fit(X, y)
+    assert len(model.cv_results_["params"]) == 12
+    assert model.best_score_ == model.cv_results_["mean_test_score"].max()
+    assert model.model_.params["C"] == model.best_params_["C"]
+    assert model.best_params_["epsilon"] == pytest.approx(0.1 * np.std(y))
+    assert not hasattr(model.set_params(C=1.0, gamma="scale", cv=None).fit(X, y), "best_params_")
+    exact = DisSMOSVR(C=[1, 20], gamma=0.5).fit(X, y)
+    assert exact.best_params_["C"] == exact.model_.params["C"] == 20
+
+
+def test_the_exact_one_chooses_too():
+    """Scores are those of folds that are left out; the same of a matrix of kernel values; the choice is trained on."""
+    X, y, _ = sines(157)
+    weights = (np.arange(len(y)) % 3).astype(float)
+    given = {"C": [1, 20], "epsilon": "grid", "gamma": [0.1, 1.0], "cv": 4}
+    one = SMOSVR(**given).fit(X, y, sample_weight=weights)
+    present = np.flatnonzero(weights)
+    T, t, w, fold = X[present], y[present], weights[present], np.arange(len(present)) % 4
+    for setting, score in zip(one.cv_results_["params"], one.cv_results_["split2_test_score"], strict=True):
+        model = SVR(**setting).fit(T[fold != 2], t[fold != 2], w[fold != 2])
+        error = np.average((model.predict(T[fold == 2]) - t[fold == 2]) ** 2, weights=w[fold == 2])
+        assert score == pytest.approx(1 - error / np.var(t), abs=0.02)
+    assert len(one.cv_results_["params"]) == 8
+    assert one.best_score_ == one.cv_results_["mean_test_score"].max()
+    assert one.model_.params == {name: one.best_params_[name] for name in ("C", "epsilon")}
+    assert one.model_.kernel.gamma == one.best_params_["gamma"]
+    same = SMOSVR(**one.best_params_, tol="scale").fit(X, y, sample_weight=weights)
+    np.testing.assert_array_equal(same.predict(X), one.predict(X))
+
+    K = rbf_kernel(X, gamma=one.best_params_["gamma"])
+    by_matrix = SMOSVR(**{**given, "gamma": "scale"}, kernel="precomputed").fit(K, y, sample_weight=weights)
+    assert by_matrix.best_params_ == {name: one.best_params_[name] for name in ("C", "epsilon")}
+    near(by_matrix.predict(K), one.predict(X), 0.01 * np.std(y))
+    one.set_params(C="scale", epsilon=0.1, gamma="scale", cv=None).fit(X, y)
+    assert not hasattr(one, "best_params_")
+    assert one.model_.params["C"] == pytest.approx(np.std(y))
+
+
+def test_the_exact_one_has_too_few_rows_to_choose():
+    with pytest.warns(UserWarning, match="too few rows to compare settings") as caught:
+        model = SMOSVR(C="grid").fit(np.eye(3), np.arange(3.0), sample_weight=[0, 1, 0])
+    assert [one.filename for one in caught] == [__file__]
+    assert not hasattr(model, "best_params_")
+
+
+def test_a_grid_where_there_is_none():
+    X, y, _ = sines(157)
+    assert "C = 'grid': it must be a positive number" in refusal(SMONuSVR(C="grid").fit, X, y)
+    assert "gamma = 'grid'" in refusal(SMOOneClassSVM(gamma="grid").fit, X)
