@@ -15,18 +15,18 @@ PAIR = "sigma=[1, 2], lam=[1e-5, 1e-3]"
 
 EXAMPLES = {
     "AutoKernelRegressor": """\
-model = AutoKernelRegressor(max_candidates=3, random_state=0).fit(X, y)
+model = AutoKernelRegressor(max_time=60, random_state=0).fit(X, y)
 model.leaderboard_[0]["candidate"], model.best_score_
 model.predict(X[:5])""",
     "AutoKernelClassifier": """\
-model = AutoKernelClassifier(max_candidates=3, probability=True, random_state=0).fit(X, labels)
+model = AutoKernelClassifier(max_time=60, probability=True, random_state=0).fit(X, labels)
 model.predict(X[:5]), model.predict_proba(X[:5])""",
     "RandomPartition": """\
 parts = RandomPartition(n_parts=4, random_state=0).fit(X)
 parts.labels_, parts.sizes_  # 100 rows per part""",
     "FCFS": """\
-parts = FCFS(n_parts=4, ratio=True, random_state=0).fit(X, labels)
-parts.sizes_, parts.predict(X[:5])  # the part of each row""",
+parts = FCFS(n_parts=4, ratio=True, random_state=0).fit(X, y > 0)
+parts.sizes_, parts.predict(X[:5])  # as many rows of each class in each part""",
     "KMeans": """\
 parts = KMeans(n_parts=4, random_state=0).fit(X)
 parts.sizes_, parts.centers_, parts.n_iter_""",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from helpers.commands import run
 from helpers.data import write_hdf5
 
 import asygcd.model as asygcd_model
+import cakernels
 import cakrr.part as cakrr_part
 import casvm.model.model as casvm_model
 import casvm.model.part as casvm_part
@@ -162,6 +165,39 @@ def test_rows_on_ranks_run(kind, mpiexec, tmp_path):
     (tmp_path / "program.py").write_text("\n".join(wanted))
     done = mpiexec(2, tmp_path / "program.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def docs(monkeypatch):
+    """The modules beside the pages can be imported."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+
+
+def test_examples_of_classes_run(docs):
+    """The example on the page of each estimator, after the rows that they share."""
+    examples = importlib.import_module("class_examples")
+    assert set(examples.EXAMPLES) == {
+        name for name in cakernels.__all__ if hasattr(getattr(cakernels, name), "get_params")
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* end of (its|the) grid")
+        for name, text in examples.EXAMPLES.items():
+            names = {name: getattr(cakernels, name)}
+            exec(examples.ROWS, names)
+            exec(text.replace("max_time=60", "max_candidates=1"), names)
+            assert "model" in names or "parts" in names
+
+
+def test_pages_of_classes_are_whole(docs):
+    """Each parameter of each estimator has a type or a text on its page, and none leads to another class."""
+    pytest.importorskip("sphinx")
+    pages = importlib.import_module("class_pages")
+    for name in pages.estimators():
+        shown = {one: entry for found in pages.grouped(name).values() for one, entry in found.items()}
+        assert set(shown) == set(pages.estimators()[name]._get_param_names())
+        for one, (kind, text) in shown.items():
+            assert kind or "".join(text).strip(), f"{name}: {one}"
+            assert not pages._is_reference(" ".join(text)), f"{name}: {one}"
 
 
 @each(METHODS)

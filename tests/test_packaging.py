@@ -132,6 +132,38 @@ def test_citation_has_the_version_and_the_license():
     assert f"\nlicense: {PROJECT['project']['license']}\n" in text
 
 
+def test_conda_needs_what_the_package_needs():
+    """Read by words, since nothing else here reads YAML."""
+    text = (PACKAGING / "conda" / "recipe.yaml").read_text()
+    values = dict(re.findall(r'^  (version|python_min): "([\d.]+)"$', text, re.M))
+    project = PROJECT["project"]
+    assert values == {"version": __version__, "python_min": project["requires-python"].removeprefix(">=")}
+    sections = re.search(r"^  host:\n(.*?)^  run:\n(.*?)^  run_constraints:\n(.*?)^tests:", text, re.M | re.S)
+    host, run, optional = (dict(re.findall(r"^    - ([\w-]+) >=([\d.]+)$", part, re.M)) for part in sections.groups())
+    assert run == bounds(project["dependencies"])
+    assert host == bounds(PROJECT["build-system"]["requires"])
+    extras = {**optional, "matplotlib": optional.pop("matplotlib-base")}
+    assert extras == {k: v for name in ("plot", "arrow", "onnx") for k, v in
+                      bounds(project["optional-dependencies"][name]).items()}  # fmt: skip
+    assert set(re.search(r"imports: \[(.*)\]", text)[1].split(", ")) == PACKAGES
+    assert f"license: {project['license']}\n" in text
+
+
+def test_easybuild_has_versions_that_are_new_enough():
+    (file,) = (PACKAGING / "easybuild").glob("*.eb")
+    values = {}
+    exec(file.read_text(), {"SOURCE_TAR_GZ": "", "SHLIB_EXT": "so"}, values)
+    assert (values["name"], values["version"]) == ("cakernels", __version__)
+    assert file.name == "cakernels-{version}-{toolchain[name]}-{toolchain[version]}.eb".format(**values)
+    given = dict(values["dependencies"])
+    beside = {"numpy", "scipy"}, {"rich", "threadpoolctl"}  # in SciPy-bundle, and in Python-bundle-PyPI
+    wanted = bounds([*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["plot"]])
+    assert set(wanted) - set.union(*beside) == set(given) - {"Python", "SciPy-bundle", "Python-bundle-PyPI"}
+    number = lambda version: tuple(map(int, version.split(".")))  # noqa: E731
+    assert all(number(given[name]) >= number(least) for name, least in wanted.items() if name in given)
+    assert number(given["Python"]) >= number(PROJECT["project"]["requires-python"].removeprefix(">="))
+
+
 # -- ReFrame -----------------------------------------------------------------------------------
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from helpers.commands import run
 from helpers.data import saddle, write_csv, write_hdf5
 
 from cacore.errors import InputError
-from cacore.run import page, saved_report, sections
+from cacore.run import drawings, page, saved_report, sections
 from cacore.run.markup import Markup, element
+from cakernels import RunPage
 
 VOID = {"br", "meta", "rect", "line", "circle", "polyline", "path"}
 
@@ -129,6 +132,34 @@ def run_report(words):
 def test_page_from_the_report_is_the_page_of_the_run(pages, tmp_path):
     run_report([pages / "svm.json", "-o", tmp_path / "page.html"])
     assert (tmp_path / "page.html").read_text() == (pages / "svm.html").read_text()
+
+
+def test_page_in_a_notebook(pages, tmp_path):
+    """A frame that holds the whole page, escaped; and the file that the command writes."""
+    runs = RunPage(pages / "krr.json", str(pages / "gcd.json"))
+    frame = Page(runs._repr_html_())
+    assert frame.tags == ["iframe"]
+    (inside,) = re.findall(r'srcdoc="([^"]*)"', runs._repr_html_())
+    runs.write(tmp_path / "page.html")
+    assert html.unescape(inside) == (tmp_path / "page.html").read_text()
+    assert checked(tmp_path / "page.html").texts["h1"] == ["2 runs: krr, gcd"]
+    with pytest.raises(InputError, match="RunPage: no report; name one or more files"):
+        RunPage()
+
+
+def test_phases_keep_their_colours(report, tmp_path):
+    """Whatever other phases a run has, training has one colour; without an order, colours follow the parts."""
+    order = ["read", "search", "train"]
+    drawn = [drawings.stacked("s", ["a"], {one: [1.0] for one in parts}, str, order) for parts in (["train"], order)]
+    assert all("a, train: 1.0</title><rect" in one for one in drawn)
+    assert [re.search(r'train: 1.0</title><rect [^>]*class="(k\d)"', one)[1] for one in drawn] == ["k2", "k2"]
+    assert 'class="k0"' in drawings.stacked("s", ["a"], {"train": [1.0]}, str)
+
+
+def test_commands_break_between_words(pages):
+    texts = checked(pages / "krr.html").texts["span"]
+    assert texts[:3] == ["python", "-m", "cakrr.bkrr2"]
+    assert "--metric-rounds" in texts
 
 
 # -- ranks, and sizes that do not fit one by one -----------------------------------------------

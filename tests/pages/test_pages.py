@@ -96,6 +96,15 @@ def test_pictures_have_texts():
     assert [f"{page.name}: {one}" for page in pages() for one in parsed(page).without_text] == []
 
 
+@pytest.mark.parametrize("target", [
+    "tutorial.html", "options.html#c-and-gamma", "hpc.html#queues", "options.html#checkpoints", "intervals.html",
+    "contributing.html#add-a-kernel-one-file", "methods/bkrr2.html",
+])  # fmt: skip
+def test_common_questions_are_one_click_away(target):
+    """From the landing page: a CSV file, tuning, Slurm, resuming, intervals, a kernel, what BKRR2 sends."""
+    assert target in parsed(FOLDER / "index.html").targets
+
+
 def test_pages_are_small():
     sizes = {str(page.relative_to(FOLDER)): page.stat().st_size for page in pages()}
     assert {name: size for name, size in sizes.items() if size > 1_000_000} == {}
