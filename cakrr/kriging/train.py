@@ -230,8 +230,8 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
         notes.append(f"restricted likelihood{some}, by {how}, {found.evaluations} evaluations")
         if found.endless:
             notes.append(
-                f"range {found.range:.3g}: the likelihood still grows there, far beyond the points or the taper: longer "
-                "ranges fit alike, so try another --kernel or a larger --taper, or give --range"
+                f"range {found.range:.3g}: the likelihood still grows there, far beyond the points or the taper, "
+                "where all ranges fit alike; try another --kernel or a larger --taper, or give --range"
             )
     range_, sill, nugget = given.range, given.sill, given.nugget
     assert range_ is not None
