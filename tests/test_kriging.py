@@ -59,8 +59,9 @@ def test_near_products_and_the_inverse_factor(d):
     correlation = Correlation(Kernel("matern32").with_sigma(0.2), taper=0.3)
     K, cubes, V = correlation.matrix(X, X), Cubes(X, correlation.reach), rng.normal(size=(2, 300))
     for limit in (1 << 30, 0):  # kept, and computed again
-        matrix, out = NearMatrix(X[:131], cubes, correlation, limit), np.empty((2, 131))
-        matrix.product(V, out)
+        matrix, out = NearMatrix(X[:131], cubes, correlation, limit, 57), np.empty((2, 131))
+        for lo, hi in ((0, 57), (57, 90), (90, 131)):
+            matrix.product(V, out, lo, hi)
         np.testing.assert_allclose(out, V @ K[:, :131], atol=1e-12)
         assert matrix.nnz == np.count_nonzero(cdist(X[:131], X) < 0.3)
     factor = InverseFactor(X, 300, np.full(300, 0.1), rng.permutation(300), cubes, correlation, 300)

@@ -29,6 +29,8 @@ class NearMatrix:
     correlation : Correlation
     limit : int
         Bytes that stored values may take.
+    inner : int
+        A row at which products may begin or end without a copy of stored values.
 
     Attributes
     ----------
@@ -44,18 +46,21 @@ class NearMatrix:
     correlation per pair.
     """
 
-    def __init__(self, Q: NDArray[np.float64], cubes: Cubes, correlation: Correlation, limit: int) -> None:
+    def __init__(
+        self, Q: NDArray[np.float64], cubes: Cubes, correlation: Correlation, limit: int, inner: int = 0
+    ) -> None:
         self.Q, self.cubes, self.correlation = np.ascontiguousarray(Q), cubes, correlation
         self.which, self.ends = cubes.around(self.Q)
         self.counts = np.zeros(len(self.Q), np.int64)
         self._room = int(widest(self.ends))
-        for_blocks(self._count, blocks(len(self.Q), BLOCK))
+        self._blocks = [*blocks(inner, BLOCK), *((inner + a, inner + b) for a, b in blocks(len(self.Q) - inner, BLOCK))]
+        for_blocks(self._count, self._blocks)
         self.nnz = int(self.counts.sum())
         self.kept = ENTRY * self.nnz <= limit
         self._rows: list[Any] = []
         if self.kept:
-            self._rows = [None] * len(blocks(len(self.Q), BLOCK))
-            for_blocks(self._keep, blocks(len(self.Q), BLOCK))
+            self._rows = [None] * len(self._blocks)
+            for_blocks(self._keep, [(number, *ends) for number, ends in enumerate(self._blocks)])
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -78,9 +83,12 @@ class NearMatrix:
         """
         hi = len(self.Q) if hi is None else hi
         if self.kept:
-            tasks = [(first, max(first, lo), min(first + BLOCK, hi)) for first in range(lo - lo % BLOCK, hi, BLOCK)]
+            tasks = [
+                (number, max(first, lo), min(last, hi))
+                for number, (first, last) in enumerate(self._blocks) if first < hi and last > lo
+            ]  # fmt: skip
             columns = np.ascontiguousarray(V.T) if len(V) > 1 else V[0]
-            for_blocks(lambda first, lo, hi: self._multiply(first, lo, hi, columns, out), tasks)
+            for_blocks(lambda number, lo, hi: self._multiply(number, lo, hi, columns, out), tasks)
             return
         sorted_ = np.ascontiguousarray(V[:, self.cubes.order])
         for_blocks(
@@ -90,7 +98,7 @@ class NearMatrix:
     def _count(self, lo: int, hi: int) -> None:
         _count(self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room, self.counts, lo, hi)
 
-    def _keep(self, lo: int, hi: int) -> None:
+    def _keep(self, number: int, lo: int, hi: int) -> None:
         indptr = np.concatenate([[0], np.cumsum(self.counts[lo:hi])])
         columns, values = np.empty(int(indptr[-1]), np.int32), np.empty(int(indptr[-1]))
         _fill(
@@ -98,10 +106,10 @@ class NearMatrix:
             *self.correlation.compiled, indptr, columns, values, lo, hi,
         )  # fmt: skip
         rows = sp.csr_array((values, columns, indptr.astype(np.int32)), shape=(hi - lo, self.shape[1]))
-        self._rows[lo // BLOCK] = rows
+        self._rows[number] = rows
 
-    def _multiply(self, first: int, lo: int, hi: int, columns: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-        rows = self._rows[first // BLOCK]
+    def _multiply(self, number: int, lo: int, hi: int, columns: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+        rows, first = self._rows[number], self._blocks[number][0]
         some = rows if hi - lo == rows.shape[0] else rows[lo - first : hi - first]
         out[:, lo:hi] = (some @ columns).T
 

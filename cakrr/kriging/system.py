@@ -77,7 +77,7 @@ class NearSystem:
         points, cubes = field.points, field.cubes()
         self._check(limit)
         room = limit // 2 - (ENTRY + 16) * (neighbours + 1) * field.own
-        self.matrix = NearMatrix(points.X[: field.own], cubes, correlation, max(0, room))
+        self.matrix = NearMatrix(points.X[: field.own], cubes, correlation, max(0, room), field.inner)
         self.factor = InverseFactor(points.X, field.own, noise, points.place, cubes, correlation, neighbours)
 
     def _check(self, limit: int) -> None:
