@@ -12,9 +12,20 @@ from helpers.data import as_csr, clouds, first_classes, formats, unsorted
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.svm import SVC
+from sklearn.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 
-from casvm import DCSVC, SMOSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
+from casvm import (
+    DCSVC,
+    SMOSVC,
+    SMOSVR,
+    CascadeSVC,
+    DCFilterSVC,
+    DisSMOSVC,
+    SMONuSVC,
+    SMONuSVR,
+    SMOOneClassSVM,
+    SMOQuantileSVR,
+)
 
 TOL = 1e-6  # of both solvers
 EXACT = {
@@ -297,3 +308,36 @@ def test_csr_with_stored_zeros_and_unsorted_indices():
     odd = unsorted(S)
     expected = SMOSVC(tol=TOL).fit(S.toarray(), y).decision_function(S.toarray())
     near(SMOSVC(tol=TOL).fit(odd, y).decision_function(odd), expected, 1e-5)
+
+
+@pytest.mark.parametrize(("ours", "theirs", "y"), [
+    (SMOSVC, SVC, np.arange(30) % 3), (SMONuSVC, NuSVC, np.arange(30) % 2), (SMOSVR, SVR, np.arange(30.0)),
+    (SMONuSVR, NuSVR, np.arange(30.0)), (SMOOneClassSVM, OneClassSVM, None),
+    (SMOQuantileSVR, SVR, np.arange(30.0)),
+])  # fmt: skip
+def test_facts_of_the_fit_as_scikit_learn_names_them(ours, theirs, y):
+    """Shapes of the training rows, among them one whose weight is 0, and the state of the solver."""
+    X, weights = np.random.default_rng(0).normal(size=(30, 4)), np.append(0.0, np.ones(29))
+    made = [one().fit(X, y, sample_weight=weights) for one in (ours, theirs)]
+    assert made[0].shape_fit_ == made[1].shape_fit_ == (30, 4)
+    assert made[0].fit_status_ == made[1].fit_status_ == 0
+    for name in ("n_iter_", "n_support_", "support_", "intercept_", "dual_coef_"):
+        assert np.size(getattr(made[0], name)) > 0
+        assert name in made[0]._repr_html_()
+
+
+@pytest.mark.parametrize("y", [
+    np.arange(30) % 3, np.arange(30) % 2 == 0, np.array(["b", "a", "c"] * 10), np.array([2.0, 1.0] * 15),
+    np.array(["b", "a"] * 15, object), (np.arange(30) % 3).tolist(),
+], ids=["numbers", "booleans", "texts", "floats", "objects", "list"])  # fmt: skip
+def test_labels_in_any_form(y):
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    ours, theirs = SMOSVC().fit(X, y), SVC().fit(X, y)
+    np.testing.assert_array_equal(ours.classes_, theirs.classes_)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+
+
+def test_labels_that_hardly_repeat():
+    """scikit-learn's warning that the targets may be those of a regression."""
+    with pytest.warns(UserWarning, match="greater than 50%"):
+        SMOSVC().fit(np.arange(50.0)[:, None], np.arange(50) // 2 * np.tile([1, -1], 25))

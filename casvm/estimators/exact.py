@@ -77,7 +77,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
             rows = Samples(train.X, {"code": codes, "C": options.C * factor[codes] * weights})
             model.calibrator = self._calibrated(rows, options.probability, setting, solutions, comm)
         expose(self, model)
-        self.class_weight_ = factor
+        self.class_weight_, self.shape_fit_ = factor, tuple(train.X.shape)
         self._take(part, solutions, setting.limits.tol)
         self._keep_names(train.columns)
         return self
@@ -211,6 +211,8 @@ class SMOSVC(OneProcessSVC):
         Remaining violation, and number of pairs of rows optimised.
     fit_status_ : int
         0 if all problems met the tolerance, 1 otherwise.
+    shape_fit_ : tuple of int
+        Shape of the training rows.
     cv_results_, best_params_, best_score_, best_index_
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared or `cv` was given. Settings
         marked "ended" were dropped early: they have scores of their first folds only, and rank last.

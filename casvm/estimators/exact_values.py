@@ -66,6 +66,7 @@ class OneProcessValues(OneProcess):
             method="smo", svm_type=self._svm_type, kernel=setting.kernel, params=params, **self._one_part(X, part)
         )
         self._take(part, solutions, setting.limits.tol)
+        self.shape_fit_ = tuple(X.shape)
         return self
 
     def _columns(self, beta: Vector) -> Vector:
@@ -235,6 +236,8 @@ class SMOSVR(SearchedRegressor):
         Number of pairs of rows optimised.
     fit_status_ : int
         0 if the tolerance was met, 1 otherwise.
+    shape_fit_ : tuple of int
+        Shape of the training rows.
     cv_results_, best_params_, best_score_, best_index_
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared; scores are R^2.
     model_ : SVRModel

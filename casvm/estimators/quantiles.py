@@ -111,7 +111,8 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
         Maximum of the dual objective, remaining violation, and number of pairs of rows optimised, of each quantile.
     model_ : QuantileModel
         `save` writes it, `load` reads it.
-    support_vectors_, n_support_, fit_status_, cv_results_, best_params_, best_score_, best_index_, n_features_in_
+    support_vectors_, n_support_, fit_status_, shape_fit_, n_features_in_
+    cv_results_, best_params_, best_score_, best_index_
         As for :class:`SMOSVR`; scores are minus the pinball loss.
 
     Notes
