@@ -30,10 +30,11 @@ from cacore.machine.clock import working_time
 from cacore.machine.cpu import cpu_name
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
+from casvm.solver import near_blocks
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking, middle
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near import VANISHED
-from casvm.solver.near_blocks import LEAST_RANKS, BlockRounds
+from casvm.solver.near_blocks import BlockRounds
 from casvm.solver.near_columns import NearColumns, near_round_size
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.pool import Pool
@@ -85,7 +86,8 @@ def solve(
 
     Notes
     -----
-    A round costs q^2 kernel values on every rank, and m per row that moved. It sends 32 bytes per proposed row (40 if
+    A round costs q^2 kernel values on every rank, and m per row that moved. From 16 ranks on, rounds of near rows are
+    solved in blocks (:mod:`casvm.solver.near_blocks`). It sends 32 bytes per proposed row (40 if
     rows have two nonzero bounds); there are about as many proposals as new rows in the working set. A chosen row is
     sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three quarters of the
     other ranks' rows, or of 2 q rows if that is more.
@@ -129,11 +131,11 @@ class _Distributed(SMO):
         facts = f"{cpu_name()} {threads.current()} {np.__version__} {numba.__version__}"
         same = np.array([crc32(facts.encode())], np.int64)
         self.alike = bool(comm.allreduce(same, "max")[0] == comm.allreduce(same, "min")[0])
-        in_blocks = near and self.alike and comm.size >= LEAST_RANKS
+        in_blocks = near and self.alike and near_blocks.pay(self.n, comm.size)
         row = max(1, nbytes(X) // max(1, dual.n))
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
         least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
-        most = 3 * self.n // 4 if in_blocks else self.n // 2 if near else self.n // 8
+        most = near_blocks.most_rows(self.n) if in_blocks else self.n // 2 if near else self.n // 8
         if working_set is None and near:
             working_set = near_round_size(most, self.row_bytes, least)
         elif working_set is None:
@@ -255,7 +257,7 @@ class _Distributed(SMO):
         chosen, active = self._chosen(top, bottom), self.active
         slots, size = self._slots(chosen.numbers), len(chosen.numbers)
         rounds = self.block_rounds
-        if rounds is not None and rounds.pay(size) and self._in_blocks(slots, chosen, top - bottom, most):
+        if rounds is not None and rounds.suit(size) and self._in_blocks(slots, chosen, top - bottom, most):
             return True
         order = self.gram.arranged(slots)
         chosen, slots = chosen.taken(order), slots[order]

@@ -12,8 +12,8 @@ from casvm.solver.pair import Index
 class Pool:
     """Rows copied to every rank, in `capacity` slots, the same on each; the least recently used are replaced.
 
-    `like` gives the storage, dtype and number of features of the rows. Besides the rows, 4 bytes
-    for each number up to the largest one seen.
+    `like` gives the storage, dtype and number of features of the rows. Memory besides the rows: 4 bytes per row of all
+    ranks.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ def rounds(monkeypatch):
     """Small blocks on any number of ranks; the pairs of each round in blocks that succeeded."""
     for name in ("_NEAR", "_NEAR_FINE"):
         monkeypatch.setattr(f"casvm.solver.near_columns.{name}", 2.0)
-    monkeypatch.setattr(distributed, "LEAST_RANKS", 1)
+    monkeypatch.setattr(near_blocks, "LEAST_RANKS", 1)
     monkeypatch.setattr(near_blocks, "BLOCK", 60)
     made, change = [], BlockRounds.change
 
