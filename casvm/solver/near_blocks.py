@@ -23,11 +23,11 @@ from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.near_columns import NearColumns
 from casvm.solver.pair import Index, Pairs, Vector
 
-# Most rows per block. Smaller blocks separate more neighbours: 40,000 rows of covtype in blocks of 470 take 67 rounds that
-# move 770,000 rows, in blocks of 1,024 about 36 that move 440,000. So some ranks may have none.
+# Most rows per block. Smaller blocks separate more neighbours: 40,000 rows of covtype in blocks of 470 take 67 rounds
+# that move 770,000 rows, in blocks of 1,024 about 36 that move 440,000. So some ranks may have none.
 BLOCK = 1024
-# With fewer ranks, or more rows per rank, pairs on all ranks at once take no longer: covtype on 4 ranks, 100,000 rows of
-# it on 16. More blocks take more rounds.
+# With fewer ranks, or more rows per rank, pairs on all ranks at once take no longer: covtype on 4 ranks, 100,000 rows
+# of it on 16. More blocks take more rounds.
 LEAST_RANKS, _MOST = 16, 4096
 _RELAX, _FLOOR = 0.005, 0.05  # violation that a round leaves in its blocks: share of the largest one, of the tolerance
 _DIRECTIONS = 32
