@@ -41,7 +41,7 @@ from cacore.near.correlation import Correlation
 from cakernels.plan.network import PRESETS
 from cakrr import Kriging
 from cakrr.kriging import kriging
-from cakrr.kriging.field import Field, Points
+from cakrr.kriging.field import Field, PointColumns
 from cakrr.kriging.options import KrigingOptions
 from cakrr.kriging.system import NearSystem
 
@@ -158,7 +158,7 @@ def iteration(n: int, ranks: int, neighbours: float, network: str) -> Record:
 
     def work(comm: Communicator) -> None:
         lo, hi = n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size
-        given = Points(X[lo:hi], np.full(hi - lo, 0.01), np.arange(lo, hi), X[lo:hi, :1].copy())
+        given = PointColumns(X[lo:hi], np.full(hi - lo, 0.01), np.arange(lo, hi), X[lo:hi, :1].copy())
         near = Field.spread(given, correlation.reach, comm)
         system = NearSystem(near, near.points.noise, correlation, 30, 1 << 40)
         B = np.ascontiguousarray(near.points.values[: near.own].T)

@@ -24,7 +24,7 @@ _BATCH = 64  # columns applied at once to the rows outside the working set
 TAKE = 16  # updates applied at once to the working set
 
 
-class WorkingSet(NamedTuple):
+class ThreadWorkingSet(NamedTuple):
     """Copy of the variables of the rows in a working set.
 
     Attributes
@@ -76,9 +76,9 @@ class ThreadState(NamedTuple):
     slots: NDArray[np.int64]
 
 
-def working_set(most: int) -> WorkingSet:
+def working_set(most: int) -> ThreadWorkingSet:
     """Create an empty working set with space for `most` rows."""
-    return WorkingSet(np.zeros(most, np.int64), *(np.zeros(most) for _ in range(5)))
+    return ThreadWorkingSet(np.zeros(most, np.int64), *(np.zeros(most) for _ in range(5)))
 
 
 def thread_state(n: int, threads: int, beta: NDArray[np.float64]) -> ThreadState:

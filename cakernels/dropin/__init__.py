@@ -19,10 +19,10 @@ import warnings
 from importlib import import_module
 
 from cakernels.dropin import workers
-from cakernels.dropin.ledger import Ledger
+from cakernels.dropin.ledger import CallLedger
 from cakernels.dropin.seams import Seams
 
-__all__ = ["CLASSES", "Ledger", "counts", "patch_sklearn", "unpatch_sklearn"]
+__all__ = ["CLASSES", "CallLedger", "counts", "patch_sklearn", "unpatch_sklearn"]
 
 CLASSES = {
     "sklearn.svm": ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"),
@@ -47,7 +47,7 @@ def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
     """
     global _in_place
     unpatch_sklearn()
-    _in_place = Seams(Ledger(verbose, everything))
+    _in_place = Seams(CallLedger(verbose, everything))
     workers.call_first(_classes(), patch_worker, everything)
     if _in_place.missing:
         import sklearn
@@ -71,7 +71,7 @@ def unpatch_sklearn() -> None:
     _in_place = None
 
 
-def counts() -> Ledger | None:
+def counts() -> CallLedger | None:
     """Counts of the calls taken over and handed back since :func:`patch_sklearn`; None if it was not called."""
     return None if _in_place is None else _in_place.ledger
 

@@ -12,13 +12,13 @@ from cacore.data.rows import Rows, check_range
 from cacore.probability.coupling import LEAST
 from cacore.svm.decision import counted, expansion, votes
 from cakernels.dropin.ledger import UnsuitedError
-from cakernels.dropin.problem import TYPES, Machine, Vector
+from cakernels.dropin.problem import TYPES, LibsvmModel, Vector
 from casvm.model.part import PartSVM
 
 _FLOOR = 1e-149  # values of kernels of a distance end here instead of at 0
 
 
-def decisions(machine: Machine, X: Rows) -> Vector:
+def decisions(machine: LibsvmModel, X: Rows) -> Vector:
     """Decisions of all pairs of classes, or the outputs of a regression or one-class model, shape (n, pairs or 1).
 
     2 n nnz flops for support vectors of nnz nonzeros, on all threads; 2 n s with kernel values `X`.
@@ -39,7 +39,7 @@ def decisions(machine: Machine, X: Rows) -> Vector:
     return found
 
 
-def _part(machine: Machine) -> PartSVM:
+def _part(machine: LibsvmModel) -> PartSVM:
     k = len(machine.n_support)
     return PartSVM(
         np.arange(k), machine.vectors, machine.support.astype(np.int64), machine.coef, machine.intercept,
@@ -47,7 +47,7 @@ def _part(machine: Machine) -> PartSVM:
     )  # fmt: skip
 
 
-def answers(machine: Machine, X: Rows) -> Vector:
+def answers(machine: LibsvmModel, X: Rows) -> Vector:
     """Classes, numbered from 0; 1 and -1 of a one-class model; values of a regression."""
     found = decisions(machine, X)
     if machine.classifies:
@@ -57,7 +57,7 @@ def answers(machine: Machine, X: Rows) -> Vector:
     return found[:, 0]
 
 
-def probabilities(machine: Machine, X: Rows) -> Vector:
+def probabilities(machine: LibsvmModel, X: Rows) -> Vector:
     """Probabilities of the classes, shape (n, k)."""
     if not len(machine.slopes) or not machine.classifies:
         raise UnsuitedError("a model without probabilities")

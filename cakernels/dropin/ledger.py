@@ -23,7 +23,7 @@ class UnsuitedError(Exception):
     """A call that scikit-learn's own code answers better or alone; ``str(error)`` is the reason."""
 
 
-class Ledger:
+class CallLedger:
     """Decides between this package and scikit-learn call by call, and counts both.
 
     Parameters

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from cakernels.dropin.ledger import Ledger, UnsuitedError
-from cakernels.dropin.problem import CLASSES, KERNELS, Machine, Problem, Trained
+from cakernels.dropin.ledger import CallLedger, UnsuitedError
+from cakernels.dropin.problem import CLASSES, KERNELS, LibsvmModel, LibsvmProblem, Trained
 
 # Below these numbers LIBSVM is as fast (processor seconds of one core): rows of a training, or of a pair of classes;
 # rows with a precomputed kernel; products of a prediction.
@@ -46,16 +46,16 @@ class _Library:
     Parameters
     ----------
     original : module
-    ledger : Ledger
+    ledger : CallLedger
     """
 
-    def __init__(self, original: Any, ledger: Ledger) -> None:
+    def __init__(self, original: Any, ledger: CallLedger) -> None:
         self._original, self._ledger = original, ledger
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
 
-    def _train(self, svm_type: int, problem: Callable[[], Problem], theirs: Callable[[], Any], order: Any) -> Any:
+    def _train(self, svm_type: int, problem: Callable[[], LibsvmProblem], theirs: Callable[[], Any], order: Any) -> Any:
         """Train the problem here or there; `order` turns our model into the tuple that is expected."""
 
         def ours() -> Any:
@@ -70,7 +70,7 @@ class _Library:
         return self._ledger.call(f"{CLASSES[svm_type]}.fit", ours, theirs)
 
     def _predict(
-        self, svm_type: int, name: str, what: Callable[[], tuple[Machine, Any]], theirs: Callable[[], Any]
+        self, svm_type: int, name: str, what: Callable[[], tuple[LibsvmModel, Any]], theirs: Callable[[], Any]
     ) -> Any:  # fmt: skip
         """Predict here, by the function of this name in :mod:`cakernels.dropin.decide`, or there."""
 
@@ -95,8 +95,8 @@ class Dense(_Library):
     def fit(self, X: Any, Y: Any, **given: Any) -> Any:
         """Train on dense rows, or on a kernel matrix."""
 
-        def problem() -> Problem:
-            return Problem(X=X, y=Y, **_known(given, _PROBLEM))
+        def problem() -> LibsvmProblem:
+            return LibsvmProblem(X=X, y=Y, **_known(given, _PROBLEM))
 
         def order(one: Trained) -> tuple[Any, ...]:
             return (
@@ -121,7 +121,7 @@ class Dense(_Library):
         return self._decide("predict_proba", "probabilities", X, arrays, given)
 
     def _decide(self, function: str, name: str, X: Any, arrays: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        def what() -> tuple[Machine, Any]:
+        def what() -> tuple[LibsvmModel, Any]:
             return _machine(_named(_PREDICTING, arrays), _known(given, (*_SHAPE, "cache_size"))), X
 
         def theirs() -> Any:
@@ -136,12 +136,12 @@ class Sparse(_Library):
     def libsvm_sparse_train(self, *given: Any) -> Any:
         """Train on CSR rows."""
 
-        def problem() -> Problem:
+        def problem() -> LibsvmProblem:
             named = _numbered(_named(_SPARSE_TRAINING, given))
             y = named.pop("y")
             values, indices, indptr, d = (named.pop(name) for name in _SPARSE_TRAINING[1:4] + _SPARSE_TRAINING[:1])
             X = _csr(values, indices, indptr, d)
-            return Problem(X=X, y=y, **named)
+            return LibsvmProblem(X=X, y=y, **named)
 
         def order(one: Trained) -> tuple[Any, ...]:
             return (
@@ -164,7 +164,7 @@ class Sparse(_Library):
         return self._decide("libsvm_sparse_predict_proba", "probabilities", given)
 
     def _decide(self, function: str, name: str, given: tuple[Any, ...]) -> Any:
-        def what() -> tuple[Machine, Any]:
+        def what() -> tuple[LibsvmModel, Any]:
             named = _numbered(_named(_SPARSE_PREDICTING, given))
             d = 1 + max(int(named[one].max(initial=-1)) for one in ("indices", "SV_indices"))
             X = _csr(named["data"], named["indices"], named["indptr"], d)
@@ -195,8 +195,8 @@ def _numbered(named: dict[str, Any]) -> dict[str, Any]:
     return named | {"kernel": _KERNEL_NAMES[named["kernel"]]}
 
 
-def _machine(arrays: dict[str, Any], shape: dict[str, Any]) -> Machine:
-    return Machine(
+def _machine(arrays: dict[str, Any], shape: dict[str, Any]) -> LibsvmModel:
+    return LibsvmModel(
         support=arrays["support"], vectors=arrays["SV"], n_support=arrays["nSV"], coef=arrays["sv_coef"],
         intercept=arrays["intercept"], slopes=arrays["probA"], shifts=arrays["probB"],
         **{name: shape[name] for name in _SHAPE if name in shape},
@@ -212,7 +212,7 @@ def _csr(values: Any, indices: Any, indptr: Any, d: int) -> sp.csr_matrix:
     return X
 
 
-def _size(problem: Problem) -> tuple[int, int, str]:
+def _size(problem: LibsvmProblem) -> tuple[int, int, str]:
     """Number of rows, the least number worth taking over, and what they are."""
     n, k = int(problem.X.shape[0]), len(problem.class_weight)
     if problem.kernel == "precomputed":
@@ -222,7 +222,7 @@ def _size(problem: Problem) -> tuple[int, int, str]:
     return n, LEAST_ROWS, "rows"
 
 
-def _seconds_to_train(problem: Problem) -> float:
+def _seconds_to_train(problem: LibsvmProblem) -> float:
     """LIBSVM's processor seconds, roughly: it evaluates the kernel values of support vectors with all rows."""
     n, k = int(problem.X.shape[0]), max(2, len(problem.class_weight))
     nonzeros = float(problem.X.nnz / n if sp.issparse(problem.X) else problem.X.shape[1])
@@ -231,7 +231,7 @@ def _seconds_to_train(problem: Problem) -> float:
     return 1e-9 * share * n * n * (10.0 + 0.35 * nonzeros) * 2 * (k - 1) / k
 
 
-def _work(machine: Machine, X: Any) -> int:
+def _work(machine: LibsvmModel, X: Any) -> int:
     """Products of a prediction: rows times support vectors times the features or nonzeros of one."""
     if machine.kernel == "precomputed":
         return 0

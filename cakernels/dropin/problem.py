@@ -26,7 +26,7 @@ def _none() -> Vector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class LibsvmShape:
     """The type of the SVM and its kernel.
 
     Attributes
@@ -62,7 +62,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem(Shape):
+class LibsvmProblem(LibsvmShape):
     """A problem to train, as LIBSVM's svm_train gets it.
 
     Attributes
@@ -148,5 +148,5 @@ class Trained(Expansions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Expansions, Shape):
+class LibsvmModel(Expansions, LibsvmShape):
     """A trained model, as LIBSVM's svm_predict gets it."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from cakernels.dropin.ledger import Ledger, UnsuitedError
+from cakernels.dropin.ledger import CallLedger, UnsuitedError
 
 # scikit-learn's names of the kernels that this package evaluates, and its own.
 KERNELS = {
@@ -25,7 +25,7 @@ _FIT, _PREDICT = "KernelRidge.fit", "KernelRidge.predict"
 _KERNEL = "KernelRidge's kernel"
 
 
-def kernels(original: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
+def kernels(original: Callable[..., Any], ledger: CallLedger) -> Callable[..., Any]:
     """Stand-in for ``pairwise_kernels``: the kernel matrix, computed on all threads."""
 
     @wraps(original)
@@ -49,7 +49,7 @@ def kernels(original: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
     return pairwise_kernels
 
 
-def solver(original: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
+def solver(original: Callable[..., Any], ledger: CallLedger) -> Callable[..., Any]:
     """Stand-in for ``_solve_cholesky_kernel``: the dual coefficients, by a Cholesky factorisation in place."""
 
     @wraps(original)
@@ -73,7 +73,7 @@ def solver(original: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
     return solve_cholesky_kernel
 
 
-def predictor(original: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
+def predictor(original: Callable[..., Any], ledger: CallLedger) -> Callable[..., Any]:
     """Stand-in for ``KernelRidge.predict``: by blocks of rows, without storing all kernel values."""
 
     @wraps(original)

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from cakernels.dropin import ridge
-from cakernels.dropin.ledger import Ledger
+from cakernels.dropin.ledger import CallLedger
 from cakernels.dropin.libsvm import Dense, Sparse
 
 # Module, object inside it or "", attribute, and what makes the replacement from the original and the ledger.
@@ -24,7 +24,7 @@ class Seams:
 
     Parameters
     ----------
-    ledger : Ledger
+    ledger : CallLedger
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Seams:
         Places that this version of scikit-learn does not have, which therefore stay as they are.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: CallLedger) -> None:
         self.ledger = ledger
         self.missing: list[str] = []
         self._undo: list[tuple[Any, str, Any, Any]] = []

@@ -19,7 +19,7 @@ from cacore.probability import platt
 from cacore.probability.left_out import LeftOutDecisions
 from cacore.svm.dual import Dual, Solution
 from cakernels.dropin.ledger import UnsuitedError
-from cakernels.dropin.problem import TYPES, Problem, Trained, Vector
+from cakernels.dropin.problem import TYPES, LibsvmProblem, Trained, Vector
 from casvm.model.part import PartSVM
 from casvm.solver.nu import solve_regression
 from casvm.solver.part import fit_part
@@ -32,7 +32,7 @@ _FILLED = 0.25  # share of nonzeros from which CSR rows are solved as dense ones
 _ENDLESS = 1e10  # stands for an infinite C, as long as no coefficient gets there
 
 
-def train(problem: Problem) -> Trained:
+def train(problem: LibsvmProblem) -> Trained:
     """Solve the problem.
 
     Raises
@@ -53,7 +53,7 @@ def train(problem: Problem) -> Trained:
     return found if kept is problem else replace(found, vectors=_vectors(kept, found.support))
 
 
-def _filled(problem: Problem) -> Problem:
+def _filled(problem: LibsvmProblem) -> LibsvmProblem:
     """The problem with dense rows, if few of its numbers are zeros."""
     X = problem.X
     if sp.issparse(X) and X.nnz >= _FILLED * X.shape[0] * X.shape[1]:
@@ -61,7 +61,7 @@ def _filled(problem: Problem) -> Problem:
     return problem
 
 
-def _check(problem: Problem) -> None:
+def _check(problem: LibsvmProblem) -> None:
     if not np.isfinite(problem.sample_weight).all():
         raise UnsuitedError("sample weights that are not finite")
     if problem.kernel != "precomputed":
@@ -70,11 +70,11 @@ def _check(problem: Problem) -> None:
         raise UnsuitedError("kernel values that are not finite")
 
 
-def _limits(problem: Problem) -> Limits:
+def _limits(problem: LibsvmProblem) -> Limits:
     return Limits(problem.tol, problem.max_iter, shrinking=bool(problem.shrinking))
 
 
-def cache_bytes(problem: Problem) -> int:
+def cache_bytes(problem: LibsvmProblem) -> int:
     """Memory for kernel values: cache_size if the user has chosen one, and at most half of what is available."""
     chosen = _OURS if problem.cache_size == DEFAULT_CACHE else int(problem.cache_size * (1 << 20))
     n, d = (int(size) for size in problem.X.shape)
@@ -82,7 +82,7 @@ def cache_bytes(problem: Problem) -> int:
     return min(chosen, needed, memory.limit_per_rank(Communicator()) // 2)
 
 
-def _classifier(problem: Problem) -> Trained:
+def _classifier(problem: LibsvmProblem) -> Trained:
     """One problem per pair of classes."""
     codes, weights = problem.y.astype(np.int64), problem.weights()
     factor = problem.class_weight
@@ -102,14 +102,14 @@ def _classifier(problem: Problem) -> Trained:
     )  # fmt: skip
 
 
-def _part(problem: Problem, X: Rows, codes: NDArray[np.int64], bounds: Vector) -> tuple[PartSVM, list[Solution]]:
+def _part(problem: LibsvmProblem, X: Rows, codes: NDArray[np.int64], bounds: Vector) -> tuple[PartSVM, list[Solution]]:
     return fit_part(
         X, codes, bounds, np.arange(len(codes)), problem.evaluated(), _limits(problem), cache_bytes(problem),
         nu=problem.nu if problem.svm_type == 1 else None,
     )  # fmt: skip
 
 
-def _sigmoids(problem: Problem, codes: NDArray[np.int64], bounds: Vector, k: int) -> tuple[Vector, Vector]:
+def _sigmoids(problem: LibsvmProblem, codes: NDArray[np.int64], bounds: Vector, k: int) -> tuple[Vector, Vector]:
     """A and B of each pair's sigmoid, from decisions on held-out rows, as in LIBSVM: five random folds per pair."""
     rng = np.random.RandomState(problem.random_seed)
     found = []
@@ -125,7 +125,7 @@ def _sigmoids(problem: Problem, codes: NDArray[np.int64], bounds: Vector, k: int
 
 
 def _left_out(
-    problem: Problem, kept: NDArray[np.int64], out: NDArray[np.int64], first: NDArray[np.bool_], bounds: Vector
+    problem: LibsvmProblem, kept: NDArray[np.int64], out: NDArray[np.int64], first: NDArray[np.bool_], bounds: Vector
 ) -> Vector:
     """Decisions on the rows `out` of the model of the rows `kept`; 1, -1 or 0 if these are of one class or none."""
     if not first.any() or first.all():
@@ -139,7 +139,7 @@ def _left_out(
     return part.pairs(rows, problem.evaluated())[:, 0]
 
 
-def _values(problem: Problem) -> Trained:
+def _values(problem: LibsvmProblem) -> Trained:
     """Regression and one class: one problem, one output."""
     weights = problem.weights()
     rows = np.flatnonzero(weights)
@@ -161,7 +161,7 @@ def _values(problem: Problem) -> Trained:
     )  # fmt: skip
 
 
-def _solve(problem: Problem, X: Rows, y: Vector, weights: Vector) -> Solution:
+def _solve(problem: LibsvmProblem, X: Rows, y: Vector, weights: Vector) -> Solution:
     """The solution for rows with these targets and positive weights."""
     kernel: Kernel | None = problem.evaluated()
     limits, cache = _limits(problem), cache_bytes(problem)
@@ -176,7 +176,7 @@ def _solve(problem: Problem, X: Rows, y: Vector, weights: Vector) -> Solution:
             return solve_regression(X, kernel, y, problem.C * weights, problem.nu, limits, cache)
 
 
-def _vectors(problem: Problem, rows: NDArray[np.integer]) -> Any:
+def _vectors(problem: LibsvmProblem, rows: NDArray[np.integer]) -> Any:
     """Support vectors: rows of X, none with a precomputed kernel, sparse in the form that scikit-learn is set to."""
     if problem.kernel == "precomputed":
         return np.zeros((0, 0))
@@ -190,7 +190,7 @@ def _vectors(problem: Problem, rows: NDArray[np.integer]) -> Any:
     return _align_api_if_sparse(found)
 
 
-def _check_ends(problem: Problem, solutions: list[Solution]) -> None:
+def _check_ends(problem: LibsvmProblem, solutions: list[Solution]) -> None:
     """Leave a problem to LIBSVM if its tolerance is out of reach here; a limit of iterations may end it early."""
     if problem.max_iter < 0 and not all(one.converged for one in solutions):
         raise UnsuitedError(f"the tolerance {problem.tol:g} was not reached")

@@ -58,7 +58,7 @@ def _short(seconds: float) -> str:
 
 
 def notes(plan: Plan) -> Iterator[str]:
-    """What does not fit, and what would."""
+    """Notes on the layouts that do not fit, and the number of nodes that would."""
     if plan.fits:
         return
     one, ranks = plan.layout, counted(plan.layout.ranks, "rank")

@@ -15,7 +15,7 @@ from cakrr.kriging.regions import Regions
 
 
 @dataclass
-class Points:
+class PointColumns:
     """Columns of some points: numbers that move with each point.
 
     Attributes
@@ -43,16 +43,16 @@ class Points:
         return np.column_stack([self.X, self.noise, self.place, self.values])
 
     @classmethod
-    def unpacked(cls, packed: NDArray[np.float64], d: int) -> Points:
+    def unpacked(cls, packed: NDArray[np.float64], d: int) -> PointColumns:
         """The points of :meth:`packed`, for d coordinates."""
         return cls(
             np.ascontiguousarray(packed[:, :d]), packed[:, d].copy(), packed[:, d + 1].astype(np.int64),
             np.ascontiguousarray(packed[:, d + 2 :]),
         )  # fmt: skip
 
-    def some(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Points:
+    def some(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> PointColumns:
         """The given rows."""
-        return Points(self.X[rows], self.noise[rows], self.place[rows], self.values[rows])
+        return PointColumns(self.X[rows], self.noise[rows], self.place[rows], self.values[rows])
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Field:
 
     Attributes
     ----------
-    points : Points
+    points : PointColumns
         Own points first: those that no rank borrows, then the border, each in the order of cubes; borrowed points
         follow.
     own, inner : int
@@ -104,7 +104,7 @@ class Field:
         Distance beyond which correlations are 0; infinity for a dense system.
     """
 
-    points: Points
+    points: PointColumns
     own: int
     inner: int
     radius: float
@@ -113,7 +113,7 @@ class Field:
     comm: Communicator
 
     @classmethod
-    def spread(cls, given: Points, radius: float, comm: Communicator) -> Field:
+    def spread(cls, given: PointColumns, radius: float, comm: Communicator) -> Field:
         """Move points to the ranks that own their regions, and copies to those nearby; collective.
 
         Notes
@@ -130,7 +130,7 @@ class Field:
     ) -> Field:
         """Points on the ranks of their regions, with copies of those nearby; collective.
 
-        `packed` is of :meth:`Points.packed`, for d coordinates.
+        `packed` is of :meth:`PointColumns.packed`, for d coordinates.
         """
         X = packed[:, :d]
         first = Halo(X, regions, radius, comm).border
@@ -141,10 +141,10 @@ class Field:
         packed = packed[order]
         halo = Halo(np.ascontiguousarray(packed[:, :d]), regions, radius, comm)
         inner = int(len(packed) - np.count_nonzero(first))
-        return cls(Points.unpacked(halo.points(packed), d), len(packed), inner, radius, regions, halo, comm)
+        return cls(PointColumns.unpacked(halo.points(packed), d), len(packed), inner, radius, regions, halo, comm)
 
     @property
-    def owned(self) -> Points:
+    def owned(self) -> PointColumns:
         """The own points."""
         return self.points.some(np.arange(self.own))
 

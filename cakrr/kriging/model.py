@@ -26,10 +26,10 @@ from cacore.near.inverse import LAST, nearest_earlier, regressions
 from cacore.near.matrix import NearMatrix
 from cakrr.kriging import stored
 from cakrr.kriging.drift import Drift
-from cakrr.kriging.field import Field, Points, Routed
+from cakrr.kriging.field import Field, PointColumns, Routed
 from cakrr.kriging.simulate import NOISE, Draws, normals, places_of
 from cakrr.kriging.space import Space
-from cakrr.kriging.system import DenseSystem, NearSystem, System
+from cakrr.kriging.system import DenseSystem, KrigingSystem, NearSystem
 
 FAMILY = "kriging"
 PIECE = 1 << 16  # points per piece of the file, the unit in which ranks read it
@@ -58,7 +58,7 @@ class KrigingModel:
         F' A^-1 F.
     neighbours, tol : int, float
         Of the preconditioner, and of solutions for exact variances.
-    points : Points
+    points : PointColumns
         This rank's points; their `values` are alpha and A^-1 F, shape (n_local, 1 + p).
     sizes : ndarray of int64, shape (R,)
         Number of points on each rank.
@@ -76,13 +76,13 @@ class KrigingModel:
     gram: NDArray[np.float64]
     neighbours: int
     tol: float
-    points: Points
+    points: PointColumns
     sizes: NDArray[np.int64]
     source: dict[str, Any] = field(default_factory=dict)
     comm: CommLike = field(default=None, repr=False, compare=False)
     identity: str = field(default="", repr=False, compare=False)
     _field: Field | None = field(default=None, repr=False, compare=False)
-    _system: System | None = field(default=None, repr=False, compare=False)
+    _system: KrigingSystem | None = field(default=None, repr=False, compare=False)
 
     dtype = "float64"
     method = "kriging"
@@ -282,13 +282,13 @@ class KrigingModel:
             share = share + np.einsum("ij,ij->i", gap, np.linalg.solve(self.gram, gap.T).T)
         return np.asarray(np.sqrt(self.sill * np.maximum(share, 0.0)))
 
-    def _solver(self, near: Field) -> System:
+    def _solver(self, near: Field) -> KrigingSystem:
         """The system of the points, which is kept; collective."""
         if self._system is None:
             self._system = self.system(near, memory.limit_per_rank(near.comm))
         return self._system
 
-    def system(self, near: Field, limit: int) -> System:
+    def system(self, near: Field, limit: int) -> KrigingSystem:
         """The system of these points; collective."""
         if self.radius is None:
             return DenseSystem(near, near.points.noise, self.correlation)

@@ -24,7 +24,7 @@ from cacore.linalg.cg import Vectors
 from cacore.linalg.lanczos import inverse_root
 from cacore.machine import memory
 from cacore.near.correlation import Correlation
-from cakrr.kriging.field import Field, Points
+from cakrr.kriging.field import Field, PointColumns
 from cakrr.kriging.system import NearSystem
 
 JITTER = 1e-10  # variance of the noise, over the sill, that keeps close places apart
@@ -66,7 +66,7 @@ def _together(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) -> 
     least = np.full(len(at), np.iinfo(np.int64).max)
     np.minimum.at(least, which, places)
     number = np.arange(len(at), dtype=np.float64)[:, None]
-    given = Points(at, np.full(len(at), JITTER), least, number)
+    given = PointColumns(at, np.full(len(at), JITTER), least, number)
     field = Field.arranged(given.packed(), X.shape[1], near.regions, near.radius, near.comm)
     back = np.empty(len(at), np.int64)
     back[field.owned.values[:, 0].astype(np.int64)] = np.arange(len(at))

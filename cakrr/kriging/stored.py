@@ -13,7 +13,7 @@ from cacore.io.layout import Array, Layout
 from cacore.io.model_file import StoredParts, is_real, require
 from cacore.kernels import Kernel
 from cakrr.kriging.drift import Drift
-from cakrr.kriging.field import Points
+from cakrr.kriging.field import PointColumns
 from cakrr.kriging.space import Space
 
 SHARED: Layout = {
@@ -54,14 +54,14 @@ def fields(attributes: dict[str, Any], shared: dict[str, Any], parts: StoredPart
         tuple(shared["center"].tolist()), tuple(shared["scale"].tolist()),
     )  # fmt: skip
     require(drift.functions(np.zeros((1, drift.width))).shape[1] == sizes["p"], "a drift of other functions")
-    points = Points(*ends) if ends else _none(drift, sizes["p"], bool(space["geographic"]))
+    points = PointColumns(*ends) if ends else _none(drift, sizes["p"], bool(space["geographic"]))
     return {
         **attributes, "kernel": kernel, "space": Space(**space), "drift": drift, "beta": shared["beta"],
         "gram": shared["gram"], "points": points, "sizes": np.array([len(points)]),
     }  # fmt: skip
 
 
-def _none(drift: Drift, p: int, geographic: bool) -> Points:
+def _none(drift: Drift, p: int, geographic: bool) -> PointColumns:
     """No points, on a rank that reads no part."""
     d = 3 if geographic else len(drift.coordinates)
-    return Points(np.zeros((0, d)), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, p + 1)))
+    return PointColumns(np.zeros((0, d)), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, p + 1)))

@@ -21,7 +21,7 @@ DENSE = 4096  # points up to which the matrix is dense and factored
 _PASSES = 6  # of conjugate gradients, each from the recomputed residual of the last
 
 
-class System(Protocol):
+class KrigingSystem(Protocol):
     """A solver of the kriging system for this rank's points."""
 
     field: Field
@@ -123,7 +123,7 @@ class NearSystem:
         return self.field.comm.allreduce(sums)
 
     def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
-        """See :meth:`System.solve`.
+        """See :meth:`KrigingSystem.solve`.
 
         Raises
         ------
@@ -223,7 +223,7 @@ class DenseSystem:
                 ) from None
 
     def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
-        """See :meth:`System.solve`; there is no state to save."""
+        """See :meth:`KrigingSystem.solve`; there is no state to save."""
         every = self.field.comm.allgather(np.ascontiguousarray(B.T))[self._order]
         X = cho_solve(self._factor, every, check_finite=False)
         size = np.linalg.norm(every, axis=0)

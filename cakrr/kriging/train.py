@@ -21,13 +21,13 @@ from cacore.kernels import Kernel
 from cacore.machine import memory, threads
 from cacore.near.correlation import Correlation
 from cakrr.kriging.drift import Drift, check_independent, column_of
-from cakrr.kriging.field import Field, Points
+from cakrr.kriging.field import Field, PointColumns
 from cakrr.kriging.likelihood import Estimate, Parameters, Sample, estimate
 from cakrr.kriging.model import KrigingModel
 from cakrr.kriging.options import KrigingMethod, KrigingOptions
 from cakrr.kriging.regions import Histogram
 from cakrr.kriging.space import Space
-from cakrr.kriging.system import DENSE, System
+from cakrr.kriging.system import DENSE, KrigingSystem
 from cakrr.kriging.variogram import Variogram
 
 BOXES = 1024  # boxes by which a cut of a decaying kernel is bounded
@@ -104,7 +104,7 @@ def fit(
         covariance = _covariance(rows, options, comm)
         with comm.phase("partition"):
             radius, cut = _radius(rows, covariance, options, comm)
-            given = Points(
+            given = PointColumns(
                 rows.Z, (covariance.nugget + rows.errors) / covariance.sill, rows.place,
                 np.column_stack([rows.y, rows.F]),
             )  # fmt: skip
@@ -311,7 +311,7 @@ def _distinct(near: Field, options: KrigingOptions) -> Field:
         first = np.full(len(counts), -1)
         first[which[::-1]] = np.arange(len(which))[::-1]
         noise = np.bincount(which, points.noise, len(counts)) / counts**2
-        return Field.spread(Points(points.X[first], noise, least, means), near.radius, comm)
+        return Field.spread(PointColumns(points.X[first], noise, least, means), near.radius, comm)
     with comm.agreed():
         several = np.flatnonzero((counts[which] > 1) & (points.noise == 0))
         if several.size:
@@ -329,7 +329,7 @@ def _halo_sent(comm: Communicator) -> NDArray[np.int64]:
     return np.asarray(comm.sent("train")[:, : comm.size].sum(axis=1))
 
 
-def _solve(model: KrigingModel, near: Field, system: System, tol: float, kept: Unfinished | None) -> float:
+def _solve(model: KrigingModel, near: Field, system: KrigingSystem, tol: float, kept: Unfinished | None) -> float:
     """Solve for alpha and beta, and put them into the model with its points; returns the residual. Collective.
 
     An ordinary least squares fit of the drift is subtracted first, so that residuals are relative to what is left.

@@ -40,7 +40,7 @@ _Found = dict[bool, tuple[float, float, Vector]]  # for a rising and a falling s
 
 @dataclass(frozen=True)
 class Change:
-    """What a round does to its working set.
+    """The change of a round to its working set.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Directions:
         return found
 
 
-class Blocks:
+class OwnBlocks:
     """The blocks of this rank, optimised at one bias after another.
 
     Parameters
@@ -179,7 +179,7 @@ def most_rows(n: int) -> int:
 
 
 class BlockRounds:
-    """What rounds in blocks keep from one to the next; the same on all ranks.
+    """The state that rounds in blocks keep from one to the next; the same on all ranks.
 
     Parameters
     ----------
@@ -214,21 +214,21 @@ class BlockRounds:
 
     def mine(
         self, gram: NearColumns, slots: Index, seed: int, v: Vector, beta: Vector, lower: Vector, upper: Vector
-    ) -> Blocks:  # fmt: skip
+    ) -> OwnBlocks:  # fmt: skip
         """This rank's blocks of a working set, whose values have shape (size,)."""
         ranks, count = self.comm.size, self._count(len(slots))
         first, last = (count * rank // ranks for rank in (self.comm.rank, self.comm.rank + 1))
         places = self.directions.blocks(slots, count, first, last, seed)
-        return Blocks(gram, slots, places, v, beta, lower, upper, self.epsilon, self.stiffness)
+        return OwnBlocks(gram, slots, places, v, beta, lower, upper, self.epsilon, self.stiffness)
 
     def change(
-        self, mine: Blocks, beta: Vector, b: float, tol: float, gap: float, most: int
+        self, mine: OwnBlocks, beta: Vector, b: float, tol: float, gap: float, most: int
     ) -> Change | None:  # fmt: skip
         """Optimise all ranks' blocks, and find a change that keeps the sum of beta; None if there is none. Collective.
 
         Parameters
         ----------
-        mine : Blocks
+        mine : OwnBlocks
         beta : ndarray of float64, shape (size,)
             Of the working set, before.
         b : float

@@ -15,7 +15,7 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm.solver import distributed, near_blocks, smo
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near_blocks import BlockRounds, Blocks, Directions
+from casvm.solver.near_blocks import BlockRounds, Directions, OwnBlocks
 from casvm.volume import Terms, predicted
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -139,7 +139,7 @@ def test_a_block_at_a_bias(epsilon):
     v, lower, upper = -dual.linear[:90], dual.lower[:90], dual.upper[:90]
     sums = []
     for b in (-0.3, 0.1, 0.4):
-        block = Blocks(Values(), np.arange(90), [np.arange(90)], v, np.zeros(90), lower, upper, epsilon, 1.0)
+        block = OwnBlocks(Values(), np.arange(90), [np.arange(90)], v, np.zeros(90), lower, upper, epsilon, 1.0)
         total, beta = block.optimise(b, 1e-7, 10**6)
         g = v - KERNEL.block(KERNEL.points(X), KERNEL.points(X)) @ beta
         rise, fall = (np.where(beta < 0, g + epsilon, g - epsilon), np.where(beta > 0, g - epsilon, g + epsilon))

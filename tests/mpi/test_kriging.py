@@ -10,7 +10,7 @@ from cacore.comm import Communicator
 from cacore.kernels import Kernel
 from cacore.near.correlation import Correlation
 from cakrr import Kriging, KrigingModel
-from cakrr.kriging.field import Field, Points
+from cakrr.kriging.field import Field, PointColumns
 from cakrr.kriging.system import NearSystem
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -67,7 +67,7 @@ def test_only_the_halo_travels(mine):
     comm, my, radius = Communicator(WORLD), mine(len(X)), 0.12
     some, n = X[my], len(X[my])
     number = np.arange(my.start, my.stop)
-    near = Field.spread(Points(some, np.full(n, 0.1), number, some[:, :1].copy()), radius, comm)
+    near = Field.spread(PointColumns(some, np.full(n, 0.1), number, some[:, :1].copy()), radius, comm)
     sizes = comm.allgather(np.array([near.own], np.int64))
     system = NearSystem(near, near.points.noise, Correlation(Kernel("wendland2").with_sigma(radius)), 20, 1 << 30)
     with comm.phase("train"):
