@@ -21,7 +21,7 @@ from sklearn.svm import SVC, SVR, _base
 
 from cakernels import patch_sklearn, unpatch_sklearn
 from cakernels.dropin import counts, libsvm, seams
-from cakernels.dropin.ledger import Ledger, UnsuitedError
+from cakernels.dropin.ledger import CallLedger, UnsuitedError
 
 
 @pytest.fixture(autouse=True)
@@ -121,12 +121,12 @@ def test_too_little_to_load(monkeypatch):
     """Nothing is loaded before the calls together are worth it; the count depends on their sizes alone."""
     monkeypatch.delitem(sys.modules, "numba", raising=False)
     monkeypatch.setattr("cakernels.dropin.ledger._LOADING", 1.5)
-    found = Ledger()
+    found = CallLedger()
     for _ in range(3):
         with pytest.raises(UnsuitedError, match="too little so far"):
             found.worth_loading(0.4)
     found.worth_loading(0.4)
-    Ledger(everything=True).worth_loading(0.1)
+    CallLedger(everything=True).worth_loading(0.1)
 
 
 def test_put_back(monkeypatch):
