@@ -55,7 +55,7 @@ def estimators() -> dict[str, Any]:
 
 
 def context() -> dict[str, Any]:
-    """What the template of a class' page needs."""
+    """Names and texts for the template of a class' page."""
     made = {}
     for name, one in estimators().items():
         package = one.__module__.partition(".")[0]
@@ -122,7 +122,7 @@ def _is_reference(text: str) -> bool:
 
 
 def entry(owner: str, section: str, name: str, seen: tuple[str, ...] = ()) -> Entry | None:
-    """What is said of a parameter or an attribute of a class, there or in the classes that its docstring refers to."""
+    """The text on a parameter or an attribute of a class, from there or from the classes that its docstring names."""
     if owner in seen:
         return None
     found = _sections(inspect.cleandoc(estimators()[owner].__doc__ or "").splitlines())
@@ -139,7 +139,7 @@ def entry(owner: str, section: str, name: str, seen: tuple[str, ...] = ()) -> En
 
 
 def differences(owner: str) -> list[str]:
-    """What a docstring adds to parameters that are those of another class, as a list."""
+    """Additions of a docstring to parameters that are those of another class, as a list."""
     made = []
     section = _sections(inspect.cleandoc(estimators()[owner].__doc__ or "").splitlines()).get("Parameters", [])
     shared: dict[str, list[str]] = {}

@@ -92,7 +92,7 @@ def test_the_same_bits_again():
 
 @pytest.mark.mpi(min_size=2)
 def test_bytes_within_the_formula():
-    """Of Table 2.6, with the mean number of nonzeros of a row."""
+    """The formula is that of Table 2.6, with the mean number of nonzeros of a row."""
     comm, X = Communicator(WORLD), rows()[0]
     with comm.phase("train"):
         share, _ = solved(classification(), comm=comm)
@@ -127,7 +127,7 @@ def test_blocks_cover_the_rows():
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.2])
 def test_a_block_at_a_bias(epsilon):
-    """What is left violates at the bias by at most the tolerance, and the sum falls as the bias rises."""
+    """No row violates at the bias by more than the tolerance, and the sum falls as the bias rises."""
     X, dual = rows()[0][:90], (regression if epsilon else classification)()
 
     class Values:

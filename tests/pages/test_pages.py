@@ -122,7 +122,7 @@ def test_the_gallery_is_whole():
 
 
 def looked_at(python, files):
-    """What a browser finds wrong with each page, where there is something."""
+    """Faults that a browser finds, by page; pages without faults are left out."""
     done = python(Path(__file__).with_name("look.py"), CHROMIUM, *map(str, files))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
