@@ -31,7 +31,8 @@ from partition.model import SHARED
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
 METHODS = sorted(ROOT.glob("docs/methods/*.md"))
-FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
+# Pages also name what make puts into build, which a fresh clone lacks.
+FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build"}
 SUFFIXES = {".cff", ".md", ".py", ".sh", ".slurm", ".svg", ".toml", ".yaml"}
 
 
