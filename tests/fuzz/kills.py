@@ -37,6 +37,11 @@ METHODS = {
     "casvm, a search": ("casvm.casvm", *_SEARCH, "--partitions", "6"),
     "dissmo, a search": ("casvm.dissmo", *_SEARCH),
     "svr, a search": ("casvm.svr", *_SEARCH),
+    "svr, quantiles": ("casvm.svr", *_GAMMA, "--quantile", ".2,.5,.8"),
+    "kriging, cg": ("cakrr.kriging", "--kernel", "wendland2", "--range", "1", "--nugget", "0.3", "--sill", "1",
+                    "--solver", "cg"),
+    "kriging, likelihood": ("cakrr.kriging", "--kernel", "matern32", "--drift", "linear"),
+    "subset": ("cakrr.subset", *_GRID, "--centers", "60"),
     "bkrr2, a metric": ("cakrr.bkrr2", *_GRID, "--metric", "full", "--metric-rounds", "2"),
     "convert": ("cacore.io", "convert"),
 }  # fmt: skip
@@ -69,10 +74,10 @@ class Case:
         return replace(case, library=library) if OPEN_MPI.library and form not in ALONE else case
 
 
-def write_data(path: Path, n: int = 900) -> None:
+def write_data(path: Path, n: int = 900, d: int = 5) -> None:
     """Two overlapping classes, whose labels are numbers for ridge regression too."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(n, 5))
+    X = rng.normal(size=(n, d))
     y = np.where(X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=n) > 0, 1.0, -1.0)
     with h5py.File(path, "w") as file:
         file["train/X"], file["train/y"] = X, y
@@ -83,8 +88,9 @@ class Runner:
 
     def __init__(self, folder: Path, patience: float = END) -> None:
         self.folder, self.patience = folder, patience
-        self.data = folder / "data.h5"
+        self.data, self.places = folder / "data.h5", folder / "places.h5"
         write_data(self.data)
+        write_data(self.places, d=2)  # kriging looks for near points in at most three dimensions
         self._whole: dict[tuple[str, int, str], tuple[bytes, float]] = {}
 
     def run(self, case: Case) -> str:
@@ -135,7 +141,8 @@ class Runner:
         if case.form == "convert":
             words += [self.data, place / "m.h5", "--split", "600", "--quiet"]
         else:
-            words = [self.data, *words, "--model", place / "m.h5", "--threads", "1", "--quiet"]
+            data = self.places if "kriging" in case.form else self.data
+            words = [data, *words, "--model", place / "m.h5", "--threads", "1", "--quiet"]
         words, environment = [sys.executable, "-m", program, *words], dict(os.environ)
         if case.form not in ALONE:
             words += ["--checkpoint", place / "kept"]
