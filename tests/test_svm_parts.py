@@ -12,8 +12,12 @@ from helpers.data import as_csr, first_classes, flat_clouds, formats, separate_c
 from sklearn.base import clone
 from sklearn.svm import SVC
 
+from cacore.data.dataset import Dataset
 from cacore.errors import InputError
+from cacore.machine.memory import MemoryLimitError
 from casvm import CASVC, SMOSVC
+from casvm.casvm import casvm
+from casvm.options import SVMOptions
 from partition import FCFS, BalancedKMeans, KBalance, KMeans, Partitioner, RandomPartition
 from partition.routing import closest
 
@@ -31,6 +35,21 @@ def test_one_part_is_smosvc(csr, k, digits):
     equal_fields(one, whole, "support_", "n_support_", "dual_coef_", "classes_")
     assert abs(one.support_vectors_ - whole.support_vectors_).sum() == 0
     assert (one.sizes_.tolist(), one.n_iter_.tolist()) == ([len(y)], [whole.n_iter_.sum()])
+
+
+@formats
+def test_few_rows_need_little_memory(csr):
+    """However large a cache they may have."""
+    X, y = flat_clouds()
+    matrices = 2 * 8 * len(y) ** 2
+
+    def trained(limit):
+        options = SVMOptions(partitions=2, C=1.0, gamma=0.5, memory_limit=limit, cache_gib=8.0)
+        return casvm(Dataset(as_csr(X, csr), y), options)
+
+    trained(8 * matrices)
+    with pytest.raises(MemoryLimitError, match="kernel cache needs"):
+        trained(matrices // 4)
 
 
 @pytest.mark.parametrize("partitioner", ["random", "fcfs", "kmeans"])

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import is_sparse
+from cacore.kernels.columns import WIDEST
 from cacore.machine import memory, threads
 from cacore.progress import Advance
 from cacore.svm.dual import Progress
@@ -22,17 +23,20 @@ _COLUMN_BYTES = 64  # memory per row stored in a file: its class, bound, number,
 _COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
 
 
-def check_memory(rows: int, options: DualOptions, largest: int | None = None, ranks: int = 0) -> None:
+def check_memory(
+    rows: int, options: DualOptions, largest: int | None = None, ranks: int = 0, copied: int = 0
+) -> None:  # fmt: skip
     """Raise a MemoryLimitError if `rows` bytes of rows and the kernel cache do not fit.
 
     `ranks` is the number of ranks if the rows are parts, which could also be kept in a file, and otherwise 0.
 
-    If no problem has more than `largest` dense rows, the cache (which includes the solver's copy of the rows) never
-    exceeds these rows and two kernel matrices per thread, the most that Asy-GCD's two levels of columns take.
+    If no problem has more than `largest` rows, the cache (which includes the solver's copy of the rows) never exceeds
+    these rows, `copied` bytes more, and two kernel matrices per thread, the most that Asy-GCD's two levels of columns
+    take.
     """
     cache = options.cache_bytes
     if largest is not None:
-        cache = min(cache, rows + threads.current() * 2 * 8 * largest * padded(largest))
+        cache = min(cache, rows + copied + threads.current() * 2 * 8 * largest * padded(largest))
     enough = memory.enough_ranks(ranks * rows, options.memory_limit - cache) if ranks else ""
     remedy = (
         f"use a smaller cache (--cache-gib), more ranks{enough}{', --out-of-core' if ranks else ''} or --dtype float32"
@@ -42,8 +46,10 @@ def check_memory(rows: int, options: DualOptions, largest: int | None = None, ra
 
 def check_parts(parts: Parts, held: int, options: DualOptions, ranks: int = 0) -> None:
     """Refuse parts in memory that do not fit, given `held` bytes of rows in all; see :func:`check_memory`."""
-    largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
-    check_memory(held, options, largest, ranks)
+    largest, copied = int(np.diff(parts.bounds).max(initial=0)), 0
+    if is_sparse(parts.X):  # copied with their zeros, or with those of their most frequent features
+        copied = 4 * held + threads.current() * 8 * largest * min(parts.X.shape[1], WIDEST)
+    check_memory(held, options, largest, ranks, copied)
 
 
 def check_parts_at_a_time(parts: Parts, options: DualOptions) -> None:
