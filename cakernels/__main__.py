@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from cacore.comm import launched_rank, let_first_print
+from cacore.comm import first_prints, launched_rank
 
 # What each command does, in one line, and the function that runs it.
 COMMANDS = {
@@ -32,10 +32,7 @@ def main(argv: list[str] | None = None) -> None:
             print("\n".join([USAGE, "", *shown, "", "cakernels COMMAND --help lists the options of a command."]))
         sys.exit(0 if name else 2)
     if name not in COMMANDS:
-        if launched_rank() > 0:
-            let_first_print()
-        else:
-            print(f"cakernels: {name}: there is no such command; choose one of {', '.join(COMMANDS)}", file=sys.stderr)
+        first_prints(f"cakernels: {name}: there is no such command; choose one of {', '.join(COMMANDS)}")
         sys.exit(2)
     module = import_module(COMMANDS[name][1])
     getattr(module, "main" if hasattr(module, "main") else name)(rest)

@@ -141,12 +141,15 @@ def launched_rank() -> int:
     return max(_number(name) for name in (*_RANK_VARIABLES, *(["SLURM_PROCID"] if launched_size() > 1 else [])))
 
 
-def let_first_print() -> None:
-    """Wait until rank 0 has printed its error, on another rank that is about to end before the ranks have met.
+def first_prints(line: str) -> None:
+    """Print an error that all ranks have found before they met: rank 0 does, the others give it the time to.
 
-    A launcher ends all processes once one has failed: rank 0's line would be lost if this rank failed first.
+    A launcher ends all processes once one has failed: rank 0's line would be lost if another rank failed first.
     """
-    time.sleep(_HEAD_START)
+    if launched_rank() == 0:
+        print(line, file=sys.stderr, flush=True)
+    else:
+        time.sleep(_HEAD_START)
 
 
 def _number(variable: str) -> int:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cacore.comm import Communicator, launched, launched_rank, launched_size, let_first_print, world
+from cacore.comm import Communicator, first_prints, launched, launched_size, world
 from cacore.errors import InputError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
@@ -83,10 +83,10 @@ def run(
             with printing():  # help, which ends the process
                 pass
     except (InputError, OutputError) as error:
-        if (launched_rank() if comm is None else comm.rank) == 0:  # all ranks have the same error
+        if comm is None:
+            first_prints(f"{prog}: {error}")
+        elif comm.rank == 0:  # all ranks have the same error
             print(f"{prog}: {error}", file=sys.stderr)
-        elif comm is None:
-            let_first_print()
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
         if launched():
@@ -106,10 +106,7 @@ def run_alone(
     if launched_size() <= 1:
         run(work, prog, Communicator(), argv)
         return
-    if launched_rank() == 0:
-        print(f"{prog}: {why}: run it without mpiexec", file=sys.stderr, flush=True)
-    else:
-        let_first_print()
+    first_prints(f"{prog}: {why}: run it without mpiexec")
     sys.exit(2)
 
 
