@@ -42,7 +42,7 @@ def each(pages):
 
 page = each(PAGES)
 
-# The rows that the examples of CONTRIBUTING and of methods' pages begin with.
+# The rows that the examples of methods' pages begin with.
 ROWS = """
 import numpy as np
 
@@ -143,7 +143,7 @@ def blocks(page, kinds):
 )
 def test_examples_run(page, tmp_path):
     """A reader who goes through the page: what a block has defined or written is there in the next one."""
-    lines = ["import subprocess"] + ([ROWS] if page.name == "CONTRIBUTING.md" else [])  # the others bring their own
+    lines = ["import subprocess"]
     for kind, text in blocks(page, "python|sh"):
         for found, one in ONE_CANDIDATE.items():
             text = re.sub(found, one, text)
