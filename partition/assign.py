@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -16,6 +16,9 @@ from cacore.data.rows import Rows, dense, in_blocks, is_sparse, largest_size
 from cacore.data.shuffle import Shuffle
 from cacore.data.stored import some
 from cacore.machine import threads
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 
 _BLOCK_BYTES = 1 << 20
 
@@ -207,7 +210,7 @@ def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64])
 
 
 @numba.njit(cache=True, nogil=True)
-def _nearest(scores: Any, half: Any, labels: Any, counts: Any) -> int:  # pragma: no cover - compiled
+def _nearest(scores: Reals, half: Doubles, labels: Ints, counts: Longs) -> int:  # pragma: no cover - compiled
     """Label each of m rows with the j of least ``half[j] - scores[i, j]``, count per part, return the labels changed.
 
     scores: x.c, float32 or float64 (m, P); half: |c|^2/2, float64 (P,); labels: int32 (m,); counts: int64 (P,).
@@ -228,7 +231,7 @@ def _nearest(scores: Any, half: Any, labels: Any, counts: Any) -> int:  # pragma
 
 @numba.njit(cache=True, nogil=True)
 def _nearest_open(
-    scores: Any, half: Any, order: Any, cutoff: Any, rows: Any, labels: Any
+    scores: Reals, half: Doubles, order: Longs, cutoff: Longs, rows: Longs, labels: Ints
 ) -> None:  # pragma: no cover - compiled
     """Label m rows as :func:`_nearest` does, but only with parts whose cutoff is later than the row's place; or -1.
 
@@ -246,7 +249,7 @@ def _nearest_open(
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_dense(X: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
+def _add_dense(X: Reals, labels: Ints, sums: Doubles) -> None:  # pragma: no cover - compiled
     """Add each row to the sum of its part. X: float32 or float64 (m, d); labels: int32 (m,); sums: float64 (P, d)."""
     for i in range(X.shape[0]):
         j = labels[i]
@@ -255,7 +258,9 @@ def _add_dense(X: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - co
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_csr(data: Any, indices: Any, indptr: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
+def _add_csr(
+    data: Reals, indices: Integers, indptr: Integers, labels: Ints, sums: Doubles
+) -> None:  # pragma: no cover - compiled
     """Add CSR rows as :func:`_add_dense` does dense ones. data: float32 or float64; indices, indptr: int32 or int64."""
     for i in range(labels.size):
         for p in range(indptr[i], indptr[i + 1]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -16,6 +16,9 @@ from cacore.data.dataset import Samples
 from cacore.data.rows import Rows, concatenate, exchange_rows, is_sparse, worth_packing
 from cacore.data.stored import Arriving, StoredRows
 from cacore.machine.threads import blocks
+
+if TYPE_CHECKING:
+    from cacore.arrays import Flags, Longs, Reals
 
 
 def assign_owners(
@@ -213,7 +216,7 @@ def _permuted(X: Rows, place: NDArray[np.intp], consume: bool) -> Rows:
 
 
 @numba.njit(cache=True, nogil=True)
-def _permute(X: Any, place: Any, done: Any, row: Any) -> None:  # pragma: no cover - compiled
+def _permute(X: Reals, place: Longs, done: Flags, row: Reals) -> None:  # pragma: no cover - compiled
     """Replace row i by row place[i], in place: cycle by cycle, with one row of extra memory.
 
     X: float32 or float64 (n, d), C-contiguous; place: int64 (n,); done: bool (n,), False; row: as X, (d,).

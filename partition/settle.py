@@ -16,7 +16,7 @@ rows in the file nor on the number of ranks.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from partition.assign import PartRows
+
+if TYPE_CHECKING:
+    from cacore.arrays import Ints, Longs
 
 _BINS = 64
 _MESSAGE = 1000  # numbers that a network sends in the time of one more message
@@ -146,7 +149,7 @@ def _by_histograms(
 
 @numba.njit(cache=True, nogil=True)
 def _histogram(
-    values: Any, labels: Any, members: Any, slot: Any, low: Any, width: Any, counts: Any
+    values: Longs, labels: Ints, members: Longs, slot: Longs, low: Longs, width: int, counts: Longs
 ) -> None:  # pragma: no cover - compiled
     """Count the members' values per part in bins of `width` that begin at the part's `low`; ignore other values.
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 
 from asygcd.solver.atomics import atomic_add, publish, seen
-from asygcd.solver.board import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, count, over, quiet
-from asygcd.solver.cache import resident
-from asygcd.solver.columns import store
+from asygcd.solver.board import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, Board, count, over, quiet
+from asygcd.solver.cache import ColumnCache, resident
+from asygcd.solver.columns import CachedColumns, store
 from asygcd.solver.greedy import greediest, optimum, share, violation
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Longs, Reals
 
 _SELDOM = 256  # turns between two computations of a thread's share of the objective
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def work_atomic(
-    board: Any, whole: Any, columns: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any, turns: Any
-) -> Any:  # pragma: no cover - compiled
+    board: Board, whole: ColumnCache, columns: CachedColumns, me: int, lo: int, hi: int, tol: float, most_steps: int,
+    turns: int,
+) -> int:  # fmt: skip  # pragma: no cover - compiled
     """Run Algorithm 14 for `turns` turns in thread `me`, which owns rows lo to hi; return BUSY, IDLE or STOPPED."""
     beta, r, low, high = board.beta[lo:hi], board.r[lo:hi], board.low[lo:hi], board.high[lo:hi]
     one, slot = np.empty(1, np.int64), np.empty(1, np.int64)
@@ -50,7 +54,7 @@ def work_atomic(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _update(
-    board: Any, whole: Any, columns: Any, row: Any, me: Any, one: Any, slot: Any
+    board: Board, whole: ColumnCache, columns: CachedColumns, row: int, me: int, one: Longs, slot: Longs
 ) -> None:  # pragma: no cover - compiled
     """Move one row to its optimum and update the gradient (steps 2 to 4)."""
     number = board.started[me * LINE] + 1
@@ -69,7 +73,7 @@ def _update(
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _dot(column: Any, beta: Any) -> Any:  # pragma: no cover - compiled
+def _dot(column: Reals, beta: Doubles) -> float:  # pragma: no cover - compiled
     total = 0.0
     for k in range(beta.size):
         total += np.float64(column[k]) * beta[k]
@@ -78,8 +82,8 @@ def _dot(column: Any, beta: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def work_stochastic(
-    board: Any, whole: Any, columns: Any, order: Any, me: Any, tol: Any, most_steps: Any
-) -> Any:  # pragma: no cover - compiled
+    board: Board, whole: ColumnCache, columns: CachedColumns, order: Longs, me: int, tol: float, most_steps: int
+) -> int:  # pragma: no cover - compiled
     """Run one round of PSCD in thread `me`: visit its rows once in this random order, computing each row's gradient.
 
     A round is clean if it meets no violation above the tolerance. All threads stop once each has finished a clean round

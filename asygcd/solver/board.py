@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from asygcd.solver.atomics import give_way, publish, seen
+
+if TYPE_CHECKING:
+    from cacore.arrays import Longs
 
 LINE = 8  # numbers per cache line: values written by different threads lie this far apart, against false sharing
 LOG = 4096  # updates by which a thread may be ahead of the others: the bound of the delay
@@ -77,7 +80,7 @@ def board(
 
 
 @numba.njit(cache=True, nogil=True)
-def count(counter: Any) -> Any:  # pragma: no cover - compiled
+def count(counter: Longs) -> int:  # pragma: no cover - compiled
     """Sum of a counter over all threads."""
     total = 0
     for at in range(0, counter.size, LINE):
@@ -86,7 +89,7 @@ def count(counter: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def over(board: Any, total: Any) -> Any:  # pragma: no cover - compiled
+def over(board: Board, total: int) -> bool:  # pragma: no cover - compiled
     """Return True, and stop all threads, if every thread was calm after `total` updates and none has begun another.
 
     Counters only grow, and a calm thread begins no update before it learns of another thread's. So equal totals mean
@@ -102,7 +105,7 @@ def over(board: Any, total: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def quiet(counter: Any, stop: Any, total: Any) -> Any:  # pragma: no cover - compiled
+def quiet(counter: Longs, stop: Longs, total: int) -> bool:  # pragma: no cover - compiled
     """Return True if the counter stays at this total while it is polled; False at once if it changes or all stop."""
     for _ in range(_PATIENCE):
         if count(counter) != total or seen(stop, 0):

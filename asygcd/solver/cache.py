@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from asygcd.solver.bundle import Bundle
 from asygcd.solver.columns import fill
+
+if TYPE_CHECKING:
+    from cacore.arrays import Longs
 
 HITS, MISSES, VALUES = range(3)  # indices into `ColumnCache.counts`
 NEXT, BEFORE = 0, 1  # columns of `ColumnCache.links`
@@ -49,7 +52,7 @@ class ColumnCache(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def resident(own: Any, wanted: Any, slots: Any) -> None:  # pragma: no cover - compiled
+def resident(own: ColumnCache, wanted: Longs, slots: Longs) -> None:  # pragma: no cover - compiled
     """Load the `wanted` columns, at most as many as there are slots, and write their places to `slots`."""
     missing = 0
     for k in range(wanted.size):
@@ -76,7 +79,7 @@ def resident(own: Any, wanted: Any, slots: Any) -> None:  # pragma: no cover - c
 
 
 @numba.njit(cache=True, nogil=True)
-def _make_room(own: Any, column: Any) -> Any:  # pragma: no cover - compiled
+def _make_room(own: ColumnCache, column: int) -> int:  # pragma: no cover - compiled
     """Give the least recently used slot to `column`, and return it."""
     slot = own.links[own.held.size, BEFORE]
     if own.held[slot] >= 0:
@@ -86,7 +89,7 @@ def _make_room(own: Any, column: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def _use(links: Any, slot: Any) -> None:  # pragma: no cover - compiled
+def _use(links: Longs, slot: int) -> None:  # pragma: no cover - compiled
     """Mark `slot` as the most recently used."""
     ring = links.shape[0] - 1
     first = links[ring, NEXT]
@@ -99,7 +102,7 @@ def _use(links: Any, slot: Any) -> None:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def forget(own: Any) -> None:  # pragma: no cover - compiled
+def forget(own: ColumnCache) -> None:  # pragma: no cover - compiled
     """Empty the cache, since the thread's rows have changed."""
     ring = own.held.size
     for slot in range(ring):
@@ -110,7 +113,7 @@ def forget(own: Any) -> None:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def link(links: Any) -> None:  # pragma: no cover - compiled
+def link(links: Longs) -> None:  # pragma: no cover - compiled
     """Initialise the ring of unused slots; the last slot is taken first."""
     ring = links.shape[0] - 1
     for slot in range(ring + 1):

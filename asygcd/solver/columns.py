@@ -6,7 +6,7 @@ loop is compiled once for all.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
@@ -18,6 +18,12 @@ from asygcd.solver import greedy
 from asygcd.solver.bundle import Bundle, BundleType, address, caller
 from cacore.kernels import wide_passes
 from cacore.kernels.panels import accumulate, add_rows, panel_norms
+
+if TYPE_CHECKING:
+    from numba.core.types import Type
+
+    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
+    from cacore.kernels.evaluate import Parameters
 
 ALIGNED = 16  # numbers; the kept columns begin at multiples of it
 
@@ -92,7 +98,7 @@ def addresses(columns: Bundle) -> tuple[int, int, int, int]:
     )
 
 
-def _accumulated(own: BundleType) -> tuple[Any, ...]:
+def _accumulated(own: BundleType) -> tuple[Type, ...]:
     """Types of the arguments of :func:`cacore.kernels.panels.accumulate`: predictions need the same."""
     of: dict[str, Any] = own.fields
     size = types.int64
@@ -103,7 +109,7 @@ def _accumulated(own: BundleType) -> tuple[Any, ...]:
 
 
 @numba.njit(cache=True, nogil=True)
-def store(own: Any) -> Any:  # pragma: no cover - compiled
+def store(own: CachedColumns) -> Reals:  # pragma: no cover - compiled
     """The kept columns, shape (>= slots, >= rows)."""
     stride = own.size[1]
     slots = own.memory.size // stride
@@ -111,7 +117,7 @@ def store(own: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def _gathered(own: Any, rows: Any) -> Any:  # pragma: no cover - compiled
+def _gathered(own: CachedColumns, rows: Longs) -> tuple[Reals, Ints, Integers, Reals]:  # pragma: no cover - compiled
     """Values, columns, starts and squared norms of these rows, as CSR."""
     starts = np.zeros(rows.size + 1, own.starts.dtype)  # as for predictions, which share the compiled code
     for k in range(rows.size):
@@ -128,13 +134,13 @@ def _gathered(own: Any, rows: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def _kernel(own: Any) -> Any:  # pragma: no cover - compiled
+def _kernel(own: CachedColumns) -> Parameters:  # pragma: no cover - compiled
     """The kernel's parameters as :func:`cacore.kernels.evaluate.finish` takes them."""
     return own.calls[0], own.reals[0], own.reals[1], own.calls[1], own.calls[2]
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_panels(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - compiled
+def _fill_panels(own: CachedColumns, rows: Longs, places: Longs) -> None:  # pragma: no cover - compiled
     """Compute the kernel values of `rows` with the thread's rows, into the slots `places`."""
     values, columns, starts, squares = _gathered(own, rows)
     none = np.empty(0)
@@ -145,7 +151,7 @@ def _fill_panels(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover 
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_wide(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - compiled
+def _fill_wide(own: CachedColumns, rows: Longs, places: Longs) -> None:  # pragma: no cover - compiled
     """:func:`_fill_panels` for wide rows."""
     values, columns, starts, squares = _gathered(own, rows)
     none, middles = np.empty(0), np.empty(rows.size, np.int64)
@@ -159,22 +165,22 @@ def _fill_wide(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - 
 
 
 @numba.njit(cache=True, nogil=True)
-def _add(own: Any, slots: Any, steps: Any, r: Any) -> None:  # pragma: no cover - compiled
+def _add(own: CachedColumns, slots: Longs, steps: Doubles, r: Doubles) -> None:  # pragma: no cover - compiled
     """Add the columns in these slots, times `steps`, to `r`, shape (<= rows,)."""
     add_rows(store(own), slots, steps, r, np.int64(0), r.size)
 
 
 @numba.njit(cache=True, nogil=True)
 def _advance(
-    own: Any, slot: Any, change: Any, beta: Any, r: Any, low: Any, high: Any
-) -> tuple[Any, Any]:  # pragma: no cover - compiled
+    own: CachedColumns, slot: int, change: float, beta: Doubles, r: Doubles, low: Doubles, high: Doubles
+) -> tuple[int, float]:  # pragma: no cover - compiled
     """Apply :func:`asygcd.solver.greedy.advance` to the column in this slot."""
     at = slot * own.size[1]
     return greedy.advance(beta, r, low, high, own.memory[at : at + beta.size], change)
 
 
 @numba.njit(cache=True, nogil=True)
-def _empty_panels(own: Any, rows: Any) -> Any:  # pragma: no cover - compiled
+def _empty_panels(own: CachedColumns, rows: int) -> tuple[Reals, Reals]:  # pragma: no cover - compiled
     """The first panels and squared norms of the thread's rows, zeroed, for `rows` rows."""
     panels = -(-rows // own.data.shape[2])
     data, squares = own.data[:panels], own.data_squares[: panels * own.data.shape[2]]
@@ -189,7 +195,7 @@ def _empty_panels(own: Any, rows: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def _pack_panels(own: Any, first: Any, rows: Any) -> None:  # pragma: no cover - compiled
+def _pack_panels(own: CachedColumns, first: int, rows: Longs) -> None:  # pragma: no cover - compiled
     """Pack the rows at `first` + `rows`, which become the thread's own; kept columns lose their meaning."""
     data, squares = _empty_panels(own, rows.size)
     W = data.shape[2]
@@ -201,7 +207,7 @@ def _pack_panels(own: Any, first: Any, rows: Any) -> None:  # pragma: no cover -
 
 
 @numba.njit(cache=True, nogil=True)
-def _pack_wide(own: Any, first: Any, rows: Any) -> None:  # pragma: no cover - compiled
+def _pack_wide(own: CachedColumns, first: int, rows: Longs) -> None:  # pragma: no cover - compiled
     """:func:`_pack_panels` for wide rows."""
     data, squares = _empty_panels(own, rows.size)
     starts, middles, at = own.own_starts[: rows.size + 1], own.own_middles[: rows.size], 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numba.core.types import Type
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
+
+    from cacore.arrays import Doubles, Reals
 
 _FUSED = ("contract",)
 
@@ -70,13 +72,15 @@ def _advance(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def violation(beta: Any, r: Any, low: Any, high: Any) -> Any:  # pragma: no cover - compiled
+def violation(beta: float, r: float, low: float, high: float) -> float:  # pragma: no cover - compiled
     """Violation |alpha - P(alpha - g)| of one row (eq. 4.11), expressed by beta = alpha y and r = y g."""
     return abs(beta - min(max(beta - r, low), high))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def greediest(beta: Any, r: Any, low: Any, high: Any) -> tuple[Any, Any]:  # pragma: no cover - compiled
+def greediest(
+    beta: Doubles, r: Doubles, low: Doubles, high: Doubles
+) -> tuple[int, float]:  # pragma: no cover - compiled
     """Find the row with the largest |projected gradient|, and that value (-1 and 0 without rows); 32 bytes per row."""
     whole = beta.size // STEP * STEP
     row, best = _search(beta, r, low, high, whole) if whole else (-1, 0.0)
@@ -85,8 +89,8 @@ def greediest(beta: Any, r: Any, low: Any, high: Any) -> tuple[Any, Any]:  # pra
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def advance(
-    beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any
-) -> tuple[Any, Any]:  # pragma: no cover - compiled
+    beta: Doubles, r: Doubles, low: Doubles, high: Doubles, column: Reals, step: float
+) -> tuple[int, float]:  # pragma: no cover - compiled
     """Execute ``r += step * column`` and search as :func:`greediest` does, in one pass."""
     whole = beta.size // STEP * STEP
     row, best = _advance(beta, r, low, high, column, step, whole) if whole else (-1, 0.0)
@@ -97,8 +101,8 @@ def advance(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _better(
-    beta: Any, r: Any, low: Any, high: Any, first: Any, row: Any, best: Any
-) -> tuple[Any, Any]:  # pragma: no cover - compiled
+    beta: Doubles, r: Doubles, low: Doubles, high: Doubles, first: int, row: int, best: float
+) -> tuple[int, float]:  # pragma: no cover - compiled
     """Return the row with the larger violation: `row`, or one from `first` on."""
     for j in range(first, beta.size):
         v = violation(beta[j], r[j], low[j], high[j])
@@ -108,13 +112,13 @@ def _better(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def optimum(beta: Any, r: Any, low: Any, high: Any, diagonal: Any) -> Any:  # pragma: no cover - compiled
+def optimum(beta: float, r: float, low: float, high: float, diagonal: float) -> float:  # pragma: no cover - compiled
     """Exact minimiser of the objective in one variable (eq. 4.10)."""
     return min(max(beta - r / max(diagonal, 1e-12), low), high)
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def share(beta: Any, r: Any, high: Any) -> Any:  # pragma: no cover - compiled
+def share(beta: Doubles, r: Doubles, high: Doubles) -> float:  # pragma: no cover - compiled
     """Contribution of these rows to the objective, 1/2 beta'(r - y); the bounds give the sign y."""
     total = 0.0
     for j in range(beta.size):

@@ -8,13 +8,11 @@ steps, so it misses only the updates of the last few nanoseconds.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 
 from asygcd.solver.atomics import give_way, publish, seen
-from asygcd.solver.board import BUSY, IDLE, LIMIT, LINE, STOPPED, over, quiet
-from asygcd.solver.cache import resident
+from asygcd.solver.board import BUSY, IDLE, LIMIT, LINE, STOPPED, Board, over, quiet
+from asygcd.solver.cache import ColumnCache, resident
 from asygcd.solver.columns import add, advance
 from asygcd.solver.greedy import greediest, optimum, share, violation
 from asygcd.solver.working_set import (
@@ -29,6 +27,8 @@ from asygcd.solver.working_set import (
     SHOWN,
     STEPS,
     TAKE,
+    ThreadState,
+    ThreadWorkingSet,
     bring,
     choose,
     look,
@@ -46,7 +46,9 @@ _MANY = 512  # pending steps that a calm thread accumulates while others work
 
 
 @numba.njit(cache=True, nogil=True)
-def listen(board: Any, near: Any, ws: Any, state: Any, me: Any) -> tuple[Any, Any]:  # pragma: no cover - compiled
+def listen(
+    board: Board, near: ColumnCache, ws: ThreadWorkingSet, state: ThreadState, me: int
+) -> tuple[int, int]:  # pragma: no cover - compiled
     """Apply the other threads' updates; return the number of all updates applied so far, and of new ones."""
     threads, log, n = board.log.shape[0], board.log.shape[1], state.numbers[ROWS]
     size = min(TAKE, near.held.size)
@@ -79,7 +81,7 @@ def listen(board: Any, near: Any, ws: Any, state: Any, me: Any) -> tuple[Any, An
 
 
 @numba.njit(cache=True, nogil=True)
-def compare(board: Any, state: Any, me: Any, most: Any) -> Any:  # pragma: no cover - compiled
+def compare(board: Board, state: ThreadState, me: int, most: float) -> float:  # pragma: no cover - compiled
     """Publish this thread's violation if it has changed by a quarter, and return the largest of the others'."""
     shown = state.levels[SHOWN]
     if most > 1.25 * shown or most < 0.8 * shown:
@@ -92,7 +94,7 @@ def compare(board: Any, state: Any, me: Any, most: Any) -> Any:  # pragma: no co
 
 
 @numba.njit(cache=True, nogil=True)
-def has_room(board: Any, state: Any, me: Any) -> Any:  # pragma: no cover - compiled
+def has_room(board: Board, state: ThreadState, me: int) -> bool:  # pragma: no cover - compiled
     """Return True if the log has a free place: all others have applied the update that it would overwrite."""
     threads, at = board.log.shape[0], board.written[me * LINE]
     if at < state.numbers[ROOM] or threads == 1:
@@ -106,7 +108,9 @@ def has_room(board: Any, state: Any, me: Any) -> Any:  # pragma: no cover - comp
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def step(board: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any) -> None:  # pragma: no cover - compiled
+def step(
+    board: Board, near: ColumnCache, ws: ThreadWorkingSet, state: ThreadState, me: int, lo: int
+) -> None:  # pragma: no cover - compiled
     """Move the working set's best row to its optimum and publish the step, unless its violation is small enough."""
     n, k, log = state.numbers[ROWS], state.numbers[BEST], board.log.shape[1]
     new = optimum(ws.beta[k], ws.r[k], ws.low[k], ws.high[k], ws.diagonal[k])
@@ -129,8 +133,9 @@ def step(board: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any) -> None: 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def refresh(
-    board: Any, whole: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any, hi: Any, tol: Any, total: Any
-) -> None:  # pragma: no cover - compiled
+    board: Board, whole: ColumnCache, near: ColumnCache, ws: ThreadWorkingSet, state: ThreadState, me: int, lo: int,
+    hi: int, tol: float, total: int,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Apply all `total` updates to the thread's rows; if some violate the tolerance, choose a new working set."""
     numbers, r = state.numbers, board.r[lo:hi]
     settle(whole, state, r)
@@ -151,16 +156,16 @@ def refresh(
 
 
 @numba.njit(cache=True, nogil=True)
-def calm(state: Any, tol: Any, others: Any) -> Any:  # pragma: no cover - compiled
+def calm(state: ThreadState, tol: float, others: float) -> bool:  # pragma: no cover - compiled
     """Return True if this thread has converged while others work: their steps may accumulate before it applies them."""
     return state.levels[GOAL] == tol and others > 0.0 and state.numbers[PENDING] < _MANY
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def work(
-    board: Any, whole: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any,
-    turns: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    board: Board, whole: ColumnCache, near: ColumnCache, ws: ThreadWorkingSet, state: ThreadState, me: int, lo: int,
+    hi: int, tol: float, most_steps: int, turns: int,
+) -> int:  # fmt: skip  # pragma: no cover - compiled
     """Run thread `me`, which owns rows lo to hi, for `turns` turns; return BUSY, IDLE or STOPPED."""
     numbers, levels = state.numbers, state.levels
     for _ in range(turns):
@@ -190,8 +195,9 @@ def work(
 
 @numba.njit(cache=True, nogil=True)
 def finish(
-    board: Any, whole: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any, hi: Any
-) -> None:  # pragma: no cover - compiled
+    board: Board, whole: ColumnCache, near: ColumnCache, ws: ThreadWorkingSet, state: ThreadState, me: int, lo: int,
+    hi: int,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Bring the gradient of this thread's rows up to date, after all threads have stopped."""
     news = 1
     while news:

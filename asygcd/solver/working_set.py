@@ -6,15 +6,19 @@ steps at once, with one pass per kernel column.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from asygcd.solver.cache import forget, resident
+from asygcd.solver.board import Board
+from asygcd.solver.cache import ColumnCache, forget, resident
 from asygcd.solver.columns import add, pack
 from asygcd.solver.greedy import greediest, violation
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Longs
 
 ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # indices into `ThreadState.numbers`
 GOAL, SHOWN, MOST = range(3)  # indices into `ThreadState.levels`
@@ -93,7 +97,7 @@ def thread_state(n: int, threads: int, beta: NDArray[np.float64]) -> ThreadState
 
 
 @numba.njit(cache=True, nogil=True)
-def note(state: Any, row: Any, step: Any) -> None:  # pragma: no cover - compiled
+def note(state: ThreadState, row: int, step: float) -> None:  # pragma: no cover - compiled
     """Add a step to those pending for the rows outside the working set."""
     if not state.waits[row]:
         state.waits[row] = 1
@@ -104,7 +108,7 @@ def note(state: Any, row: Any, step: Any) -> None:  # pragma: no cover - compile
 
 
 @numba.njit(cache=True, nogil=True)
-def settle(whole: Any, state: Any, r: Any) -> None:  # pragma: no cover - compiled
+def settle(whole: ColumnCache, state: ThreadState, r: Doubles) -> None:  # pragma: no cover - compiled
     """Apply all pending steps to the gradient of all rows: first those with cached columns, then the others."""
     batch = min(_BATCH, whole.held.size)
     rows, steps, slots = np.empty(batch, np.int64), np.empty(batch), np.empty(batch, np.int64)
@@ -126,7 +130,7 @@ def settle(whole: Any, state: Any, r: Any) -> None:  # pragma: no cover - compil
 
 
 @numba.njit(cache=True, nogil=True)
-def smallest(values: Any, k: Any) -> Any:  # pragma: no cover - compiled
+def smallest(values: Doubles, k: int) -> float:  # pragma: no cover - compiled
     """The `k`-th smallest of `values`, counted from 0, which are reordered (Hoare's selection); 8 bytes per value.
 
     numba's ``np.partition`` takes longer to compile than all the rest of this module.
@@ -151,8 +155,8 @@ def smallest(values: Any, k: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def choose(
-    board: Any, lo: Any, hi: Any, ws: Any, least: Any, most: Any, room: Any
-) -> Any:  # pragma: no cover - compiled
+    board: Board, lo: int, hi: int, ws: ThreadWorkingSet, least: float, most: float, room: int
+) -> int:  # pragma: no cover - compiled
     """Choose the rows of the working set and return their number: the largest violations, and rows between bounds."""
     score, places, free = np.empty(hi - lo), np.empty(hi - lo, np.int64), 0
     count = 0
@@ -174,7 +178,7 @@ def choose(
 
 
 @numba.njit(cache=True, nogil=True)
-def _lowest(score: Any, places: Any, room: Any, rows: Any) -> Any:  # pragma: no cover - compiled
+def _lowest(score: Doubles, places: Longs, room: int, rows: Longs) -> int:  # pragma: no cover - compiled
     """Write the `places` of the `room` lowest scores to `rows`, in order, and return their number."""
     edge = smallest(score.copy(), room - 1)
     over, equal = 0, 0
@@ -196,7 +200,9 @@ def _lowest(score: Any, places: Any, room: Any, rows: Any) -> Any:  # pragma: no
 
 
 @numba.njit(cache=True, nogil=True)
-def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragma: no cover - compiled
+def bring(
+    board: Board, lo: int, ws: ThreadWorkingSet, near: ColumnCache, count: int
+) -> None:  # pragma: no cover - compiled
     """Copy the variables of the chosen rows, and pack the rows for evaluating the kernel."""
     for k in range(count):
         row = lo + ws.rows[k]
@@ -207,7 +213,7 @@ def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragm
 
 
 @numba.njit(cache=True, nogil=True)
-def look(ws: Any, state: Any) -> None:  # pragma: no cover - compiled
+def look(ws: ThreadWorkingSet, state: ThreadState) -> None:  # pragma: no cover - compiled
     """Find the best row of the working set."""
     n = state.numbers[ROWS]
     state.numbers[BEST], state.levels[MOST] = greediest(ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n])

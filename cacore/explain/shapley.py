@@ -13,7 +13,7 @@ feature come from products of those before it and of those after it, since a fac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -26,6 +26,9 @@ from cacore.explain.expansion import Expansion
 from cacore.kernels import Kernel
 from cacore.kernels.registry import exp
 from cacore.machine import threads
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Longs
 
 _SQUARED = {"gaussian": True, "l1": False}  # kernels with a factor per feature: exp of its squared, or plain, distance
 _EXACT = 16  # nodes up to which the exact rule is used without asking for fewer
@@ -152,7 +155,7 @@ def _block(f: Expansion, Z: Rows, game: Game, nodes: int, out: NDArray[np.float6
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _factors(
-    columns: Any, rows: Any, gamma: Any, squared: Any, player: Any, out: Any
+    columns: Doubles, rows: Doubles, gamma: float, squared: bool, player: Longs, out: Doubles
 ) -> None:  # pragma: no cover - compiled
     """Multiply `out`, float64 (n, g, m), by the players' factors of n rows with m support vectors, `columns` (d, m)."""
     d, m = columns.shape
@@ -166,8 +169,8 @@ def _factors(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _add(
-    columns: Any, weights: Any, rows: Any, absent: Any, gamma: Any, squared: Any, player: Any, places: Any, shares: Any,
-    out: Any,
+    columns: Doubles, weights: Doubles, rows: Doubles, absent: Doubles, gamma: float, squared: bool, player: Longs,
+    places: Doubles, shares: Doubles, out: Doubles,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Add the values of a block of support vectors.
 
@@ -211,8 +214,9 @@ def _add(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _without_one(
-    here: Any, absent: Any, t: Any, share: Any, mixed: Any, before: Any, after: Any, inner: Any
-) -> None:  # pragma: no cover - compiled
+    here: Doubles, absent: Doubles, t: float, share: float, mixed: Doubles, before: Doubles, after: Doubles,
+    inner: Doubles,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Add `share` times the product of all players' factors but one's, mixed at t, to `inner`; all float64 (g, m).
 
     `mixed`, `before` (g, m) and `after` (m,) are overwritten.

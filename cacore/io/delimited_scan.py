@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.io.numerals import LEFT, NONE, number
+
+if TYPE_CHECKING:
+    from cacore.arrays import Bytes, Doubles, Longs
 
 SKIP = 1 << 40  # place of a column that is left out
 
@@ -60,7 +63,7 @@ def scan(block: bytes, delimiter: str, place: NDArray[np.int64], as_words: bool)
 
 
 @numba.njit(inline="always")
-def _after_spaces(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover - compiled
+def _after_spaces(text: Bytes, p: int, delimiter: int) -> int:  # pragma: no cover - compiled
     """Offset after blanks that do not separate columns."""
     while text[p] == _SPACE or (text[p] == _TAB and delimiter != _TAB):
         p += 1
@@ -68,7 +71,7 @@ def _after_spaces(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover
 
 
 @numba.njit(inline="always")
-def _after_word(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover - compiled
+def _after_word(text: Bytes, p: int, delimiter: int) -> int:  # pragma: no cover - compiled
     """Offset after a word."""
     while text[p] not in (delimiter, _QUOTE, _LINE_END):
         p += 1
@@ -76,7 +79,7 @@ def _after_word(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover -
 
 
 @numba.njit(inline="always")
-def _after_end(text: Any, p: int, end: int) -> int:  # pragma: no cover - compiled
+def _after_end(text: Bytes, p: int, end: int) -> int:  # pragma: no cover - compiled
     """Offset after the end of a cell (delimiter or newline); -1 if `end` is not found there."""
     if end == _LINE_END and text[p] == _RETURN:
         p += 1
@@ -84,7 +87,7 @@ def _after_end(text: Any, p: int, end: int) -> int:  # pragma: no cover - compil
 
 
 @numba.njit(inline="always")
-def _put(X: Any, y: Any, row: int, to: int, value: float) -> None:  # pragma: no cover - compiled
+def _put(X: Doubles, y: Doubles, row: int, to: int, value: float) -> None:  # pragma: no cover - compiled
     """Store a number among the features, or among the targets if `to` is negative."""
     if to >= 0:
         X[row, to] = value
@@ -93,15 +96,15 @@ def _put(X: Any, y: Any, row: int, to: int, value: float) -> None:  # pragma: no
 
 
 @numba.njit(inline="always")
-def _is_empty(text: Any, p: int) -> bool:  # pragma: no cover - compiled
+def _is_empty(text: Bytes, p: int) -> bool:  # pragma: no cover - compiled
     """True if the line that begins at `p` is empty."""
     return text[p] == _LINE_END or (text[p] == _RETURN and text[p + 1] == _LINE_END)
 
 
 @numba.njit(cache=True, nogil=True)
 def _scan(
-    text: Any, delimiter: Any, place: Any, X: Any, y: Any, spans: Any, left: Any
-) -> Any:  # pragma: no cover - compiled  # fmt: skip
+    text: Bytes, delimiter: int, place: Longs, X: Doubles, y: Doubles, spans: Longs, left: Longs
+) -> tuple[int, int]:  # pragma: no cover - compiled
     """Fill the rows; return their number, or -1 if a cell is not plain, and the number of values left to ``float``."""
     p = row = n_left = 0
     while p < len(text):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -14,6 +14,9 @@ from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, is_sparse
 from cacore.data.shuffle import mix64
 from cacore.machine.threads import blocks
+
+if TYPE_CHECKING:
+    from cacore.arrays import Reals
 
 
 def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
@@ -55,7 +58,7 @@ def _words(columns: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_hashes(X: Any, words: Any, out: Any) -> None:  # pragma: no cover - compiled
+def _add_hashes(X: Reals, words: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:  # pragma: no cover - compiled
     """Add each row's hash to `out`. X: float32 or float64 (m, d); words: uint64 (d,); out: uint64 (m,)."""
     buffer = np.empty(1, np.float64)
     bits = buffer.view(np.uint64)

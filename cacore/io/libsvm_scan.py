@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.io.numerals import LEFT, NONE, is_digit, number
+
+if TYPE_CHECKING:
+    from cacore.arrays import Bytes, Doubles, Ints, Longs
 
 GOOD, TARGET, ENTRY, LARGE, ORDER = range(5)  # errors: none, invalid target, invalid entry, index too large, order
 
@@ -63,7 +66,7 @@ def scan(block: bytes) -> Scanned:
 
 
 @numba.njit(cache=True, nogil=True)
-def _most(text: Any) -> Any:  # pragma: no cover - compiled
+def _most(text: Bytes) -> tuple[int, int]:  # pragma: no cover - compiled
     """Number of colons and of lines in a text: upper bounds on its entries and rows."""
     colons = lines = 0
     for c in text:
@@ -73,13 +76,13 @@ def _most(text: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def _is_blank(c: Any) -> bool:  # pragma: no cover - compiled
+def _is_blank(c: int) -> bool:  # pragma: no cover - compiled
     """True for white space, including the newline."""
     return c == 32 or 9 <= c <= 13
 
 
 @numba.njit(inline="always")
-def _after_blanks(text: Any, p: int) -> int:  # pragma: no cover - compiled
+def _after_blanks(text: Bytes, p: int) -> int:  # pragma: no cover - compiled
     """Offset of the next word of this line, or of its comment or end."""
     while _is_blank(text[p]) and text[p] != _LINE_END:
         p += 1
@@ -87,13 +90,13 @@ def _after_blanks(text: Any, p: int) -> int:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def _ends(c: Any) -> bool:  # pragma: no cover - compiled
+def _ends(c: int) -> bool:  # pragma: no cover - compiled
     """True for a byte that ends a word."""
     return _is_blank(c) or c == _HASH
 
 
 @numba.njit(inline="always")
-def _after_qid(text: Any, p: int) -> int:  # pragma: no cover - compiled
+def _after_qid(text: Bytes, p: int) -> int:  # pragma: no cover - compiled
     """Offset after an entry such as ``qid:7``; the same offset if there is none."""
     start = p
     for c in _QID:
@@ -107,13 +110,13 @@ def _after_qid(text: Any, p: int) -> int:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def _is_over(c: Any) -> bool:  # pragma: no cover - compiled
+def _is_over(c: int) -> bool:  # pragma: no cover - compiled
     """True for a byte that ends the words of a line: a newline, or the start of a comment."""
     return c in (_LINE_END, _HASH)
 
 
 @numba.njit(inline="always")
-def _index(text: Any, p: int) -> Any:  # pragma: no cover - compiled
+def _index(text: Bytes, p: int) -> tuple[np.int64, int]:  # pragma: no cover - compiled
     """Index of an entry, and offset of its value, or -1 if the entry is invalid."""
     p += text[p] == 43
     index, start = np.int64(0), p
@@ -125,7 +128,7 @@ def _index(text: Any, p: int) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def _entry(text: Any, p: int, last: Any) -> Any:  # pragma: no cover - compiled
+def _entry(text: Bytes, p: int, last: int) -> tuple[np.int64, float, int, int, int, int]:  # pragma: no cover - compiled
     """Parse an entry that follows index `last`: index, value, start, end, result of :func:`number`, error code."""
     index, start = _index(text, p)
     if start < 0:
@@ -142,14 +145,16 @@ def _entry(text: Any, p: int, last: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def _leave(left: Any, count: Any, at: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
+def _leave(left: Longs, count: int, at: int, start: int, stop: int) -> int:  # pragma: no cover - compiled
     """Record a number that is left to ``float``; return how many there are now."""
     left[count, 0], left[count, 1], left[count, 2] = at, start, stop
     return count + 1
 
 
 @numba.njit(cache=True, nogil=True)
-def _scan(text: Any, data: Any, indices: Any, lengths: Any, y: Any, left: Any) -> Any:  # pragma: no cover - compiled
+def _scan(
+    text: Bytes, data: Doubles, indices: Ints, lengths: Ints, y: Doubles, left: Longs
+) -> tuple[int, int, int, np.int64, np.int64, int, int]:  # pragma: no cover - compiled
     """Fill the arrays. `left`: for numbers left to ``float``, their destination (-1 - row in y), start and end."""
     p = rows = entries = n_left = 0
     least, most = _NOTHING, np.int64(-1)

@@ -10,11 +10,14 @@ doubles differ, the number is left to ``float``.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from cacore.arrays import Bytes
 
 READ, LEFT, NONE = range(3)  # results of :func:`number`: a double, a number left to ``float``, no number
 
@@ -46,7 +49,7 @@ _FIVES = _fives()
 
 
 @numba.njit(inline="always")
-def _product(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
+def _product(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:  # pragma: no cover - compiled
     """Upper and lower word of the product of two 64-bit words."""
     a1, a0, b1, b0 = a >> _HALF, a & _ALL, b >> _HALF, b & _ALL
     low, mid, other = a0 * b0, a1 * b0, a0 * b1
@@ -55,7 +58,7 @@ def _product(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def _rounded(w: Any, q: Any) -> float:  # pragma: no cover - compiled
+def _rounded(w: np.uint64, q: Any) -> float:  # pragma: no cover - compiled
     """Double nearest to w 10^q, where w > 0 is a 64-bit word."""
     if q < _LOWEST:
         return 0.0
@@ -91,13 +94,13 @@ def _rounded(w: Any, q: Any) -> float:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def is_digit(c: Any) -> bool:  # pragma: no cover - compiled
+def is_digit(c: int) -> bool:  # pragma: no cover - compiled
     """True for the digits 0 to 9."""
     return 48 <= c <= 57
 
 
 @numba.njit(inline="always")
-def _is_word(text: Any, p: int, word: Any) -> bool:  # pragma: no cover - compiled
+def _is_word(text: Bytes, p: int, word: Bytes) -> bool:  # pragma: no cover - compiled
     """True if the text at `p` continues with this lower-case word, ignoring case."""
     same = 0
     while same < len(word) and text[p + same] | 32 == word[same]:  # the final newline stops the loop
@@ -109,7 +112,7 @@ _INFINITY, _INITY, _NAN = (np.frombuffer(word, np.uint8) for word in (b"inf", b"
 
 
 @numba.njit(inline="always")
-def _word(text: Any, p: int) -> Any:  # pragma: no cover - compiled
+def _word(text: Bytes, p: int) -> tuple[float, int, int]:  # pragma: no cover - compiled
     """Value of "inf", "infinity" or "nan" at `p`, offset after it, and READ or NONE."""
     if _is_word(text, p, _INFINITY):
         return np.inf, p + (8 if _is_word(text, p + 3, _INITY) else 3), READ
@@ -119,7 +122,9 @@ def _word(text: Any, p: int) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def _digits(text: Any, p: int, w: Any, count: Any, more: Any) -> Any:  # pragma: no cover - compiled
+def _digits(
+    text: Bytes, p: int, w: np.uint64, count: int, more: bool
+) -> tuple[np.uint64, int, bool, int, int]:  # pragma: no cover - compiled
     """Append digits to the word w: w, number of digits, `more`, number of digits left out, and offset after them.
 
     `more` is True if any digit left out is not 0.
@@ -137,7 +142,7 @@ def _digits(text: Any, p: int, w: Any, count: Any, more: Any) -> Any:  # pragma:
 
 
 @numba.njit(inline="always")
-def _exponent(text: Any, p: int) -> Any:  # pragma: no cover - compiled
+def _exponent(text: Bytes, p: int) -> tuple[int, int, bool]:  # pragma: no cover - compiled
     """Exponent after an "e", offset after it, and True if there is one."""
     negative = text[p] == 45
     p += negative or text[p] == 43
@@ -151,7 +156,7 @@ def _exponent(text: Any, p: int) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def _valued(w: Any, q: Any, more: Any) -> Any:  # pragma: no cover - compiled
+def _valued(w: np.uint64, q: int, more: bool) -> tuple[float, int]:  # pragma: no cover - compiled
     """Double nearest to w 10^q, and READ; LEFT if digits of w were left out (`more`) that may change the rounding."""
     if w == _ZERO:
         return 0.0, READ
@@ -162,7 +167,7 @@ def _valued(w: Any, q: Any, more: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def number(text: Any, p: int) -> Any:  # pragma: no cover - compiled
+def number(text: Bytes, p: int) -> tuple[float, int, int]:  # pragma: no cover - compiled
     r"""Read the number that begins at offset `p` of a text.
 
     A number is ``[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)``, ignoring case.

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
 
+    from cacore.arrays import Reals
+
+# A kernel in compiled code: address of its function (0: the inner product itself), gamma, coef0, degree, and the
+# measure (:func:`cacore.kernels.sums.meet`). Both reals have the type of the kernel values.
+Parameters = tuple[int, np.floating, np.floating, int, int]
+
 # x = k ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^52 rounds x / ln 2 to the integer k and leaves k in the low bits
 # of the sum, from where it is shifted into the exponent.
 _LOG2E = 1.4426950408889634
@@ -64,7 +70,7 @@ _float32 = _bitcast(types.int32, types.float32, ir.FloatType())
 
 
 @numba.njit(inline="always")
-def exp64(x: Any) -> Any:  # pragma: no cover - compiled
+def exp64(x: float) -> float:  # pragma: no cover - compiled
     """exp(x) of a float64 up to 700; below -345 it returns 1.5e-150 instead of smaller values.
 
     Products of two such values are still normal numbers: denormal ones halved the speed of factoring kernel matrices
@@ -74,7 +80,7 @@ def exp64(x: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def near64(x: Any) -> Any:  # pragma: no cover - compiled
+def near64(x: float) -> float:  # pragma: no cover - compiled
     """exp(x) of a float64 from -345 to 700."""
     t = x * _LOG2E + _ROUND64
     k = t - _ROUND64
@@ -97,13 +103,13 @@ def near64(x: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(inline="always")
-def exp32(x: Any) -> Any:  # pragma: no cover - compiled
+def exp32(x: float) -> float:  # pragma: no cover - compiled
     """exp(x) of a float32 up to 80; below -43 it returns 2.1e-19, see :func:`exp64`."""
     return near32(max(x, _LEAST32))
 
 
 @numba.njit(inline="always")
-def near32(x: Any) -> Any:  # pragma: no cover - compiled
+def near32(x: float) -> float:  # pragma: no cover - compiled
     """exp(x) of a float32 from -43 to 80."""
     t = x * _LOG2E32 + _ROUND32
     k = t - _ROUND32
@@ -149,7 +155,7 @@ def _length(product, a, b):  # type: ignore[no-untyped-def]
 
 
 @functools.cache
-def compiled(row: Callable[..., None], dtype: np.dtype[Any]) -> Any:
+def compiled(row: Callable[..., None], dtype: np.dtype[np.floating]) -> Any:
     """:attr:`KernelKind.row` compiled for this dtype; cached, so that its address stays valid."""
     real = numba.from_dtype(dtype)
     array = types.Array(real, 1, "C")
@@ -157,7 +163,7 @@ def compiled(row: Callable[..., None], dtype: np.dtype[Any]) -> Any:
     return numba.cfunc(signature, cache=True, error_model="numpy", fastmath={"contract"})(row)
 
 
-def address(kind: KernelKind, dtype: np.dtype[Any]) -> int:
+def address(kind: KernelKind, dtype: np.dtype[np.floating]) -> int:
     """Address of the kernel's compiled :attr:`KernelKind.row` for this dtype; 0 if it has none."""
     return 0 if kind.row is None else int(compiled(kind.row, dtype).address)
 
@@ -191,7 +197,7 @@ def _call(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def finish(row: Any, a: Any, b: Any, kernel: Any) -> None:  # pragma: no cover - compiled
+def finish(row: Reals, a: float, b: Reals, kernel: Parameters) -> None:  # pragma: no cover - compiled
     """Replace inner products, or l1 distances, of one row with n others by kernel values, in place.
 
     Compiled code calls it while the products are still in cache. It is compiled once for all kernels.

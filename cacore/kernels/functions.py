@@ -8,21 +8,24 @@ kernels are exactly 0 beyond their radius.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cacore.kernels.registry import L1, PRODUCT, SQUARED, KernelKind, distance, exp, exp_near, length, register
 
+if TYPE_CHECKING:
+    from cacore.arrays import Reals
 
-def _linear_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+
+def _linear_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     return np.ones_like(t)
 
 
 register(KernelKind("linear", "x.z", PRODUCT, None, _linear_derivative, libsvm="linear"))
 
 
-def _polynomial(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _polynomial(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     for j in range(row.size):
         x = gamma * row[j] + coef0
         value, left = row.dtype.type(1.0), degree
@@ -34,7 +37,7 @@ def _polynomial(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -
         row[j] = value
 
 
-def _polynomial_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _polynomial_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     return degree * gamma * (gamma * t + coef0) ** max(degree - 1, 0)
 
 
@@ -46,12 +49,12 @@ register(
 )  # fmt: skip
 
 
-def _gaussian(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _gaussian(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     for j in range(row.size):
         row[j] = exp(-gamma * distance(row[j], a, b[j]))
 
 
-def _gaussian_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _gaussian_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     return -gamma * np.exp(-gamma * t)
 
 
@@ -62,12 +65,12 @@ register(
 )  # fmt: skip
 
 
-def _sigmoid(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _sigmoid(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     for j in range(row.size):
         row[j] = math.tanh(gamma * row[j] + coef0)
 
 
-def _sigmoid_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _sigmoid_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     return gamma * (1.0 - np.tanh(gamma * t + coef0) ** 2)
 
 
@@ -78,12 +81,12 @@ register(
 )  # fmt: skip
 
 
-def _laplacian(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _laplacian(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     for j in range(row.size):
         row[j] = exp(-gamma * length(row[j], a, b[j]))
 
 
-def _laplacian_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _laplacian_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     r = np.sqrt(t)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(t > 0, -gamma / (2.0 * r) * np.exp(-gamma * r), 0.0)
@@ -99,7 +102,7 @@ register(
 _FAR64, _FAR32 = 345.0, 43.0
 
 
-def _matern32(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _matern32(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     one, far = row.dtype.type(1.0), row.dtype.type(_FAR32 if row.itemsize == 4 else _FAR64)
     scale = math.sqrt(row.dtype.type(6.0)) * math.sqrt(gamma)
     for j in range(row.size):
@@ -107,7 +110,7 @@ def _matern32(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> 
         row[j] = (one + r) * exp_near(-r)
 
 
-def _matern32_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _matern32_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     return -3.0 * gamma * np.exp(-np.sqrt(6.0 * gamma * t))
 
 
@@ -118,7 +121,7 @@ register(
 )  # fmt: skip
 
 
-def _matern52(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _matern52(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     one, third = row.dtype.type(1.0), row.dtype.type(1.0 / 3.0)
     far, scale = (
         row.dtype.type(_FAR32 if row.itemsize == 4 else _FAR64),
@@ -129,7 +132,7 @@ def _matern52(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> 
         row[j] = (one + r * (one + third * r)) * exp_near(-r)
 
 
-def _matern52_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _matern52_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     r = np.sqrt(10.0 * gamma * t)
     return -5.0 / 3.0 * gamma * (1.0 + r) * np.exp(-r)
 
@@ -142,19 +145,19 @@ register(
 )  # fmt: skip
 
 
-def _l1(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _l1(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     for j in range(row.size):
         row[j] = exp(-gamma * row[j])
 
 
-def _l1_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _l1_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     return -gamma * np.exp(-gamma * t)
 
 
 register(KernelKind("l1", "exp(-gamma |x-z|_1)", L1, _l1, _l1_derivative, ("gamma",), per_length=True))
 
 
-def _rational(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _rational(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     one, scale, left = row.dtype.type(1.0), gamma / row.dtype.type(degree), degree
     most = row.dtype.type(1e19 if row.itemsize == 4 else 1e150)  # avoids denormal numbers, as exp does
     x = np.empty(row.size, row.dtype)
@@ -172,7 +175,7 @@ def _rational(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> 
         row[j] = one / min(most, row[j])
 
 
-def _rational_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _rational_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     return -gamma * (1.0 + gamma * t / degree) ** (-degree - 1.0)
 
 
@@ -189,7 +192,7 @@ register(
 # continuous derivatives. With l = floor(degree / 2) + k + 1 they are positive definite for at most `degree` features.
 
 
-def _wendland0(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _wendland0(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     zero, one = row.dtype.type(0.0), row.dtype.type(1.0)
     for j in range(row.size):
         x, left = max(zero, one - gamma * length(row[j], a, b[j])), degree // 2
@@ -200,7 +203,7 @@ def _wendland0(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) ->
         row[j] = value
 
 
-def _wendland0_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _wendland0_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     r, ell = gamma * np.sqrt(t), degree // 2 + 1
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(t > 0, -ell * np.maximum(0.0, 1.0 - r) ** (ell - 1) * (r < 1) * gamma**2 / (2.0 * r), 0.0)
@@ -214,7 +217,7 @@ register(
 )  # fmt: skip
 
 
-def _wendland2(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _wendland2(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     zero, one, more = row.dtype.type(0.0), row.dtype.type(1.0), row.dtype.type(degree // 2 + 3)
     for j in range(row.size):
         r = gamma * length(row[j], a, b[j])
@@ -226,7 +229,7 @@ def _wendland2(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) ->
         row[j] = value * (one + more * r) if value > zero else zero  # r may overflow far away
 
 
-def _wendland2_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _wendland2_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     r, ell = gamma * np.sqrt(t), degree // 2 + 2
     return -(gamma**2) / 2.0 * (ell + 1.0) * (ell + 2.0) * np.maximum(0.0, 1.0 - r) ** ell
 
@@ -239,7 +242,7 @@ register(
 )  # fmt: skip
 
 
-def _wendland4(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+def _wendland4(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     zero, one, ell = row.dtype.type(0.0), row.dtype.type(1.0), degree // 2 + 3
     linear, square = row.dtype.type(ell + 2), row.dtype.type((ell * ell + 4 * ell + 3) / 3)
     for j in range(row.size):
@@ -252,7 +255,7 @@ def _wendland4(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) ->
         row[j] = value * (one + r * (linear + square * r)) if value > zero else zero
 
 
-def _wendland4_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _wendland4_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     r, ell = gamma * np.sqrt(t), degree // 2 + 3
     slope = (ell + 3.0) * (ell + 4.0) / 6.0 * (1.0 + (ell + 1.0) * r)
     return -(gamma**2) * slope * np.maximum(0.0, 1.0 - r) ** (ell + 1)

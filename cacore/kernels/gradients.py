@@ -7,7 +7,7 @@ sum_j c_j f'(t_j) sign(x - z_j) for t = |x-z|_1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -20,10 +20,13 @@ from cacore.kernels.registry import EQUAL, L1, SQUARED
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks
 
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Reals
+
 _BYTES = 1 << 23  # memory per thread for the values of pairs of rows
 
 
-def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals) -> Iterator[NDArray[np.float64]]:
     """Gradients of k kernel expansions at the rows of `X`, one block of rows at a time, in the calling thread.
 
     Parameters
@@ -71,7 +74,7 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> I
             yield out
 
 
-def stacked(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> NDArray[np.float64]:
+def stacked(kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals) -> NDArray[np.float64]:
     """Gradients of all expansions at all rows, shape (k, n, d); see :func:`gradients`."""
     k = len(coefficients)
     found = list(gradients(kernel, X, Z, coefficients))
@@ -79,7 +82,7 @@ def stacked(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> NDA
 
 
 def moments(
-    kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any], diagonal: bool, base: NDArray[Any] | None = None
+    kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals, diagonal: bool, base: Reals | None = None
 ) -> NDArray[np.float64]:
     """Sum of grad f grad f^T over all rows of `X` and all expansions, shape (d, d), or its diagonal, shape (d,).
 
@@ -97,7 +100,7 @@ def moments(
 
 
 @numba.njit(cache=True, nogil=True)
-def _signs(A: Any, B: Any, W: Any, out: Any) -> None:  # pragma: no cover - compiled
+def _signs(A: Doubles, B: Doubles, W: Doubles, out: Doubles) -> None:  # pragma: no cover - compiled
     """``out[i] += sum_j W[i, j] sign(A[i] - B[j])`` for float64 arrays of shape (n, d), (m, d), (n, m) and (n, d)."""
     for i in range(A.shape[0]):
         for j in range(B.shape[0]):

@@ -8,7 +8,7 @@ values that are 0 in floating point.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -20,6 +20,10 @@ from cacore.kernels.sums import PRODUCTS
 from cacore.kernels.values import Kernel, Points
 from cacore.machine import threads
 from cacore.machine.threads import for_blocks
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
+    from cacore.kernels.evaluate import Parameters
 
 STRETCH = 512  # columns per box: whole panels of either dtype
 _SAFE = 1.0001  # factor of the squared cutoff: covers the rounding of distances
@@ -143,7 +147,7 @@ class NearPanels:
 
 
 @numba.njit(cache=True, nogil=True)
-def _halve(X: Any, order: Any, leaf: Any) -> None:  # pragma: no cover - compiled
+def _halve(X: Reals, order: Longs, leaf: int) -> None:  # pragma: no cover - compiled
     """Sort `order`, int64, shape (n,), as :func:`spatial_order` describes; `X` is an array of shape (n, d)."""
     n, d = X.shape
     ends = [(0, n, 0)]
@@ -183,14 +187,14 @@ def _halve(X: Any, order: Any, leaf: Any) -> None:  # pragma: no cover - compile
 
 
 @numba.njit(inline="always")
-def _outside(x: Any, low: Any, high: Any) -> Any:  # pragma: no cover - compiled
+def _outside(x: float, low: float, high: float) -> float:  # pragma: no cover - compiled
     """The squared distance of x from the interval [low, high]."""
     gap = max(low - x, x - high, 0 * x)
     return gap * gap
 
 
 @numba.njit(inline="always")
-def _from_box(values: Any, columns: Any, first: Any, last: Any, low: Any, high: Any, zero: Any) -> Any:
+def _from_box(values: Reals, columns: Ints, first: int, last: int, low: Reals, high: Reals, zero: float) -> float:
     """The squared distance of a CSR row from a box; `zero` is that of the origin."""  # pragma: no cover
     square = zero
     for q in range(first, last):
@@ -200,7 +204,7 @@ def _from_box(values: Any, columns: Any, first: Any, last: Any, low: Any, high: 
 
 
 @numba.njit(inline="always")
-def _of_origin(low: Any, high: Any) -> Any:  # pragma: no cover - compiled
+def _of_origin(low: Reals, high: Reals) -> float:  # pragma: no cover - compiled
     """The squared distance of the origin from a box."""
     square = 0 * low[0]
     for c in range(low.size):
@@ -210,9 +214,9 @@ def _of_origin(low: Any, high: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _meet(
-    values: Any, columns: Any, starts: Any, a: Any, low: Any, high: Any, cutoff: Any, some: Any, where: Any, ends: Any,
-    squares: Any, who: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    values: Reals, columns: Ints, starts: Integers, a: Reals, low: Reals, high: Reals, cutoff: float, some: Reals,
+    where: Ints, ends: Integers, squares: Reals, who: Longs,
+) -> int:  # fmt: skip  # pragma: no cover - compiled
     """Copy the rows that are near a box, and return how many there are.
 
     Parameters
@@ -241,9 +245,9 @@ def _meet(
 
 @numba.njit(cache=True, nogil=True)
 def _add_near(
-    data: Any, b: Any, values: Any, columns: Any, starts: Any, a: Any, kernel: Any, lo: Any, hi: Any,
-    coefficients: Any, total: Any, low: Any, high: Any, size: Any, cutoff: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    data: Reals, b: Reals, values: Reals, columns: Ints, starts: Integers, a: Reals, kernel: Parameters, lo: int,
+    hi: int, coefficients: Doubles, total: Doubles, low: Reals, high: Reals, size: int, cutoff: float,
+) -> int:  # fmt: skip  # pragma: no cover - compiled
     """Perform :meth:`NearPanels.add` for some boxes, and return the number of kernel values computed.
 
     Parameters
@@ -273,8 +277,8 @@ def _add_near(
 
 @numba.njit(cache=True, nogil=True)
 def _count_near(
-    values: Any, columns: Any, starts: Any, n: Any, low: Any, high: Any, size: Any, cutoff: Any
-) -> Any:  # pragma: no cover - compiled
+    values: Reals, columns: Ints, starts: Integers, n: int, low: Reals, high: Reals, size: int, cutoff: float
+) -> int:  # pragma: no cover - compiled
     """Number of pairs that :func:`_add_near` computes, for the same arrays and n columns."""
     count = 0
     for box in range(len(low)):

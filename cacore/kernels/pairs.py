@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -13,6 +13,9 @@ from cacore.data.rows import Rows, dense
 from cacore.kernels.sums import GROUP, NONZEROS, PRODUCTS, WHOLE, meet, pack, room, width
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine.threads import blocks
+
+if TYPE_CHECKING:
+    from cacore.arrays import Ints, Reals
 
 _FIRST = 1 << 15  # bytes of packed rows that fit in the L1 cache
 _COLUMNS, _ROWS = 1024, 4096  # CSR rows of `A` and of `B` per block
@@ -69,7 +72,9 @@ def flat(G: NDArray[np.floating]) -> tuple[NDArray[np.floating], int]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _distances(A: Any, B: Any, columns: Any, G: Any, ld: Any, data: Any) -> None:  # pragma: no cover - compiled
+def _distances(
+    A: Reals, B: Reals, columns: Ints, G: Reals, ld: int, data: Reals
+) -> None:  # pragma: no cover - compiled
     """Write l1 distances of dense rows, shape (m, d) and (n, d), to `G`, 1-D, whose rows begin `ld` apart.
 
     Rows of B are packed in `data`, shape (panels, d, width), which stays in cache while all rows of A meet it.

@@ -9,7 +9,7 @@ values are in cache. The sums are those of products or, for kernels of the l1 di
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -33,6 +33,10 @@ from cacore.kernels.sums import (
 )
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
+    from cacore.kernels.evaluate import Parameters
 
 ROWS = 16  # rows of a tile at most, which bounds the memory pages of kernel values written at a time
 
@@ -170,7 +174,7 @@ def _shifted(X: Rows, shift: NDArray[np.floating] | None, dtype: DTypeLike) -> N
 
 
 @numba.njit(inline="always")
-def add_norms(tile: Any, count: Any, b: Any, lo: Any, hi: Any, measure: Any) -> None:  # pragma: no cover - compiled
+def add_norms(tile: Reals, count: int, b: Reals, lo: int, hi: int, measure: int) -> None:  # pragma: no cover - compiled
     """Complete the sums of the measure NONZEROS to l1 distances by adding the columns' norms; no-op otherwise.
 
     `tile` holds `count` rows of sums with the columns lo to hi, whose l1 norms are ``b[lo:hi]``.
@@ -185,8 +189,8 @@ def add_norms(tile: Any, count: Any, b: Any, lo: Any, hi: Any, measure: Any) -> 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def accumulate(
-    data: Any, b: Any, values: Any, columns: Any, starts: Any, a: Any, kernel: Any, lo: Any, hi: Any,
-    coefficients: Any, total: Any, store: Any, places: Any,
+    data: Reals, b: Reals, values: Reals, columns: Ints, starts: Integers, a: Reals, kernel: Parameters, lo: int,
+    hi: int, coefficients: Doubles, total: Doubles, store: Reals, places: Longs,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """:meth:`Panels.add` for compiled code.
 
@@ -195,7 +199,7 @@ def accumulate(
     data : array of float32 or float64, shape (panels, d, width)
     b : array of that type, shape (panels * width,)
         Norms of the packed rows, from :func:`panel_norms`.
-    values, columns, starts : arrays of that type, of int32 and of int64
+    values, columns, starts : arrays of that type, of int32, and of int32 or int64, shape (nnz,), (nnz,), (m + 1,)
         m rows as CSR.
     a : array of that type, shape (m,)
         Squared norms of these rows.
@@ -224,7 +228,9 @@ def accumulate(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def add_rows(values: Any, slots: Any, change: Any, v: Any, lo: Any, hi: Any) -> None:  # pragma: no cover - compiled
+def add_rows(
+    values: Reals, slots: Longs, change: Doubles, v: Doubles, lo: int, hi: int
+) -> None:  # pragma: no cover - compiled
     """``v[lo:hi] += change @ values[slots, lo:hi]``, four rows per pass over a stretch of v that stays in cache.
 
     `values` is float32 or float64, shape (rows, >= hi); `slots` is int64 and `change` float64, shape (k,); `v` is
@@ -248,7 +254,7 @@ def add_rows(values: Any, slots: Any, change: Any, v: Any, lo: Any, hi: Any) -> 
 
 
 @numba.njit(cache=True, nogil=True)
-def pack_csr(values: Any, columns: Any, starts: Any, data: Any) -> None:  # pragma: no cover - compiled
+def pack_csr(values: Reals, columns: Integers, starts: Integers, data: Reals) -> None:  # pragma: no cover - compiled
     """Add the rows of a CSR matrix to panels of zeros, shape (panels, d, width), of the type of `values`."""
     W = data.shape[2]
     for i in range(starts.size - 1):
@@ -258,7 +264,7 @@ def pack_csr(values: Any, columns: Any, starts: Any, data: Any) -> None:  # prag
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
-def panel_norms(data: Any, measure: Any, out: Any) -> None:  # pragma: no cover - compiled
+def panel_norms(data: Reals, measure: int, out: Reals) -> None:  # pragma: no cover - compiled
     """Add the norms of packed rows to the zeros in `out`, shape (panels * width,): squared, or l1 for NONZEROS.
 
     Terms are added in the same order, and fused in the same way, as in a product of rows, so that a row is at distance
@@ -281,7 +287,7 @@ def panel_norms(data: Any, measure: Any, out: Any) -> None:  # pragma: no cover 
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
-def _norms(values: Any, starts: Any) -> Any:  # pragma: no cover - compiled
+def _norms(values: Reals, starts: Integers) -> Reals:  # pragma: no cover - compiled
     """Squared norms of the n rows of a CSR matrix, shape (n,), added up as in :func:`panel_norms`."""
     out = np.zeros(starts.size - 1, values.dtype)
     for i in range(out.size):
@@ -293,7 +299,7 @@ def _norms(values: Any, starts: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def _compress(X: Any, whole: Any) -> Any:  # pragma: no cover - compiled
+def _compress(X: Reals, whole: bool) -> tuple[Reals, Ints, Longs]:  # pragma: no cover - compiled
     """CSR values, columns (int32) and starts (int64) of dense rows, shape (n, d); `whole` keeps the zeros, too."""
     starts = np.zeros(X.shape[0] + 1, np.int64)
     for i in range(X.shape[0]):

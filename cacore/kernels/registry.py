@@ -18,11 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cacore.errors import InputError
+
+if TYPE_CHECKING:
+    from cacore.arrays import Reals
 
 # The argument t of a kernel f(t): x.z, the sum of (x_k - z_k)^2, or the sum of |x_k - z_k|.
 PRODUCT, SQUARED, L1 = "inner product", "squared distance", "l1 distance"
@@ -68,8 +71,8 @@ class KernelKind:
     name: str
     formula: str
     of: str
-    row: Callable[[Any, Any, Any, Any, Any, Any], None] | None
-    derivative: Callable[[Any, float, float, int], Any]
+    row: Callable[[Reals, float, Reals, float, float, int], None] | None
+    derivative: Callable[[Reals, float, float, int], Reals]
     parameters: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     libsvm: str | None = None
@@ -108,7 +111,7 @@ MOST_DEGREE = 2**31 - 1
 KINDS: dict[str, KernelKind] = {}  # the registered kernels by name
 
 
-def _unknown(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+def _unknown(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     raise InputError("a callable kernel has no derivative: declare the kernel, as cacore/kernels/functions.py does")
 
 
@@ -144,7 +147,7 @@ def canonical(name: str) -> str:
     return next((kind.name for kind in KINDS.values() if name in kind.aliases), name)
 
 
-def distance(product: Any, a: Any, b: Any) -> Any:
+def distance(product: float, a: float, b: float) -> float:
     """|x-z|^2, at least 0, from x.z, |x|^2 and |z|^2, for :attr:`KernelKind.row`."""
     return np.maximum(0.0, a + b - 2.0 * product)
 
@@ -152,7 +155,7 @@ def distance(product: Any, a: Any, b: Any) -> Any:
 EQUAL = 16  # rows count as equal if |x-z|^2 <= EQUAL eps (|x|^2 + |z|^2)
 
 
-def length(product: Any, a: Any, b: Any) -> Any:
+def length(product: float, a: float, b: float) -> Any:
     """|x-z| from x.z, |x|^2 and |z|^2, for :attr:`KernelKind.row`.
 
     A squared distance up to 16 eps (|x|^2 + |z|^2) counts as 0, because it may be rounding alone (measured: up to 3 eps
@@ -165,11 +168,11 @@ def length(product: Any, a: Any, b: Any) -> Any:
     return np.sqrt(np.where(squared <= EQUAL * np.finfo(np.asarray(product).dtype).eps * size, 0.0, squared))
 
 
-def exp(x: Any) -> Any:
+def exp(x: float) -> float:
     """exp(x) for :attr:`KernelKind.row`; compiled code uses that of :mod:`cacore.kernels.evaluate`."""
     return np.exp(x)
 
 
-def exp_near(x: Any) -> Any:
+def exp_near(x: float) -> float:
     """exp(x) for x known to be at least -345 (float32: -43), which saves the comparison in :func:`exp`."""
     return np.exp(x)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from numba.core.types import Array, Float, Type
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
+
+    from cacore.arrays import Doubles, Ints, Longs, Reals
+    from cacore.kernels.evaluate import Parameters
 
 VECTORS = 8  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
 PANEL_BYTES = 64 * VECTORS
@@ -148,7 +151,7 @@ common = _sums(_common)  # like `meet_at`, for the sum of |x_k - z_k| - |x_k| - 
 
 @numba.njit(inline="always")
 def meet(
-    values: Any, columns: Any, first: Any, last: Any, panel: Any, out: Any, measure: Any
+    values: Reals, columns: Ints, first: int, last: int, panel: Reals, out: Reals, measure: int
 ) -> None:  # pragma: no cover - compiled
     """Sums over the features of one row x and each row z of a panel, written to `out`.
 
@@ -168,7 +171,7 @@ def meet(
 
 @numba.njit(inline="always")
 def meet_at(
-    values: Any, columns: Any, first: Any, last: Any, data: Any, at: Any, out: Any, to: Any, measure: Any
+    values: Reals, columns: Ints, first: int, last: int, data: Reals, at: int, out: Reals, to: int, measure: int
 ) -> None:  # pragma: no cover - compiled
     """:func:`meet` with the panel that begins at index `at` of `data`, writing to `out` from index `to` on.
 
@@ -183,7 +186,7 @@ def meet_at(
 
 
 @numba.njit(cache=True, nogil=True)
-def pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
+def pack(X: Reals, data: Reals) -> None:  # pragma: no cover - compiled
     """Copy dense rows, shape (n, d), to panels, shape (ceil(n / width), d, width), of the same type."""
     W = data.shape[2]
     for p in range(data.shape[0]):
@@ -216,8 +219,8 @@ def taken(
 
 @numba.njit(inline="always")
 def hand_over(
-    tile: Any, count: Any, first: Any, lo: Any, hi: Any, a: Any, b: Any, kernel: Any, coefficients: Any, total: Any,
-    store: Any, places: Any,
+    tile: Reals, count: int, first: int, lo: int, hi: int, a: Reals, b: Reals, kernel: Parameters,
+    coefficients: Doubles, total: Doubles, store: Reals, places: Longs,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Turn a tile of sums into kernel values, and store them, add them up, or both.
 
@@ -254,7 +257,7 @@ def hand_over(
 
 @numba.njit(inline="always")
 def _add_up(
-    tile: Any, count: Any, coefficients: Any, first: Any, total: Any, kept: Any
+    tile: Reals, count: int, coefficients: Doubles, first: int, total: Doubles, kept: type[np.floating]
 ) -> None:  # pragma: no cover - compiled
     """Add `count` rows of a tile, times coefficients from `first` on, to `total`: four rows per pass, in order."""
     r = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 import numpy as np
@@ -13,17 +13,16 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, in_blocks, is_sparse
 from cacore.errors import InputError
-from cacore.kernels.evaluate import address, finish
+from cacore.kernels.evaluate import Parameters, address, finish
 from cacore.kernels.pairs import compare, flat
 from cacore.kernels.registry import KINDS, L1, SQUARED, KernelKind
 from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
 from cacore.machine.threads import blocks, for_blocks
 
-Real = TypeVar("Real", bound=np.floating)
+if TYPE_CHECKING:
+    from cacore.arrays import Reals
 
-# A kernel in compiled code: address of its function (0: the inner product itself), gamma, coef0, degree, and the
-# measure (:func:`cacore.kernels.sums.meet`).
-Parameters = tuple[int, Any, Any, int, int]
+Real = TypeVar("Real", bound=np.floating)
 
 # Size of one task's products: they should still be in cache when the kernel function is applied.
 _BLOCK_BYTES = 1 << 20
@@ -63,7 +62,7 @@ class Points:
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
-    def __getitem__(self, rows: slice | NDArray[Any]) -> Points:
+    def __getitem__(self, rows: slice | NDArray[np.integer] | NDArray[np.bool_]) -> Points:
         part = object.__new__(Points)
         part.X, part.squares, part.shift = self.X[rows], self.squares[rows], self.shift
         return part
@@ -172,8 +171,8 @@ class Kernel:
             coef0 = dtype.type(self.coef0)
         return address(self.declared, dtype), dtype.type(gamma), coef0, int(self.degree), measure
 
-    def derivative(self, t: Any) -> Any:
-        """Derivative df/dt of the kernel f(t) at `t`, a number or an ndarray; t is defined by :attr:`KernelKind.of`."""
+    def derivative(self, t: Reals) -> Reals:
+        """Derivative df/dt of the kernel f(t), in the shape of `t`; :attr:`KernelKind.of` defines t."""
         return self.declared.derivative(t, self.gamma, self.coef0, self.degree)
 
     def points(self, X: Rows, like: Points | None = None) -> Points:
@@ -357,14 +356,14 @@ def _block_rows(columns: int, itemsize: int, A: Points | None = None) -> int:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _finish_rows(G: Any, ld: Any, a: Any, b: Any, kernel: Any) -> None:  # pragma: no cover - compiled
+def _finish_rows(G: Reals, ld: int, a: Reals, b: Reals, kernel: Parameters) -> None:  # pragma: no cover - compiled
     """Apply :func:`finish` to rows with squared norms `a`, shape (m,), which begin `ld` (int) apart in `G`, 1-D."""
     for i in range(a.size):
         finish(G[i * ld : i * ld + b.size], a[i], b, kernel)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _mirrored(G: Any, squares: Any, lo: Any, hi: Any, kernel: Any) -> None:  # pragma: no cover - compiled
+def _mirrored(G: Reals, squares: Reals, lo: int, hi: int, kernel: Parameters) -> None:  # pragma: no cover - compiled
     """Fill columns lo to hi (int) below the diagonal of `G`, 1-D, with kernel values from rows lo to hi above it.
 
     Each tile is computed along its rows above the diagonal and written along its columns below. `squares` has shape

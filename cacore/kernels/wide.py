@@ -9,7 +9,7 @@ memory to the nonzeros: a packed feature stores at most 1 / FREQUENT numbers per
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,6 +23,7 @@ from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
     from cacore.kernels.values import Kernel
+    from cacore.kernels.wide_passes import Sides
 
 FREQUENT = 1 / 16  # smallest share of rows for a feature to be packed; a listed entry costs 20 times a packed one
 MOST = 1024  # packed features at most: a panel of them still fits in the L2 cache
@@ -241,7 +242,7 @@ class Wide:
         """
         compare(self._sides(A), self.measure, self.n, out, ld, first)
 
-    def _sides(self, A: Arranged) -> tuple[Any, ...]:
+    def _sides(self, A: Arranged) -> Sides:
         return (
             self.data, self.norms, self.values, self.rows, self.starts, A.values, A.features, A.starts, A.middles,
             A.norms,

@@ -5,7 +5,7 @@ They take the arrays of its classes ``Arranged`` and ``Wide``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numba
 import numpy as np
@@ -13,14 +13,22 @@ import numpy as np
 from cacore.kernels.simd import prefetch
 from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet_at
 
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
+    from cacore.kernels.evaluate import Parameters
+
 ROWS, LEAST = 256, 16  # most and fewest rows of a tile, which meet a panel while it is in cache
 AREA = 1 << 19  # numbers of a tile
+# Columns, then rows: data, norms, values, rows and starts of ``Wide``; values, features, starts, middles and norms of
+# ``Arranged``.
+Sides: TypeAlias = "tuple[Reals, Reals, Reals, Ints, Integers, Reals, Ints, Integers, Longs, Reals]"
+
 AHEAD = 8  # nonzeros by which prefetches run ahead
 
 
 @numba.njit(cache=True, nogil=True)
 def count_known(
-    indices: Any, starts: Any, number: Any, first: Any, known: Any, packed: Any
+    indices: Integers, starts: Integers, number: Ints, first: int, known: Longs, packed: Longs
 ) -> None:  # pragma: no cover - compiled
     """Count the features of each row that have a number (`known`), and one below `first` (`packed`)."""
     for i in range(known.size):
@@ -32,8 +40,8 @@ def count_known(
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def arrange(
-    data: Any, indices: Any, starts: Any, number: Any, first: Any, measure: Any, new_starts: Any, middles: Any,
-    values: Any, features: Any, norms: Any,
+    data: Reals, indices: Integers, starts: Integers, number: Ints, first: int, measure: int, new_starts: Longs,
+    middles: Longs, values: Reals, features: Ints, norms: Reals,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Fill the arrays of ``Arranged`` for some rows of a CSR matrix, which begin at `starts`.
 
@@ -58,7 +66,9 @@ def arrange(
 
 
 @numba.njit(cache=True, nogil=True)
-def pack(values: Any, features: Any, starts: Any, middles: Any, data: Any) -> None:  # pragma: no cover - compiled
+def pack(
+    values: Reals, features: Ints, starts: Longs, middles: Longs, data: Reals
+) -> None:  # pragma: no cover - compiled
     """Write the packed features of rows to panels of zeros, shape (panels, packed, width)."""
     W = data.shape[2]
     for i in range(middles.size):
@@ -69,8 +79,8 @@ def pack(values: Any, features: Any, starts: Any, middles: Any, data: Any) -> No
 
 @numba.njit(cache=True, nogil=True)
 def enlist(
-    values: Any, features: Any, starts: Any, middles: Any, packed: Any, first: Any, list_starts: Any, list_values: Any,
-    list_rows: Any,
+    values: Reals, features: Ints, starts: Longs, middles: Longs, packed: int, first: int, list_starts: Integers,
+    list_values: Reals, list_rows: Ints,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Fill the lists of the listed features, from index `first` on; `list_starts` must be zeros on entry."""
     list_starts[0] = first
@@ -91,13 +101,13 @@ def enlist(
 
 
 @numba.njit(inline="always")
-def columns_per_tile(data: Any, list_starts: Any) -> Any:  # pragma: no cover - compiled
+def columns_per_tile(data: Reals, list_starts: Integers) -> int:  # pragma: no cover - compiled
     """Columns per tile, a multiple of the panel width."""
     return max(1, -(-data.shape[0] // list_starts.shape[0])) * data.shape[2]
 
 
 @numba.njit(cache=True, nogil=True)
-def _first(rows: Any, p: Any, end: Any, least: Any) -> Any:  # pragma: no cover - compiled
+def _first(rows: Ints, p: int, end: int, least: int) -> int:  # pragma: no cover - compiled
     """First index in p:end whose row is at least `least`, by bisection; `end` if there is none."""
     while p < end:
         middle = (p + end) // 2
@@ -109,7 +119,7 @@ def _first(rows: Any, p: Any, end: Any, least: Any) -> Any:  # pragma: no cover 
 
 
 @numba.njit(cache=True, nogil=True)
-def _within(rows: Any, p: Any, end: Any, left: Any, right: Any) -> Any:  # pragma: no cover - compiled
+def _within(rows: Ints, p: int, end: int, left: int, right: int) -> tuple[int, int]:  # pragma: no cover - compiled
     """First index and end of the stretch of p:end whose rows are in left:right."""
     if p < end and rows[p] < left:
         p = _first(rows, p, end, left)
@@ -119,15 +129,15 @@ def _within(rows: Any, p: Any, end: Any, left: Any, right: Any) -> Any:  # pragm
 
 
 @numba.njit(inline="always")
-def _later(q: Any, last: Any, further: Any) -> Any:  # pragma: no cover - compiled
+def _later(q: int, last: int, further: int) -> int:  # pragma: no cover - compiled
     """Index `q` of a nonzero, moved on by `further` if it is past the row's end `last`."""
     return q if q < last else q + further
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _meet_lists(
-    values: Any, features: Any, starts: Any, middles: Any, i: Any, count: Any, list_values: Any, list_rows: Any,
-    lists: Any, packed: Any, left: Any, right: Any, whole: Any, measure: Any, tile: Any,
+    values: Reals, features: Ints, starts: Integers, middles: Longs, i: int, count: int, list_values: Reals,
+    list_rows: Ints, lists: Integers, packed: int, left: int, right: int, whole: bool, measure: int, tile: Reals,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Add the terms of listed nonzeros, of `count` rows from `i` on and columns `left` to `right`, to `tile`.
 
@@ -162,7 +172,7 @@ def _meet_lists(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _fill(
-    sides: Any, measure: Any, i: Any, count: Any, number: Any, at: Any, end: Any, tile: Any
+    sides: Sides, measure: int, i: int, count: int, number: int, at: int, end: int, tile: Reals
 ) -> None:  # pragma: no cover - compiled
     """Inner products or l1 distances of `count` rows from `i` on with the columns `at` to `end`, into `tile`."""
     data, norms, list_values, list_rows, list_starts, values, features, starts, middles, a = sides
@@ -190,15 +200,16 @@ def _fill(
 
 
 @numba.njit(inline="always")
-def _rows(span: Any, count: Any) -> Any:  # pragma: no cover - compiled
+def _rows(span: int, count: int) -> int:  # pragma: no cover - compiled
     """Rows of a tile."""
     return max(1, min(count, ROWS, max(LEAST, AREA // span)))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def accumulate(
-    sides: Any, kernel: Any, lo: Any, hi: Any, coefficients: Any, total: Any, store: Any, places: Any
-) -> None:  # pragma: no cover - compiled
+    sides: Sides, kernel: Parameters, lo: int, hi: int, coefficients: Doubles, total: Doubles, store: Reals,
+    places: Longs,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """``Wide.add`` for compiled code; `sides` is from ``Wide._sides``."""
     data, norms, a, span = sides[0], sides[1], sides[9], columns_per_tile(sides[0], sides[4])
     some = _rows(span, a.size)
@@ -215,7 +226,7 @@ def accumulate(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def compare(sides: Any, measure: Any, n: Any, out: Any, ld: Any, first: Any) -> None:  # pragma: no cover - compiled
+def compare(sides: Sides, measure: int, n: int, out: Reals, ld: int, first: int) -> None:  # pragma: no cover - compiled
     """``Wide.compare`` for compiled code with `n` columns; `sides` is from ``Wide._sides``."""
     data, m, span = sides[0], sides[9].size, columns_per_tile(sides[0], sides[4])
     some = _rows(span, m)

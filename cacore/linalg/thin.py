@@ -6,11 +6,14 @@ this code takes 0.1 to 0.3 ns for both sides). With many vectors, which no longe
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from cacore.arrays import Reals
 
 _MANY = 24  # number of vectors from which on BLAS is faster
 
@@ -47,7 +50,7 @@ def warm_up() -> None:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
-def _both(T: Any, V: Any, U: Any, right: Any, left: Any) -> None:  # pragma: no cover - compiled
+def _both(T: Reals, V: Reals, U: Reals, right: Reals, left: Reals) -> None:  # pragma: no cover - compiled
     """:func:`multiply_both` for 2-D arrays of one type, four rows and three vectors at a time."""
     m, t = T.shape[0], V.shape[0]
     for i in range(0, m - m % 4, 4):
@@ -67,7 +70,9 @@ def _both(T: Any, V: Any, U: Any, right: Any, left: Any) -> None:  # pragma: no 
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
-def _one(a: Any, b: Any, c: Any, d: Any, v: Any, u: Any, right: Any, left: Any, i: Any) -> None:  # pragma: no cover
+def _one(
+    a: Reals, b: Reals, c: Reals, d: Reals, v: Reals, u: Reals, right: Reals, left: Reals, i: int
+) -> None:  # pragma: no cover
     """Products of the four rows from `i` on with one vector on either side; 1-D arrays of one type."""
     zero = a.dtype.type(0)
     sa, sb, sc, sd = zero, zero, zero, zero
@@ -87,7 +92,7 @@ def _one(a: Any, b: Any, c: Any, d: Any, v: Any, u: Any, right: Any, left: Any, 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _three(
-    a: Any, b: Any, c: Any, d: Any, V: Any, U: Any, right: Any, left: Any, i: Any, k: Any
+    a: Reals, b: Reals, c: Reals, d: Reals, V: Reals, U: Reals, right: Reals, left: Reals, i: int, k: int
 ) -> None:  # pragma: no cover - compiled
     """:func:`_one` for the three vectors k, k + 1 and k + 2."""
     zero = a.dtype.type(0)

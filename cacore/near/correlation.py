@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.kernels.evaluate import finish
+from cacore.kernels.evaluate import Parameters, finish
 from cacore.kernels.registry import SQUARED
 
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles
+
 # A correlation in compiled code: the kernel's parameters, and 1 / taper, or 0 without one.
-Compiled = tuple[Any, float]
+Compiled = tuple[Parameters, float]
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class Correlation:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def correlate(squares: Any, zeros: Any, factors: Any, kernel: Any, taper: Any) -> None:
+def correlate(squares: Doubles, zeros: Doubles, factors: Doubles, kernel: Parameters, taper: float) -> None:
     """Replace squared distances by correlations, in place.
 
     Parameters

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Longs
 
 _MOST = 1 << 20  # cubes along one coordinate
 
@@ -86,7 +89,7 @@ class Cubes:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def gather(x: Any, ends: Any, points: Any, square: Any, squares: Any, where: Any) -> Any:
+def gather(x: Doubles, ends: Longs, points: Doubles, square: float, squares: Doubles, where: Longs) -> int:
     """Collect the points closer to one point than a radius; return their number.
 
     Parameters
@@ -114,7 +117,7 @@ def gather(x: Any, ends: Any, points: Any, square: Any, squares: Any, where: Any
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def widest(ends: Any) -> Any:
+def widest(ends: Longs) -> int:
     """Largest number of candidates of a cube, plus 1 for the place after the last."""  # pragma: no cover - compiled
     most = 0
     for cube in range(ends.shape[0]):

@@ -11,7 +11,7 @@ The same rows serve as a preconditioner, a log-determinant and conditional varia
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -22,6 +22,12 @@ from scipy.spatial import cKDTree
 from cacore.machine.threads import blocks, current, for_blocks, in_order
 from cacore.near.correlation import Correlation, correlate
 from cacore.near.cubes import Cubes, gather, widest
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from cacore.arrays import Doubles, Integers, Ints, Longs
+    from cacore.kernels.evaluate import Parameters
 
 BLOCK = 2048  # rows of a task
 LAST = np.iinfo(np.int64).max  # place in the order of a point that comes after all others
@@ -163,9 +169,9 @@ class InverseFactor:
         correlation: Correlation, m: int,
     ) -> None:  # fmt: skip
         self.shape, self.logdet = (own, len(X)), 0.0
-        self._rows: list[tuple[int, int, Any]] = []
+        self._rows: list[tuple[int, int, csr_array]] = []
 
-        def work(lo: int, hi: int) -> tuple[int, int, Any, float]:
+        def work(lo: int, hi: int) -> tuple[int, int, csr_array, float]:
             some = slice(lo, hi)
             found = nearest_earlier(X[some], place[some], cubes, place, m)
             weights, variance = regressions(X[some], noise[some], X, noise, found, correlation)
@@ -181,7 +187,7 @@ class InverseFactor:
         """``G V.T`` transposed, shape (t, own), for `V` of shape (t, n)."""
         out, columns = np.empty((len(V), self.shape[0])), np.ascontiguousarray(V.T)
 
-        def work(lo: int, hi: int, G: Any) -> None:
+        def work(lo: int, hi: int, G: csr_array) -> None:
             out[:, lo:hi] = (G @ columns).T
 
         for_blocks(work, self._rows)
@@ -206,7 +212,7 @@ class InverseFactor:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _scatter(indptr: Any, indices: Any, values: Any, U: Any, total: Any) -> None:
+def _scatter(indptr: Integers, indices: Integers, values: Doubles, U: Doubles, total: Doubles) -> None:
     """Add the transpose of CSR rows times `U`, shape (rows, t), to `total`, shape (n, t)."""  # pragma: no cover
     for i in range(U.shape[0]):
         for k in range(indptr[i], indptr[i + 1]):
@@ -216,7 +222,7 @@ def _scatter(indptr: Any, indices: Any, values: Any, U: Any, total: Any) -> None
 
 def _triangular(
     neighbours: NDArray[np.int32], weights: NDArray[np.float64], variance: NDArray[np.float64], first: int, n: int
-) -> Any:
+) -> csr_array:
     """Rows of G: (1 at the point itself, minus the weights) / standard deviation, shape (rows, n)."""
     rows = len(variance)
     columns = np.hstack([neighbours, np.arange(first, first + rows, dtype=np.int32)[:, None]])
@@ -228,8 +234,8 @@ def _triangular(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _select(
-    Q: Any, place: Any, which: Any, ends: Any, points: Any, places: Any, order: Any, square: Any, room: Any, out: Any,
-    lo: Any, hi: Any,
+    Q: Doubles, place: Longs, which: Longs, ends: Longs, points: Doubles, places: Longs, order: Longs, square: float,
+    room: int, out: Ints, lo: int, hi: int,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Rows lo to hi of :func:`nearest_earlier`, by insertion; `places` are those of `points`."""
     m = out.shape[1]
@@ -256,8 +262,8 @@ def _select(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _regress(
-    Q: Any, own: Any, X: Any, noise: Any, neighbours: Any, kernel: Any, taper: Any, weights: Any, variance: Any,
-    lo: Any, hi: Any,
+    Q: Doubles, own: Doubles, X: Doubles, noise: Doubles, neighbours: Ints, kernel: Parameters, taper: float,
+    weights: Doubles, variance: Doubles, lo: int, hi: int,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Rows lo to hi of :func:`regressions`."""
     most, d = neighbours.shape[1] + 1, Q.shape[1]
@@ -278,7 +284,7 @@ def _regress(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _squares(P: Any, n: Any, A: Any) -> None:
+def _squares(P: Doubles, n: int, A: Doubles) -> None:
     """Squared distances of n points, the lower triangle row after row."""  # pragma: no cover - compiled
     at = 0
     for a in range(n):
@@ -292,7 +298,7 @@ def _squares(P: Any, n: Any, A: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _factorise(A: Any, diagonal: Any, last: Any) -> None:
+def _factorise(A: Doubles, diagonal: Doubles, last: int) -> None:
     """Cholesky factor of the lower triangle `A`, row after row, with this diagonal; in place.
 
     A row other than the last one that earlier ones determine gets an infinite pivot: its column becomes 0, and its
@@ -316,7 +322,7 @@ def _factorise(A: Any, diagonal: Any, last: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _solve_last(A: Any, m: Any, g: Any) -> None:
+def _solve_last(A: Doubles, m: int, g: Doubles) -> None:
     """Weights of m points for the last one: L' g = the last row of L."""  # pragma: no cover - compiled
     last = m * (m + 1) // 2
     for a in range(m - 1, -1, -1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.correlation import Correlation, correlate
 from cacore.near.cubes import Cubes, gather, widest
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Ints, Longs
+    from cacore.kernels.evaluate import Parameters
 
 BLOCK = 4096  # rows of a task
 ENTRY = 12  # bytes of a stored value with its column
@@ -121,7 +125,9 @@ class NearMatrix:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _count(Q: Any, which: Any, ends: Any, points: Any, square: Any, room: Any, counts: Any, lo: Any, hi: Any) -> None:
+def _count(
+    Q: Doubles, which: Longs, ends: Longs, points: Doubles, square: float, room: int, counts: Longs, lo: int, hi: int
+) -> None:
     """Write the number of neighbours of rows lo to hi; arguments as in :func:`_fill`."""  # pragma: no cover - compiled
     squares, where = np.empty(room), np.empty(room, np.int64)
     for i in range(lo, hi):
@@ -130,8 +136,8 @@ def _count(Q: Any, which: Any, ends: Any, points: Any, square: Any, room: Any, c
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _fill(
-    Q: Any, which: Any, ends: Any, points: Any, square: Any, room: Any, order: Any, kernel: Any, taper: Any,
-    indptr: Any, columns: Any, values: Any, lo: Any, hi: Any,
+    Q: Doubles, which: Longs, ends: Longs, points: Doubles, square: float, room: int, order: Longs, kernel: Parameters,
+    taper: float, indptr: Longs, columns: Ints, values: Doubles, lo: int, hi: int,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Write columns and correlations of the neighbours of rows lo to hi, CSR row after row.
 
@@ -160,8 +166,8 @@ def _fill(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _multiply_again(
-    Q: Any, which: Any, ends: Any, points: Any, square: Any, room: Any, kernel: Any, taper: Any, V: Any, out: Any,
-    lo: Any, hi: Any,
+    Q: Doubles, which: Longs, ends: Longs, points: Doubles, square: float, room: int, kernel: Parameters, taper: float,
+    V: Doubles, out: Doubles, lo: int, hi: int,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Columns lo to hi of `out`, shape (t, q), from `V`, shape (t, columns in the order of `points`); see `_fill`."""
     squares, where, zeros, factors = np.empty(room), np.empty(room, np.int64), np.zeros(room), np.empty(room)

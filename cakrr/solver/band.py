@@ -8,7 +8,7 @@ Shifting the band, factoring it and solving with it is so cheap that the second 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from cacore.linalg.lapack import at, call
 from cacore.machine import threads
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Flags
 
 TILE = 320  # rows per tile
 MANY, FEW, STEPS = 512, 64, 8  # right-hand sides from which Q is applied in blocks, rows per block, steps at a time
@@ -170,7 +173,9 @@ class Band:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _load(band: Any, shifts: Any, Z: Any, factor: Any, x: Any) -> None:  # pragma: no cover - compiled
+def _load(
+    band: Doubles, shifts: Doubles, Z: Doubles, factor: Doubles, x: Doubles
+) -> None:  # pragma: no cover - compiled
     """Copy the band plus the lane's shift, and the right-hand sides, into every lane."""
     for j in range(band.shape[0]):
         for p in range(band.shape[1]):
@@ -184,7 +189,7 @@ def _load(band: Any, shifts: Any, Z: Any, factor: Any, x: Any) -> None:  # pragm
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _eliminate(j: Any, last: Any, factor: Any, scaled: Any, x: Any) -> None:  # pragma: no cover - compiled
+def _eliminate(j: int, last: int, factor: Doubles, scaled: Doubles, x: Doubles) -> None:  # pragma: no cover - compiled
     """Compute column j of L, and subtract its contribution from the rows below."""
     for p in range(1, last + 1):
         for e in range(LANES):
@@ -203,7 +208,7 @@ def _eliminate(j: Any, last: Any, factor: Any, scaled: Any, x: Any) -> None:  # 
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _substitute(j: Any, last: Any, factor: Any, x: Any) -> None:  # pragma: no cover - compiled
+def _substitute(j: int, last: int, factor: Doubles, x: Doubles) -> None:  # pragma: no cover - compiled
     """Compute row j of the solution from the rows after it."""
     for q in range(x.shape[1]):
         for e in range(LANES):
@@ -215,7 +220,9 @@ def _substitute(j: Any, last: Any, factor: Any, x: Any) -> None:  # pragma: no c
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _solve_shifted(band: Any, shifts: Any, Z: Any, factor: Any, x: Any) -> Any:  # pragma: no cover - compiled
+def _solve_shifted(
+    band: Doubles, shifts: Doubles, Z: Doubles, factor: Doubles, x: Doubles
+) -> Flags:  # pragma: no cover - compiled
     """Factor the band plus each lane's shift as L D L^T, and solve; returns which lanes were positive definite."""
     m, w = band.shape[0], band.shape[1] - 1
     good, scaled = np.ones(LANES, np.bool_), np.empty((w + 1, LANES))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -21,9 +21,12 @@ from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow
 from casvm.solver.active_set import middle
-from casvm.solver.class_rows import PairRows, fetch
+from casvm.solver.class_rows import PairRows, RowSource, fetch
 from casvm.solver.pair import Index, Pairs, optimise_pairs
 from casvm.solver.units import Unit
+
+if TYPE_CHECKING:
+    from cacore.arrays import Bytes, Doubles, Longs, Reals
 
 _PASSED = 4 * 10**8  # rows that pairs pass between two looks at the clock
 
@@ -100,9 +103,9 @@ def _objective(problem: Pairs, dual: Dual) -> float:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _with_rows(
-    source: Any, K: Any, where: Any, v: Any, beta: Any, lower: Any, upper: Any, diagonal: Any, may: Any, width: Any,
-    tol: Any, max_iter: Any, used: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    source: RowSource, K: Reals, where: Longs, v: Doubles, beta: Doubles, lower: Doubles, upper: Doubles,
+    diagonal: Reals, may: Bytes, width: float | None, tol: float, max_iter: int, used: Longs,
+) -> int:  # fmt: skip  # pragma: no cover - compiled
     """:func:`casvm.solver.pair.optimise_pairs` that computes missing rows of K; returns the number of pairs.
 
     `source` is :attr:`casvm.solver.class_rows.PairRows.source`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numba
 import numpy as np
@@ -17,14 +17,21 @@ import numpy as np
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.kernels.columns import WIDEST, Layout
-from cacore.kernels.evaluate import finish
+from cacore.kernels.evaluate import Parameters, finish
 from cacore.kernels.panels import Panels, add_norms
 from cacore.kernels.sums import WHOLE, meet_at, width
 from cacore.limits import Limits
 from cacore.svm.problem import precision
 from casvm.solver.pair import Index, Vector, padded
 
+if TYPE_CHECKING:
+    from cacore.arrays import Ints, Longs, Reals
+
 MOST = 8192  # rows of a problem at most; larger ones gain from rounds, and from sparse kernel matrices
+# Packed rows and their norms; room for the numbers of a row and their columns; the kernel; the first panels of both
+# classes; rows of the first class; rows of K computed so far, shape (1,).
+RowSource: TypeAlias = "tuple[Reals, Reals, Reals, Ints, Parameters, int, int, int, Longs]"
+
 _SAMPLE = 1000  # rows from which the precision is chosen
 
 
@@ -38,7 +45,7 @@ class PairWorkspace:
     dtype : dtype
     """
 
-    def __init__(self, rows: int, stride: int, features: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, rows: int, stride: int, features: int, dtype: np.dtype[np.floating]) -> None:
         self.memory = np.empty(rows * stride, dtype)
         self.where, self.used = np.empty(rows, np.int64), np.zeros(rows, np.int64)
         self.row = np.empty(features, dtype), np.empty(features, np.int32)
@@ -132,7 +139,7 @@ class PairRows:
     used : ndarray of int64, shape (n,)
         For :func:`casvm.solver.pair.optimise_pairs`.
     diagonal : ndarray of float64, shape (n,)
-    source : tuple
+    source : RowSource
         For :func:`fetch`.
     """
 
@@ -146,7 +153,7 @@ class PairRows:
         self.where, self.used = space.where[:n], space.used[:n]
         self.where.fill(-1)
         self._computed = np.zeros(1, np.int64)
-        self.source = (
+        self.source: RowSource = (
             panels.data, panels.norms, *space.row, rows.parameters, rows.firsts[i], rows.firsts[j], len(first),
             self._computed,
         )  # fmt: skip
@@ -163,14 +170,13 @@ class PairRows:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def fetch(source: Any, row: Any, K: Any, where: Any) -> None:  # pragma: no cover - compiled
+def fetch(source: RowSource, row: int, K: Reals, where: Longs) -> None:  # pragma: no cover - compiled
     """Compute a row of K.
 
     Parameters
     ----------
     source : tuple
-        :attr:`PairRows.source`: packed rows and their norms; room for the numbers of a row and their columns; the
-        kernel; the first panels of both classes; rows of the first class; rows of K computed so far.
+        :attr:`PairRows.source`.
     row : int
         Row of the pair.
     K : float32 or float64, shape (n, stride)

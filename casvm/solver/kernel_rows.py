@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -18,6 +18,9 @@ from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index, Vector, padded
 from casvm.solver.row_cache import LINES, RowCache, RowTable
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Longs, Reals
 
 _SOME = 2048  # rows computed per product
 # Cost of storing a value in memory not touched yet (page faults), in units of reading one: 7 to 50, depending on the
@@ -236,7 +239,9 @@ class KernelRows:
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any) -> None:  # pragma: no cover - compiled
+def _add_columns(
+    values: Reals, slots: Longs, change: Doubles, columns: Longs, total: Doubles
+) -> None:  # pragma: no cover - compiled
     """Sum products with some columns of kept rows of K.
 
     Parameters
@@ -257,7 +262,9 @@ def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any)
 
 
 @numba.njit(cache=True, nogil=True)
-def _copy_fresh(own: Any, known: Any, all_fresh: Any, fresh: Any, K: Any) -> None:  # pragma: no cover - compiled
+def _copy_fresh(
+    own: Reals, known: Longs, all_fresh: Longs, fresh: Longs, K: Reals
+) -> None:  # pragma: no cover - compiled
     """Fill the rows of a square that are not kept: from their own values, and by symmetry from the kept rows.
 
     Parameters

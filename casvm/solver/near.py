@@ -6,7 +6,7 @@ small bounding box, and two groups whose boxes are farther apart than the cutoff
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -17,6 +17,9 @@ from cacore.kernels import Points
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 
 VANISHED = 1e-3  # largest change of a gradient by neglected kernel values, as a share of the tolerance
 _SAMPLE = 500  # rows from which the share of near pairs is estimated
@@ -96,8 +99,9 @@ class Boxes:
 
 @numba.njit(cache=True, nogil=True)
 def _enclose(
-    values: Any, columns: Any, starts: Any, rows: Any, size: Any, lo: Any, hi: Any, lower: Any, upper: Any
-) -> None:  # pragma: no cover - compiled
+    values: Reals, columns: Ints, starts: Integers, rows: Longs, size: int, lo: int, hi: int, lower: Doubles,
+    upper: Doubles,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Compute boxes `lo` to `hi` of groups of `size` CSR rows; `lower` and `upper` have shape (d, groups)."""
     x = np.zeros(lower.shape[0])
     for group in range(lo, hi):
@@ -112,8 +116,8 @@ def _enclose(
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def _runs(
-    lower: Any, upper: Any, b_lower: Any, b_upper: Any, squared: Any, lo: Any, hi: Any, found: Any
-) -> Any:  # pragma: no cover - compiled
+    lower: Doubles, upper: Doubles, b_lower: Doubles, b_upper: Doubles, squared: float, lo: int, hi: int, found: Longs
+) -> Longs:  # pragma: no cover - compiled
     """Runs, int64, shape (runs, 2), of boxes b near each of the boxes `lo` to `hi`; `found` takes their counts."""
     d, count = b_lower.shape
     runs, used, distance = np.empty((64, 2), np.int64), 0, np.empty(count)

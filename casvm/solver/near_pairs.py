@@ -7,15 +7,19 @@ them, the row that falls with the least v.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 
 from cacore.svm.dual import Dual
+from casvm.solver.near import Runs
 from casvm.solver.near_passes import advance, extremes, largest_gain
-from casvm.solver.near_rows import NearRows, row_of
+from casvm.solver.near_rows import Near, NearRows, row_of
 from casvm.solver.pair import LEAST, PairState, Vector, padded, rising
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Reals
 
 
 class NearPairs(PairState):
@@ -73,9 +77,9 @@ class NearPairs(PairState):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _optimise(
-    near: Any, v: Any, beta: Any, lower: Any, upper: Any, up: Any, down: Any, tops: Any, bottoms: Any, width: Any,
-    diagonals: Any, tol: Any, max_iter: Any, now: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    near: Near, v: Doubles, beta: Doubles, lower: Doubles, upper: Doubles, up: Doubles, down: Doubles, tops: Doubles,
+    bottoms: Doubles, width: float, diagonals: float, tol: float, max_iter: int, now: int,
+) -> tuple[int, bool]:  # fmt: skip  # pragma: no cover - compiled
     """Perform :meth:`NearPairs.optimise`; return the number of pairs, and True if the pool is full.
 
     Parameters
@@ -116,7 +120,9 @@ def _optimise(
 
 
 @numba.njit(cache=True, nogil=True)
-def _begin(v: Any, up: Any, down: Any, W: Any, tops: Any, bottoms: Any) -> None:  # pragma: no cover - compiled
+def _begin(
+    v: Doubles, up: Doubles, down: Doubles, W: int, tops: Doubles, bottoms: Doubles
+) -> None:  # pragma: no cover - compiled
     """Compute the extremes of all blocks; arrays as in :func:`_optimise`."""
     for side in range(len(up)):
         for k in range(v.size // W):
@@ -126,7 +132,7 @@ def _begin(v: Any, up: Any, down: Any, W: Any, tops: Any, bottoms: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _most_violating(tops: Any, bottoms: Any) -> Any:  # pragma: no cover - compiled
+def _most_violating(tops: Doubles, bottoms: Doubles) -> tuple[int, float, float]:  # pragma: no cover - compiled
     """The side of the pair that violates most, and its two v; arrays as in :func:`_optimise`."""
     side = 0
     top, bottom = extremes(tops[0], bottoms[0], tops.shape[1])
@@ -138,7 +144,7 @@ def _most_violating(tops: Any, bottoms: Any) -> Any:  # pragma: no cover - compi
 
 
 @numba.njit(cache=True, nogil=True)
-def _place(value: Any, ends: Any, v: Any, added: Any, W: Any) -> Any:  # pragma: no cover - compiled
+def _place(value: float, ends: Doubles, v: Doubles, added: Doubles, W: int) -> int:  # pragma: no cover - compiled
     """The first row whose v plus `added` equals this value, the extreme of a block."""
     block = 0
     while block + 1 < v.size // W and ends[block] != value:
@@ -151,9 +157,9 @@ def _place(value: Any, ends: Any, v: Any, added: Any, W: Any) -> Any:  # pragma:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _step(
-    i: Any, j: Any, K_ij: Any, v: Any, beta: Any, lower: Any, upper: Any, up: Any, down: Any, width: Any,
-    diagonals: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    i: int, j: int, K_ij: float, v: Doubles, beta: Doubles, lower: Doubles, upper: Doubles, up: Doubles, down: Doubles,
+    width: float, diagonals: float,
+) -> float:  # fmt: skip  # pragma: no cover - compiled
     """Raise row i and lower row j by the optimal step, and return the step; arrays as in :func:`_optimise`."""
     curvature = max(diagonals - 2.0 * K_ij, LEAST)
     ceiling, floor, difference = upper[i], lower[j], v[i] - v[j]
@@ -176,7 +182,7 @@ def _step(
 
 
 @numba.njit(cache=True, nogil=True)
-def _alike(runs: Any, a: Any, b: Any) -> Any:  # pragma: no cover - compiled
+def _alike(runs: Runs, a: int, b: int) -> bool:  # pragma: no cover - compiled
     """True if two groups of rows are near the same blocks."""
     i, j = runs.starts[a], runs.starts[b]
     if runs.starts[a + 1] - i != runs.starts[b + 1] - j:
@@ -189,8 +195,8 @@ def _alike(runs: Any, a: Any, b: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _advance(
-    v: Any, pool: Any, first: Any, second: Any, step: Any, up: Any, down: Any, runs: Any, group: Any, W: Any, tops: Any,
-    bottoms: Any,
+    v: Doubles, pool: Reals, first: int, second: int | None, step: float, up: Doubles, down: Doubles, runs: Runs,
+    group: int, W: int, tops: Doubles, bottoms: Doubles,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """``v -= step (K_i - K_j)`` over the blocks near this group, whose extremes are updated.
 
@@ -219,9 +225,9 @@ def _advance(
 
 @numba.njit(cache=True, nogil=True)
 def _partner(
-    v: Any, down: Any, bottoms: Any, runs: Any, group: Any, pool: Any, at: Any, top: Any, bottom: Any,
-    diagonals: Any, W: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    v: Doubles, down: Doubles, bottoms: Doubles, runs: Runs, group: int, pool: Any, at: int, top: float,
+    bottom: float, diagonals: float, W: int,
+) -> tuple[int, float]:  # fmt: skip  # pragma: no cover - compiled
     """The row with the largest gain as partner of a row of this group, and their kernel value.
 
     Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -17,6 +17,10 @@ from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.near import Boxes, Runs
 from casvm.solver.pair import Index, Vector
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
+    from cacore.kernels.evaluate import Parameters
 
 _GROUP = 16  # rows per group of a product, whose values are not kept
 _LEAST = 64  # rows that always fit in the pool: a pair needs two at a time
@@ -53,7 +57,7 @@ class Near(NamedTuple):
     columns: NDArray[np.int32]
     starts: Index
     squares: NDArray[np.floating]
-    kernel: tuple[Any, ...]
+    kernel: Parameters
     runs: Runs
     pool: NDArray[np.floating]
     place: Index
@@ -219,7 +223,7 @@ class NearRows:
 
 
 @numba.njit(cache=True, nogil=True)
-def row_of(near: Any, row: Any, now: Any) -> Any:  # pragma: no cover - compiled
+def row_of(near: Near, row: int, now: int) -> int:  # pragma: no cover - compiled
     """Start of this row of K in the pool, computed unless it is kept; -1 if there is no room for it.
 
     Parameters
@@ -257,8 +261,8 @@ def row_of(near: Any, row: Any, now: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _cut(
-    pool: Any, rows: Any, places: Any, before: Any, kept: Any, after: Any, W: Any, place: Any
-) -> Any:  # pragma: no cover - compiled
+    pool: Reals, rows: Longs, places: Longs, before: Runs, kept: Longs, after: Runs, W: int, place: Longs
+) -> int:  # pragma: no cover - compiled
     """Cut rows to some of their columns and compact them; update `place`, and return the numbers in use.
 
     Parameters
@@ -304,8 +308,8 @@ def _cut(
 
 @numba.njit(cache=True, nogil=True)
 def _add(
-    data: Any, norms: Any, values: Any, columns: Any, starts: Any, squares: Any, kernel: Any, runs: Any, change: Any,
-    store: Any, group: Any, lo: Any, hi: Any, total: Any,
+    data: Reals, norms: Reals, values: Reals, columns: Ints, starts: Integers, squares: Reals, kernel: Parameters,
+    runs: Runs, change: Doubles, store: Reals, group: int, lo: int, hi: int, total: Doubles,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """``total += change @ K(rows, panels lo to hi)``, by runs of groups of `group` rows; arrays as in :class:`Near`."""
     W, places = data.shape[2], np.zeros(0, np.int64)

@@ -5,7 +5,7 @@ The dual and the terms v, rise and fall are those of :mod:`cacore.svm.dual`; v i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from cacore.kernels.panels import add_rows
 from cacore.kernels.simd import STEP
 from casvm.solver.passes import AT_KINK, FALL, RISE, partner, update
+
+if TYPE_CHECKING:
+    from cacore.arrays import Bytes, Doubles, Longs, Reals
 
 LEAST = 1e-12  # least curvature of a pair, as in LIBSVM
 _STEPS = 10_000  # single-precision pairs before v is recomputed in double precision
@@ -177,9 +180,9 @@ class Pairs(PairState):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def optimise_pairs(
-    K: Any, where: Any, v: Any, beta: Any, lower: Any, upper: Any, diagonal: Any, may: Any, width: Any, tol: Any,
-    max_iter: Any, used: Any, now: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    K: Reals, where: Longs, v: Reals, beta: Doubles, lower: Doubles, upper: Doubles, diagonal: Reals, may: Bytes,
+    width: float | None, tol: float, max_iter: int, used: Longs, now: int,
+) -> tuple[int, int]:  # fmt: skip  # pragma: no cover - compiled
     """Perform :meth:`Pairs.optimise`; return the number of pairs and the missing row, or -1.
 
     Parameters
@@ -230,13 +233,17 @@ def optimise_pairs(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _extremes(v: Any, may: Any, some: Any, width: Any) -> Any:  # pragma: no cover - compiled
+def _extremes(
+    v: Reals, may: Bytes, some: Reals, width: float | None
+) -> tuple[float, float]:  # pragma: no cover - compiled
     """:meth:`Pairs.extremes` of one line of `may`; `some` are any finite numbers."""
     return update(v, may, some, some, 0.0, width, v.size)[1:]  # a step of 0 moves nothing
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _violating(v: Any, may: Any, first: Any, second: Any, step: Any, width: Any) -> Any:  # pragma: no cover - compiled
+def _violating(
+    v: Reals, may: Bytes, first: Reals, second: Reals, step: float, width: float | None
+) -> tuple[int, float, float, int]:  # pragma: no cover - compiled
     """Apply the last step and find the row with the largest v.
 
     Parameters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index, padded
+
+if TYPE_CHECKING:
+    from cacore.arrays import Longs, Reals
 
 LINES = 64  # rows copied per task
 _DOUBT = 20  # calls that a fetched row survives without being read
@@ -128,7 +131,7 @@ class RowCache:
 
 
 @numba.njit(cache=True, nogil=True)
-def _cut(memory: Any, lo: Any, hi: Any, old: Any, new: Any, kept: Any) -> None:  # pragma: no cover - compiled
+def _cut(memory: Reals, lo: int, hi: int, old: int, new: int, kept: Longs) -> None:  # pragma: no cover - compiled
     """Copy some columns of rows to their new places in the same memory; they overlap no row yet to be moved.
 
     Parameters
@@ -150,7 +153,7 @@ def _cut(memory: Any, lo: Any, hi: Any, old: Any, new: Any, kept: Any) -> None: 
 
 
 @numba.njit(cache=True, nogil=True)
-def _copy(values: Any, slots: Any, columns: Any, out: Any, into: Any) -> None:  # pragma: no cover - compiled
+def _copy(values: Reals, slots: Longs, columns: Longs, out: Reals, into: Longs) -> None:  # pragma: no cover - compiled
     """Copy some columns of some rows.
 
     Parameters
