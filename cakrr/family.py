@@ -96,14 +96,14 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         """Load a saved model; collective."""
         return KRRModel.load(path, comm)
 
-    def tested(self, model: KRRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+    def tested(self, model: KRRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
         """Predictions by the model's route; with soft routing also those of the nearest model alone."""
         if model.route == "oracle":
             return {"oracle": test.target() + model.oracle(test.X, test.target(), comm)}
         return model.predict_routes(test.X, comm)
 
     def metrics(
-        self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+        self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
     ) -> dict[str, Any]:
         """Errors of the model's route, and of other routes under their names."""
         made = {route: _told(model, answer) for route, answer in answers.items()}

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io.checkpoint import Checkpoint, remembered
+from cacore.io.checkpoint import Checkpoint, Kept, remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
 from cacore.progress import Advance
@@ -152,7 +152,7 @@ class Search:
         def whole(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
             left, step = cost(rows) * shape[1], cost(rows)
 
-            def work() -> dict[str, NDArray[Any]]:
+            def work() -> Kept:
                 nonlocal left
                 begun = time.perf_counter()
                 learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)

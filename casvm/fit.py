@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +25,7 @@ class SVMFit(Generic[Trained]):
     model : SVMModel or SVRModel
     sizes : ndarray of int64, shape (P,)
         Number of rows of each part, or of each rank if one problem is distributed over all ranks.
-    solver : dict of str to ndarray
+    solver : mapping of str to ndarray
         One entry per part or per layer: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values; for
         regression and one class also converged.
     busy : ndarray, shape (R,)
@@ -45,7 +46,7 @@ class SVMFit(Generic[Trained]):
 
     model: Trained
     sizes: NDArray[np.int64]
-    solver: dict[str, NDArray[Any]]
+    solver: Mapping[str, NDArray[np.generic]]
     busy: NDArray[np.float64]
     tol: float
     terms: Terms | None = None

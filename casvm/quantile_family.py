@@ -43,12 +43,12 @@ class Quantiles(Values):
             raise InputError("--libsvm: LIBSVM's format has no quantiles; save --model instead")
         return {}
 
-    def tested(self, model: SVRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+    def tested(self, model: SVRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
         """Quantiles of this rank's test rows; collective."""
         return {"values": _quantiles(model).quantiles(model.decision_function(test.X, comm))}
 
     def metrics(
-        self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+        self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
     ) -> dict[str, Any]:
         """Pinball losses of the test rows, and the share of targets below each quantile; collective."""
         return self.judged(model, test, PredictedQuantiles(answers["values"]), comm)

@@ -92,12 +92,12 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
         """Targets to read: numbers; for one class, labels of any kind, of which only 1 and -1 are used."""
         return (_NOT_NEEDED if model.svm_type == "one_class" else _NUMBERS), ()
 
-    def tested(self, model: SVRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+    def tested(self, model: SVRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
         """Outputs for this rank's test rows; collective."""
         return {"values": model.decision_function(test.X, comm)}
 
     def metrics(
-        self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+        self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
     ) -> dict[str, Any]:
         """Metrics of the test rows; see :meth:`judged`."""
         return self.judged(model, test, answers["values"], comm)

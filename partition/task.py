@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
-from cacore.io.checkpoint import Checkpoint
+from cacore.io.checkpoint import Checkpoint, Kept
 from cacore.progress import Advance, silent
 from partition.model import InParts
 from partition.redistribute import Parts
@@ -72,14 +72,14 @@ class PartTask(ABC, Generic[Part, Trained, Fitted]):
         """Compare settings on these parts, and use the best one from now on; collective."""
 
     @abstractmethod
-    def solve(self, number: int, rows: Samples, side_by_side: int) -> dict[str, NDArray[Any]]:
+    def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
         """Solve a part, while `side_by_side` parts are solved in parallel; returns arrays to store in a checkpoint.
 
         The array "statistics" has the part's statistics. :meth:`part` builds the part's model from the same arrays.
         """
 
     @abstractmethod
-    def part(self, rows: Samples, kept: dict[str, NDArray[Any]]) -> Part:
+    def part(self, rows: Samples, kept: Kept) -> Part:
         """Model of the part with these rows, from the arrays of :meth:`solve`."""
 
     def completed(

@@ -24,6 +24,9 @@ from cacore.files import replacing
 from cacore.io.words import counted
 
 SCHEMA = "cakernels-checkpoint/2"
+
+Kept = dict[str, NDArray[Any]]  # arrays of a finished piece, or of a state, by name
+
 _FACTS, _LOCK = "run.json", "lock"
 _UNFINISHED = ".part"
 _KINDS = {  # of pieces, by their names
@@ -183,7 +186,7 @@ class Checkpoint:
         """Fact of the run saved here, or None."""
         return (self._known() or {}).get(name)
 
-    def get(self, name: str) -> dict[str, NDArray[Any]] | None:
+    def get(self, name: str) -> Kept | None:
         """Arrays of a finished piece, or None."""
         path = self.path / f"{name}.npz"
         if not path.exists():
@@ -219,9 +222,9 @@ class Checkpoint:
 def remembered(
     checkpoint: Checkpoint | None,
     name: str,
-    work: Callable[[], dict[str, NDArray[Any]]],
+    work: Callable[[], Kept],
     comm: Communicator | None = None,
-) -> dict[str, NDArray[Any]]:
+) -> Kept:
     """Result of `work`, taken from the checkpoint if an earlier run saved it.
 
     With `comm`, the work is collective: each rank saves its own file, and the result is reused only if all ranks have
@@ -269,7 +272,7 @@ class Unfinished:
         self._count, self._last = self._count + 1, time.monotonic()
         self._checkpoint.put(self._names[self._count % 2], state=np.array(self._count), **arrays)
 
-    def get(self) -> dict[str, NDArray[Any]] | None:
+    def get(self) -> Kept | None:
         """Last state that all ranks have saved, or None."""
         found = [self._checkpoint.get(name) for name in self._names]
         numbers = np.array([0 if one is None else int(one["state"]) for one in found])

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
@@ -32,7 +32,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 
 if TYPE_CHECKING:
-    from cacore.io.checkpoint import Checkpoint
+    from cacore.io.checkpoint import Checkpoint, Kept
 
 PANEL = 64  # columns per panel of tpqrt
 BLOCK, MOST_BLOCK = 1024, 4096  # rows that are folded at a time
@@ -313,9 +313,9 @@ class _Folding:
             level, node = level + 1, node >> 1
         self.finished[level, node] = packed(R)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> Kept:
         """Arrays from which :meth:`resume` continues."""
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: Kept = {
             "at": np.array([self._leaf, self._taken, self.rows, self._filled], np.int64),
             "pending": self._pending[: self._filled],
             "nodes": np.array(sorted(self.finished), np.int64).reshape(-1, 2),
@@ -323,7 +323,7 @@ class _Folding:
         arrays |= {f"node-{level}-{node}": R for (level, node), R in self.finished.items()}
         return arrays if self._R is None else arrays | {"R": packed(self._R)}
 
-    def resume(self, state: dict[str, NDArray[Any]]) -> None:
+    def resume(self, state: Kept) -> None:
         """Continue from the arrays of :meth:`state`."""
         self._leaf, self._taken, self.rows, self._filled = map(int, state["at"])
         if self._filled:

@@ -223,7 +223,7 @@ def _tested(
 
 def _answers(
     family: AnyFamily, model: TrainedModel, test: Dataset, comm: Communicator, limit: int
-) -> dict[str, NDArray[Any]]:  # fmt: skip
+) -> dict[str, NDArray[np.float64]]:  # fmt: skip
     """Predict the test rows; rows in a file in blocks that fit in `limit` bytes."""
     if not stored.is_stored(test.X):
         return family.tested(model, test, comm)

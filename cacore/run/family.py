@@ -164,12 +164,12 @@ class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, Model
             yield {"progress": progress}
 
     @abstractmethod
-    def tested(self, model: ModelT, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+    def tested(self, model: ModelT, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
         """Predict this rank's test rows, by route or under one name; collective."""
 
     @abstractmethod
     def metrics(
-        self, model: ModelT, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+        self, model: ModelT, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
     ) -> dict[str, Any]:
         """Metrics of the answers that :meth:`tested` returned, or of some of their rows; collective."""
 

@@ -32,8 +32,11 @@ def decisions(machine: LibsvmModel, X: Rows) -> Vector:
         found = _part(machine).pairs(X, kernel)
     else:
         weights = np.ascontiguousarray(machine.coef.T)
-        given = np.asarray(X)[:, machine.support] @ weights if kernel is None else None
-        found = (expansion(kernel, machine.vectors, weights, X) if given is None else given) + machine.intercept
+        if kernel is None:
+            found = np.asarray(X)[:, machine.support] @ weights
+        else:
+            found = expansion(kernel, machine.vectors, weights, X)
+        found = found + machine.intercept
     # Far from all support vectors a decision may be exactly 0 in LIBSVM, and a tie between two classes.
     found[np.abs(found) < _FLOOR * np.abs(machine.coef).sum()] = 0.0
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +19,7 @@ _STEP = 1 << 21  # kernel values per task
 
 
 def kernel_matrix(
-    X: Any, Y: Any, name: str, gamma: float, degree: int, coef0: float, *, single: bool
+    X: Rows, Y: Rows, name: str, gamma: float, degree: int, coef0: float, *, single: bool
 ) -> Array:  # fmt: skip
     """Kernel values of the rows of `X` with those of `Y`, or with themselves, shape (n, m), in double precision.
 
@@ -43,7 +42,7 @@ def kernel_matrix(
 
 
 def predictions(
-    X: Any, train: Any, name: str, gamma: float, degree: int, coef0: float, coefficients: Array, single: bool
+    X: Rows, train: Rows, name: str, gamma: float, degree: int, coef0: float, coefficients: Array, single: bool
 ) -> Array:
     """``K(X, train) @ coefficients`` by blocks of rows; 2 n m (d + t) flops for t targets."""
     kernel = Kernel(name, gamma, degree, coef0)
@@ -60,7 +59,7 @@ def predictions(
     return out
 
 
-def _rows(X: Any) -> Rows:
+def _rows(X: Rows) -> Rows:
     """The rows in double precision, dense or CSR."""
     rows: Rows = sp.csr_matrix(X, dtype=np.float64) if sp.issparse(X) else np.asarray(X, np.float64)
     check_range(rows)

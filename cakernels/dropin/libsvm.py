@@ -8,13 +8,21 @@ functions leaves everything else to scikit-learn: parameters, attributes, pickle
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from cakernels.dropin.ledger import CallLedger, UnsuitedError
-from cakernels.dropin.problem import CLASSES, KERNELS, LibsvmModel, LibsvmProblem, Trained
+from cakernels.dropin.problem import CLASSES, KERNELS, LibsvmModel, LibsvmProblem, Trained, Vector
+
+if TYPE_CHECKING:  # loaded with the first problem that is taken over
+    from cacore.data.rows import Rows
+
+Arrays: TypeAlias = "tuple[Rows | int, ...]"  # a trained model in the order that scikit-learn expects
+Given = TypeVar("Given")
 
 # Below these numbers LIBSVM is as fast (processor seconds of one core): rows of a training, or of a pair of classes;
 # rows with a precomputed kernel; products of a prediction.
@@ -49,16 +57,19 @@ class _Library:
     ledger : CallLedger
     """
 
-    def __init__(self, original: Any, ledger: CallLedger) -> None:
+    def __init__(self, original: ModuleType, ledger: CallLedger) -> None:
         self._original, self._ledger = original, ledger
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
 
-    def _train(self, svm_type: int, problem: Callable[[], LibsvmProblem], theirs: Callable[[], Any], order: Any) -> Any:
+    def _train(
+        self, svm_type: int, problem: Callable[[], LibsvmProblem], theirs: Callable[[], Arrays],
+        order: Callable[[Trained], Arrays],
+    ) -> Arrays:  # fmt: skip
         """Train the problem here or there; `order` turns our model into the tuple that is expected."""
 
-        def ours() -> Any:
+        def ours() -> Arrays:
             asked = problem()
             self._ledger.better_there(asked.kernel == "sigmoid", INDEFINITE)
             self._ledger.small(*_size(asked))
@@ -70,18 +81,19 @@ class _Library:
         return self._ledger.call(f"{CLASSES[svm_type]}.fit", ours, theirs)
 
     def _predict(
-        self, svm_type: int, name: str, what: Callable[[], tuple[LibsvmModel, Any]], theirs: Callable[[], Any]
-    ) -> Any:  # fmt: skip
+        self, svm_type: int, name: str, what: Callable[[], tuple[LibsvmModel, Rows]], theirs: Callable[[], Vector]
+    ) -> Vector:  # fmt: skip
         """Predict here, by the function of this name in :mod:`cakernels.dropin.decide`, or there."""
 
-        def ours() -> Any:
+        def ours() -> Vector:
             machine, X = what()
             work = _work(machine, X)
             self._ledger.small(work, LEAST_WORK, "products")
             self._ledger.worth_loading(4e-10 * work)
             from cakernels.dropin import decide
 
-            return getattr(decide, name)(machine, X)
+            answer: Callable[[LibsvmModel, Rows], Vector] = getattr(decide, name)
+            return answer(machine, X)
 
         return self._ledger.call(f"{CLASSES[svm_type]}.{_METHODS[name]}", ours, theirs)
 
@@ -92,13 +104,13 @@ _METHODS = {"answers": "predict", "decisions": "decision_function", "probabiliti
 class Dense(_Library):
     """Stand-in for scikit-learn's ``_libsvm``."""
 
-    def fit(self, X: Any, Y: Any, **given: Any) -> Any:
+    def fit(self, X: Vector, Y: Vector, **given: Any) -> Arrays:
         """Train on dense rows, or on a kernel matrix."""
 
         def problem() -> LibsvmProblem:
             return LibsvmProblem(X=X, y=Y, **_known(given, _PROBLEM))
 
-        def order(one: Trained) -> tuple[Any, ...]:
+        def order(one: Trained) -> Arrays:
             return (
                 one.support, one.vectors, one.n_support, one.coef, one.intercept, one.slopes, one.shifts, one.status,
                 one.iterations,
@@ -108,24 +120,27 @@ class Dense(_Library):
             given.get("svm_type", 0), problem, lambda: self._original.fit(X, Y, **given), order
         )  # fmt: skip
 
-    def predict(self, X: Any, *arrays: Any, **given: Any) -> Any:
+    def predict(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
         """Classes, numbered from 0, or values."""
         return self._decide("predict", "answers", X, arrays, given)
 
-    def decision_function(self, X: Any, *arrays: Any, **given: Any) -> Any:
+    def decision_function(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
         """Decisions of the pairs of classes, or values."""
         return self._decide("decision_function", "decisions", X, arrays, given)
 
-    def predict_proba(self, X: Any, *arrays: Any, **given: Any) -> Any:
+    def predict_proba(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
         """Probabilities of the classes."""
         return self._decide("predict_proba", "probabilities", X, arrays, given)
 
-    def _decide(self, function: str, name: str, X: Any, arrays: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        def what() -> tuple[LibsvmModel, Any]:
+    def _decide(
+        self, function: str, name: str, X: Vector, arrays: tuple[NDArray[np.generic], ...], given: dict[str, Any]
+    ) -> Vector:  # fmt: skip
+        def what() -> tuple[LibsvmModel, Rows]:
             return _machine(_named(_PREDICTING, arrays), _known(given, (*_SHAPE, "cache_size"))), X
 
-        def theirs() -> Any:
-            return getattr(self._original, function)(X, *arrays, **given)
+        def theirs() -> Vector:
+            original: Callable[..., Vector] = getattr(self._original, function)
+            return original(X, *arrays, **given)
 
         return self._predict(given.get("svm_type", 0), name, what, theirs)
 
@@ -133,7 +148,7 @@ class Dense(_Library):
 class Sparse(_Library):
     """Stand-in for scikit-learn's ``_libsvm_sparse``."""
 
-    def libsvm_sparse_train(self, *given: Any) -> Any:
+    def libsvm_sparse_train(self, *given: Any) -> Arrays:
         """Train on CSR rows."""
 
         def problem() -> LibsvmProblem:
@@ -143,7 +158,7 @@ class Sparse(_Library):
             X = _csr(values, indices, indptr, d)
             return LibsvmProblem(X=X, y=y, **named)
 
-        def order(one: Trained) -> tuple[Any, ...]:
+        def order(one: Trained) -> Arrays:
             return (
                 one.support, one.vectors, one.coef.ravel(), one.intercept, one.n_support, one.slopes, one.shifts,
                 one.status, one.iterations,
@@ -151,20 +166,20 @@ class Sparse(_Library):
 
         return self._train(given[5], problem, lambda: self._original.libsvm_sparse_train(*given), order)
 
-    def libsvm_sparse_predict(self, *given: Any) -> Any:
+    def libsvm_sparse_predict(self, *given: Any) -> Vector:
         """Classes, numbered from 0, or values."""
         return self._decide("libsvm_sparse_predict", "answers", given)
 
-    def libsvm_sparse_decision_function(self, *given: Any) -> Any:
+    def libsvm_sparse_decision_function(self, *given: Any) -> Vector:
         """Decisions of the pairs of classes, or values."""
         return self._decide("libsvm_sparse_decision_function", "decisions", given)
 
-    def libsvm_sparse_predict_proba(self, *given: Any) -> Any:
+    def libsvm_sparse_predict_proba(self, *given: Any) -> Vector:
         """Probabilities of the classes."""
         return self._decide("libsvm_sparse_predict_proba", "probabilities", given)
 
-    def _decide(self, function: str, name: str, given: tuple[Any, ...]) -> Any:
-        def what() -> tuple[LibsvmModel, Any]:
+    def _decide(self, function: str, name: str, given: tuple[Any, ...]) -> Vector:
+        def what() -> tuple[LibsvmModel, Rows]:
             named = _numbered(_named(_SPARSE_PREDICTING, given))
             d = 1 + max(int(named[one].max(initial=-1)) for one in ("indices", "SV_indices"))
             X = _csr(named["data"], named["indices"], named["indptr"], d)
@@ -177,13 +192,13 @@ class Sparse(_Library):
         return self._predict(given[8], name, what, lambda: getattr(self._original, function)(*given))
 
 
-def _named(names: tuple[str, ...], given: tuple[Any, ...]) -> dict[str, Any]:
+def _named(names: tuple[str, ...], given: tuple[Given, ...]) -> dict[str, Given]:
     if len(given) != len(names):
         raise UnsuitedError("this version of scikit-learn calls LIBSVM in another way")
     return dict(zip(names, given, strict=True))
 
 
-def _known(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _known(given: dict[str, Given], names: tuple[str, ...]) -> dict[str, Given]:
     """The arguments, if each of them is one of these names."""
     if not given.keys() <= set(names):
         raise UnsuitedError("this version of scikit-learn calls LIBSVM in another way")
@@ -203,7 +218,7 @@ def _machine(arrays: dict[str, Any], shape: dict[str, Any]) -> LibsvmModel:
     )  # fmt: skip
 
 
-def _csr(values: Any, indices: Any, indptr: Any, d: int) -> sp.csr_matrix:
+def _csr(values: Vector, indices: NDArray[np.int32], indptr: NDArray[np.int32], d: int) -> sp.csr_matrix:
     """CSR rows of these arrays, which are not copied; a column that occurs twice in a row is added up."""
     X = sp.csr_matrix((values, indices, indptr), (len(indptr) - 1, d), copy=False)
     if not X.has_canonical_format:
@@ -231,7 +246,7 @@ def _seconds_to_train(problem: LibsvmProblem) -> float:
     return 1e-9 * share * n * n * (10.0 + 0.35 * nonzeros) * 2 * (k - 1) / k
 
 
-def _work(machine: LibsvmModel, X: Any) -> int:
+def _work(machine: LibsvmModel, X: Rows) -> int:
     """Products of a prediction: rows times support vectors times the features or nonzeros of one."""
     if machine.kernel == "precomputed":
         return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from cakernels.dropin.ledger import UnsuitedError
 
 if TYPE_CHECKING:  # loaded with the first problem that is taken over
     from cacore.data.rows import Rows
+    from cacore.kernels import Kernel
 
 # Names of LIBSVM's problems, in the order of its numbers, and the class of scikit-learn for each.
 TYPES = ("c_svc", "nu_svc", "one_class", "epsilon_svr", "nu_svr")
@@ -50,7 +51,7 @@ class LibsvmShape:
         """True for C-SVC and nu-SVC."""
         return self.svm_type < 2
 
-    def evaluated(self) -> Any:
+    def evaluated(self) -> Kernel | None:
         """The kernel, which is compiled on first use; None if kernel values are given."""
         from cacore.kernels import Kernel
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, wraps
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
 
 from cakernels.dropin.ledger import CallLedger, UnsuitedError
+
+if TYPE_CHECKING:  # loaded with the first call that is taken over
+    from sklearn.kernel_ridge import KernelRidge
+
+    from cacore.data.rows import Rows
+
+Array = NDArray[np.floating]
+Metric: TypeAlias = "str | Callable[..., float]"
 
 # scikit-learn's names of the kernels that this package evaluates, and its own.
 KERNELS = {
@@ -25,15 +34,15 @@ _FIT, _PREDICT = "KernelRidge.fit", "KernelRidge.predict"
 _KERNEL = "KernelRidge's kernel"
 
 
-def kernels(original: Callable[..., Any], ledger: CallLedger) -> Callable[..., Any]:
+def kernels(original: Callable[..., Array], ledger: CallLedger) -> Callable[..., Array]:
     """Stand-in for ``pairwise_kernels``: the kernel matrix, computed on all threads."""
 
     @wraps(original)
-    def pairwise_kernels(X: Any, Y: Any = None, metric: Any = "linear", **given: Any) -> Any:
+    def pairwise_kernels(X: Rows, Y: Rows = None, metric: Metric = "linear", **given: Any) -> Array:
         if isinstance(metric, str) and metric == "precomputed":
             return original(X, Y, metric=metric, **given)
 
-        def ours() -> Any:
+        def ours() -> Array:
             from cakernels.dropin.gram import kernel_matrix
 
             if {"filter_params", "gamma", "degree", "coef0"} != given.keys():
@@ -49,14 +58,16 @@ def kernels(original: Callable[..., Any], ledger: CallLedger) -> Callable[..., A
     return pairwise_kernels
 
 
-def solver(original: Callable[..., Any], ledger: CallLedger) -> Callable[..., Any]:
+def solver(original: Callable[..., Array], ledger: CallLedger) -> Callable[..., Array]:
     """Stand-in for ``_solve_cholesky_kernel``: the dual coefficients, by a Cholesky factorisation in place."""
 
     @wraps(original)
-    def solve_cholesky_kernel(K: Any, y: Any, alpha: Any, sample_weight: Any = None, copy: bool = False) -> Any:
-        theirs: Callable[[], Any] = partial(original, K, y, alpha, sample_weight, copy)
+    def solve_cholesky_kernel(
+        K: Array, y: Array, alpha: ArrayLike, sample_weight: float | Array | None = None, copy: bool = False
+    ) -> Array:
+        theirs: Callable[[], Array] = partial(original, K, y, alpha, sample_weight, copy)
 
-        def ours() -> Any:
+        def ours() -> Array:
             nonlocal theirs
             if not isinstance(K, np.ndarray):
                 raise UnsuitedError("a sparse matrix of kernel values")
@@ -73,12 +84,12 @@ def solver(original: Callable[..., Any], ledger: CallLedger) -> Callable[..., An
     return solve_cholesky_kernel
 
 
-def predictor(original: Callable[..., Any], ledger: CallLedger) -> Callable[..., Any]:
+def predictor(original: Callable[..., Array], ledger: CallLedger) -> Callable[..., Array]:
     """Stand-in for ``KernelRidge.predict``: by blocks of rows, without storing all kernel values."""
 
     @wraps(original)
-    def predict(self: Any, X: Any) -> Any:
-        def ours() -> Any:
+    def predict(self: KernelRidge, X: Rows) -> Array:
+        def ours() -> Array:
             from sklearn.utils.validation import validate_data
 
             from cakernels.dropin.gram import predictions
@@ -101,11 +112,13 @@ def predictor(original: Callable[..., Any], ledger: CallLedger) -> Callable[...,
     return predict
 
 
-def _shown(metric: Any) -> str:
+def _shown(metric: Metric) -> str:
     return metric if isinstance(metric, str) else "given as a callable"
 
 
-def _parameters(metric: Any, gamma: Any, degree: Any, coef0: Any, X: Any) -> tuple[str, float, int, float]:
+def _parameters(
+    metric: Metric, gamma: float | None, degree: float, coef0: float, X: Rows
+) -> tuple[str, float, int, float]:
     """Name and parameters of the kernel in this package's terms."""
     if not isinstance(metric, str) or metric not in KERNELS:
         raise UnsuitedError(f"kernel {_shown(metric)}")
@@ -115,11 +128,11 @@ def _parameters(metric: Any, gamma: Any, degree: Any, coef0: Any, X: Any) -> tup
     return name, 1.0 / X.shape[1] if gamma is None else float(gamma), int(degree), float(coef0)
 
 
-def _single(metric: str, X: Any, Y: Any) -> bool:
+def _single(metric: Metric, X: Rows, Y: Rows) -> bool:
     """True if scikit-learn's kernel values are float32: those of float32 rows, except of the l1 distance."""
     rows = (X,) if Y is None else (X, Y)
     return metric != "laplacian" and all(_floating(one) == np.float32 for one in rows)
 
 
-def _floating(X: Any) -> np.dtype[Any]:
+def _floating(X: Rows) -> np.dtype[np.generic]:
     return X.dtype if sp.issparse(X) or isinstance(X, np.ndarray) else np.dtype(np.float64)

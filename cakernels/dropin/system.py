@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from cacore.linalg import lapack
 from cacore.machine.threads import blocks
@@ -31,7 +30,7 @@ class System:
     copy : bool
     """
 
-    def __init__(self, K: Any, y: Any, alpha: Any, sample_weight: Any, copy: bool) -> None:
+    def __init__(self, K: Array, y: Array, alpha: ArrayLike, sample_weight: float | Array | None, copy: bool) -> None:
         self.K, self.y, self.alpha, self.copy = K, y, np.atleast_1d(alpha), copy
         self.weights = sample_weight
         self.root: Array | None = None  # root of the weights, once K and y are multiplied by it
@@ -75,7 +74,7 @@ class System:
             found[targets] = right
         return np.ascontiguousarray((found if self.root is None else found * self.root).T, kept)
 
-    def solve_there(self, original: Callable[..., Any]) -> Any:
+    def solve_there(self, original: Callable[..., Array]) -> Array:
         """Coefficients by scikit-learn's function, from here on."""
         if self.root is None:
             return original(self.K, self.y, self.alpha, self.weights, self.copy)

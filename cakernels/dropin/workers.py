@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
 
 _REGISTRY = "joblib.externals.loky.backend.reduction"
 
 
-def call_first(classes: tuple[type, ...], change: Callable[..., None], *arguments: Any) -> None:
+def call_first(classes: tuple[type, ...], change: Callable[..., None], *arguments: object) -> None:
     """Let a worker call ``change(*arguments)`` when it gets an object of one of these classes."""
 
-    def reduced(estimator: Any) -> tuple[Any, ...]:
+    def reduced(estimator: Any) -> tuple[object, ...]:
         make, given, *rest = estimator.__reduce_ex__(4)
         return (revived, (change, arguments, make, given), *rest)
 
@@ -32,7 +34,9 @@ def _table() -> Any:
         return None
 
 
-def revived(change: Callable[..., None], arguments: tuple[Any, ...], make: Callable[..., Any], given: Any) -> Any:
+def revived(
+    change: Callable[..., None], arguments: tuple[object, ...], make: Callable[..., Made], given: tuple[object, ...]
+) -> Made:
     """The estimator, without its attributes, in a process where the change has been made."""
     change(*arguments)
     return make(*given)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.io.checkpoint import Checkpoint
+from cacore.io.checkpoint import Checkpoint, Kept
 from cacore.linalg import cg
 from cacore.machine.clock import working_time
 from cakrr.iterative.preconditioner import Preconditioner
@@ -155,7 +155,7 @@ class _Kept:
             self._checkpoint.put(self._names[self._turn % 2], turn=np.array(self._turn), **arrays)
             self._last = time.perf_counter()
 
-    def get(self) -> dict[str, NDArray[Any]] | None:
+    def get(self) -> Kept | None:
         """The last state that all ranks have, or None; collective."""
         if self._checkpoint is None:
             return None
@@ -229,7 +229,7 @@ class _Refinement:
         self.late, self.calls = False, dict(products.calls)
         self._take_up(kept.get())
 
-    def _take_up(self, known: dict[str, NDArray[Any]] | None) -> None:
+    def _take_up(self, known: Kept | None) -> None:
         """Resume from the saved state of a killed run, if there is one."""
         if known is None:
             return

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, nbytes
 from cacore.errors import InputError
-from cacore.io.checkpoint import remembered
+from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
 from cacore.linalg.pivoted import Pivoted, pivoted_cholesky
 from cacore.machine import memory, threads
@@ -175,7 +175,7 @@ class Systems:
             with comm.uncounted():  # the ranks' traces may differ in the last bit
                 return bool(comm.bcast(np.array([plan.enough(work, traces)], np.uint8))[0])
 
-        def made() -> dict[str, NDArray[Any]]:
+        def made() -> Kept:
             found: Pivoted = pivoted_cholesky(
                 spread, kernel, most if options.rank is None else min(options.rank, spread.n), options.seed, enough,
                 dtype, options.preconditioner == "nystrom",

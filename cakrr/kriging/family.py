@@ -89,13 +89,13 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         """Values to compare predictions with: one number per row."""
         return _VALUES, ()
 
-    def tested(self, model: KrigingModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+    def tested(self, model: KrigingModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
         """Means and standard deviations at the test rows; collective."""
         mean, std = model.predict_std(test.X, comm)
         return {"mean": mean, "std": std}
 
     def metrics(
-        self, model: KrigingModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+        self, model: KrigingModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
     ) -> dict[str, Any]:
         """Errors, scores of the predicted normal distributions, and the coverage of 95 % intervals; collective."""
         mean, std = answers["mean"], answers["std"]

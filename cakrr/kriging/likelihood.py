@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.near.correlation import Correlation
 from cacore.near.inverse import nearest_of_all, regressions
+
+if TYPE_CHECKING:
+    from cacore.io.checkpoint import Kept
 
 EXACT, ALL = 1200, 20_000  # points up to which the likelihood is exact, and up to which all are used
 RANDOM, BLOCKS, BLOCK = 10_000, 10, 1_000  # points of a sample
@@ -137,12 +140,12 @@ class Estimate:
     evaluations: int
     endless: bool
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Kept:
         """The fields as arrays, for a checkpoint."""
         return {name: np.array(value) for name, value in vars(self).items()}
 
     @classmethod
-    def of_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Estimate:
+    def of_arrays(cls, arrays: Kept) -> Estimate:
         """The estimate of :meth:`arrays`."""
         return cls(**{name: value.item() for name, value in arrays.items()})
 

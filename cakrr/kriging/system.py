@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from cacore.errors import InputError
-from cacore.io.checkpoint import Unfinished
+from cacore.io.checkpoint import Kept, Unfinished
 from cacore.linalg.cg import State, Vectors, iterate
 from cacore.machine import memory
 from cacore.near.correlation import Correlation
@@ -140,7 +140,7 @@ class NearSystem:
             state, saved = State.first(R) if saved is None else saved, None
             about = {"X": X, "turn": np.array(turn), "before": np.array(self.iterations)}
 
-            def keep(state: State, about: dict[str, NDArray[Any]] = about) -> None:
+            def keep(state: State, about: Kept = about) -> None:
                 self._keep(kept, {**about, **state.arrays()})
 
             iterate(self, state, lambda state, _, late: state.residual[state.which] <= target[state.which], keep=keep)
@@ -159,7 +159,7 @@ class NearSystem:
                 )
         return X, worst
 
-    def _keep(self, kept: Unfinished | None, arrays: dict[str, NDArray[Any]]) -> None:
+    def _keep(self, kept: Unfinished | None, arrays: Kept) -> None:
         """Save a state if rank 0's clock says so; collective."""
         if kept is None:
             return

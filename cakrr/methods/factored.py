@@ -16,7 +16,7 @@ from cacore.data.rows import Rows, gather_rows, nbytes
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.io.checkpoint import remembered
+from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
 from cacore.kernels.gradients import stacked
 from cacore.machine import memory, threads
@@ -195,7 +195,7 @@ class Exact:
         with comm.phase("partition"):
             system = BlockCyclicSystem(self.X[learnt], number, self.weights[self.held :], self.like, comm)
 
-        def work() -> dict[str, NDArray[Any]]:
+        def work() -> Kept:
             if not system.factor(self.width.kernel, self.lam):
                 return {"alpha": np.full(y.shape, np.nan)}
             self.sent += system.matrix.predicted_bytes()
@@ -223,7 +223,7 @@ class Exact:
             for s, ell in np.ndindex(failed.shape):
                 kernel = self.widths[s].kernel
 
-                def work(kernel: Kernel = kernel, lam: float = lams[ell]) -> dict[str, NDArray[Any]]:
+                def work(kernel: Kernel = kernel, lam: float = lams[ell]) -> Kept:
                     # For comparing pairs, solutions need no refinement.
                     if not system.factor(kernel, lam):
                         return {"given": np.full(shape, np.nan), "solved": np.array(False)}
@@ -244,7 +244,7 @@ class Exact:
         with self.comm.phase("partition"):
             system = BlockCyclicSystem(self.X, self.place, self.weights, self.like, self.comm)
 
-        def work() -> dict[str, NDArray[Any]]:
+        def work() -> Kept:
             alpha, residual = system.solve(self.width.kernel, self.lam, self.y)
             self.sent += system.matrix.predicted_bytes()
             return {"alpha": alpha, "residual": np.array(residual)}

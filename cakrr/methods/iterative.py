@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io.checkpoint import remembered
+from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory
 from cacore.machine.clock import working_time
@@ -105,7 +105,7 @@ class Iterative(Exact):
                 predicted[s], failed[s], self.ended[s] = np.nan, 0, 1.0
                 continue
 
-            def work(kernel: Kernel = kernel, name: str = name, piece: str = piece) -> dict[str, NDArray[Any]]:
+            def work(kernel: Kernel = kernel, name: str = name, piece: str = piece) -> Kept:
                 rules = self._rules(max(self.options.tol, GRID_TOL), False)
                 if self.options.early is not None:
                     rules.early = SettledErrors(
@@ -156,7 +156,7 @@ class Iterative(Exact):
         wanted = RidgeProblem(X, number, y[number], weights, kernel, (self.lam,), "moments", piece)
         rules = self._rules(max(self.options.tol, GRID_TOL), False)
 
-        def work() -> dict[str, NDArray[Any]]:
+        def work() -> Kept:
             alpha, solution = self.systems.solve(wanted, rules)
             return {"alpha": alpha.T, "stopped": np.array(solution.stopped, "U10")}
 
@@ -169,7 +169,7 @@ class Iterative(Exact):
         y = self._targets()
         every, piece = np.ones(len(self.place), np.bool_), self._of_pair("solution")
 
-        def work() -> dict[str, NDArray[Any]]:
+        def work() -> Kept:
             rules = self._rules(self.reached, True)
             wanted = RidgeProblem(
                 self.X, self.place, y, self._weights(every), self.width.kernel, (self.lam,), "solution", piece
@@ -196,11 +196,11 @@ class Iterative(Exact):
             ]
         return done["alpha"], float(done["residual"].max())
 
-    def _unless_late(self, name: str, work: Callable[[], dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    def _unless_late(self, name: str, work: Callable[[], Kept]) -> Kept:
         """Run `work` like :func:`remembered`, but do not store a result that the time limit cut short."""
-        late: dict[str, NDArray[Any]] = {}
+        late: Kept = {}
 
-        def checked() -> dict[str, NDArray[Any]]:
+        def checked() -> Kept:
             done = work()
             if "time" in done["stopped"]:
                 late.update(done)

@@ -11,14 +11,13 @@ lambdas are tried as well, all at once, without the held-out rows, which then ch
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import gather_rows, nbytes
-from cacore.io.checkpoint import remembered
+from cacore.io.checkpoint import Kept, remembered
 from cacore.linalg.pivoted import pivoted_cholesky
 from cacore.machine import memory
 from cakrr.iterative.keep import Keep
@@ -85,7 +84,7 @@ def chosen_lambda(
     """
     lams = [coarse.lam * factor for factor in TIMES]
 
-    def work() -> dict[str, NDArray[Any]]:
+    def work() -> Kept:
         model = _towards(coarse, parts, ~held, lams, "refined-learned", options, comm)
         y = parts["y"][held].astype(np.float64)[:, None].reshape(-1, 1, len(scale))
         said = [one.predict(parts.X[held]).reshape(len(y), -1, len(scale)) for one in (model, coarse)]
@@ -150,7 +149,7 @@ def _towards(
         what = f"refining the coarse model to all {spread.n:,} rows"
         memory.require(need, options.memory_limit, what, "leave out --refine, or use more memory per rank")
 
-    def work() -> dict[str, NDArray[Any]]:
+    def work() -> Kept:
         targets, begin = (np.tile(values, len(lams)).T for values in (y, start))
         ridges = np.repeat(lams, y.shape[1]) * spread.n
         x = begin if spread.scale is None else begin / spread.scale

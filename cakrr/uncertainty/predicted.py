@@ -63,7 +63,7 @@ class Predicted:
         return cls(mean, shown, ends, facts)
 
     @property
-    def columns(self) -> dict[str, NDArray[Any]]:
+    def columns(self) -> dict[str, NDArray[np.float64]]:
         """Columns of the file, by name."""
         if self.std is None and self.ends is None:
             return {"prediction": self.mean}
@@ -74,7 +74,7 @@ class Predicted:
             found["lower"], found["upper"] = self.ends
         return found
 
-    def by_target(self) -> dict[str, NDArray[Any]]:
+    def by_target(self) -> dict[str, NDArray[np.float64]]:
         """Columns of the file, by name; one per target if there are several."""
         if self.mean.ndim == 1:
             return self.columns

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, nbytes
-from cacore.io.checkpoint import Unfinished, remembered
+from cacore.io.checkpoint import Kept, Unfinished, remembered
 from cacore.machine import memory
 from cacore.progress import Advance
 from cacore.svm.dual import Dual, Solution
@@ -27,7 +27,7 @@ from casvm.options import SVMMethod, SVMOptions
 from casvm.solver import distributed
 from casvm.solver.quantiles import centered
 from casvm.tasks.classes import ClassesTask
-from casvm.tasks.values import Kept, ValuesTask, kept_of, merged
+from casvm.tasks.values import ValuesTask, kept_of, merged
 from partition.in_parts import solve_all
 
 

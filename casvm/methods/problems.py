@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +75,7 @@ def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return rows**1.7
 
 
-def named(numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+def named(numbers: NDArray[np.float64]) -> dict[str, NDArray[np.number]]:
     """Columns of the table of statistics, by name."""
     columns = dict(zip(STATISTICS, numbers.T, strict=False))
     return {name: values.astype(np.int64) if name in _COUNTS else values for name, values in columns.items()}
@@ -104,7 +103,7 @@ def told(advance: Advance, label: str) -> Callable[[Progress], None]:
     return tell
 
 
-def terms(sizes: NDArray[np.int64], nonzeros: float, rounds: int, solver: dict[str, NDArray[Any]]) -> Terms:
+def terms(sizes: NDArray[np.int64], nonzeros: float, rounds: int, solver: dict[str, NDArray[np.number]]) -> Terms:
     """Variables of the predicted volume, from part sizes, nonzeros per row, K-means rounds and solver statistics."""
     support, iterations = int(solver["n_support"][-1]), int(solver["iterations"].sum())
     return Terms(int(sizes.sum()), nonzeros, len(sizes), support, iterations, rounds)

@@ -7,7 +7,7 @@ are dropped. No rows are sent, and test rows are not used.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,11 @@ from cacore.tuning.scorers import TRUE, scores
 from casvm.options import SVMOptions
 from casvm.search.grid import Settings, settings
 from casvm.search.part import LOOSE, ClassFolds, bytes_needed, judge
-from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
+from casvm.search.pieces import Piece, check_settings, over_pieces, pieces
 from partition.redistribute import Parts
+
+if TYPE_CHECKING:
+    from cacore.io.checkpoint import Kept
 
 
 def search(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, comm: Communicator) -> Results | None:

@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, nbytes
-from cacore.io.checkpoint import Checkpoint, remembered
+from cacore.io.checkpoint import Checkpoint, Kept, remembered
 from cacore.kernels.given import Precomputed
 from cacore.machine import memory, threads
 from cacore.svm.options import DualOptions
@@ -26,8 +25,6 @@ MOST = 3000  # a larger part is cut into pieces, since its kernel matrix does no
 WHOLE = 6000  # up to this number of rows in all, parts stay whole: their pieces would choose too small a gamma
 _LEAST = 100  # the matrices of a piece of this number of rows must fit in memory
 _SETTING = 500  # bytes per setting in the results
-
-Kept = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)

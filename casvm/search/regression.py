@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,12 @@ from casvm.rules import GRID
 from casvm.search.grid import kernels
 from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
 from casvm.search.path import along_quantile, along_regression
-from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
+from casvm.search.pieces import Piece, check_settings, over_pieces, pieces
 from casvm.value_options import SCALE, SCALED, ValueOptions
 from partition.redistribute import Parts
+
+if TYPE_CHECKING:
+    from cacore.io.checkpoint import Kept
 
 SCORE = "r2"
 QUANTILE_SCORE = "neg_pinball"  # minus the mean pinball loss, in units of the targets
@@ -85,7 +88,7 @@ class TargetFolds:
 
 def judge(
     task: TargetFolds, alike: tuple[Kernel, ...], Cs: tuple[float, ...], epsilons: tuple[float, ...], tol: float
-) -> dict[str, NDArray[Any]]:  # fmt: skip
+) -> Kept:  # fmt: skip
     """Cross-validate all settings on a piece.
 
     Parameters

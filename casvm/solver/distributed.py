@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from zlib import crc32
 
 import numba
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, gather_rows, largest_size, nbytes
 from cacore.errors import InputError
-from cacore.io.checkpoint import Unfinished
+from cacore.io.checkpoint import Kept, Unfinished
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.near import squared_cutoff
@@ -225,7 +224,7 @@ class _Distributed(SMO):
         seconds = working_time() - self.begun
         self.unfinished.put(beta=self.active.all_beta(), counts=np.array(counts), seconds=np.array(seconds))
 
-    def go_on(self, state: dict[str, NDArray[Any]]) -> None:
+    def go_on(self, state: Kept) -> None:
         """Resume the counts and the clock of a killed run, whose beta is the start of this one."""
         self.iterations, self.rounds, rows, values = state["counts"].tolist()
         self.gram.rows_computed, self.gram.values_computed = rows, self.gram.values_computed + values

@@ -14,7 +14,7 @@ from cacore.data.dataset import Samples
 from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.rows import in_blocks, is_sparse, nbytes
 from cacore.data.stored import in_memory, is_stored, some
-from cacore.io.checkpoint import remembered
+from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
@@ -131,7 +131,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         self.kernel = self.kernels[middle]
         self.options = replace(self.options, C=float(Cs[middle]), gamma="scale", cv=None)
 
-    def solve(self, number: int, rows: Samples, side_by_side: int) -> dict[str, NDArray[Any]]:
+    def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
         """Solve all pairs of classes, starting from the column "coef", alpha y of shape (m, k - 1), if there is one.
 
         About 2 s m nnz flops for m rows of nnz nonzeros and s support vectors.
@@ -146,7 +146,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         numbers = _statistics(part, solutions, time.perf_counter() - begun)
         return {**kept, "places": placed(part.rows, rows["row"]), "statistics": numbers}
 
-    def part(self, rows: Samples, kept: dict[str, NDArray[Any]]) -> PartSVM:
+    def part(self, rows: Samples, kept: Kept) -> PartSVM:
         """The part's model; support vectors from rows in a file are read from there."""
         fields = {key: value for key, value in kept.items() if key not in ("places", "statistics")}
         return PartSVM(X=some(rows.X, kept["places"]), **fields)
@@ -183,7 +183,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
             kernel, cache_bytes = self.kernels.get(number, self.kernel), options.cache_bytes // side_by_side
             training = PartTraining(kernel, options.limits, cache_bytes, options.solver)
 
-            def work() -> dict[str, NDArray[Any]]:
+            def work() -> Kept:
                 return vars(left_out(parts.take(rows), k, folds, training))
 
             return LeftOutDecisions(**remembered(options.checkpoint, f"left-out-{number:06d}", work))

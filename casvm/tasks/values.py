@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,8 @@ from partition.overlap import overlapping
 from partition.redistribute import Parts
 from partition.routing import Soft
 
-Kept = dict[str, NDArray[Any]]  # arrays of a solution, as a checkpoint holds them
+if TYPE_CHECKING:
+    from cacore.io.checkpoint import Kept
 
 _ADDED = "added"  # column: True for rows of other parts, if parts overlap
 
@@ -183,7 +184,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         self.kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
         self.found, self.options, self.problem = found, options, Problem.regression(options, self.unit)
 
-    def solve(self, number: int, rows: Samples, side_by_side: int) -> dict[str, NDArray[Any]]:
+    def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
         """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
         begun, options = time.perf_counter(), self.options
         cache_bytes = options.cache_bytes // side_by_side
@@ -192,7 +193,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         scale = self.n / self.P / len(rows) if self.problem.svm_type == "one_class" else 1.0
         return merged([kept_of(one, begun, scale) for one in solutions])
 
-    def part(self, rows: Samples, kept: dict[str, NDArray[Any]]) -> PartSVR:
+    def part(self, rows: Samples, kept: Kept) -> PartSVR:
         """The part's model, with its support vectors in the order of all rows."""
         numbers = rows["row"][kept["places"]]
         order = np.argsort(numbers)
