@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,7 +137,7 @@ class AsyGCDSVC(KernelClassifier):
             warnings.warn(fitted.note, ConvergenceWarning, stacklevel=2)
         return self
 
-    def _start(self, n: int, y: NDArray[Any]) -> NDArray[np.float64] | None:
+    def _start(self, n: int, y: NDArray[np.generic]) -> NDArray[np.float64] | None:
         if not (hasattr(self, "model_") and self._n_rows == n):
             return None
         model: AsyGCDModel = self.model_
@@ -172,7 +172,7 @@ class AsyGCDSVC(KernelClassifier):
         rows = self._rows(X)
         return self.model_.probabilities(rows)
 
-    def predict(self, X: RowsLike) -> NDArray[Any]:
+    def predict(self, X: RowsLike) -> NDArray[np.generic]:
         """Labels for `X`, shape (n, d)."""
         rows = self._rows(X)
         return self.model_.predict(rows)

@@ -63,7 +63,7 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         return train, test
 
     @contextmanager
-    def progress(self, shown: bool) -> Iterator[dict[str, Any]]:
+    def progress(self, shown: bool) -> Iterator[dict[str, object]]:
         """Show a line about the problem that is being solved."""
         with spinner(shown) as tell:
             yield {"watch": lambda progress: tell(described(progress))}

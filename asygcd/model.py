@@ -61,7 +61,7 @@ class AsyGCDModel:
         Maps decisions to probabilities, if the model has them.
     """
 
-    classes: NDArray[Any]
+    classes: NDArray[np.generic]
     multi_class: str
     kernel: Kernel
     C: float
@@ -83,7 +83,7 @@ class AsyGCDModel:
         """Number of support vectors of each part; there is one part."""
         return np.array([len(self.rows)])
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Entries of the report about the model."""
         return {"method": "asygcd", "C": self.C, "multi_class": self.multi_class}
 
@@ -141,7 +141,7 @@ class AsyGCDModel:
         first = np.maximum(first, LEAST)
         return np.asarray(first / first.sum(axis=1, keepdims=True))
 
-    def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
+    def labels(self, scores: NDArray[np.float64]) -> NDArray[np.generic]:
         """Labels of rows with these :meth:`scores`."""
         ties = scores.shape[1] > 1 and self.multi_class == "ovr"
         return np.asarray(self.classes[scores.argmax(axis=1) if ties else votes(scores)])
@@ -151,7 +151,7 @@ class AsyGCDModel:
         scores = self.scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict(self, X: Rows) -> NDArray[Any]:
+    def predict(self, X: Rows) -> NDArray[np.generic]:
         """Labels for `X`, shape (n, d)."""
         return self.labels(self.scores(X))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +86,7 @@ def fit(
 
 
 def _model(
-    classes: NDArray[Any], kernel: Kernel, options: AsyGCDOptions, X: Rows, coef: Vector, rows: NDArray[np.int64]
+    classes: NDArray[np.generic], kernel: Kernel, options: AsyGCDOptions, X: Rows, coef: Vector, rows: NDArray[np.int64]
 ) -> AsyGCDModel:
     """The model with these coefficients; `X` are standardised rows, `rows` their indices in the training set."""
     support = np.flatnonzero(coef.any(axis=1))

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +69,7 @@ def collect(comm: Communicator, method: str) -> Traffic | None:
     return Traffic(method, tuple(clock), nbytes, messages, total, inside)
 
 
-def described(traffic: Traffic) -> dict[str, Any]:
+def described(traffic: Traffic) -> dict[str, object]:
     """Bytes by phase, sender and receiver for the report: of ranks, or of up to 32 groups of consecutive ranks.
 
     The last column of each matrix is what has no single receiver.

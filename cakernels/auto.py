@@ -100,7 +100,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
         """Checked rows, targets and weights."""
         raise NotImplementedError
 
-    def _shared(self) -> dict[str, Any]:
+    def _shared(self) -> dict[str, object]:
         """Parameters that all candidates share."""
         return {}
 
@@ -112,14 +112,14 @@ class AutoKernel(Saved, Explains, BaseEstimator):
         """Checked rows to predict."""
         return validated(self, X, reset=False, accept_sparse="csr", dtype="float64", ensure_min_samples=least)
 
-    def predict(self, X: RowsLike) -> NDArray[Any]:
+    def predict(self, X: RowsLike) -> NDArray[np.generic]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
         with asking(self, "predict") as comm:
             with comm.agreed():
                 X = self._given(X, int(comm.size == 1))
             return self._predicted(X, comm)
 
-    def _predicted(self, X: Rows, comm: Communicator) -> NDArray[Any]:
+    def _predicted(self, X: Rows, comm: Communicator) -> NDArray[np.generic]:
         """Predictions for checked rows; collective."""
         return np.asarray(self.model_.predict(X, comm))
 
@@ -238,10 +238,10 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         return self._labelled(X, y, sample_weight, least, **_ROWS)
 
-    def _shared(self) -> dict[str, Any]:
+    def _shared(self) -> dict[str, object]:
         return {"class_weight": self.class_weight}
 
-    def _predicted(self, X: Rows, comm: Communicator) -> NDArray[Any]:
+    def _predicted(self, X: Rows, comm: Communicator) -> NDArray[np.generic]:
         return labels(self.model_, outputs(self.model_, X, comm))
 
     def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:

@@ -70,7 +70,7 @@ class Blend:
         """Shape of one row's prediction: () or (t,)."""
         return tuple(getattr(self.members[0], "target_shape", ()))
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Entries of the report about the model."""
         return {"method": "blend", "models": [one.described()["method"] for one in self.members],
                 "weights": self.weights.tolist()}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +15,13 @@ from cakernels.search.data import REGRESSION
 from cakernels.search.race import Trial
 from cakernels.search.scores import Score
 
+if TYPE_CHECKING:
+    from cacore.learn.method import Method
+
 _SHOWN = 8  # candidates in the table
 
 
-def leaderboard(trials: Sequence[Trial], score: Score) -> list[dict[str, Any]]:
+def leaderboard(trials: Sequence[Trial], score: Score) -> list[dict[str, object]]:
     """One dict per trial, those on most rows first, and the best of them first."""
     order = sorted(trials, key=lambda one: (-one.rows if math.isfinite(one.error) else 1, one.error, one.ended))
     return [
@@ -53,13 +56,13 @@ def command(estimator: Any, data: str, parts: int) -> str:
     return " ".join(words)
 
 
-def _method(estimator: Any) -> tuple[Any, dict[str, object]]:
+def _method(estimator: Any) -> tuple[Method, dict[str, object]]:
     """The record of the estimator's method, and options that none of its parameters sets."""
     own = getattr(estimator, "_trained_by", None)
     return (estimator._method, {}) if own is None else own()
 
 
-def _model_words(estimator: Any, method: Any, chosen: dict[str, object], parts: int) -> Iterator[str]:
+def _model_words(estimator: Any, method: Method, chosen: dict[str, object], parts: int) -> Iterator[str]:
     """Flags that set what the estimator's parameters, or the values it has chosen, set."""
     options, given = method.options, estimator.get_params(deep=False)
     given |= {**({"n_parts": parts} if "n_parts" in given else {}), **getattr(estimator, "best_params_", {})}

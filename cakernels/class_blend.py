@@ -31,13 +31,13 @@ def outputs(model: Any, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
     return found[:, None] if found.ndim == 1 else found
 
 
-def labels(model: Any, found: NDArray[np.float64]) -> NDArray[Any]:
+def labels(model: Any, found: NDArray[np.float64]) -> NDArray[np.generic]:
     """Labels from :func:`outputs`, as the model itself chooses them."""
     alone = model.family == KRRModel.family and found.shape[1] == 1
     return np.asarray(model.labels(found[:, 0] if alone else found))
 
 
-def for_classes(model: Any, found: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:
+def for_classes(model: Any, found: NDArray[np.float64], classes: NDArray[np.generic]) -> NDArray[np.float64]:
     """:func:`outputs` for all `classes`; those that the model does not know are less likely than all that it knows."""
     if len(model.classes) == len(classes):
         return found
@@ -66,7 +66,7 @@ class ClassBlend(Blend):
     family: ClassVar[str] = "class blend"
     kinds: ClassVar[dict[str, type[InParts]]] = {kind.family: kind for kind in (KRRModel, SVMModel)}
 
-    classes: NDArray[Any]
+    classes: NDArray[np.generic]
     calibrators: list[Calibrator] = field(default_factory=list)
 
     @property
@@ -89,7 +89,7 @@ class ClassBlend(Blend):
         P = self.probabilities(X, comm)
         return np.diff(P, axis=1) if len(self.classes) == 2 else P
 
-    def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
+    def labels(self, scores: NDArray[np.float64]) -> NDArray[np.generic]:
         """Labels of rows with these :meth:`scores`."""
         if len(self.members) == 1:
             return labels(self.members[0], scores)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
@@ -91,12 +90,12 @@ class Blends(Answering[Blend, Predicted]):
         facts = {"asked": job.interval, "adaptive": None, "rows": kept.rows, "calibration_rows": kept.n}
         return Predicted(mean, None, (mean - half, mean + half), facts)
 
-    def judged(self, model: Blend, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+    def judged(self, model: Blend, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Errors of the predictions; collective."""
         with comm.phase("predict"):
             return answers.metrics(rows.target(), comm)
 
-    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Mean width and coverage of the intervals; collective."""
         with comm.phase("predict"):
             return answers.intervals(rows.y, comm)

@@ -8,19 +8,23 @@ to fail; each line of it is the end of a test's name, a colon and the reason.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cakernels.dropin import counts, patch_sklearn, unpatch_sklearn
 
+if TYPE_CHECKING:
+    import pytest
+    from _pytest.terminal import TerminalReporter
 
-def pytest_addoption(parser: Any) -> None:
+
+def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that names a file of exceptions."""
     group = parser.getgroup("cakernels")
     group.addoption("--cakernels-exceptions", metavar="FILE", help="tests expected to fail, each with its reason")
     group.addoption("--cakernels-off", action="store_true", help="do not patch scikit-learn: for comparison")
 
 
-def pytest_configure(config: Any) -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Patch scikit-learn before tests are collected."""
     if not config.getoption("--cakernels-off"):
         patch_sklearn(everything=True)
@@ -38,7 +42,7 @@ def exceptions(text: str) -> dict[str, str]:
     return {name: reason for name, _, reason in pairs}
 
 
-def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the exceptions."""
     import pytest
 
@@ -56,7 +60,7 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Print the counts of calls."""
     found = counts()
     if found is not None:
@@ -65,7 +69,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(line)
 
 
-def pytest_sessionfinish(session: Any, exitstatus: int) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail the session after an error of this package, although scikit-learn's own code has gone on."""
     found = counts()
     if found is not None and found.errors and exitstatus == 0:

@@ -104,7 +104,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
 
     def metrics(
         self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Errors of the model's route, and of other routes under their names."""
         made = {route: _told(model, answer) for route, answer in answers.items()}
         metrics = {route: self.judged(model, test, answer, comm) for route, answer in made.items()}
@@ -214,7 +214,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         """Predictions for this rank's rows and their uncertainty; collective."""
         return Predicted.of(model, rows.X, job, comm)
 
-    def judged(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+    def judged(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Errors of the predictions, or accuracy of a classifier; collective."""
         if model.classes is not None:
             found = labels.tested(model.classes, rows, model.labels(answers.mean), comm)
@@ -226,7 +226,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
 
     def probability(
         self, model: KRRModel, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Scores of a classifier's probabilities, if the rows have labels; collective."""
         known = model.calibrator
         said = {"form": "clipped" if known is None else known.form, "left_out": 0 if known is None else known.rows}
@@ -243,7 +243,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         lines = labels.tested_reliability(model.classes, rows, answers.probabilities, comm)
         return {**said, **probability_scores(metrics), **({"reliability": lines} if lines else {})}
 
-    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Mean width and coverage of the intervals; collective."""
         with comm.phase("predict"):
             return answers.intervals(rows.y, comm)

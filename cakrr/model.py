@@ -72,7 +72,7 @@ class KRRModel(InParts):
     sigma: float
     lam: float
     offset: Offset
-    classes: NDArray[Any] | None = None
+    classes: NDArray[np.generic] | None = None
     coarse: CoarseModel | None = None
     sigmas: NDArray[np.float64] | None = None
     lams: NDArray[np.float64] | None = None
@@ -84,7 +84,7 @@ class KRRModel(InParts):
     coarse_variance: CoarseVariance | None = field(default=None, repr=False, compare=False)
     parts: dict[int, PartModel] = field(default_factory=dict)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "variances": {}, "coarse_variance": None}
 
     @property
@@ -131,7 +131,7 @@ class KRRModel(InParts):
         """True if a target is a single number."""
         return not self.target_shape
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Entries of a report about the model."""
         return {"method": self.method, "sigma": self.sigma, "lambda": self.lam}
 
@@ -273,7 +273,7 @@ class KRRModel(InParts):
             Z = self.standardized(X, ranks)
             return visit(Z, least, ranks, self.target_shape, op="min", column=y - self.offset)
 
-    def labels(self, values: NDArray[np.float64]) -> NDArray[Any]:
+    def labels(self, values: NDArray[np.float64]) -> NDArray[np.generic]:
         """Labels from a classifier's outputs: the class with the largest output, the first in case of ties."""
         assert self.classes is not None
         codes = (values > 0).astype(np.int64) if values.ndim == 1 else values.argmax(axis=1)

@@ -30,7 +30,7 @@ def check_libsvm(job: Training, kernel: str | Callable[..., object], comm: Commu
     return {"--libsvm": job.libsvm}
 
 
-def soft_fields(model: InParts) -> dict[str, Any]:
+def soft_fields(model: InParts) -> dict[str, object]:
     """Parameters of soft routing, for the report's params."""
     return {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
 

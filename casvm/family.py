@@ -159,7 +159,7 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
             yield from problem_lines("problem", layer, layer["rows"])
 
 
-def _own(model: SVMModel) -> dict[str, Any]:
+def _own(model: SVMModel) -> dict[str, object]:
     """C and gamma of each part, if every part has its own."""
     own = {"C": model.Cs, "gamma": model.gammas}
     return {name: values for name, values in own.items() if values is not None}

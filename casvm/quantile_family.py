@@ -49,11 +49,13 @@ class Quantiles(Values):
 
     def metrics(
         self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Pinball losses of the test rows, and the share of targets below each quantile; collective."""
         return self.judged(model, test, PredictedQuantiles(answers["values"]), comm)
 
-    def judged(self, model: SVRModel, rows: Dataset, answers: PredictedQuantiles, comm: Communicator) -> dict[str, Any]:
+    def judged(
+        self, model: SVRModel, rows: Dataset, answers: PredictedQuantiles, comm: Communicator
+    ) -> dict[str, object]:
         """Pinball losses, and the share of targets below each quantile; collective."""
         with comm.phase("predict"):
             return quantile_metrics(rows.target(), answers.values, _quantiles(model).levels, comm)
@@ -89,7 +91,7 @@ class Quantiles(Values):
         facts = {"asked": job.interval, "adaptive": None, "rows": kept.rows, "calibration_rows": kept.n}
         return PredictedQuantiles(values, _quantiles(model).ends(raw, job.interval), facts)
 
-    def intervals(self, rows: Dataset, answers: PredictedQuantiles, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, rows: Dataset, answers: PredictedQuantiles, comm: Communicator) -> dict[str, object]:
         """Coverage and mean width of the intervals; collective."""
         if answers.ends is None:
             return {}

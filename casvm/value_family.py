@@ -98,11 +98,11 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
 
     def metrics(
         self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Metrics of the test rows; see :meth:`judged`."""
         return self.judged(model, test, answers["values"], comm)
 
-    def judged(self, model: SVRModel, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:
+    def judged(self, model: SVRModel, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, object]:
         """Regression errors, or for one class the share of outliers and, with labels 1 and -1, accuracy. Collective."""
         with comm.phase("predict"):
             if model.svm_type != "one_class":
@@ -182,7 +182,9 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
         return {"prediction": model.answers(answers), **({"decision": answers} if decisions else {})}
 
 
-def outlier_metrics(y: NDArray[Any] | None, predicted: NDArray[np.int64], comm: Communicator) -> dict[str, Any]:
+def outlier_metrics(
+    y: NDArray[np.generic] | None, predicted: NDArray[np.int64], comm: Communicator
+) -> dict[str, object]:
     """Share of predicted outliers; if all labels are 1 or -1, also accuracy, precision and recall. Collective.
 
     Parameters

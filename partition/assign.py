@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -55,7 +55,7 @@ class PartRows:
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
-    def _needed_shift(self) -> NDArray[Any] | None:
+    def _needed_shift(self) -> NDArray[np.floating] | None:
         """The rows' mean if they lie much farther from the origin than from each other: |x|^2 - 2 x.c would cancel."""
         if is_sparse(self.X):
             return None
@@ -110,7 +110,7 @@ class PartRows:
         counts, changed = np.zeros((len(strips), P), np.int64), np.zeros(len(strips), np.int64)
 
         def strip(s: int, lo: int, hi: int) -> None:
-            def label(a: int, block: Rows, scores: NDArray[Any], half: NDArray[Any]) -> None:
+            def label(a: int, block: Rows, scores: NDArray[np.floating], half: NDArray[np.floating]) -> None:
                 mine = labels[a : a + len(scores)]
                 changed[s] += _nearest(scores, half, mine, counts[s])
                 if sums:
@@ -134,7 +134,7 @@ class PartRows:
         def block_of(lo: int, hi: int) -> None:
             chosen = rows[lo:hi]
 
-            def label(a: int, block: Rows, scores: NDArray[Any], half: NDArray[Any]) -> None:
+            def label(a: int, block: Rows, scores: NDArray[np.floating], half: NDArray[np.floating]) -> None:
                 _nearest_open(scores, half, order, cutoff, chosen[a : a + len(scores)], labels)
 
             self._scored(centers, 0, len(chosen), label, some(self.X, chosen) if len(chosen) < len(self) else self.X)
@@ -167,7 +167,7 @@ class PartRows:
         centers: NDArray[np.float64],
         lo: int,
         hi: int,
-        use: Callable[[int, Rows, NDArray[Any], NDArray[Any]], None],
+        use: Callable[[int, Rows, NDArray[np.floating], NDArray[np.floating]], None],
         X: Rows | None = None,
     ) -> None:
         """Call `use` for each block of rows with x.c and |c|^2/2; the nearest centre has the least |c|^2/2 - x.c.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -59,7 +59,7 @@ class Algorithm:
     n_parts: int = 8
     random_state: int | np.random.RandomState | None = field(default=None, kw_only=True)
 
-    def __init_subclass__(cls, name: str = "", **options: Any) -> None:
+    def __init_subclass__(cls, name: str = "", **options: object) -> None:
         super().__init_subclass__(**options)
         if name:
             known = REGISTERED.get(name, cls)
@@ -68,7 +68,9 @@ class Algorithm:
             REGISTERED[name] = cls
 
     @abstractmethod
-    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _partition(
+        self, rows: PartRows, y: NDArray[np.generic] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Return the labels of this rank's rows, and the centres of all parts, the same on all ranks."""
 
     def divide(self, X: RowsLike, y: ArrayLike | None = None, comm: Communicator | None = None) -> Division:

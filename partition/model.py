@@ -92,10 +92,10 @@ class InParts(Explained):
     comm: CommLike = field(default=None, repr=False, compare=False)
     identity: str = field(default="", repr=False, compare=False)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "comm": None}
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Entries of the report about the model."""
         raise NotImplementedError
 

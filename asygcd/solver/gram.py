@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -112,7 +111,7 @@ class KernelCaches:
         values = sum(int(columns.counts[VALUES]) for columns in [*self.whole, *self.near])
         return np.array([columns.counts[[HITS, MISSES]] for columns in self.whole]), values
 
-    def _arranged(self, order: Index) -> tuple[Any, ...]:
+    def _arranged(self, order: Index) -> tuple[NDArray[np.generic], ...]:
         """All rows in the form of the first five fields of :class:`CachedColumns`."""
         layout = self._layout
         if layout.features is None:
@@ -122,7 +121,7 @@ class KernelCaches:
         rows = layout.rows(self._X, order)
         return rows.values, rows.features, rows.starts, rows.norms, rows.middles
 
-    def _packed(self, rows: Index) -> tuple[Any, ...]:
+    def _packed(self, rows: Index) -> tuple[NDArray[np.generic], ...]:
         """`rows` in panels and lists, without space for a working set."""
         layout, none = self._layout, self._empty(0, 0)
         if layout.features is None:
@@ -131,11 +130,11 @@ class KernelCaches:
         wide = Wide(self._X, layout.features, layout.dtype, rows, layout.measure)
         return wide.data, wide.norms, wide.values, wide.rows, wide.starts, *none[5:]
 
-    def _room(self, nonzeros: Index, most: int) -> tuple[Any, ...]:
+    def _room(self, nonzeros: Index, most: int) -> tuple[NDArray[np.generic], ...]:
         """Space for `most` rows of a block, given the number of nonzeros of each of its rows."""
         return self._empty(most, int(np.sort(nonzeros)[-most:].sum()))
 
-    def _empty(self, rows: int, numbers: int) -> tuple[Any, ...]:
+    def _empty(self, rows: int, numbers: int) -> tuple[NDArray[np.generic], ...]:
         """Empty panels and lists, and space for a working set of `rows` rows, if wide, with `numbers` nonzeros."""
         features, real = self._layout.features, self._layout.dtype
         panels = -(-rows // width(real))
@@ -148,7 +147,7 @@ class KernelCaches:
             np.zeros(own + 1, np.int64), np.zeros(own, np.int64),
         )  # fmt: skip
 
-    def _columns(self, packed: tuple[Any, ...], rows: int, slots: int) -> ColumnCache:
+    def _columns(self, packed: tuple[NDArray[np.generic], ...], rows: int, slots: int) -> ColumnCache:
         size, reals = np.array([rows, _padded(rows)]), np.array(self._kernel[1:3], self._layout.dtype)
         calls = np.array([self._kernel[0], *self._kernel[3:], 0], np.int64)
         memory = np.empty(slots * _padded(rows), self._dtype)

@@ -9,12 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore.comm.communicator import Communicator
 from cacore.errors import InputError
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 _MANY = 100  # numbers of an array beyond which its digest stands for them
 _SHOWN = 100  # characters of a value in a message
@@ -26,7 +30,7 @@ class Unquoted(str):
     __slots__ = ()
 
 
-def require_same(facts: Mapping[str, Any], comm: Communicator) -> None:
+def require_same(facts: Mapping[str, object], comm: Communicator) -> None:
     """Raise an InputError on all ranks if they differ in any of `facts`; it names the first one that differs.
 
     Parameters
@@ -52,7 +56,7 @@ def require_same(facts: Mapping[str, Any], comm: Communicator) -> None:
         raise InputError(_first_difference([dict(json.loads(one.tobytes())) for one in _split(texts, lengths)]))
 
 
-def _told(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _told(facts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Names and texts of the facts; an estimator's parameters are facts of their own, as in its `get_params`."""
     for name, value in facts.items():
         if hasattr(value, "get_params") and not isinstance(value, type):
@@ -62,7 +66,7 @@ def _told(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, canonical(value, name)
 
 
-def _split(texts: Any, lengths: Any) -> Sequence[Any]:
+def _split(texts: NDArray[np.uint8], lengths: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
     return np.split(texts, np.cumsum(lengths)[:-1])
 
 
@@ -110,7 +114,7 @@ def shared_name(comm: Communicator) -> str:
         return f"{comm.bcast(np.frombuffer(os.urandom(8), np.uint64).astype(np.uint64))[0]:016x}"
 
 
-def canonical(value: Any, name: str = "") -> str:
+def canonical(value: object, name: str = "") -> str:
     """Text that is the same for equal values, on every machine.
 
     Numbers are equal if they are as floats (1 and 1.0); sequences and small arrays if their elements are; large arrays
@@ -144,7 +148,7 @@ def _number(value: Real) -> str:
     return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
 
 
-def _collection(value: Mapping[Any, Any] | Set[Any] | Sequence[Any]) -> str:
+def _collection(value: Mapping[Any, object] | Set[object] | Sequence[object]) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(sorted(f"{canonical(key)}: {canonical(one)}" for key, one in value.items())) + "}"
     if isinstance(value, Set):
@@ -152,13 +156,13 @@ def _collection(value: Mapping[Any, Any] | Set[Any] | Sequence[Any]) -> str:
     return "[" + ", ".join(map(canonical, value)) + "]"
 
 
-def _array(value: np.ndarray[Any, Any]) -> str:
+def _array(value: NDArray[np.generic]) -> str:
     if value.size <= _MANY:
         return canonical(value.tolist())
     return f"array of {value.dtype}, shape {value.shape} [{_digest(np.ascontiguousarray(value).data)}]"
 
 
-def _object(value: Any) -> str:
+def _object(value: object) -> str:
     """A function, or an object by its class and parameters."""
     if callable(value) and hasattr(value, "__qualname__"):
         code = getattr(value, "__code__", None)
@@ -167,15 +171,15 @@ def _object(value: Any) -> str:
     return f"{_class(value)}({', '.join(f'{name}={canonical(one, name)}' for name, one in _parameters(value))})"
 
 
-def _class(value: Any) -> str:
+def _class(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _constants(code: Any) -> list[Any]:
+def _constants(code: CodeType) -> list[object]:
     return [one for one in code.co_consts if isinstance(one, int | float | str | None)]
 
 
-def _parameters(value: Any) -> Iterator[tuple[str, Any]]:
+def _parameters(value: object) -> Iterator[tuple[str, object]]:
     """Parameters of an estimator, or fields of a dataclass, by name."""
     if hasattr(value, "get_params"):
         yield from sorted(value.get_params(deep=False).items())
@@ -187,5 +191,5 @@ def _parameters(value: Any) -> Iterator[tuple[str, Any]]:
         yield "path", value.path
 
 
-def _digest(data: Any) -> str:
+def _digest(data: bytes | memoryview) -> str:
     return hashlib.blake2b(data, digest_size=4).hexdigest()

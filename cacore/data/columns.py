@@ -40,7 +40,7 @@ class Columns:
         kinds = "".join(self.kinds[j] for j in numbers) if self.kinds else ""
         return Columns(tuple(self.features[j] for j in numbers), self.target, kinds)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """The names as JSON holds them, in a model's `source` and in reports; empty if the features have none."""
         if not self.features:
             return {}

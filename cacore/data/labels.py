@@ -18,7 +18,7 @@ ClassWeight: TypeAlias = dict[int, float] | Literal["balanced"] | None  # weight
 MOST_CLASSES = 1000  # half a million pairs of classes
 
 
-def require_classes(classes: NDArray[Any], pairs: bool = True) -> None:
+def require_classes(classes: NDArray[np.generic], pairs: bool = True) -> None:
     """Raise an InputError for fewer than two classes, and for labels that look like the targets of a regression.
 
     `pairs` is true if there is one problem per pair of classes, false if there is one column per class.
@@ -37,7 +37,7 @@ def require_classes(classes: NDArray[Any], pairs: bool = True) -> None:
         raise InputError(f"the labels look like targets of a regression, {many}: {remedy}")
 
 
-def class_codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+def class_codes(y: NDArray[np.generic], classes: NDArray[np.generic]) -> NDArray[np.int64]:
     """Index of each label in the ascending `classes`; -1 for labels that are not among them."""
     codes = np.searchsorted(classes, y).astype(np.int64)
     codes[codes == len(classes)] = 0
@@ -45,7 +45,7 @@ def class_codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     return codes
 
 
-def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
+def all_classes(y: NDArray[np.generic], comm: Communicator) -> NDArray[np.generic]:
     """Labels that occur on any rank, ascending, and of the same type on all ranks; text here and numbers there fail."""
     classes = np.unique(y)
     if comm.size == 1:
@@ -69,7 +69,7 @@ def class_factors(
     return np.array([1.0 if class_weight is None else class_weight.get(code, 1.0) for code in range(k)])
 
 
-def from_file(data: Dataset, comm: Communicator) -> NDArray[Any]:
+def from_file(data: Dataset, comm: Communicator) -> NDArray[np.generic]:
     """Labels of a data set from a file: text, integers if all ranks' labels are whole numbers, or else floats."""
     y = data.target()
     if y.dtype.kind == "U":
@@ -79,12 +79,12 @@ def from_file(data: Dataset, comm: Communicator) -> NDArray[Any]:
         return y.astype(np.int64) if comm.all(whole) else y
 
 
-def stored_classes(classes: NDArray[Any]) -> dict[str, Any]:
+def stored_classes(classes: NDArray[np.generic]) -> dict[str, object]:
     """The ascending labels as attributes of a model file."""
     return {"classes": classes.tolist(), "labels": classes.dtype.str}
 
 
-def read_classes(attributes: dict[str, Any]) -> NDArray[Any]:
+def read_classes(attributes: dict[str, Any]) -> NDArray[np.generic]:
     """The labels of a model file; removes the entry with their type from `attributes`."""
     return np.array(attributes["classes"], np.dtype(attributes.pop("labels")))
 
@@ -97,7 +97,9 @@ def check_classes(classes: NDArray[Any]) -> None:
         raise InputError("the labels are not in ascending order")
 
 
-def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: Communicator) -> dict[str, Any]:
+def tested(
+    classes: NDArray[np.generic], test: Dataset, predicted: NDArray[np.generic], comm: Communicator
+) -> dict[str, Any]:
     """Metrics of the predicted classes of the test rows; collective. Empty if one side is text, the other numbers."""
     y = from_file(test, comm)
     if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf"):
@@ -107,7 +109,7 @@ def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: 
 
 
 def tested_probabilities(
-    classes: NDArray[Any], test: Dataset, P: NDArray[np.float64], comm: Communicator
+    classes: NDArray[np.generic], test: Dataset, P: NDArray[np.float64], comm: Communicator
 ) -> dict[str, float]:
     """Scores of the predicted probabilities `P` of the test rows; collective."""
     codes = _known(classes, test, comm)
@@ -116,7 +118,7 @@ def tested_probabilities(
 
 
 def tested_reliability(
-    classes: NDArray[Any], test: Dataset, P: NDArray[np.float64], comm: Communicator
+    classes: NDArray[np.generic], test: Dataset, P: NDArray[np.float64], comm: Communicator
 ) -> list[dict[str, float]]:
     """Bins of a reliability diagram of the predicted probabilities `P`; collective."""
     codes = _known(classes, test, comm)
@@ -124,7 +126,7 @@ def tested_reliability(
         return [] if codes is None else reliability(codes, P, comm)
 
 
-def _known(classes: NDArray[Any], test: Dataset, comm: Communicator) -> NDArray[np.int64] | None:
+def _known(classes: NDArray[np.generic], test: Dataset, comm: Communicator) -> NDArray[np.int64] | None:
     """Class codes of the test rows; None if only one of the rows' labels and the classes is text."""
     y = from_file(test, comm)
     return None if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf") else class_codes(y, classes)

@@ -212,7 +212,7 @@ def importances(root: Root) -> NDArray[np.float64]:
     return np.asarray(diagonal / diagonal.sum())
 
 
-def described(form: str, errors: list[float], root: Root | None, d: int) -> dict[str, Any]:
+def described(form: str, errors: list[float], root: Root | None, d: int) -> dict[str, object]:
     """The report's entry on the metric: validation error of every round, the best round, feature importances."""
     shares = np.full(d, 1.0 / d) if root is None else importances(root)
     return {"form": form, "errors": errors, "round": int(np.nanargmin(errors)), "importances": shares.tolist()}

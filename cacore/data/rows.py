@@ -71,7 +71,7 @@ def check_alike(X: Rows, comm: Communicator) -> None:
     require_same(kind_of_rows(X), comm)
 
 
-def kind_of_rows(X: Rows) -> dict[str, Any]:
+def kind_of_rows(X: Rows) -> dict[str, object]:
     """Facts in which all ranks' rows must be alike: number of features, dense or CSR, type of the numbers."""
     return {
         "features of X": X.shape[1],
@@ -238,7 +238,7 @@ def _csr(data: NDArray[Any], indices: NDArray[np.int64], lengths: NDArray[np.int
     return csr(data, indices.astype(index), indptr.astype(index), (len(lengths), d))
 
 
-def first_nonfinite(X: Rows, dtype: np.dtype[Any] | None = None) -> tuple[int, int, float] | None:
+def first_nonfinite(X: Rows, dtype: np.dtype[np.floating] | None = None) -> tuple[int, int, float] | None:
     """Row, column and value of the first NaN or infinity, or None; one pass, on all threads.
 
     With a `dtype`, numbers that overflow it count as well.

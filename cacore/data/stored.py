@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,6 +19,8 @@ from cacore.machine.threads import blocks
 
 BLOCK_BYTES = 4 << 20  # bytes per read or write
 _OVER = 32 << 10  # gaps up to this many bytes are read and dropped, which makes reads fewer and longer
+
+RowNumbers: TypeAlias = slice | NDArray[np.integer] | NDArray[np.bool_]  # or a mask
 
 
 class StoredRows:
@@ -65,7 +67,7 @@ class StoredRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice | NDArray[Any]) -> NDArray[Any]:
+    def __getitem__(self, rows: RowNumbers) -> NDArray[np.floating]:
         chosen = self._chosen(rows)
         if isinstance(chosen, range):
             out = np.empty((len(chosen), self.shape[1]), self.dtype)
@@ -73,32 +75,32 @@ class StoredRows:
             return out
         return self._gathered(chosen)
 
-    def __setitem__(self, rows: slice, block: NDArray[Any]) -> None:
+    def __setitem__(self, rows: slice, block: NDArray[np.floating]) -> None:
         chosen = self._chosen(rows)
         if not isinstance(chosen, range) or len(chosen) != len(block):
             raise IndexError(f"{len(block)} rows for {len(chosen)} in a file: they must lie beside each other")
         self._file.put(chosen.start * self.row_bytes, np.ascontiguousarray(block, self.dtype))
 
-    def some(self, rows: slice | NDArray[Any]) -> StoredRows:
+    def some(self, rows: RowNumbers) -> StoredRows:
         """View of some of the rows; nothing is read."""
         return StoredRows(self._file, self.shape[1], self.dtype, self._chosen(rows))
 
-    def _chosen(self, rows: slice | NDArray[Any]) -> range | NDArray[np.int64]:
+    def _chosen(self, rows: RowNumbers) -> range | NDArray[np.int64]:
         """Positions of these rows in the file."""
         if isinstance(rows, slice):
             chosen = self._rows[rows]
             return chosen if not isinstance(chosen, range) or chosen.step == 1 else np.array(chosen, np.int64)
-        rows = np.asarray(rows)
-        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.int64, copy=False)
+        given = np.asarray(rows)
+        numbers = np.flatnonzero(given) if given.dtype == np.bool_ else given.astype(np.int64, copy=False)
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
             raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {len(self)}")
         return numbers + self._rows.start if isinstance(self._rows, range) else self._rows[numbers]
 
-    def _fetch(self, first: int, out: NDArray[Any]) -> None:
+    def _fetch(self, first: int, out: NDArray[np.floating]) -> None:
         if out.size:
             self._file.fetch(first * self.row_bytes, out)
 
-    def _gathered(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
+    def _gathered(self, numbers: NDArray[np.int64]) -> NDArray[np.floating]:
         """Read rows by position: in file order, with one read of at most :data:`BLOCK_BYTES` for nearby rows."""
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
         if not len(numbers):
@@ -132,7 +134,7 @@ class Arriving:
         self._free = np.arange(0, max(1, len(out)), self._step)  # next free slot of each stretch
         self._place = np.empty(len(out), np.int64)  # final position of the row in each slot
 
-    def put(self, places: NDArray[np.int64], rows: NDArray[Any]) -> None:
+    def put(self, places: NDArray[np.int64], rows: NDArray[np.floating]) -> None:
         """Write rows that have arrived; `places` holds their final positions."""
         order = np.argsort(places, kind="stable")
         counts = np.bincount(places // self._step, minlength=len(self._free))
@@ -164,7 +166,7 @@ def in_memory(X: Any) -> Any:
     return X[:] if isinstance(X, StoredRows) else X
 
 
-def some(X: Any, rows: slice | NDArray[Any]) -> Any:
+def some(X: Any, rows: RowNumbers) -> Any:
     """Some of the rows; if they are in a file, a view without reading."""
     return X.some(rows) if isinstance(X, StoredRows) else X[rows]
 

@@ -114,8 +114,8 @@ def _agree_on_form(path: Path, comm: Communicator) -> str:
 
 
 def _blocks(
-    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets, remedy: str,
-    expected: Expected, training: bool,
+    path: Path, comm: Communicator, real: np.dtype[np.floating], target: str | None, limit: int, wanted: Targets,
+    remedy: str, expected: Expected, training: bool,
 ) -> dict[str, Dataset]:  # fmt: skip
     """Read this rank's block of rows of an HDF5 file."""
     from cacore.io import native  # loads h5py, which --help does not need
@@ -161,7 +161,7 @@ def ordered(
 
 
 def _handed_out(
-    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets,
+    path: Path, comm: Communicator, real: np.dtype[np.floating], target: str | None, limit: int, wanted: Targets,
     training: bool,
 ) -> dict[str, Dataset]:  # fmt: skip
     """Read an NPZ file on rank 0 and distribute its rows by blocks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cacore.arrays import Reals
 
 
-def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
+def row_hashes(X: Rows, y: NDArray[np.generic]) -> NDArray[np.uint64]:
     """64-bit fingerprint of each row and its target, shape (m,); zeros do not count, so dense and CSR rows agree.
 
     Targets are numbers, shape (m,) or (m, t), or text labels.
@@ -37,7 +37,7 @@ def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
     return mix64(start)
 
 
-def _target_hashes(y: NDArray[Any]) -> NDArray[np.uint64]:
+def _target_hashes(y: NDArray[np.generic]) -> NDArray[np.uint64]:
     if y.dtype.kind not in "biuf":
         return mix64(_numbers(y).view(np.uint64) + np.uint64(1))
     bits = np.ascontiguousarray(y, np.float64).view(np.uint64)
@@ -46,14 +46,14 @@ def _target_hashes(y: NDArray[Any]) -> NDArray[np.uint64]:
     return mix64(mix64(bits ^ _words(np.arange(y.shape[1]))).sum(axis=1, dtype=np.uint64))
 
 
-def _numbers(labels: NDArray[Any]) -> NDArray[np.float64]:
+def _numbers(labels: NDArray[np.generic]) -> NDArray[np.float64]:
     """Hash of each label as a number, the same in every process."""
     words, codes = np.unique(labels, return_inverse=True)
     digests = [blake2b(str(word).encode(), digest_size=6).digest() for word in words]
     return np.array([float(int.from_bytes(digest, "little")) for digest in digests])[codes]
 
 
-def _words(columns: NDArray[Any]) -> NDArray[np.uint64]:
+def _words(columns: NDArray[np.generic]) -> NDArray[np.uint64]:
     return mix64((columns.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
 
 
@@ -72,7 +72,7 @@ def _add_hashes(X: Reals, words: NDArray[np.uint64], out: NDArray[np.uint64]) ->
                 out[i] += v ^ (v >> np.uint64(31))
 
 
-def fingerprint(X: Rows, y: NDArray[Any], weights: NDArray[Any] | None, comm: Communicator) -> str:
+def fingerprint(X: Rows, y: NDArray[np.generic], weights: NDArray[np.generic] | None, comm: Communicator) -> str:
     """Number of rows and hash of all rows, targets and weights in order; independent of their split over ranks."""
     first, n = comm.offset(X.shape[0])
     place = np.arange(first, first + X.shape[0], dtype=np.uint64)

@@ -46,7 +46,7 @@ def scanned(path: Path, share: Share, crew: Crew | None = None) -> Generator[Sca
 
 
 def checked(
-    path: Path, dtype: np.dtype[Any], limit: int, on_read: OnBytesRead | None = None, crew: Crew | None = None
+    path: Path, dtype: np.dtype[np.floating], limit: int, on_read: OnBytesRead | None = None, crew: Crew | None = None
 ) -> Iterator[Scanned]:  # fmt: skip
     """Yield the rows of a file like :func:`scanned`, and raise an InputError for a number that `dtype` cannot hold."""
     first, least = 0, 1

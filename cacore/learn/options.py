@@ -170,7 +170,7 @@ def from_estimator(options: type, estimator: object, **more: object) -> Any:
     return options(**given)
 
 
-def reported(options: object, has: Callable[[str], bool]) -> dict[str, Any]:
+def reported(options: object, has: Callable[[str], bool]) -> dict[str, object]:
     """The report's `params` of those options that the command `has`."""
     shown = [(one.name, known.report) for one, known in declared(options) if known.report and has(one.name)]
     return {key: getattr(options, name) for name, key in shown}

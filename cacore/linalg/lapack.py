@@ -8,8 +8,8 @@ about 16,384 rows on, on AVX-512 machines. On blocks they work.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ _LAPACK = {"potrf": 5, "potrs": 8, "trtri": 6, "geqrt": 9}
 
 
 @cache
-def _routine(name: str, prefix: str) -> Any:
+def _routine(name: str, prefix: str) -> Callable[..., None]:
     from scipy.linalg import cython_blas, cython_lapack
 
     module = cython_lapack if name in _LAPACK else cython_blas
@@ -35,11 +35,11 @@ def _routine(name: str, prefix: str) -> Any:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * {**_BLAS, **_LAPACK}[name])(address)
 
 
-def call(name: str, dtype: np.dtype[np.floating], *args: Any) -> int:
+def call(name: str, dtype: np.dtype[np.floating], *args: ctypes.c_void_p | bytes | float) -> int:
     """Call a LAPACK or BLAS routine with addresses (:func:`at`), flags and numbers, and return its ``info``."""
     info = ctypes.c_int(0)
     real = ctypes.c_double if dtype == np.float64 else ctypes.c_float
-    boxed: list[Any] = []
+    boxed: list[object] = []
     for arg in args:
         if isinstance(arg, ctypes.c_void_p):
             boxed.append(arg)

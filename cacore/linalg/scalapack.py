@@ -12,7 +12,7 @@ import importlib.metadata
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -175,9 +175,9 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         assert self._context is not None, "closed"
         return np.array([1, self._context, self.n, columns, self.block, width, 0, 0, max(1, len(self.rows))], np.int32)
 
-    def _call(self, name: str, *args: Any) -> int:
+    def _call(self, name: str, *args: bytes | int | NDArray[np.generic]) -> int:
         """Call the routine of this dtype with bytes, ints and arrays, and return `info`; trsv ignores that argument."""
-        info, boxed = ctypes.c_int(0), list[Any](args)
+        info, boxed = ctypes.c_int(0), list[object](args)
         for i, arg in enumerate(args):
             if not isinstance(arg, bytes):
                 boxed[i] = ctypes.byref(ctypes.c_int(arg)) if isinstance(arg, int) else ctypes.c_void_p(arg.ctypes.data)
@@ -238,13 +238,13 @@ class _Library:
         """Path of ScaLAPACK itself, which is opened last."""
         return self._paths[-1]
 
-    def _find(self, name: str) -> Any:
+    def _find(self, name: str) -> Callable[..., int]:
         for handle in reversed(self._handles):
             if address := self._c.dlsym(handle, name.encode()):
                 return ctypes.CFUNCTYPE(ctypes.c_int)(address)
         raise InputError(f"{self._source}: no {name} in {', '.join(self._paths)}: not all of ScaLAPACK and its BLACS")
 
-    def call(self, name: str, *args: Any) -> int:
+    def call(self, name: str, *args: object) -> int:
         """Call a routine, on as many threads as this rank has."""
         if self._source == VARIABLE:
             with threadpoolctl.threadpool_limits(threads.current(), user_api="blas"):  # whichever BLAS it uses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 from numba.core import event
 
@@ -15,14 +14,14 @@ class _Compiling(event.Listener):  # type: ignore[misc]
     def __init__(self) -> None:
         self._lock, self._depth, self._since, self._total = threading.Lock(), 0, 0.0, 0.0
 
-    def on_start(self, event: Any) -> None:
+    def on_start(self, event: event.Event) -> None:
         """See :class:`numba.core.event.Listener`."""
         with self._lock:
             if not self._depth:
                 self._since = time.perf_counter()
             self._depth += 1
 
-    def on_end(self, event: Any) -> None:
+    def on_end(self, event: event.Event) -> None:
         """See :class:`numba.core.event.Listener`."""
         with self._lock:
             self._depth -= 1

@@ -47,14 +47,14 @@ class Scratch:
         self.written, self.read, self.seconds, self._end = 0, 0, 0.0, 0
         self._guard = threading.Lock()
 
-    def write(self, array: NDArray[Any]) -> int:
+    def write(self, array: NDArray[np.generic]) -> int:
         """Append an array and return its offset in bytes."""
         with self._guard:
             at, self._end = self._end, self._end + array.nbytes
         self.put(at, array)
         return at
 
-    def put(self, at: int, array: NDArray[Any]) -> None:
+    def put(self, at: int, array: NDArray[np.generic]) -> None:
         """Write an array at byte offset `at`."""
         with self._guard:
             self._end = max(self._end, at + array.nbytes)
@@ -69,7 +69,7 @@ class Scratch:
         except OSError as error:
             raise OutputError.of(self.folder, error) from error
 
-    def fetch(self, at: int, out: NDArray[Any]) -> None:
+    def fetch(self, at: int, out: NDArray[np.generic]) -> None:
         """Fill the C-contiguous array `out` with the bytes at offset `at`."""
         begun = time.perf_counter()
         view, place = out.data.cast("B"), at

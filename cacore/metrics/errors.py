@@ -50,7 +50,7 @@ def _mean_metrics(
 
 
 def classification_metrics(
-    y: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any], comm: Communicator
+    y: NDArray[np.generic], predicted: NDArray[np.generic], classes: NDArray[np.generic], comm: Communicator
 ) -> dict[str, Any]:
     """Accuracy, balanced accuracy (mean recall of the classes), and confusion matrix; one Allreduce of k^2 numbers.
 

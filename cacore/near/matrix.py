@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -14,6 +14,8 @@ from cacore.near.correlation import Correlation, correlate
 from cacore.near.cubes import Cubes, gather, widest
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from cacore.arrays import Doubles, Ints, Longs
     from cacore.kernels.evaluate import Parameters
 
@@ -61,7 +63,7 @@ class NearMatrix:
         for_blocks(self._count, self._blocks)
         self.nnz = int(self.counts.sum())
         self.kept = ENTRY * self.nnz <= limit
-        self._rows: list[Any] = []
+        self._rows: list[csr_array] = []
         if self.kept:
             self._rows = [None] * len(self._blocks)
             for_blocks(self._keep, [(number, *ends) for number, ends in enumerate(self._blocks)])

@@ -132,7 +132,7 @@ class Calibrator:
         return {"isotonic_starts": self.steps.starts, "isotonic_x": self.steps.x, "isotonic_p": self.steps.p}
 
     @property
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> dict[str, object]:
         """The attributes for a model file."""
         return {"form": self.form, "rows": self.rows}
 

@@ -135,7 +135,7 @@ def rows_for(coverage: float) -> int:
     return math.ceil(level / (1 - level))
 
 
-def check_coverage(coverage: Any) -> None:
+def check_coverage(coverage: object) -> None:
     """Raise an InputError unless `coverage` is a number between 0 and 1."""
     if isinstance(coverage, bool | str) or not np.isscalar(coverage) or not 0 < coverage < 1:  # type: ignore[operator]
         raise InputError(f"coverage = {coverage!r}: it must be a number between 0 and 1")

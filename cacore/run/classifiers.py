@@ -87,7 +87,7 @@ class ClassAnswering(Answering[LabelModelT, Answers], Generic[LabelModelT]):
             found = {"scores": np.asarray(model.scores(rows.X, comm))}
             return found | ({"probabilities": model.probabilities(rows.X, comm)} if sure else {})
 
-    def judged(self, model: LabelModelT, rows: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
+    def judged(self, model: LabelModelT, rows: Dataset, answers: Answers, comm: Communicator) -> dict[str, object]:
         """Metrics of these answers; collective."""
         found = labels.tested(model.classes, rows, model.labels(answers["scores"]), comm)
         if "probabilities" in answers:
@@ -96,7 +96,7 @@ class ClassAnswering(Answering[LabelModelT, Answers], Generic[LabelModelT]):
 
     def probability(
         self, model: LabelModelT, rows: Dataset | None, answers: Answers, metrics: dict[str, Any], comm: Communicator
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Form of the calibration, and scores of the probabilities if the rows have labels; collective."""
         if model.calibrator is None or (rows is not None and "probabilities" not in answers):
             return {}
@@ -130,7 +130,7 @@ class Classifiers(
         """Scores of this rank's test rows, and probabilities if the model has them; collective."""
         return self._answers(model, test, comm, model.calibrator is not None)
 
-    def metrics(self, model: ClassModelT, test: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
+    def metrics(self, model: ClassModelT, test: Dataset, answers: Answers, comm: Communicator) -> dict[str, object]:
         """Accuracy, balanced accuracy and the confusion matrix, log loss and Brier score; collective."""
         return self.judged(model, test, answers, comm)
 

@@ -54,7 +54,7 @@ class TrainedModel(Protocol):
         """Number of features of the rows that it predicts."""
         ...
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """The model's own entries of the report's params."""
         ...
 
@@ -97,13 +97,13 @@ class Answering(ABC, Generic[ModelT, AnswersT]):
     def answers(self, model: ModelT, rows: Dataset, job: Predicting, comm: Communicator) -> AnswersT:
         """Predict this rank's rows; collective."""
 
-    def intervals(self, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, object]:
         """Width and coverage of the intervals, for the report; collective."""
         return {}
 
     def probability(
         self, model: ModelT, rows: Dataset | None, answers: AnswersT, metrics: dict[str, Any], comm: Communicator
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Origin and scores of the class probabilities, for the report; collective.
 
         The scores are taken from `metrics`. Without `rows` there are none.
@@ -111,7 +111,7 @@ class Answering(ABC, Generic[ModelT, AnswersT]):
         return {}
 
     @abstractmethod
-    def judged(self, model: ModelT, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, Any]:
+    def judged(self, model: ModelT, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, object]:
         """Metrics of these answers, if the rows have targets; collective."""
 
     @abstractmethod
@@ -158,7 +158,7 @@ class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, Model
         return options
 
     @contextmanager
-    def progress(self, shown: bool) -> Iterator[dict[str, Any]]:
+    def progress(self, shown: bool) -> Iterator[dict[str, object]]:
         """Options that let training report its progress."""
         with bar(shown) as progress:
             yield {"progress": progress}
@@ -170,7 +170,7 @@ class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, Model
     @abstractmethod
     def metrics(
         self, model: ModelT, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Metrics of the answers that :meth:`tested` returned, or of some of their rows; collective."""
 
     @abstractmethod
@@ -205,7 +205,7 @@ class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, Model
         """Lines that ``--verbose`` prints, from the report."""
 
 
-def described_metric(form: str, fitted: Any) -> dict[str, Any]:
+def described_metric(form: str, fitted: Any) -> dict[str, object]:
     """Description of the learned metric for the report; empty if none was learned."""
     if form == "none":
         return {}

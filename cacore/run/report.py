@@ -6,7 +6,7 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,17 +32,17 @@ def build(
     method: str,
     comm: Communicator,
     *,
-    data: dict[str, Any],
+    data: Mapping[str, object],
     partition_sizes: NDArray[np.int64] | list[int],
-    params: dict[str, Any],
-    metrics: dict[str, Any],
-    metrics_without_overlap: dict[str, Any] | None = None,
-    grid: list[dict[str, Any]] | None = None,
-    solver: dict[str, Any] | None = None,
+    params: Mapping[str, object],
+    metrics: Mapping[str, object],
+    metrics_without_overlap: Mapping[str, object] | None = None,
+    grid: Sequence[Mapping[str, object]] | None = None,
+    solver: Mapping[str, object] | None = None,
     busy: NDArray[np.float64] | None = None,
     library_bytes: int = 0,
-    volume: dict[str, Any] | None = None,
-    **further: dict[str, Any] | None,
+    volume: Mapping[str, object] | None = None,
+    **further: Mapping[str, object] | None,
 ) -> dict[str, Any]:
     """Assemble the report; collective, and its own messages are not counted.
 
@@ -55,14 +55,14 @@ def build(
         peaks = comm.allgather(np.array([memory.peak_rss_mib()]))
         counts = comm.allgather(np.array([threads.current()]))
         library = int(comm.allreduce(np.array([library_bytes]))[0])
-    traffic: dict[str, dict[str, Any]] = {
+    traffic: dict[str, dict[str, float]] = {
         phase: {**sent, "seconds": float(mean)} for (phase, sent), mean in zip(counted.items(), inside, strict=True)
     }
     if library:  # bytes sent by a library itself, estimated by a formula
         traffic["train"]["library_bytes_predicted"] = library
     if volume:
         volume = {**volume, "measured_bytes": traffic["partition"]["bytes"] + traffic["train"]["bytes"]}
-    empty: dict[str, Any] = {"iterations": [], "n_support": [], "objective": [], "gap": [], "seconds": []}
+    empty: dict[str, object] = {"iterations": [], "n_support": [], "objective": [], "gap": [], "seconds": []}
     return {
         "schema": SCHEMA,
         "method": method,
@@ -105,7 +105,7 @@ def seconds_by_rank(comm: Communicator) -> dict[str, list[float]]:
     return {"ranks": some.tolist(), **dict(zip(clock, spent[some].T.round(6).tolist(), strict=True))}
 
 
-def _balance(busy: NDArray[np.float64]) -> dict[str, Any]:
+def _balance(busy: NDArray[np.float64]) -> dict[str, object]:
     """Seconds that each rank worked on its parts, and the load imbalance: the maximum over the mean."""
     return {"busy_seconds": busy, "imbalance": float(busy.max() / busy.mean()) if busy.mean() > 0 else 1.0}
 
@@ -132,13 +132,13 @@ def mpi_version() -> str:
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
 
 
-def write(path: Path, report: dict[str, Any]) -> None:
+def write(path: Path, report: Mapping[str, object]) -> None:
     """Write the report; NaN and infinity become null."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(plain(report), indent=1) + "\n")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """The value as JSON knows it: arrays as lists, NaN and infinity as None."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
@@ -209,7 +209,7 @@ def _errors(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{name} without overlap", value
 
 
-def _metrics(metrics: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in metrics.items():
         yield _confusion(value) if name == "confusion" else (name.replace("_", " "), as_text(value))
 
@@ -265,7 +265,7 @@ def _probability(found: dict[str, Any]) -> str:
     return f"{found['form']}{origin}"
 
 
-def _listed(values: dict[str, Any]) -> str:
+def _listed(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {as_text(value)}" for name, value in values.items())
 
 

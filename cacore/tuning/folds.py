@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,7 +32,7 @@ def stratified(codes: NDArray[np.int64], folds: int, first: int = 0) -> NDArray[
     return fold
 
 
-def usable(cv: int | None, counts: NDArray[np.int64], classes: NDArray[Any]) -> int:
+def usable(cv: int | None, counts: NDArray[np.int64], classes: NDArray[np.generic]) -> int:
     """Number of folds: `cv` or, by default, :data:`FOLDS`, or fewer if a class has fewer rows.
 
     Parameters

@@ -83,7 +83,7 @@ class Results:
         self.chosen, self.chosen_score = self.settings[best], float(self.mean[best])
         return self.chosen
 
-    def cv_results(self) -> dict[str, Any]:
+    def cv_results(self) -> dict[str, object]:
         """The `cv_results_` of :class:`sklearn.model_selection.GridSearchCV`, and "ended": tried on some folds only."""
         settings, spread = self.settings, np.full(len(self.scores), np.nan)
         tried = ~self.ended | ~np.isnan(self.mean)
@@ -100,7 +100,7 @@ class Results:
             "mean_test_score": self.mean, "std_test_score": spread, "rank_test_score": rank, "ended": self.ended,
         }  # fmt: skip
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """The report's `grid`: one entry per setting."""
         tried = (~np.isnan(self.scores)).sum(axis=1)
         return [
@@ -108,7 +108,7 @@ class Results:
             for setting, mean, count in zip(self.settings, self.mean.tolist(), tried.tolist(), strict=True)
         ]
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """The report's `cv`: a summary of the search."""
         return {
             "folds": self.folds, "scoring": self.scoring, "score": self.chosen_score, "settings": len(self.scores),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +140,7 @@ def placed(g: Graph, values: Value, classes: NDArray[np.int64], k: int, missing:
     return values @ where + filled
 
 
-def labels(g: Graph, codes: Value, classes: NDArray[Any]) -> Value:
+def labels(g: Graph, codes: Value, classes: NDArray[np.generic]) -> Value:
     """The labels of classes with these indices, in the labels' own type."""
     return g.op("Gather", classes.astype(object) if classes.dtype.kind == "U" else classes, codes)
 

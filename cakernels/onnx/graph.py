@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import cacore
 from cacore.errors import InputError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 OPSET, ML_OPSET, IR_VERSION = 18, 1, 8  # versions of the operators, of those of ai.onnx.ml, and of the format
 ML = "ai.onnx.ml"
@@ -66,7 +69,7 @@ class Value:
         return self.graph.op("Neg", self)
 
 
-Operand = Value | NDArray[Any] | np.generic | float
+Operand = Value | NDArray[np.generic] | np.generic | float
 
 
 class Graph:
@@ -102,11 +105,11 @@ class Graph:
             import onnx
         except ImportError as error:
             raise InputError("export to ONNX needs the package onnx: pip install 'cakernels[onnx]'") from error
-        self._onnx: Any = onnx
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
+        self._onnx = onnx
+        self._nodes: list[NodeProto] = []
+        self._constants: list[TensorProto] = []
         self._bytes = self._names = 0
-        self._outputs: list[Any] = []
+        self._outputs: list[ValueInfoProto] = []
         self._facts, self._dtype, self._d = facts, dtype, d
         given = Value(self, "X")
         self.X = self.op("Concat", given, np.zeros((1, d), dtype), axis=0)
@@ -193,7 +196,7 @@ class Graph:
         still = self.op("Identity", going)
         inside, self._nodes = self._nodes, outside
 
-        def shapeless(values: Sequence[Value]) -> list[Any]:
+        def shapeless(values: Sequence[Value]) -> list[ValueInfoProto]:
             return [helper.make_tensor_value_info(one.name, kind.DOUBLE, None) for one in values]
 
         graph = helper.make_graph(
@@ -213,7 +216,7 @@ class Graph:
         self._nodes.append(self._onnx.helper.make_node("Slice", given, [name], name=name))
         self._outputs.append(self._described(name, np.dtype(dtype), ["rows", *shape]))
 
-    def model(self) -> Any:
+    def model(self) -> ModelProto:
         """The finished ``onnx.ModelProto``, checked."""
         helper = self._onnx.helper
         rows = self._described("X", np.dtype(self._dtype), ["rows", self._d])
@@ -231,10 +234,10 @@ class Graph:
         self._names += 1
         return Value(self, f"v{self._names}")
 
-    def _type(self, dtype: np.dtype[Any]) -> int:
+    def _type(self, dtype: np.dtype[np.generic]) -> int:
         if dtype.kind == "U":
             return int(self._onnx.TensorProto.STRING)
         return int(self._onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
-    def _described(self, name: str, dtype: np.dtype[Any], shape: list[str | int]) -> Any:
+    def _described(self, name: str, dtype: np.dtype[np.generic], shape: list[str | int]) -> ValueInfoProto:
         return self._onnx.helper.make_tensor_value_info(name, self._type(dtype), shape)

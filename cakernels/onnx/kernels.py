@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +64,9 @@ KNOWN = frozenset({*_OF_PRODUCT, *_OF_SQUARE, *_OF_LENGTH, *_OF_L1})
 
 
 def expansion(
-    g: Graph, Z: Value, A: Rows, weights: NDArray[Any], kernel: Kernel | None, rows: NDArray[np.int64] | None = None
-) -> Value:
+    g: Graph, Z: Value, A: Rows, weights: NDArray[np.floating], kernel: Kernel | None,
+    rows: NDArray[np.int64] | None = None,
+) -> Value:  # fmt: skip
     """``K(Z, A) @ weights`` in float64, shape (n, t).
 
     Parameters

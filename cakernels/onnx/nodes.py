@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,7 +48,7 @@ def holds(
         return bool(gap <= _AGREES * scale and gap * steepness <= _AGREES)
 
 
-def _single(kernel: Kernel, Z: NDArray[Any], A: NDArray[Any]) -> NDArray[np.float64]:
+def _single(kernel: Kernel, Z: NDArray[np.floating], A: NDArray[np.floating]) -> NDArray[np.float64]:
     """Kernel values as the nodes compute them, in float32, with squared distances from differences."""
     Z, A = Z.astype(np.float32), A.astype(np.float32)
     gamma, coef0 = np.float32(kernel.gamma), np.float32(kernel.coef0)
@@ -92,7 +90,7 @@ def regressor(g: Graph, Z: Value, X: Rows, beta: NDArray[np.float64], b: NDArray
     return g.cast(values, np.float64)
 
 
-def _shared(g: Graph, X: Rows, kernel: Kernel) -> dict[str, Any]:
+def _shared(g: Graph, X: Rows, kernel: Kernel) -> dict[str, object]:
     g.reserve(4 * int(np.prod(X.shape)))
     return {
         "kernel_type": _TYPES[kernel.kind], "support_vectors": _list(dense(X)),
@@ -100,5 +98,5 @@ def _shared(g: Graph, X: Rows, kernel: Kernel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _list(values: NDArray[Any]) -> list[float]:
+def _list(values: NDArray[np.floating]) -> list[float]:
     return values.astype(np.float32).ravel().tolist()

@@ -26,6 +26,7 @@ from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_name
 from cakernels.plan.queues import QUEUES
 
 if TYPE_CHECKING:
+    from cacore.learn.method import Method
     from cakernels.plan.machine import Machine
     from cakernels.plan.plan import Plan
     from cakernels.plan.rows import SampleSource
@@ -154,7 +155,7 @@ def _as_in(made: dict[str, Any], job: Planning, words: list[str]) -> tuple[Plann
     ), words  # fmt: skip
 
 
-def _options(method: Any, words: list[str]) -> Any:
+def _options(method: Method, words: list[str]) -> Any:
     """The method's options from the rest of the command line."""
     parser = Parser(prog=f"python -m {method.prog}")
     add_options(parser, (method.options,), method.has, method.defaults, method.choices)
@@ -163,7 +164,7 @@ def _options(method: Any, words: list[str]) -> Any:
     return replace(options, wide=True) if hasattr(options, "wide") else options
 
 
-def _source(job: Planning, method: Any, options: Any, limit: int) -> SampleSource:
+def _source(job: Planning, method: Method, options: Any, limit: int) -> SampleSource:
     """Rows for the short runs."""
     from cakernels.plan import rows
 
@@ -184,7 +185,7 @@ def _machine(job: Planning, limit: int) -> Machine:
     return here if job.network is None else here.on(job.network)
 
 
-def _layouts(job: Planning, method: Any, options: Any, machine: Machine, source: SampleSource) -> list[JobLayout]:
+def _layouts(job: Planning, method: Method, options: Any, machine: Machine, source: SampleSource) -> list[JobLayout]:
     """The layouts to plan, one per number of ranks."""
     kind = kind_of(method, options)
     parts = kind.in_parts or kind is Kind.TREE
@@ -215,7 +216,7 @@ def _parts(job: Planning, n: int, ranks: int) -> int:
 
 
 def _planned(
-    job: Planning, method: Any, options: Any, words: list[str], source: SampleSource, machine: Machine,
+    job: Planning, method: Method, options: Any, words: list[str], source: SampleSource, machine: Machine,
     layouts: list[JobLayout],
 ) -> Iterator[Plan]:  # fmt: skip
     """The plan of each layout; layouts with the same ranks and threads in their short runs share these."""
@@ -248,7 +249,7 @@ def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, i
     return layout.ranks if own else min(layout.ranks, max(1, cores // threads)), threads
 
 
-def _show(job: Planning, method: Any, words: list[str], plans: list[Plan], made: dict[str, Any] | None) -> None:
+def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], made: dict[str, Any] | None) -> None:
     """Print the table and the job script, and write the report."""
     from cacore.run import report
     from cakernels.plan import queues, table

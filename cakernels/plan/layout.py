@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cacore.errors import InputError
 from cacore.linalg.tsqr import leaves_of
+
+if TYPE_CHECKING:
+    from cacore.learn.method import Method
 
 _HOMES = {
     "cakrr": ("bkrr2", "bkrr", "bkrr3", "kkrr2", "kkrr", "kkrr3", "dckrr", "twolevel", "dkrr", "subset"),
@@ -36,7 +39,7 @@ class Kind(Enum):
         return self in (Kind.RIDGE_PARTS, Kind.SVM_PARTS)
 
 
-def method_named(name: str) -> Any:
+def method_named(name: str) -> Method:
     """The record of a method.
 
     Raises
@@ -46,7 +49,8 @@ def method_named(name: str) -> Any:
     """
     for package, names in _HOMES.items():
         if name in names:
-            return import_module(f"{package}.{name}").METHOD
+            method: Method = import_module(f"{package}.{name}").METHOD
+            return method
     raise InputError(f"METHOD {name}: choose one of {', '.join(METHODS)}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from cakernels.plan.layout import JobLayout, Kind, method_named
 from cakernels.plan.runs import Ran, of_job
 from cakrr.solver import nystrom
 from cakrr.solver.local import BAND_FROM, SMALL
+
+if TYPE_CHECKING:
+    from cacore.learn.method import Method
 
 _TELLS = float(1 << 26)  # bytes of kernel values from which a run's peak says how many of them are kept
 _COLUMNS = 48  # bytes per row besides its features: target, order, part, coefficients
@@ -76,7 +79,7 @@ def _share(peaks: Sequence[float], values: Sequence[float]) -> float:
     return float(np.clip(slope, 0.05, 1.0))
 
 
-def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method: Any) -> float:
+def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method: Method) -> float:
     """Flops of training, over all ranks.
 
     Ridge systems: m^2 d per width, and m^3/3 per lambda or 4/3 m^3 for many, for the grid and the final solution.

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cakernels.plan import growth, needs
 from cakernels.plan.layout import JobLayout, Kind
 from cakernels.plan.machine import GIB, Machine
 from cakernels.plan.network import Network
 from cakernels.plan.runs import Ran
+
+if TYPE_CHECKING:
+    from cacore.learn.method import Method
 
 _SENT = ("read", "partition", "search", "train", "predict")
 _THREADED = _SENT[1:]
@@ -64,7 +67,7 @@ class Plan:
         beside = min(self.layout.ranks_per_node, int(self.machine.room // self.peak))
         return ceil(self.layout.ranks / beside) if beside else None
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """Entries for a JSON file."""
         one = self.layout
         return {
@@ -82,7 +85,7 @@ class Plan:
 
 
 def planned(
-    runs: Sequence[Ran], job: JobLayout, kind: Kind, method: Any, options: Any, machine: Machine, itemsize: int,
+    runs: Sequence[Ran], job: JobLayout, kind: Kind, method: Method, options: Any, machine: Machine, itemsize: int,
     density: float,
 ) -> Plan:  # fmt: skip
     """The plan of a job, from short runs of the method.

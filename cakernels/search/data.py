@@ -44,7 +44,7 @@ class Data:
     weights: NDArray[np.float64] | None
     task: str
     n: int
-    classes: NDArray[Any]
+    classes: NDArray[np.generic]
 
     @property
     def d(self) -> int:
@@ -58,7 +58,7 @@ class Data:
 
     @classmethod
     def of(
-        cls, X: Rows, y: NDArray[Any], weights: NDArray[np.float64] | None, task: str | None, comm: Communicator
+        cls, X: Rows, y: NDArray[np.generic], weights: NDArray[np.float64] | None, task: str | None, comm: Communicator
     ) -> Data:  # fmt: skip
         """Rows with their task, guessed from the targets if it is None; collective."""
         task = task or guessed(y, comm)
@@ -78,7 +78,7 @@ class Data:
         return self.X[rows], self.y[rows], None if self.weights is None else self.weights[rows]
 
 
-def guessed(y: NDArray[Any], comm: Communicator) -> str:
+def guessed(y: NDArray[np.generic], comm: Communicator) -> str:
     """Task that targets suggest: classes if they are words or a few whole numbers, otherwise a regression; collective.
 
     Whole numbers are taken for classes if there are at most 20 different ones.

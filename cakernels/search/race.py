@@ -65,8 +65,8 @@ class Trial:
     error: float
     seconds: float
     ended: float
-    held: NDArray[Any] | None = None
-    predicted: NDArray[Any] | None = None
+    held: NDArray[np.generic] | None = None
+    predicted: NDArray[np.generic] | None = None
     fitted: Any = None
     why: str = ""
     settings: int = 0
@@ -289,10 +289,10 @@ class Race:
         trial.seconds = trial.ended - begun
         return trial
 
-    def _folds(self, candidate: Candidate, rows: int) -> tuple[NDArray[Any], NDArray[Any], Any]:
+    def _folds(self, candidate: Candidate, rows: int) -> tuple[NDArray[np.generic], NDArray[np.generic], Any]:
         """Outputs and predictions for this rank's judged rows, and the estimator of the first fold."""
         kept, fold, begun = None, 0, self.budget.spent(self.comm)
-        found: list[NDArray[Any]] = []
+        found: list[NDArray[np.generic]] = []
         while fold < self.folds:
             fitted = self.trained(candidate, self.split.training(fold, rows), rows)
             out = self.split.held(fold)
@@ -308,7 +308,7 @@ class Race:
         held, predicted = (one[self.judged] for one in found)
         return held, predicted, kept
 
-    def _told(self, fitted: Any, X: Rows) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _told(self, fitted: Any, X: Rows) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Outputs and predictions of an estimator for this rank's rows; collective."""
         if self.data.task == REGRESSION:
             predicted = np.asarray(fitted.predict(X))

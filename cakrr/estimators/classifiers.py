@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,7 +49,7 @@ class RidgeClassifier(Labelled, KernelRidge):
         self.classes_ = self.model_.classes
         return self
 
-    def predict(self, X: RowsLike) -> NDArray[Any]:
+    def predict(self, X: RowsLike) -> NDArray[np.generic]:
         """Labels for `X`, shape (n_local, d); with `comm`, a collective call."""
         values = self._values(X)
         return self.model_.labels(values)

@@ -65,7 +65,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         kriging(Dataset(X.copy(), X[:, 0].copy(), len(X)), options).model.predict_std(X[:2], variance="local")
 
     @contextmanager
-    def progress(self, shown: bool) -> Iterator[dict[str, Any]]:
+    def progress(self, shown: bool) -> Iterator[dict[str, object]]:
         """No options: training takes few iterations."""
         yield {}
 
@@ -96,7 +96,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
 
     def metrics(
         self, model: KrigingModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Errors, scores of the predicted normal distributions, and the coverage of 95 % intervals; collective."""
         mean, std = answers["mean"], answers["std"]
         with comm.phase("predict"):
@@ -204,12 +204,12 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         }  # fmt: skip
         return Predicted(mean, shown, _ends(mean, std, job.interval), facts)
 
-    def judged(self, model: KrigingModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+    def judged(self, model: KrigingModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Errors of the predictions; collective."""
         with comm.phase("predict"):
             return answers.metrics(rows.target(), comm)
 
-    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Mean width and coverage of the intervals; collective."""
         with comm.phase("predict"):
             return answers.intervals(rows.y, comm)

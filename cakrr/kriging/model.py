@@ -87,7 +87,7 @@ class KrigingModel:
     dtype = "float64"
     method = "kriging"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "comm": None, "_field": None, "_system": None}
 
     @property
@@ -105,7 +105,7 @@ class KrigingModel:
         """The correlation of the field."""
         return Correlation(self.kernel, math.inf if self.taper is None else self.taper)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Entries of a report about the model."""
         return {
             "kernel": self.kernel.kind, "range": self.range, "sill": self.sill, "nugget": self.nugget,

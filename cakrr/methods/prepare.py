@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +61,7 @@ class RidgeRows:
     samples: Samples
     offset: Offset
     scale: NDArray[np.float64]
-    classes: NDArray[Any] | None
+    classes: NDArray[np.generic] | None
     standardizer: Standardizer | None
     test: Dataset | None
     partitions: int
@@ -124,7 +123,7 @@ def prepare(
     return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P)
 
 
-def _check_targets(method: RidgeMethod, options: RidgeOptions, y: NDArray[Any], test: Dataset | None) -> None:
+def _check_targets(method: RidgeMethod, options: RidgeOptions, y: NDArray[np.generic], test: Dataset | None) -> None:
     if options.select == "test" and test is None:
         raise InputError("select test: there are no test rows; give --test, or use --select validation")
     if options.classify and y.ndim > 1:
@@ -137,7 +136,7 @@ def _check_targets(method: RidgeMethod, options: RidgeOptions, y: NDArray[Any], 
 
 def _classes(
     train: Dataset, options: RidgeOptions, comm: Communicator
-) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64] | None]:
+) -> tuple[NDArray[np.float64], NDArray[np.generic], NDArray[np.float64] | None]:
     """Indicator columns, the ascending labels of all ranks, and row weights times class weights."""
     y, weights = train.target(), train.weights
     classes = all_classes(y, comm)
@@ -224,7 +223,7 @@ def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
     return min(n, max(ranks, -(-n // most)))
 
 
-def _facts(method: RidgeMethod, options: RidgeOptions) -> dict[str, Any]:
+def _facts(method: RidgeMethod, options: RidgeOptions) -> dict[str, object]:
     """The options that determine the result."""
     values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint", *WHERE)}
     if values.get("points") is not None:  # centres that the user gives: their digest

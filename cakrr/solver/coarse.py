@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -109,7 +108,7 @@ class Candidates:
             out[:, these] = flat.reshape(len(flat), *beta.shape[1:])
         return out
 
-    def facts(self, c: int, several: bool) -> dict[str, Any]:
+    def facts(self, c: int, several: bool) -> dict[str, object]:
         """Entries of the report about the c-th candidate; `several` is True if the kernel is chosen, too."""
         M, width, lam = self.settings[c]
         kernel = {"coarse_kernel": width.like.kind} if several else {}

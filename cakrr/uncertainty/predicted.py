@@ -80,12 +80,12 @@ class Predicted:
             return self.columns
         return {f"{name} {j}": values[:, j] for name, values in self.columns.items() for j in range(values.shape[1])}
 
-    def metrics(self, y: NDArray[np.floating], comm: Communicator) -> dict[str, Any]:
+    def metrics(self, y: NDArray[np.floating], comm: Communicator) -> dict[str, object]:
         """Errors; with standard deviations also scores of the predictive normal distributions; collective."""
         found: dict[str, Any] = errors.regression_metrics(y, self.mean, comm)
         return found if self.std is None else found | gaussian_scores(y, self.mean, self.std, comm)
 
-    def intervals(self, y: NDArray[np.floating] | None, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, y: NDArray[np.floating] | None, comm: Communicator) -> dict[str, object]:
         """Entries of the report about the intervals, if there are any; collective."""
         return {} if self.ends is None else self.facts | interval_metrics(y, *self.ends, comm)
 

@@ -130,7 +130,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         scores = self._scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X: RowsLike) -> NDArray[Any]:
+    def predict(self, X: RowsLike) -> NDArray[np.generic]:
         """Labels for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
         scores = self._scores(self._rows(X))
         return np.asarray(self.model_.labels(scores))
@@ -285,7 +285,7 @@ class SMONuSVC(OneProcessSVC):
 
 
 def choose(
-    rows: Samples, classes: NDArray[Any], options: SVMOptions, precomputed: bool, comm: Communicator
+    rows: Samples, classes: NDArray[np.generic], options: SVMOptions, precomputed: bool, comm: Communicator
 ) -> Results | None:
     """Search for C and gamma by cross-validation inside parts of these rows.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +67,7 @@ def fit(train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, c
     return fitted
 
 
-def _check_classes(y: NDArray[Any], first: _Round, comm: Communicator) -> None:
+def _check_classes(y: NDArray[np.generic], first: _Round, comm: Communicator) -> None:
     """Refuse classes of which the learning rows have but one; collective."""
     known = first.order < _ABSENT
     with comm.uncounted():

@@ -57,7 +57,7 @@ class SVMModel(InParts):
     shared_arrays: ClassVar[Layout] = {**SHARED, **OWN, **CALIBRATOR}
     part_arrays = PART
 
-    classes: NDArray[Any]
+    classes: NDArray[np.generic]
     kernel: Kernel | None
     C: float
     Cs: NDArray[np.float64] | None = None
@@ -65,7 +65,7 @@ class SVMModel(InParts):
     calibrator: Calibrator | None = None
     parts: dict[int, PartSVM] = field(default_factory=dict)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Fields that describe the model in the report."""
         C = self.C if self.Cs is None else self.Cs
         return {"method": self.method, "C": C, "route": self.route}
@@ -76,7 +76,7 @@ class SVMModel(InParts):
             return self.kernel
         return replace(self.kernel, gamma=float(self.gammas[part]))
 
-    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
+    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[np.generic]:
         """Labels of this rank's rows; a collective call.
 
         Parameters
@@ -99,7 +99,7 @@ class SVMModel(InParts):
         """
         return self.labels(self.scores(X, comm))
 
-    def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
+    def labels(self, scores: NDArray[np.float64]) -> NDArray[np.generic]:
         """Labels of rows with these :meth:`scores`."""
         codes = votes(scores) if self._alone or scores.shape[1] == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes[codes])

@@ -88,7 +88,7 @@ class QuantileModel(SVRModel):
         """Shape of a row's prediction."""
         return self.output_shape if isinstance(self.quantile, tuple) else ()
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Fields that describe the model in the report."""
         return {**super().described(), "quantile": list(self.levels)}
 

@@ -101,7 +101,7 @@ class SVRModel(InParts):
     params: dict[str, float]
     parts: dict[int, PartSVR] = field(default_factory=dict)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Fields that describe the model in the report."""
         return {"method": self.method, "svm_type": self.svm_type, **self.params, "route": self.route}
 

@@ -7,7 +7,7 @@ are dropped. No rows are sent, and test rows are not used.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from cacore.io.checkpoint import Kept
 
 
-def search(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, comm: Communicator) -> Results | None:
+def search(
+    parts: Parts, classes: NDArray[np.generic], P: int, options: SVMOptions, comm: Communicator
+) -> Results | None:
     """Choose C and gamma by cross-validation; collective.
 
     Parameters
@@ -64,7 +66,9 @@ def search(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, com
         return _searched(parts, classes, P, options, comm)
 
 
-def _searched(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, comm: Communicator) -> Results | None:
+def _searched(
+    parts: Parts, classes: NDArray[np.generic], P: int, options: SVMOptions, comm: Communicator
+) -> Results | None:
     k = len(classes)
     counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
     with comm.agreed():

@@ -81,7 +81,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         C = 1.0 if self.searches else self.options.C
         return {"code": codes, "C": C * factor[codes] * weights, "row": np.arange(first, first + len(codes))}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Weights of the classes, as given by the user."""
         return {"class_weight": repr(self.options.class_weight)}
 

@@ -127,7 +127,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     def measure(self, comm: Communicator) -> None:
         """Compute the statistics of the rows that the report needs; collective."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Facts besides the options that affect the result; a checkpoint compares them."""
         return {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,9 @@ class FCFS(Algorithm, name="fcfs"):
     ratio: bool = False
     recompute_centers: bool = True
 
-    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _partition(
+        self, rows: PartRows, y: NDArray[np.generic] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
         centers = rows.take(rows.shuffle.row(np.arange(P)))
         labels = np.full(len(rows), -1, np.int32)
@@ -87,7 +88,9 @@ class BalancedKMeans(Algorithm, name="bkm"):
     tol: float = 1e-3
     max_iter: int = 500
 
-    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _partition(
+        self, rows: PartRows, y: NDArray[np.generic] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
         labels, centers, sizes, self.n_iter_ = k_means(rows, P, self.tol, self.max_iter)
         # `smallest` selects integers: the bits of non-negative floats, read as integers, have the same order.
@@ -156,7 +159,9 @@ class KBalance(Algorithm, name="kbalance"):
     tol: float = 1e-3
     max_iter: int = 500
 
-    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _partition(
+        self, rows: PartRows, y: NDArray[np.generic] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
         labels, centers, sizes, self.n_iter_ = k_means(rows, P, self.tol, self.max_iter)
         settle(rows, centers, capacities(rows.n, P, sizes), labels, np.arange(len(rows)), labelled=True)
@@ -164,7 +169,7 @@ class KBalance(Algorithm, name="kbalance"):
 
 
 def _balanced_together(
-    rows: PartRows, y: NDArray[Any] | None, ratio: bool, P: int, population: NDArray[np.int64] | None = None
+    rows: PartRows, y: NDArray[np.generic] | None, ratio: bool, P: int, population: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield the rows to balance together and their capacity in each part: all rows at once, or class by class.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +46,9 @@ class KMeans(Algorithm, name="kmeans"):
     tol: float = 1e-3
     max_iter: int = 500
 
-    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _partition(
+        self, rows: PartRows, y: NDArray[np.generic] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         labels, centers, sizes, self.n_iter_ = k_means(rows, self.n_parts, self.tol, self.max_iter)
         _fill_empty(rows, labels, centers, sizes)
         return labels, centers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,9 @@ class RandomPartition(Algorithm, name="random"):
         if self.in_place and n_local == 0:
             raise InputError(f"in_place: rank {comm.rank} has no rows, and a part needs one")
 
-    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _partition(
+        self, rows: PartRows, y: NDArray[np.generic] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         if self.in_place:
             labels = np.full(len(rows), rows.comm.rank, np.int32)
         else:
