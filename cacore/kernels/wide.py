@@ -236,7 +236,7 @@ class Wide:
         Parameters
         ----------
         A : Arranged
-        out : ndarray, shape (any,)
+        out : ndarray of float32 or float64, shape (>= (n - 1) ld + first + len(A),)
             Contiguous; the value of column j and row i goes to index ``j * ld + first + i``.
         ld, first : int
         """

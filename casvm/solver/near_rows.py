@@ -267,7 +267,7 @@ def _cut(
 
     Parameters
     ----------
-    pool : float32 or float64, shape (any,)
+    pool : float32 or float64, shape (>= the numbers in use,)
     rows, places : int64, shape (m,)
         In ascending order of `places`.
     place : int64, shape (n,)

@@ -136,7 +136,7 @@ def _cut(memory: Reals, lo: int, hi: int, old: int, new: int, kept: Longs) -> No
 
     Parameters
     ----------
-    memory : float32 or float64, shape (any,)
+    memory : float32 or float64, shape (>= hi * old,)
         Row r begins at r * old and moves to r * new.
     lo, hi : int
         Rows to move.
@@ -162,7 +162,7 @@ def _copy(values: Reals, slots: Longs, columns: Longs, out: Reals, into: Longs) 
     slots : int64, shape (m,)
         Rows to copy.
     columns : int64, shape (k,)
-    out : of the type of `values`, shape (any, >= k)
+    out : of the type of `values`, shape (> max(into), >= k)
         ``out[into, :k] = values[slots][:, columns]``.
     into : int64, shape (m,)
     """
