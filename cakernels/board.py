@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -21,7 +21,21 @@ if TYPE_CHECKING:
 _SHOWN = 8  # candidates in the table
 
 
-def leaderboard(trials: Sequence[Trial], score: Score) -> list[dict[str, object]]:
+class BoardRow(TypedDict):
+    """A training on the leaderboard: the sample's rows, the score, if it has one, and the seconds that it took.
+
+    It ended that many seconds after the start; `why` says why it has no score, or is not trained on more rows.
+    """
+
+    candidate: str
+    rows: int
+    score: float | None
+    seconds: float
+    ended: float
+    why: str
+
+
+def leaderboard(trials: Sequence[Trial], score: Score) -> list[BoardRow]:
     """One dict per trial, those on most rows first, and the best of them first."""
     order = sorted(trials, key=lambda one: (-one.rows if math.isfinite(one.error) else 1, one.error, one.ended))
     return [
@@ -40,10 +54,10 @@ def _score(trial: Trial, score: Score) -> float | None:
     return trial.error if score.task == REGRESSION else 1.0 - trial.error
 
 
-def lines(board: list[dict[str, Any]], score: Score) -> Iterator[str]:
+def lines(board: Sequence[BoardRow], score: Score) -> Iterator[str]:
     """Lines of the table: the best candidates, then how many others there are."""
-    for row in [one for one in board if one["score"] is not None][:_SHOWN]:
-        error = row["score"] if score.task == REGRESSION else 1.0 - row["score"]
+    for known, row in [(one["score"], one) for one in board if one["score"] is not None][:_SHOWN]:
+        error = known if score.task == REGRESSION else 1.0 - known
         yield f"{score.shown(error):>10}  {row['rows']:>8,} rows  {row['seconds']:7.1f} s  {row['candidate']}"
     failed = [row for row in board if row["score"] is None]
     yield f"{counted(len(board), 'training')}{f', {len(failed)} failed' if failed else ''}"

@@ -24,6 +24,9 @@ from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
+    from cacore.io.table import Targets
+    from cakernels.search.data import Data
+    from cakernels.search.deadline import Budget
     from cakernels.search.found import Found
     from cakernels.search.race import Race, Trial
     from cakernels.search.scores import Score
@@ -129,7 +132,7 @@ def _check(job: Fitting, comm: Communicator) -> None:
             figures.check(job.plot)
 
 
-def _targets(task: str | None) -> Any:
+def _targets(task: str | None) -> Targets:
     """Kinds of targets to read."""
     from cacore.io.table import Targets
 
@@ -152,8 +155,8 @@ class _Run:
     """One run of the command, which leaves its best model so far after every improvement."""
 
     def __init__(
-        self, job: Fitting, comm: Communicator, train: Dataset, test: Dataset | None, notes: list[str], rows: Any,
-        score: Score, budget: Any,
+        self, job: Fitting, comm: Communicator, train: Dataset, test: Dataset | None, notes: list[str], rows: Data,
+        score: Score, budget: Budget,
     ) -> None:  # fmt: skip
         self.job, self.comm, self.train, self.test = job, comm, train, test
         self.notes, self.rows, self.score, self.budget = notes, rows, score, budget

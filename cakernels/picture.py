@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.io.words import counted
+from cakernels.board import BoardRow
 from cakernels.search.data import REGRESSION
 from cakernels.search.scores import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 _SHADES = ("#6db1e8", "#2166ac", "#08264d", "#000000")  # few rows to many
 _GREY, _ORANGE = "0.45", "#d95f02"
@@ -24,7 +26,14 @@ KEPT, STOPPED, TOO_SLOW, FAILED = "kept", "not trained on more rows", "too slow 
 _MARKS = {KEPT: "o", STOPPED: "o", TOO_SLOW: "D"}
 
 
-def drawn(board: list[dict[str, Any]], score: Score, chosen: Sequence[str] = ()) -> Figure:
+class DrawnRow(BoardRow):
+    """A training with its outcome for the candidate (:func:`fates`) and its error, infinite without a score."""
+
+    fate: str
+    error: float
+
+
+def drawn(board: Sequence[BoardRow], score: Score, chosen: Sequence[str] = ()) -> Figure:
     """Draw a leaderboard; `chosen` names the candidates in the final model, the most important one first.
 
     One mark per training: darker on more rows, and hollow if the candidate was not trained on more. A grey line joins
@@ -32,8 +41,8 @@ def drawn(board: list[dict[str, Any]], score: Score, chosen: Sequence[str] = ())
     """
     from cacore.run import figures
 
-    rows = [row | {"fate": fate, "error": _error(row["score"], score)}
-            for row, fate in zip(board, fates(board), strict=True)]  # fmt: skip
+    rows: list[DrawnRow] = [{**row, "fate": fate, "error": _error(row["score"], score)}
+                            for row, fate in zip(board, fates(board), strict=True)]  # fmt: skip
     good = [row for row in rows if row["fate"] != FAILED]
     failed = [row["ended"] for row in rows if row["fate"] == FAILED]
     figure = figures.blank(6.4, 5.0)
@@ -65,7 +74,7 @@ def drawn(board: list[dict[str, Any]], score: Score, chosen: Sequence[str] = ())
     return figure
 
 
-def fates(board: Sequence[dict[str, Any]]) -> list[str]:
+def fates(board: Sequence[BoardRow]) -> list[str]:
     """Outcome of each training for its candidate: FAILED, KEPT, STOPPED or TOO_SLOW.
 
     A candidate is kept if it was trained on more rows, even without a result, and on the largest sample.
@@ -97,7 +106,7 @@ def _error(value: float | None, score: Score) -> float:
     return value if score.task == REGRESSION else 1.0 - value
 
 
-def _show(axes: Axes, good: list[dict[str, Any]], chosen: Sequence[str]) -> None:
+def _show(axes: Axes, good: Sequence[DrawnRow], chosen: Sequence[str]) -> None:
     """Draw the trainings that succeeded, the best error so far, and what was chosen."""
     ended = np.array([row["ended"] for row in good])
     errors = np.array([row["error"] for row in good])
@@ -118,7 +127,7 @@ def _show(axes: Axes, good: list[dict[str, Any]], chosen: Sequence[str]) -> None
         axes.plot(ended[found], shown[found], "o", mfc="none", mec=_ORANGE, ms=15, mew=2.2, zorder=4, label="chosen")
 
 
-def _marks(axes: Axes, good: list[dict[str, Any]], ended: Any, shown: Any) -> None:
+def _marks(axes: Axes, good: Sequence[DrawnRow], ended: NDArray[np.float64], shown: NDArray[np.float64]) -> None:
     """Draw one mark per training, and list colours and shapes in the legend."""
     sizes, told = sorted({row["rows"] for row in good}), [row["fate"] for row in good]
     style: dict[str, Any] = {"linestyle": "", "ms": 8, "mew": 1.8}
