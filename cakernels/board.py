@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from cakernels.search.race import Trial
 from cakernels.search.scores import Score
 
 if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
     from cacore.learn.method import Method
 
 _SHOWN = 8  # candidates in the table
@@ -63,20 +65,20 @@ def lines(board: Sequence[BoardRow], score: Score) -> Iterator[str]:
     yield f"{counted(len(board), 'training')}{f', {len(failed)} failed' if failed else ''}"
 
 
-def command(estimator: Any, data: str, parts: int) -> str:
+def command(estimator: BaseEstimator, data: str, parts: int) -> str:
     """The command that trains this estimator's model on all rows of the file `data`, in so many parts."""
     method, chosen = _method(estimator)
     words = [f"python -m {method.prog}", shlex.quote(data), *_model_words(estimator, method, chosen, parts)]
     return " ".join(words)
 
 
-def _method(estimator: Any) -> tuple[Method, dict[str, object]]:
+def _method(estimator: BaseEstimator) -> tuple[Method, dict[str, object]]:
     """The record of the estimator's method, and options that none of its parameters sets."""
     own = getattr(estimator, "_trained_by", None)
     return (estimator._method, {}) if own is None else own()
 
 
-def _model_words(estimator: Any, method: Method, chosen: dict[str, object], parts: int) -> Iterator[str]:
+def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, object], parts: int) -> Iterator[str]:
     """Flags that set what the estimator's parameters, or the values it has chosen, set."""
     options, given = method.options, estimator.get_params(deep=False)
     given |= {**({"n_parts": parts} if "n_parts" in given else {}), **getattr(estimator, "best_params_", {})}
@@ -101,7 +103,7 @@ def _model_words(estimator: Any, method: Method, chosen: dict[str, object], part
         yield f"--seed {estimator.random_state}"
 
 
-def _kernel(estimator: Any) -> str:
+def _kernel(estimator: BaseEstimator) -> str:
     """Name of the model's kernel."""
     model = estimator.model_
     like = getattr(model, "like", None) or model.kernel

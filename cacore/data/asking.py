@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator, Unquoted, collective, require_same
 
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
-def same_fit(estimator: Any, comm: Communicator, own: tuple[str, ...] = ()) -> None:
+
+def same_fit(estimator: BaseEstimator, comm: Communicator, own: tuple[str, ...] = ()) -> None:
     """Raise an InputError on all ranks if they fit estimators of other classes or parameters; collective.
 
     `own` names parameters of which each rank has its own.
@@ -24,7 +27,7 @@ def same_fit(estimator: Any, comm: Communicator, own: tuple[str, ...] = ()) -> N
 
 
 @contextmanager
-def asking(estimator: Any, call: str, **arguments: Any) -> Iterator[Communicator]:
+def asking(estimator: BaseEstimator, call: str, **arguments: Any) -> Iterator[Communicator]:
     """Provide the communicator for a call of a fitted estimator, once all ranks make the same call; collective.
 
     Raises
@@ -44,6 +47,6 @@ def asking(estimator: Any, call: str, **arguments: Any) -> Iterator[Communicator
     check_is_fitted(estimator, "model_")
 
 
-def _same_call(estimator: Any, call: str, comm: Communicator, given: dict[str, Any]) -> None:
+def _same_call(estimator: BaseEstimator, call: str, comm: Communicator, given: dict[str, Any]) -> None:
     with comm.uncounted():
         require_same({"call": Unquoted(f"{type(estimator).__name__}.{call}"), **given}, comm)

@@ -10,7 +10,7 @@ The loop over rounds, which trains, judges and updates the metric, is :func:`bes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -21,6 +21,9 @@ from cacore.data.rows import Rows, is_sparse
 from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.machine.threads import blocks
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 FLOOR = 1e-6  # smallest eigenvalue of M relative to the largest, so that later rounds can recover every direction
 MOST = 4096  # features of a full metric at most: its eigenvalues take 10 d^3 flops per round on every rank
@@ -218,7 +221,7 @@ def described(form: str, errors: list[float], root: Root | None, d: int) -> dict
     return {"form": form, "errors": errors, "round": int(np.nanargmin(errors)), "importances": shares.tolist()}
 
 
-def expose(estimator: Any, fitted: Any) -> None:
+def expose(estimator: BaseEstimator, fitted: Any) -> None:
     """Set `metric_`, `feature_importances_` and `metric_errors_` of an estimator; remove them if metric is "none"."""
     form, standardizer, d = estimator.metric, fitted.model.standardizer, fitted.model.n_features
     root = None if standardizer is None else standardizer.root

@@ -9,7 +9,7 @@ import json
 import re
 from itertools import zip_longest
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,9 @@ from cacore.data.rows import Rows, RowsLike, check_range, first_nonfinite, is_sp
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import StoredRows, is_stored
 from cacore.errors import InputError
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 ENCODE = "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder"
 FILL = "fill the gap with scikit-learn's SimpleImputer, or leave the row out"
@@ -92,7 +95,7 @@ def shared_seed(random_state: int | np.random.RandomState | None, comm: Communic
     return int(comm.bcast(np.array([state.randint(2**31 - 1)], np.int64))[0])
 
 
-def validated(estimator: Any, *args: Any, **kwargs: Any) -> Any:
+def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
     """scikit-learn's ``validate_data`` for an estimator, with InputErrors that name the position of a wrong value.
 
     For a DataFrame, column names are stored or compared with the stored ones, and text columns are refused.
@@ -136,7 +139,7 @@ def check_names(X: Any, source: dict[str, Any]) -> None:
     )
 
 
-def check_same_names(estimator: Any, comm: Communicator) -> None:
+def check_same_names(estimator: BaseEstimator, comm: Communicator) -> None:
     """Raise an InputError on all ranks if DataFrame columns differ in name or order from rank 0's; collective."""
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     mine = np.frombuffer(json.dumps(names).encode(), np.uint8)

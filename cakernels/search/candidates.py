@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cakernels.plan.growth import RIDGE_POWER, SVM_POWER
 from cakernels.search.data import CLASSIFICATION, Data
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 PART = 1_200  # rows of a part of ridge regression: more cost m^3, fewer lose accuracy
 _SVM_PART = 100_000  # rows of a part of an SVM, whose time grows with rows times support vectors
@@ -86,7 +89,7 @@ class Candidate:
         """Number of parts of n rows."""
         return max(1, math.ceil(n / self.part)) if self.part else 1
 
-    def make(self, n: int, seed: int, divisions: int = 1, ranks: int = 1) -> Any:
+    def make(self, n: int, seed: int, divisions: int = 1, ranks: int = 1) -> BaseEstimator:
         """The estimator for n training rows on so many ranks.
 
         One SVM of all rows is trained by all ranks together, to the same model; otherwise each rank has a part.
@@ -101,7 +104,7 @@ class Candidate:
             more["n_divisions"] = divisions
         return kind(**{**self.settings, **self.chosen, **more})
 
-    def after(self, fitted: Any, last: bool = False) -> Candidate:
+    def after(self, fitted: BaseEstimator, last: bool = False) -> Candidate:
         """This candidate for more rows, with what was found on fewer.
 
         An SVM's search goes on around the C and gamma that were chosen, towards the larger ones that more rows allow,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.mixture import Mixture, alone, combined
 from cakernels.search.race import FINAL, Race, Trial
 from cakernels.search.scores import Score
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 _DIVISIONS = 4  # most divisions of the rows whose models are averaged
 _MORE = 0.35  # time of a further division, as a share of that of a training with its search
@@ -50,7 +53,7 @@ class Found:
         Errors on the rows that judged, for the intervals of a regression.
     """
 
-    estimators: list[Any]
+    estimators: list[BaseEstimator]
     weights: NDArray[np.float64]
     candidates: list[Candidate]
     rows: list[int]
@@ -93,7 +96,7 @@ def so_far(race: Race) -> Found | None:
     return _found(race, best, alone(race, best), [(best.fitted, best.rows)])
 
 
-def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[Any, int]]) -> Found:
+def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEstimator, int]]) -> Found:
     """The result, the estimator with the largest weight first.
 
     A sample may lack a rare class. A model without it cannot be blended, nor have probabilities.
@@ -110,7 +113,7 @@ def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[Any, int
     )  # fmt: skip
 
 
-def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[Any, int]:
+def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[BaseEstimator, int]:
     """The candidate trained on all rows, or on as many as there is time for; otherwise as it is. And how many."""
     left = race.budget.left()
     with race.comm.uncounted():

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.scores import Score
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 BEST = 3  # one of so many goes on to more rows
 _BASE = 0.4  # share of the time for the first candidates on the smallest sample
@@ -308,7 +311,7 @@ class Race:
         held, predicted = (one[self.judged] for one in found)
         return held, predicted, kept
 
-    def _told(self, fitted: Any, X: Rows) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    def _told(self, fitted: BaseEstimator, X: Rows) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Outputs and predictions of an estimator for this rank's rows; collective."""
         if self.data.task == REGRESSION:
             predicted = np.asarray(fitted.predict(X))
@@ -316,7 +319,7 @@ class Race:
         found = outputs(fitted.model_, X)
         return for_classes(fitted.model_, found, self.data.classes), labels(fitted.model_, found)
 
-    def trained(self, candidate: Candidate, mask: NDArray[np.bool_], rows: int, divisions: int = 1) -> Any:
+    def trained(self, candidate: Candidate, mask: NDArray[np.bool_], rows: int, divisions: int = 1) -> BaseEstimator:
         """An estimator trained on this rank's rows of the mask, of `rows` on all ranks; collective."""
         X, y, weights = self.data.some(mask)
         estimator = candidate.make(rows, self.seed, divisions, self.comm.size)

@@ -31,7 +31,7 @@ class Score:
 
     name: str
     task: str
-    loss: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
+    loss: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
     finish: Callable[[float], float]
     by_class: bool = False
 
@@ -82,15 +82,15 @@ class Score:
         return f"{error:.4g}" if self.task == REGRESSION else f"{100 * (1 - error):.2f} %"
 
 
-def _squares(y: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
+def _squares(y: NDArray[np.float64], predicted: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.square(np.asarray(predicted, np.float64) - y))
 
 
-def _gaps(y: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
+def _gaps(y: NDArray[np.float64], predicted: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.abs(np.asarray(predicted, np.float64) - y))
 
 
-def _wrong(y: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
+def _wrong(y: NDArray[np.generic], predicted: NDArray[np.generic]) -> NDArray[np.float64]:
     return np.asarray(np.asarray(predicted) != y, np.float64)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +33,9 @@ from casvm.options import UNSEARCHED, SVMOptions
 from casvm.search.choose import search
 from casvm.solver.part import fit_part
 from casvm.value_options import nu_share
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -313,7 +316,7 @@ def choose(
     return search(part, classes, 1, options, comm)
 
 
-def expose(estimator: Any, model: SVMModel) -> None:
+def expose(estimator: BaseEstimator, model: SVMModel) -> None:
     """Set the fitted attributes that SVC has, from all parts of this process."""
     estimator.model_, estimator.classes_ = model, model.classes
     k, parts = len(model.classes), list(model.parts.values())

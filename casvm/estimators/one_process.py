@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,6 +33,9 @@ from cacore.tuning.results import Results
 from casvm.model.part import PartSVM
 from casvm.model.svr import PartSVR
 from partition.redistribute import Parts
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 Options = TypeVar("Options", bound=DualOptions)
 
@@ -165,7 +168,7 @@ def one_part(
     return Parts(rows.X, rows.columns, np.zeros(1, np.int64), np.array([0, len(rows)])), options
 
 
-def expose_search(estimator: Any, found: Results | None) -> None:
+def expose_search(estimator: BaseEstimator, found: Results | None) -> None:
     """Set the attributes that :class:`sklearn.model_selection.GridSearchCV` has, if there was a search."""
     for name in ("cv_results_", "best_index_", "best_params_", "best_score_"):
         vars(estimator).pop(name, None)
