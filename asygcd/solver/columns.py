@@ -74,7 +74,7 @@ class CachedColumns(NamedTuple):
     data_squares: NDArray[np.floating]
     list_values: NDArray[np.floating]
     list_rows: NDArray[np.int32]
-    list_starts: NDArray[np.int64]
+    list_starts: NDArray[np.signedinteger]
     own_values: NDArray[np.floating]
     own_columns: NDArray[np.int32]
     own_starts: NDArray[np.signedinteger]

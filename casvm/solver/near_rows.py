@@ -31,15 +31,16 @@ class Near(NamedTuple):
 
     Attributes
     ----------
-    data, norms : ndarray
+    data, norms : ndarray of float32 or float64, shape (panels, d, width), (panels * width,)
         The active columns, as :class:`cacore.kernels.panels.Panels`.
     values, columns, starts, squares : ndarray
-        All rows as CSR, and their squared norms.
+        All n rows as CSR, of the type of `data`, int32, and int32 or int64, shape (nnz,), (nnz,), (n + 1,); and their
+        squared norms, shape (n,).
     kernel : tuple
         Parameters for :func:`cacore.kernels.evaluate.finish`.
     runs : Runs
         Near blocks of groups of as many rows as a panel has.
-    pool : ndarray
+    pool : ndarray of float32 or float64, shape (room,)
         Kept values: for each row its runs, one after the other.
     place : ndarray of int64, shape (n,)
         Start of each row in `pool`, or -1.
@@ -55,7 +56,7 @@ class Near(NamedTuple):
     norms: NDArray[np.floating]
     values: NDArray[np.floating]
     columns: NDArray[np.int32]
-    starts: Index
+    starts: NDArray[np.signedinteger]
     squares: NDArray[np.floating]
     kernel: Parameters
     runs: Runs
