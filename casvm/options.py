@@ -45,7 +45,7 @@ def _solver(value: object, name: str) -> str:
     return str(checks.one_of(*solver_names())(value, name))
 
 
-def part_solver_option(only: Callable[[Any], bool] | None = None) -> Any:
+def part_solver_option(only: Callable[[Any], bool] | None = None) -> str:
     """Option --solver, the solver of each part in :mod:`cacore.svm.solvers`, for methods that `only` accepts."""
     text = "solver of each part: SMO (smo), or asynchronous and without a bias term (asygcd, for classes)"
     return option(DEFAULT, text, _solver, report=True, group=SOLVER, only=only, choices=solver_names())
