@@ -17,6 +17,7 @@ from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import padded
 from casvm.solver.pool import Pool
 from casvm.solver.row_cache import RowCache
+from casvm.solver.working_set import staying
 
 # -- the pool --------------------------------------------------------------------------------------
 
@@ -106,6 +107,32 @@ def test_sources(room, crossed):
         got = gram.product(S, rows, change, columns, exact=exact)
         near(got, expected, 1e-12 if exact else 10 * precision)
     assert gram.product(S, rows[:0], change[:0], columns).tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("price", [0.0, np.inf])
+def test_squares_of_rows_that_stay(price, crossed, monkeypatch):
+    """Values of rows that stay are kept, half of the others follow by symmetry, or all are computed anew."""
+    monkeypatch.setattr(kernel_rows, "_MIRRORED", price)
+    monkeypatch.setattr(kernel_rows, "_STRIP", 16)
+    _, S, make, precision = crossed
+    gram, K, rng = make(0), matrix(KERNEL, S), np.random.default_rng(1)
+    last = np.zeros(0, np.int64)
+    for size in (70, 70, 41, 67, 90, 3, 200):
+        others = np.setdiff1d(np.arange(1500), last)
+        numbers = np.sort(np.concatenate([rng.permutation(last)[: size // 2], rng.permutation(others)])[:size])
+        order, stay = staying(last, numbers)
+        rows = numbers[order]
+        assert sorted(rows) == numbers.tolist()
+        np.testing.assert_array_equal(rows[: len(stay)], last[stay])
+        assert not set(rows[len(stay) :]) & set(last)
+        got = gram.square_from(rows, stay)[:size, :size]
+        near(got, K[np.ix_(rows, rows)], precision)
+        if price == 0:
+            np.testing.assert_array_equal(got, got.T)
+        last = rows
+    before = gram.values_computed
+    gram.square_from(last, np.arange(200))
+    assert gram.values_computed - before == (0 if price == 0 else 200**2)
 
 
 @pytest.mark.parametrize("shrunk", [False, True])

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
-from cacore.kernels.panels import Panels, nonzeros
+from cacore.kernels.panels import Panels, add_rows, nonzeros, put_rows
 from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine import threads
@@ -54,13 +54,16 @@ class Blocks:
         for first, last in ((lo + a, lo + b) for a, b in blocks(hi - lo, _CUT)):
             B = self.points[first:last]
             for i, end in blocks(len(A), 256):
+                if total is None and store is not None and places is None and store.dtype == A.X.dtype:
+                    kernel.block(A[i:end], B, store[i:end, first:last])
+                    continue
                 K = kernel.block(A[i:end], B)
+                K = K if store is None else K.astype(store.dtype, copy=False)
                 if coefficients is not None and total is not None:
-                    kept = K if store is None else K.astype(store.dtype)
-                    total[first:last] += coefficients[i:end] @ kept.astype(np.float64)
+                    add_rows(K, np.arange(end - i), coefficients[i:end], total[first:last], 0, last - first)
                 if store is not None:
                     at = np.arange(i, end) if places is None else places[i:end]
-                    store[at[at >= 0], first:last] = K[at >= 0]
+                    put_rows(K, at, store, first)
 
 
 Columns = Panels | Wide | Blocks

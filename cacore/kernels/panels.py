@@ -254,6 +254,20 @@ def add_rows(
 
 
 @numba.njit(cache=True, nogil=True)
+def put_rows(values: Reals, places: Longs, store: Reals, first: int) -> None:  # pragma: no cover - compiled
+    """``store[places, first : first + n] = values``, but for rows whose place is negative.
+
+    `values` is float32 or float64, shape (m, n), `places` int64, shape (m,), `store` of the type of `values`.
+    """
+    for i in range(places.size):
+        if places[i] >= 0:
+            row = values[i]
+            line = store[places[i], first : first + row.size]
+            for k in range(row.size):
+                line[k] = row[k]
+
+
+@numba.njit(cache=True, nogil=True)
 def pack_csr(values: Reals, columns: Integers, starts: Integers, data: Reals) -> None:  # pragma: no cover - compiled
     """Add the rows of a CSR matrix to panels of zeros, shape (panels, d, width), of the type of `values`."""
     W = data.shape[2]

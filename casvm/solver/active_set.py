@@ -28,8 +28,6 @@ from casvm.solver.pair import Index, Pairs, Vector, falling, rising
 Reconstruct = Callable[[Index, Vector, Index, Vector], None]
 OverRanks = Callable[[NDArray[Any]], NDArray[Any]]
 
-_RELAX = 0.1  # share of the violation that a round leaves among its rows
-
 
 @dataclass(frozen=True)
 class Shrinking:
@@ -238,8 +236,11 @@ class SMO(ABC):
         Pairs of rows optimised; working sets solved.
     objective : float
         Value of the dual, updated by the steps.
+    relax : float
+        Share of the violation that a round leaves among its rows.
     """
 
+    relax = 0.1
     active: ActiveSet
     objective: float
 
@@ -303,7 +304,7 @@ class SMO(ABC):
     def _effort(self, size: int, gap: float, most: int) -> tuple[float, int]:
         """Tolerance and largest number of pairs for a working set of this size."""
         tol = self.limits.tol
-        return tol if size == self.active.size else max(0.5 * tol, _RELAX * gap), min(100 * size, most)
+        return tol if size == self.active.size else max(0.5 * tol, self.relax * gap), min(100 * size, most)
 
     def _solution(self) -> Solution:
         active, dual, gram = self.active, self.active.dual, self.active.gram

@@ -39,13 +39,14 @@ from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
 from casvm.solver.units import Unit
-from casvm.solver.working_set import WorkingSet
+from casvm.solver.working_set import WorkingSet, staying
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # smallest working set of which half stays for the next round
 _LOOK = 2000  # rows of working sets between two checks for idle rows
 _VISITORS = 2048  # rows sent to all ranks at a time
 _SAMPLE = 1000
+_RELAX = 0.03  # share of the violation that a round leaves if the pairs of the last one cost far less than its square
 _HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise and fall, flags of what is due
 _LATE, _DUE = 1, 2  # flags: time to stop; time for a checkpoint
 
@@ -85,11 +86,11 @@ def solve(
 
     Notes
     -----
-    A round costs q^2 kernel values on every rank, and m per row that moved. From 16 ranks on, rounds of near rows are
-    solved in blocks (:mod:`casvm.solver.near_blocks`). It sends 32 bytes per proposed row (40 if
-    rows have two nonzero bounds); there are about as many proposals as new rows in the working set. A chosen row is
-    sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three quarters of the
-    other ranks' rows, or of 2 q rows if that is more.
+    A round costs q^2 kernel values on every rank, or 3/8 of them where they are expensive, and m per row that moved.
+    From 16 ranks on, rounds of near rows are solved in blocks (:mod:`casvm.solver.near_blocks`). It sends 32 bytes per
+    proposed row (40 if rows have two nonzero bounds); there are about as many proposals as new rows in the working set.
+    A chosen row is sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three
+    quarters of the other ranks' rows, or of 2 q rows if that is more.
     """
     with comm.uncounted():
         sizes = np.array([np.abs(dual.linear).max(initial=0.0), dual.largest_bound])
@@ -158,7 +159,7 @@ class _Distributed(SMO):
         self.looks = 0
         self.quota = np.full((comm.size, 2), max(1, -(-self.q // (2 * comm.size))))
         self.seen = np.inf, -np.inf  # the last top and bottom
-        self._last = WorkingSet.empty()
+        self._last, self._squared = WorkingSet.empty(), np.zeros(0, np.int64)  # the latter: rows of the last square
         self.active = ActiveSet(
             dual, self.gram, SHRINKING, self._reconstruct, comm.allreduce, partial(comm.allreduce, op="max")
         )
@@ -258,7 +259,7 @@ class _Distributed(SMO):
         rounds = self.block_rounds
         if rounds is not None and rounds.suit(size) and self._in_blocks(slots, chosen, top - bottom, most):
             return True
-        order = self.gram.arranged(slots)
+        order = self._arranged(chosen.numbers, slots)
         chosen, slots = chosen.taken(order), slots[order]
         problem = self._solved(slots, chosen, top - bottom, most)
         v, beta, done = problem.v.copy(), problem.beta.copy(), problem.iterations
@@ -275,10 +276,10 @@ class _Distributed(SMO):
             free = (chosen.lower < beta) & (beta < chosen.upper)
             self.gram.subtract(slots[moved], change[moved], active.v, free[moved])
         here = self._here(chosen.numbers)
-        places = active.place[chosen.numbers[here] - self.first]
-        active.beta[places], active.v[places] = beta[here], v[here]
-        kept = self.q // 2 if self.q >= _KEEP else 0
-        self._last = WorkingSet(chosen.numbers, v, beta, chosen.lower, chosen.upper).kept(kept)
+        at = active.place[chosen.numbers[here] - self.first]
+        active.beta[at], active.v[at] = beta[here], v[here]
+        solved = WorkingSet(chosen.numbers, v, beta, chosen.lower, chosen.upper)
+        self._last = solved.kept(self.q // 2 if self.q >= _KEEP else 0)
         return done > 0
 
     def _in_blocks(self, slots: Index, chosen: WorkingSet, gap: float, most: int) -> bool:
@@ -317,15 +318,25 @@ class _Distributed(SMO):
         free = (chosen.lower < chosen.beta) & (chosen.beta < chosen.upper) & (chosen.beta != 0)
         return float(np.mean(chosen.v[free])) if free.any() else middle(*self.seen)
 
+    def _arranged(self, numbers: Index, slots: Index) -> Index:
+        """The order of a working set's rows in which its kernel values cost least."""
+        if isinstance(self.gram, NearColumns):
+            return self.gram.arranged(slots)
+        order, self._stay = staying(self._squared, numbers)
+        self._squared = numbers[order]
+        return order
+
     def _solved(self, slots: Index, chosen: WorkingSet, gap: float, most: int) -> PairState:
         """Solve the problem of a working set; if most kernel values vanish, over near rows only."""
         state = chosen.v, chosen.beta, chosen.lower, chosen.upper
         if not isinstance(self.gram, NearColumns):
-            return self._solve(self.gram.square(slots), *state, gap, most)
-        problem = self.gram.pairs(slots, self.active.dual, *state)
-        problem.optimise(*self._effort(len(slots), gap, most))
-        self.gram.count(problem)
-        return problem
+            solved = self._solve(self.gram.square_from(slots, self._stay), *state, gap, most)
+            self.relax = _RELAX if 32 * solved.iterations < len(slots) * self.gram.price else SMO.relax
+            return solved
+        near = self.gram.pairs(slots, self.active.dual, *state)
+        near.optimise(*self._effort(len(slots), gap, most))
+        self.gram.count(near)
+        return near
 
     def _here(self, numbers: Index) -> NDArray[np.bool_]:
         """Mask of these rows that lie on this rank."""
@@ -366,19 +377,23 @@ class _Distributed(SMO):
         self.seen, self._last = (self.active.top, self.active.bottom), WorkingSet.empty()
 
     def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
-        for X, values in self._visit(moved, change):
+        for X, values, _ in self._visit(moved, change):
             v -= self.gram.product(X, np.arange(len(values)), values, rows)
 
     def _square(self, rows: Index, beta: Vector) -> float:
-        square = 0.0
-        for X, values in self._visit(rows, beta):
-            square += float(self.gram.product(X, np.arange(len(values)), values, rows, exact=True) @ beta)
+        square, size = 0.0, self.comm.size
+        for X, values, counts in self._visit(rows, beta):
+            # K is symmetric: of two ranks one computes the values of both, which count twice.
+            ahead = (np.repeat(np.arange(size), counts) - self.comm.rank) % size
+            some = np.flatnonzero(2 * ahead <= size)
+            values = values * np.where((ahead == 0) | (2 * ahead == size), 1.0, 2.0)
+            square += float(self.gram.product(X, some, values[some], rows, exact=True) @ beta)
         return square
 
-    def _visit(self, rows: Index, values: Vector) -> Iterator[tuple[Rows, Vector]]:
-        """Yield these rows of all ranks with their values, some at a time."""
+    def _visit(self, rows: Index, values: Vector) -> Iterator[tuple[Rows, Vector, Index]]:
+        """Yield these rows of all ranks with their values and each rank's number of them, some at a time."""
         longest = int(self.comm.allreduce(np.array([len(rows)]), "max")[0])
         step = max(1, _VISITORS // self.comm.size)
         for lo in range(0, longest, step):
             some, counts = self.comm.allgather_parts(values[lo : lo + step])
-            yield gather_rows(self.X[rows[lo : lo + step]], self.comm, counts), some
+            yield gather_rows(self.X[rows[lo : lo + step]], self.comm, counts), some, counts

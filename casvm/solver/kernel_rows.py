@@ -26,6 +26,11 @@ _SOME = 2048  # rows computed per product
 # Cost of storing a value in memory not touched yet (page faults), in units of reading one: 7 to 50, depending on the
 # system. Rows that have cost less to compute are computed again: this halves the time of ijcnn1.
 TOUCH = 15.0
+# Price from which the values of a square are computed once per pair of rows: of 2,048 rows, in ms, all 3.1 and half
+# 3.3 for 12 nonzeros, 3.7 and 3.6 for 30, 8.7 and 6.2 for 90, 5.2 if the values of 1,024 rows are kept.
+_MIRRORED = 10.0
+_STRIP = 128  # rows of a square computed at a time
+_APART = 16  # numbers between the rows of a square, so that those of a column do not lie in one set of a cache
 _EXPENSIVE = 30.0  # price from which kept kernel values are read instead of computed again
 
 
@@ -66,6 +71,7 @@ class KernelRows:
         self.price = self.layout.price
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
+        self._square = np.zeros((0, 0), self.dtype)  # the last one of :meth:`square_from`
         self._whole: NDArray[np.floating] | None = None  # the last square, if it was that of all rows: K itself
         self._reused = False  # True if a dual begins with K
         self._spent = np.zeros(self.n_rows)  # cost per value of computing each row without keeping it
@@ -98,9 +104,9 @@ class KernelRows:
         self._all = None
         self._turn_to(np.arange(self.n))
 
-    def _asked(self, columns: Index) -> Index | None:
-        """The rows of K that may be needed while these columns are active; None means any."""
-        return columns if self.sources is self.X else None
+    def _asked(self, columns: Index) -> Index:
+        """The rows kept over all columns that are cut to these columns at once; others are when they are needed."""
+        return columns if self.sources is self.X else columns[:0]
 
     def copies(self, columns: int) -> bool:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
@@ -127,28 +133,65 @@ class KernelRows:
         if self._reused and self._whole is not None and len(rows) == self.n:
             self.values_read += self.n**2
             return self._whole
-        size = padded(len(rows))
-        if self._scratch.size < size * size:
-            self._scratch = np.zeros(size * size, self.dtype)
-        K = self._scratch[: size * size].reshape(size, size)
+        K, self._square = self._square_of(padded(len(rows))), self._square[:0]
         self._whole = K if len(rows) == self.n and self.sources is self.X else None
         slots = np.full(len(rows), -1)
         if self.price > _EXPENSIVE and self.sources is self.X:
             slots = self._cache.slot[rows]
         known, fresh = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
-        A, columns = self.layout.rows(self.sources, rows[fresh]), self.layout.columns(self.sources, rows[fresh])
         own = np.empty((len(fresh),) * 2, self.dtype) if known.size else K
-        for_blocks(partial(columns.add, self.kernel, A, store=own), columns.tasks(2 * threads.current()))
-        self.values_computed += len(fresh) ** 2
+        self._fill(own, rows[fresh], 0)
         if known.size:
             self.values_read += len(known) * len(rows)
             self._cache.read(slots[known], np.searchsorted(self.active, rows), K, known)
             for_blocks(lambda lo, hi: _copy_fresh(own[lo:hi], known, fresh, fresh[lo:hi], K), blocks(len(fresh), LINES))
         return K
 
-    def arranged(self, rows: Index) -> Index:
-        """The order of these rows in which :meth:`square` is fastest."""
-        return np.arange(len(rows))
+    def square_from(self, rows: Index, stay: Index) -> NDArray[np.floating]:
+        """K(rows, rows), of which the values of the first ``len(stay)`` rows are kept from the last square.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+        stay : ndarray of int64, ascending
+            Places of these rows in the last square.
+
+        Returns
+        -------
+        ndarray, shape (>= size, >= padded(size))
+            Valid until the next call.
+        """
+        size, stay = padded(len(rows)), stay if self.price >= _MIRRORED else stay[:0]
+        if size > len(self._square):
+            self._square, stay = self._square_of(size), stay[:0]
+        _compact(self._square, stay)
+        self._fill(self._square, rows, len(stay))
+        return self._square
+
+    def _square_of(self, size: int) -> NDArray[np.floating]:
+        """Memory for a square, which the next call uses again."""
+        stride = size + _APART
+        if self._scratch.size < size * stride:
+            self._scratch = np.zeros(size * stride, self.dtype)
+        return self._scratch[: size * stride].reshape(size, stride)
+
+    def _fill(self, K: NDArray[np.floating], rows: Index, first: int) -> None:
+        """Compute K(rows, rows) but for the values of the first rows with each other; half of it by symmetry."""
+        size, columns = len(rows), self.layout.columns(self.sources, rows)
+        if self.price < _MIRRORED:
+            A = self.layout.rows(self.sources, rows)
+            for_blocks(partial(columns.add, self.kernel, A, store=K), columns.tasks(2 * threads.current()))
+            self.values_computed += size * size
+            return
+
+        def work(lo: int, hi: int) -> None:
+            A = self.layout.rows(self.sources, rows[lo:hi])
+            columns.add(self.kernel, A, 0, hi, store=K[lo:hi])
+            K[:lo, lo:hi] = K[lo:hi, :lo].T
+
+        tasks = [(first + lo, first + hi) for lo, hi in reversed(blocks(size - first, _STRIP))]  # the longest first
+        for_blocks(work, tasks)
+        self.values_computed += sum((hi - lo) * hi for lo, hi in tasks)
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
@@ -163,7 +206,13 @@ class KernelRows:
             self._subtract(rows[lo:hi], change[lo:hi], v, keep[lo:hi])
 
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        slots, known = self._cache.places(rows, keep & (self._spent[rows] + self.price >= TOUCH))
+        aside = np.full(len(rows), -1) if self._all is None else self._all.slot[rows]
+        keep = (keep & (self._spent[rows] + self.price >= TOUCH)) | (aside >= 0)
+        slots, known = self._cache.places(rows, keep)
+        if self._all is not None:
+            again = np.flatnonzero(~known & (slots >= 0) & (aside >= 0))
+            self._all.read(aside[again], self.active, self._cache.values, slots[again])
+            known[again] = True
         self._spent[rows[~known]] += self.price
         cached, at = change[known], slots[known]
         missing, weights, into = self.layout.rows(self.sources, rows[~known]), -change[~known], slots[~known]
@@ -236,6 +285,15 @@ class KernelRows:
         """``change @ K(X[rows], columns)``; `exact`: in double precision."""
         layout = replace(self.layout, dtype=np.dtype(np.float64)) if exact else self.layout
         return weighted(self.kernel, layout, X, rows, change, self.X, columns)
+
+
+@numba.njit(cache=True, nogil=True)
+def _compact(K: Reals, kept: Longs) -> None:  # pragma: no cover - compiled
+    """``K[:k, :k] = K[kept][:, kept]`` in place; `kept` is int64, shape (k,), ascending, K float32 or float64."""
+    for i in range(kept.size):
+        line, row = K[i], K[kept[i]]
+        for k in range(kept.size):
+            line[k] = row[kept[k]]
 
 
 @numba.njit(cache=True, nogil=True)

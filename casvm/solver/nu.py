@@ -84,7 +84,7 @@ class _Twice(KernelRows):
     def __init__(self, X: Rows, kernel: Kernel, dtype: DTypeLike, cache_bytes: int) -> None:
         super().__init__(concatenate([X, X]), kernel, dtype, cache_bytes, sources=X)
 
-    def _asked(self, columns: Index) -> Index | None:
+    def _asked(self, columns: Index) -> Index:
         return np.unique(columns % self.n_rows)
 
     def square(self, rows: Index) -> np.ndarray:

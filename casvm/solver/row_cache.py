@@ -100,9 +100,9 @@ class RowCache:
         """End of the memory in use, in numbers from its beginning."""
         return (int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1) * self.values.shape[1]
 
-    def copy(self, whole: RowCache, columns: Index, wanted: Index | None = None) -> None:
-        """Copy the rows of `whole`, or the wanted ones, over these columns into this empty cache."""
-        slots = np.flatnonzero(whole._row >= 0) if wanted is None else np.sort(whole.slot[wanted])
+    def copy(self, whole: RowCache, columns: Index, wanted: Index) -> None:
+        """Copy the wanted rows of `whole` over these columns into this empty cache."""
+        slots = np.sort(whole.slot[wanted])
         slots = slots[slots >= 0][: len(self._row)]
         places = np.arange(len(slots))
         self._row[places] = whole._row[slots]

@@ -42,3 +42,25 @@ class WorkingSet:
     def taken(self, places: NDArray[np.intp]) -> WorkingSet:
         """The rows at these places, in their order."""
         return WorkingSet(*(values[places] for values in vars(self).values()))
+
+
+def staying(before: Index, numbers: Index) -> tuple[Index, Index]:
+    """Rows of a working set that were in the one before.
+
+    Parameters
+    ----------
+    before, numbers : ndarray of int64
+        Rows of both working sets; `numbers` ascending.
+
+    Returns
+    -------
+    order : ndarray of int64, shape (len(numbers),)
+        Places in `numbers`: of rows that stay, as `before` has them, then of the others.
+    stay : ndarray of int64
+        Places in `before` of the rows that stay, ascending.
+    """
+    at = np.searchsorted(numbers, before)
+    stay = np.flatnonzero(np.append(numbers, -1)[at] == before)
+    others = np.ones(len(numbers), np.bool_)
+    others[at[stay]] = False
+    return np.concatenate([at[stay], np.flatnonzero(others)]), stay
