@@ -46,6 +46,7 @@ SCRIPTS = {
     "anytime": ("anytime", True, "the search of `cakernels fit` beside a random search: error against seconds"),
     "krr-intervals": ("krr_intervals", True, "intervals of ridge regression: coverage and width"),
     "krr-exact": ("krr_exact", True, "exact ridge regression by conjugate gradients: error against seconds"),
+    "covtype-ridge": ("covtype_ridge", True, "all of covtype by exact ridge regression on near rows"),
     "krr-two-level": ("krr_two_level", True, "two-level models: random centres beside pivots, and refinement"),
     "krr-subset": ("krr_subset", True, "least squares on M points: digits, errors beside others, seconds, the tree"),
     "kriging": ("kriging", False, "kriging of fields of known covariance: errors, seconds, memory, virtual ranks"),

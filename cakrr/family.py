@@ -162,6 +162,8 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
             )
         if "solutions" in made["solver"]:
             yield "iterations", _described(made["solver"])
+            if made["solver"]["solutions"] and "near" in made["solver"]["solutions"][-1]:
+                yield "near rows", _near(made["solver"]["solutions"][-1]["near"])
         sent = made["comm"]["train"].get("library_bytes_predicted")
         if sent is not None:
             yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
@@ -273,4 +275,15 @@ def _described(solver: dict[str, Any]) -> str:
     return (
         f"{max(solver['iterations'])}, {factor}, relative residual {max(solver['residual']):.1e}, stopped by "
         f"{', '.join(dict.fromkeys(solver['stopped']))}{disk}"
+    )
+
+
+def _near(found: dict[str, Any]) -> str:
+    """A line on the kernel values that the last solution left out."""
+    if found["radius"] is None:
+        return "all of them: no kernel value is small enough to be left out"
+    return (
+        f"{found['share']:.1%} of all pairs, up to distance {found['radius']:.4g}; norm of the rest at most "
+        f"{found['bound']:.1e}, {found['allowed']:.1e} allowed; {found['islands']:,} "
+        f"system{'s' if found['islands'] > 1 else ''}"
     )

@@ -27,7 +27,7 @@ SELECTIONS = ("validation", "test", "loo")
 SCALINGS = ("deviation", "quantile", "auto")
 SOLVERS = ("cholesky", "cg", "auto")
 PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
-EXACT = ("solver", "preconditioner", "rank", "tol", "early", "max_time", "scratch")  # options of the exact method
+EXACT = ("solver", "preconditioner", "rank", "tol", "near", "early", "max_time", "scratch")  # of the exact method
 
 # Small grids that lost little against large ones on the five data sets of docs/benchmarks.md. A wide kernel needs few
 # centres: it is tried with CENTERS_WIDE.
@@ -194,6 +194,10 @@ class RidgeOptions(Options):
         1e-6, "stop cg at this residual, relative to the targets", checks.share, group=SOLVER, only=_exact,
         metavar="TOL",
     )  # fmt: skip
+    near: bool = option(
+        False, "cg on near rows alone: kernel values of distant ones are left out, by a bound that keeps the residual "
+        "below --tol", checks.yes_or_no, group=SOLVER, only=_exact, action="store_true",
+    )  # fmt: skip
     early: float | None = option(
         None, "stop cg when the validation error changes by less than this share", checks.share, group=SOLVER,
         only=_exact, metavar="SHARE",
@@ -320,6 +324,11 @@ class RidgeOptions(Options):
     def without_distance(self) -> str:
         """The first kernel that is not a function of a distance; empty if all are."""
         return next((like.kind for like in self.kernels() if not like.of_distance), "")
+
+    @property
+    def without_near(self) -> str:
+        """The first kernel that is not a function of Euclidean distance in compiled code; empty if all are."""
+        return next((like.kind for like in self.kernels() if not (like.compiled and like.shifts)), "")
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels to compare, with any width."""

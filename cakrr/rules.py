@@ -84,6 +84,14 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
         lambda o, m: o.solver == "cg" and min(o.lam) < LEAST_LAM,
         lambda o, m: f"lambda {min(o.lam):g}: cg needs {LEAST_LAM:g} or more, because it uses single precision",
     ),
+    Rule(
+        lambda o, m: o.near and bool(o.without_near),
+        "near: the {o.without_near} kernel is not a function of Euclidean distance, which decreases; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.near and o.early is not None,
+        "near: rows beyond each other's reach are systems of their own, and early needs one; leave one of the two out",
+    ),
     # Choice of parameters
     Rule(
         lambda o, m: o.select == "loo" and (m.coarse or _route(o, m) not in ("nearest", "soft")),

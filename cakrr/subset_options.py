@@ -77,8 +77,8 @@ class SubsetMethod(RidgeMethod):
     def without(self) -> tuple[str, ...]:
         """Common options that this command lacks."""
         return (
-            "libsvm", "partitions", "route", "solver", "preconditioner", "rank", "tol", "early", "max_time", "cv",
-            "per_part", "validation_fraction", "metric", "metric_rounds", "scaling", "classify", "class_weight",
+            "libsvm", "partitions", "route", "solver", "preconditioner", "rank", "tol", "near", "early", "max_time",
+            "cv", "per_part", "validation_fraction", "metric", "metric_rounds", "scaling", "classify", "class_weight",
             "calibrate", "probability",
         )  # fmt: skip
 

@@ -16,10 +16,10 @@ from cacore.kernels.near import spatial_order, squared_cutoff
 from cacore.kernels.panels import nonzeros
 from cacore.limits import Limits
 from cacore.machine import threads
+from cacore.near.boxes import Boxes
 from cacore.svm.dual import Dual
 from casvm.solver import near_rows, near_smo, smo
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near import Boxes
 from casvm.solver.near_rows import NearRows
 
 PLENTY, KERNEL, LIMITS = 1 << 28, Kernel("gaussian", gamma=30.0), Limits(tol=1e-5)
@@ -78,7 +78,7 @@ def test_near_are_all_groups_with_rows_within_the_distance():
     X = X[spatial_order(X, 8)]
     points, squared = nonzeros(X, "float64"), 0.9
     some = np.flatnonzero(np.arange(len(X)) % 3 > 0)
-    runs = Boxes(points, np.arange(len(X)), 8).near(Boxes(points, some, 16), squared)
+    runs = Boxes.of_points(points, np.arange(len(X)), 8).near(Boxes.of_points(points, some, 16), squared)
     D = ((X[:, None] - X[some][None]) ** 2).sum(axis=2)
     for group in range(-(-len(X) // 8)):
         found = [

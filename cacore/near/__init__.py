@@ -1,6 +1,7 @@
-"""Points in few dimensions and correlations of finite range: neighbours, sparse products, and sparse inverse factors.
+"""Boxes of rows, and which are near; in few dimensions, neighbours, sparse products, and sparse inverse factors.
 
 =================  =====================================================================================
+`boxes`            boxes of rows of any dimension, which of them are near, and a bound on the rest of K
 `correlation`      a kernel of distance, with a taper, and the radius beyond which it is 0
 `cubes`            the neighbours of points, found in cubes as wide as that radius
 `matrix`           products with the matrix of all correlations, kept or computed again

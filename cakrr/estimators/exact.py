@@ -32,18 +32,22 @@ class Iterated:
     tol: float = 1e-6
     preconditioner: str = "pivoted"
     rank: int | None = None
+    near: bool = False
     early: float | None = None
     max_time: float | None = None
     scratch: str | os.PathLike[str] | None = None
 
     def _expose(self, fitted: RidgeFit) -> None:
-        for name in ("n_iter_", "residual_"):
+        for name in ("n_iter_", "residual_", "near_"):
             if hasattr(self, name):
                 delattr(self, name)
         if fitted.residual.size:
             self.residual_ = float(fitted.residual.max())
         if fitted.iteration:
             self.n_iter_ = max(fitted.iteration["iterations"])
+            solutions = fitted.iteration["solutions"]
+            if solutions and "near" in solutions[-1]:
+                self.near_ = solutions[-1]["near"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -71,6 +75,10 @@ class DKRR(Iterated, Regressor):
         of neighbouring rows ("local"); or a factor and blocks of its residual ("two-level").
     rank : int or None
         Rank of the factor. None adds pivots until further ones would cost more than they save.
+    near : bool
+        "cg": leave out kernel values of distant rows, by a bound that keeps the residual of the whole system within
+        `tol`. Rows that fall apart into islands beyond reach of each other are solved as systems of their own. Only for
+        kernels of Euclidean distance, and worthwhile for narrow ones.
     early : float or None
         "cg": when comparing several pairs, stop once the validation error changes by less than this share over three
         iterations. The final solution stops at the residual that the chosen pair reached.
@@ -86,6 +94,9 @@ class DKRR(Iterated, Regressor):
         "cg": iterations of the solution; the maximum over all targets.
     residual_ : float
         "cg" or float32: relative residual of the solution.
+    near_ : dict
+        `near`: "radius" beyond which kernel values are left out, "bound" on their norm and what was "allowed", "share"
+        of the pairs that is computed, and "rows", "features", "ranks" and "iterations" of each island.
 
     Notes
     -----

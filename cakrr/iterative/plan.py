@@ -32,6 +32,8 @@ class Work:
     mu : float
         The smallest ridge, lambda n.
     tol : float
+    share : float
+        Share of the kernel values that are not left out.
     """
 
     n: int
@@ -39,10 +41,11 @@ class Work:
     sides: int
     mu: float
     tol: float
+    share: float = 1.0
 
     def iteration(self, rank: int) -> float:
         """Cost of one iteration: half the kernel values, and two passes over the factor."""
-        values = 0.5 * self.n * self.n * (VALUE + 2 * self.d + SIDE * self.sides)
+        values = 0.5 * self.share * self.n * self.n * (VALUE + 2 * self.d + SIDE * self.sides)
         return values + 16.0 * self.n * rank * self.sides
 
     def factor(self, rank: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from cacore.data.rows import Rows, csr, gather_rows, is_sparse
 from cacore.kernels import Kernel, Points
 from cacore.linalg.thin import multiply_both
 from cacore.machine.threads import blocks, in_order
+from cakrr.iterative.islands import Tiles
 from cakrr.iterative.keep import Keep
 from cakrr.iterative.spread import SpreadRows
 
@@ -41,6 +43,8 @@ class Strip:
         First row and column, and one past the last.
     symmetric : bool
         True if the strip begins with a block on the diagonal of K.
+    tiles : list of tuple of int
+        Columns of each tile, without that block.
     """
 
     number: int
@@ -48,15 +52,25 @@ class Strip:
     rows: tuple[int, int]
     columns: tuple[int, int]
     symmetric: bool
+    tiles: list[tuple[int, int]]
+
+    @property
+    def width(self) -> int:
+        """Number of columns in all tiles, without the block on the diagonal."""
+        return sum(end - first for first, end in self.tiles)
 
     @property
     def size(self) -> int:
         """Number of kernel values."""
-        return (self.rows[1] - self.rows[0]) * (self.columns[1] - self.columns[0])
+        height = self.rows[1] - self.rows[0]
+        return height * (self.width + (height if self.symmetric else 0))
 
 
-def strips(counts: NDArray[np.int64], rank: int) -> list[list[Strip]]:
-    """Strips that `rank` computes: one list per rank that owns the columns, beginning with itself."""
+def strips(counts: NDArray[np.int64], rank: int, tiles: Tiles | None = None) -> list[list[Strip]]:
+    """Strips that `rank` computes: one list per rank that owns the columns, beginning with itself.
+
+    With `tiles`, a strip is a box of rows, and has the columns near it.
+    """
     R, own, number = len(counts), int(counts[rank]), 0
     found: list[list[Strip]] = []
     for step in range(R // 2 + 1):
@@ -67,13 +81,28 @@ def strips(counts: NDArray[np.int64], rank: int) -> list[list[Strip]]:
                 rows = (0, own // 2)
             else:
                 columns = (int(counts[other]) // 2, int(counts[other]))
+        if tiles is None:
+            heights = blocks(own, _ROWS)
+            near = [[(0, int(counts[other]))]] * len(heights)
+        else:
+            ends = tiles.ends[rank].tolist()
+            heights, near = list(pairwise(ends)), tiles.near(rank, other)
         some = []
-        for lo in range(*rows, _ROWS):
-            hi = min(lo + _ROWS, rows[1])
-            some.append(Strip(number, other, (lo, hi), (lo, columns[1]) if not step else columns, not step))
+        for (lo, end), ranges in zip(heights, near, strict=True):
+            hi = min(end, rows[1])
+            if lo >= hi:
+                break
+            beside = _cut_up(ranges, columns[0] if step else hi, columns[1])
+            some.append(Strip(number, other, (lo, hi), columns if step else (lo, columns[1]), not step, beside))
             number += 1
         found.append(some)
     return found
+
+
+def _cut_up(ranges: list[tuple[int, int]], first: int, end: int) -> list[tuple[int, int]]:
+    """The parts of ascending ranges of columns from `first` to `end`, in tiles of at most `_COLUMNS` columns."""
+    inside = [(max(a, first), min(b, end)) for a, b in ranges]
+    return [(a + lo, a + hi) for a, b in inside if a < b for lo, hi in blocks(b - a, _COLUMNS)]
 
 
 class KernelProducts:
@@ -88,6 +117,8 @@ class KernelProducts:
     ring : bool
         True to pass the ranks' rows around a ring in every product, overlapped with the computation; False to gather
         all rows on every rank once.
+    tiles : Tiles or None
+        The tiles of near rows, if K is cut.
 
     Attributes
     ----------
@@ -104,11 +135,13 @@ class KernelProducts:
     are passed from rank to rank, R/2 times, instead of being gathered. :meth:`predicted_bytes` returns the sum.
     """
 
-    def __init__(self, spread: SpreadRows, kernel: Kernel, keep: Keep, ring: bool = False) -> None:
+    def __init__(
+        self, spread: SpreadRows, kernel: Kernel, keep: Keep, ring: bool = False, tiles: Tiles | None = None
+    ) -> None:
         self.spread, self.kernel, self.keep, self.comm = spread, kernel, keep, spread.comm
         self.ring = ring and self.comm.size > 1
         self.single = spread.holds_single(kernel)
-        self.steps = strips(spread.counts, self.comm.rank)
+        self.steps = strips(spread.counts, self.comm.rank, tiles)
         self._gathered: Rows | None = None
         self._others: dict[int, Points] = {}
         self._nonzeros = np.zeros(self.comm.size, np.int64)
@@ -217,18 +250,17 @@ class KernelProducts:
         own, t = self.spread.points(dtype), len(mine)
 
         def work(strip: Strip) -> tuple[Strip, NDArray[np.float64], NDArray[np.float64]]:
-            (lo, hi), (first, end) = strip.rows, strip.columns
-            right, left = np.zeros((t, hi - lo)), np.zeros((t, end - first))
+            lo, hi = strip.rows
+            right, left, at = np.zeros((t, hi - lo)), np.zeros((t, strip.width)), 0
             left_points, U = own[lo:hi], np.ascontiguousarray(mine[:, lo:hi])
-            at = first
             if strip.symmetric:
                 T = self.keep.tile(strip, (lo, hi), dtype, partial(self._diagonal, left_points))
                 right += U @ T
-                at = hi
-            for a, b in ((a + at, b + at) for a, b in blocks(end - at, _COLUMNS)):
+            for a, b in strip.tiles:
                 T = self.keep.tile(strip, (a, b), dtype, partial(self.kernel.block, left_points, points[a:b]))
                 V = np.ascontiguousarray(theirs[:, a:b])
-                multiply_both(T, V, U, right, left[:, a - first : b - first])
+                multiply_both(T, V, U, right, left[:, at : at + b - a])
+                at += b - a
             return strip, right, left
 
         rank, total = some[0].rank, out
@@ -237,7 +269,10 @@ class KernelProducts:
         with in_order(work, [(strip,) for strip in some]) as products:
             for strip, right, left in products:
                 out[:, slice(*strip.rows)] += right
-                total[:, slice(*strip.columns)] += left
+                at = 0
+                for a, b in strip.tiles:
+                    total[:, a:b] += left[:, at : at + b - a]
+                    at += b - a
                 move()
 
     def _diagonal(self, points: Points, T: NDArray[np.floating]) -> None:

@@ -86,6 +86,8 @@ class CGSolution:
     iterations : ndarray of int64, shape (t,)
     stopped : list of str
         Reason per right side: "residual", "early", "time", "iterations", or "stalled".
+    size : ndarray, shape (t,)
+        |b|, or 1 if b = 0.
     products : dict
         Number of products in single and in double precision.
     sent : int
@@ -96,6 +98,7 @@ class CGSolution:
     residual: NDArray[np.float64]
     iterations: NDArray[np.int64]
     stopped: list[str]
+    size: NDArray[np.float64]
     products: dict[str, int] = field(default_factory=dict)
     sent: int = 0
 
@@ -333,4 +336,6 @@ class _Refinement:
         """The solution, scaled back to the norms of the right-hand sides."""
         calls = {name: count - self.calls[name] for name, count in self.products.calls.items()}
         sent = self._sent_by_others() - self.others + self.sent if self.comm.size > 1 else 0
-        return CGSolution(self.x * self.size[:, None], self.residual, self.iterations, self.stopped, calls, sent)
+        return CGSolution(
+            self.x * self.size[:, None], self.residual, self.iterations, self.stopped, self.size, calls, sent
+        )

@@ -27,6 +27,8 @@ class SpreadRows:
     comm : Communicator
     weights : ndarray, shape (n_local,), optional
         Positive sample weights w.
+    mean : float, optional
+        Their mean, by default that of these rows.
 
     Attributes
     ----------
@@ -45,7 +47,7 @@ class SpreadRows:
 
     def __init__(
         self, X: Rows, number: NDArray[np.int64], like: Kernel, comm: Communicator,
-        weights: NDArray[np.float64] | None = None,
+        weights: NDArray[np.float64] | None = None, mean: float | None = None,
     ) -> None:  # fmt: skip
         self.X, self.number, self.comm, self.like = X, number, comm, like
         self.counts = comm.allgather(np.array([X.shape[0]], np.int64), np.ones(comm.size, np.int64))
@@ -55,7 +57,7 @@ class SpreadRows:
             self.shift = comm.allreduce(np.asarray(X.sum(axis=0, dtype=np.float64))) / max(1, self.n)
         self.scale: NDArray[np.float64] | None = None
         if weights is not None:
-            mean = comm.allreduce(np.array([weights.sum()]))[0] / self.n
+            mean = comm.allreduce(np.array([weights.sum()]))[0] / self.n if mean is None else mean
             self.scale = np.sqrt(weights / mean)
         self.single = like.compiled and comm.all(largest_size(X) <= largest_usable(np.float32))
         self._points: dict[str, Points] = {}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, nbytes
+from cacore.data.rows import nbytes
 from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
@@ -18,8 +17,10 @@ from cacore.linalg.pivoted import Pivoted, pivoted_cholesky
 from cacore.machine import memory, threads
 from cacore.machine.scratch import Scratch
 from cakrr.iterative import plan
+from cakrr.iterative.apart import solve_islands
 from cakrr.iterative.keep import Keep
 from cakrr.iterative.preconditioner import Factor, Preconditioner, ResidualBlocks, residual_blocks
+from cakrr.iterative.problem import RidgeProblem
 from cakrr.iterative.products import KernelProducts, gathers
 from cakrr.iterative.solver import CGSolution, Rules, solve
 from cakrr.iterative.spread import SpreadRows
@@ -27,36 +28,6 @@ from cakrr.options import RidgeOptions
 from partition.divide import divide
 
 PART = 768  # rows of a block of the preconditioners local and two-level
-
-
-@dataclass
-class RidgeProblem:
-    """The systems (K + lambda n I) alpha = y of one kernel, for every lambda and target.
-
-    Attributes
-    ----------
-    X : ndarray or CSR, shape (m, d)
-        This rank's rows.
-    number : ndarray of int64, shape (m,)
-        Places of these rows among the n rows of all ranks.
-    y : ndarray, shape (m, t)
-    weights : ndarray, shape (m,), or None
-    kernel : Kernel
-    lams : tuple of float
-    name : str
-        Name in the report.
-    piece : str
-        Name in the checkpoint.
-    """
-
-    X: Rows
-    number: NDArray[np.int64]
-    y: NDArray[np.float64]
-    weights: NDArray[np.float64] | None
-    kernel: Kernel
-    lams: tuple[float, ...]
-    name: str
-    piece: str
 
 
 def needed(shape: tuple[int, int, int], row_bytes: float, lams: int, limit: int, comm: Communicator) -> int:
@@ -96,17 +67,30 @@ class Systems:
 
     def solve(self, wanted: RidgeProblem, rules: Rules) -> tuple[NDArray[np.float64], CGSolution]:
         """Alpha of this rank's rows for every lambda and target, shape (L t, m), and the solution; collective."""
+        if self.options.near:
+            alpha, solution, facts = solve_islands(self.solve_one, wanted, rules, self.comm)
+        else:
+            alpha, solution, facts = self.solve_one(wanted, rules)
+        self.solutions.append(facts)
+        return alpha, solution
+
+    def solve_one(
+        self, wanted: RidgeProblem, rules: Rules
+    ) -> tuple[NDArray[np.float64], CGSolution, dict[str, Any]]:  # fmt: skip
+        """Solve one system: as :meth:`solve`, with its entry of the report; collective."""
         comm, options, X, kernel, lams = self.comm, self.options, wanted.X, wanted.kernel, wanted.lams
+        within = wanted.within
         with comm.phase("partition"):
-            spread = SpreadRows(X, wanted.number, kernel, comm, wanted.weights)
+            weight = None if within is None else within.weight
+            spread = SpreadRows(X, wanted.number, kernel, comm, wanted.weights, weight)
             total = int(comm.allreduce(np.array([nbytes(X)], np.int64))[0])
         each = total / max(1, spread.n)
-        ridges = np.repeat(np.array(lams) * spread.n, wanted.y.shape[1])
+        ridges = np.repeat(np.array(lams) * (spread.n if within is None else within.n), wanted.y.shape[1])
         limit = options.memory_limit
         room = limit - needed(self.shape, each, len(lams), limit, comm)
         room -= self._blocks_bytes(X.shape[0], len(set(lams)), room)
         begun, on_file = time.perf_counter(), self.scratch.end if self.scratch is not None else 0
-        factor = self._factor(spread, kernel, ridges, room, wanted.piece)
+        factor = self._factor(spread, wanted, ridges, room)
         blocks = self._blocks(spread, kernel, factor)
         preconditioner = Preconditioner(factor, blocks, ridges, comm)
         taken = 8 * preconditioner.rank**2 * (2 + len(lams))
@@ -116,7 +100,8 @@ class Systems:
         built = time.perf_counter() - begun
         with comm.phase("partition"):
             keep, gathered = Keep(int(least), self.scratch), gathers(comm, int(each * self.shape[0]), limit)
-            products = KernelProducts(spread, kernel, keep, ring=not gathered)
+            tiles = None if within is None else within.tiles
+            products = KernelProducts(spread, kernel, keep, ring=not gathered, tiles=tiles)
         largest = float(comm.allreduce(np.array([spread.diagonal(kernel).max(initial=0.0)]), "max")[0])
         B = spread.scaled(np.ascontiguousarray(np.tile(wanted.y.T, (len(lams), 1))))
         advance = options.progress(f"conjugate gradients ({wanted.name})", plan.TYPICAL)
@@ -124,35 +109,33 @@ class Systems:
         solution = solve(products, preconditioner, B, rules, largest, options.checkpoint, wanted.piece, advance)
         with comm.uncounted():
             sent = comm.allreduce(np.array([int(comm.sent("train")[0].sum()) - before], np.int64))[0]
-        self.solutions.append(
-            {
-                "what": wanted.name, "preconditioner": options.preconditioner, "rank": preconditioner.rank,
-                "iterations": solution.iterations.tolist(), "residual": solution.residual.tolist(),
-                "stopped": solution.stopped, "products": solution.products,
-                "values": "single, refined in double" if products.single else "double",
-                "kept": keep.share, "rows": "ring" if products.ring else "gathered",
-                "seconds_factor": built, "seconds_iterations": time.perf_counter() - begun,
-                "bytes": {"sent": int(sent), "predicted": solution.sent},
-                **({"scratch_gbps": self.scratch.rate / 1e9} if self.scratch is not None and self.scratch.read else {}),
-            }
-        )  # fmt: skip
+        facts = {
+            "what": wanted.name, "preconditioner": options.preconditioner, "rank": preconditioner.rank,
+            "iterations": solution.iterations.tolist(), "residual": solution.residual.tolist(),
+            "stopped": solution.stopped, "products": solution.products,
+            "values": "single, refined in double" if products.single else "double",
+            "kept": keep.share, "rows": "ring" if products.ring else "gathered",
+            "seconds_factor": built, "seconds_iterations": time.perf_counter() - begun,
+            "bytes": {"sent": int(sent), "predicted": solution.sent},
+            **({"scratch_gbps": self.scratch.rate / 1e9} if self.scratch is not None and self.scratch.read else {}),
+        }  # fmt: skip
         keep.forget()
         if self.scratch is not None:
             del factor, preconditioner, blocks, products  # the factor may be in the scratch file
             self.scratch.free(on_file)
-        return spread.scaled(solution.x), solution
+        return spread.scaled(solution.x), solution, facts
 
     def _factor(
-        self, spread: SpreadRows, kernel: Kernel, every: NDArray[np.float64], room: int, piece: str
-    ) -> Factor | None:
+        self, spread: SpreadRows, wanted: RidgeProblem, every: NDArray[np.float64], room: int
+    ) -> Factor | None:  # fmt: skip
         """The low-rank factor, if the preconditioner has one: of the requested rank, or of the most economical one."""
-        options, comm = self.options, self.comm
+        options, comm, kernel, piece = self.options, self.comm, wanted.kernel, wanted.piece
         if options.preconditioner == "local":
             return None
         mu, ridges = float(every.min()), len(np.unique(every))
         dtype = spread.factor_dtype(kernel, mu)
-        share = room // 2 * 4 // dtype.itemsize
-        fits = int(comm.allreduce(np.array([plan.largest_rank(share, spread.X.shape[0], ridges)], np.int64), "min")[0])
+        half = room // 2 * 4 // dtype.itemsize
+        fits = int(comm.allreduce(np.array([plan.largest_rank(half, spread.X.shape[0], ridges)], np.int64), "min")[0])
         most, on_disk = min(fits, spread.n), False
         if options.rank is not None and min(options.rank, spread.n) > most:
             on_disk = self.scratch is not None
@@ -167,7 +150,8 @@ class Systems:
                 need = 8 * options.rank**2 * (2 + ridges)
                 what = f"storing the {options.rank:,} x {options.rank:,} cores of a factor"
                 memory.require(need, room, what, "use a smaller --rank, fewer lambdas, or a larger --memory-limit")
-        work = plan.Work(spread.n, spread.X.shape[1], plan.sides(every), max(mu, 1e-300), options.tol)
+        share = 1.0 if wanted.within is None else wanted.within.share
+        work = plan.Work(spread.n, spread.X.shape[1], plan.sides(every), max(mu, 1e-300), options.tol, share)
 
         def enough(traces: NDArray[np.float64]) -> bool:
             if options.rank is not None:

@@ -17,8 +17,9 @@ from cacore.machine import memory
 from cacore.machine.clock import working_time
 from cacore.machine.scratch import Scratch
 from cakrr.grid_search import left_out
+from cakrr.iterative.problem import RidgeProblem
 from cakrr.iterative.solver import Rules
-from cakrr.iterative.systems import RidgeProblem, Systems, needed
+from cakrr.iterative.systems import Systems, needed
 from cakrr.method import RidgeMethod
 from cakrr.methods.early import SettledErrors
 from cakrr.methods.factored import Exact, Judging
@@ -58,6 +59,8 @@ class Iterative(Exact):
     def _check_memory(self, row_bytes: float) -> None:
         limit = self.options.memory_limit
         need = needed(self._shape(), row_bytes, len(self.options.lam), limit, self.comm)
+        if self.options.near:  # dense rows in spatial order, and those of an island
+            need += 3 * self.X.shape[0] * self.X.shape[1] * self.X.dtype.itemsize
         what = f"storing rows and vectors of a system of {self.n:,} rows, with {self.X.shape[0]:,} on a rank,"
         memory.require(need, limit, what, "use more ranks, a smaller grid of lambdas, or bkrr2")
 

@@ -15,7 +15,7 @@ from cacore.kernels.panels import Panels, accumulate, nonzeros
 from cacore.kernels.sums import width
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
-from casvm.solver.near import Boxes, Runs
+from cacore.near.boxes import Boxes, Runs
 from casvm.solver.pair import Index, Vector
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class NearRows:
         self.n, self.width = int(X.shape[0]), width(layout.dtype)
         self._points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
         everything = np.arange(self.n)
-        self._boxes = Boxes(self._points, everything, self.width)
+        self._boxes = Boxes.of_points(self._points, everything, self.width)
         self._runs = self._boxes.near(self._boxes, cutoff)
         csr = self._points.X
         packed = layout.nbytes(X) + csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
@@ -155,7 +155,7 @@ class NearRows:
         self.active, layout = rows, self.layout
         every = len(rows) == self.n
         panels = Panels(self.X, layout.dtype, layout.shift, None if every else rows, layout.measure)
-        boxes = self._boxes if every else Boxes(self._points, rows, self.width)
+        boxes = self._boxes if every else Boxes.of_points(self._points, rows, self.width)
         self.runs = self._runs if every else self._boxes.near(boxes, self.cutoff)
         self._place[:], self._counts[TAKEN] = -1, 0
         csr = self._points.X
@@ -201,8 +201,8 @@ class NearRows:
         points = nonzeros(self.X, dtype, layout.shift, rows, layout.measure)
         W, csr = panels.data.shape[2], points.X
         total = np.zeros(len(panels.data) * W)
-        boxes = Boxes(self._points, rows, _GROUP)
-        runs = boxes.near(Boxes(self._points, columns, W), self.cutoff)
+        boxes = Boxes.of_points(self._points, rows, _GROUP)
+        runs = boxes.near(Boxes.of_points(self._points, columns, W), self.cutoff)
         parameters, store = self.kernel.parameters(dtype, panels.measure), np.empty((0, 0), dtype)
         if not exact:
             store = np.empty((0, 0), self.dtype)

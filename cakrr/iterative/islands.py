@@ -1,0 +1,221 @@
+"""Kernel values of distant rows left out: where K is cut, its near tiles, and the systems into which it falls apart.
+
+Each rank orders its rows so that neighbours follow each other, first by gaps in single features (between classes of a
+one-hot feature, say), then as the leaves of a k-d tree. Boxes of `BOX` consecutive rows say which tiles of K are left
+out, and bound what is lost. Rows that no chain of near boxes connects form *islands*: K is block diagonal, and every
+island is a system of its own, with a factor and iterations of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.kernels import Kernel
+from cacore.kernels.near import spatial_order, squared_cutoff
+from cacore.near.boxes import Boxes, Index
+
+BOX = 256  # rows of a box, which is the height of a strip of tiles
+SHARE = 0.1  # share of the tolerance that the cut may use
+LEAST = 1024  # rows of a system: smaller islands are solved together
+_GAP = 1e-3  # kernel value across a gap at which boxes end
+_LEVELS = 2.0 ** -np.arange(4.0, 61.0)  # kernel values at which K may be cut
+
+
+@dataclass(frozen=True)
+class KernelCut:
+    """A cut of K: tiles of rows farther apart than a radius are left out.
+
+    Attributes
+    ----------
+    squared : float
+        Squared radius; infinity if nothing is left out.
+    bound : float
+        Bound on the spectral norm of what is left out.
+    allowed : float
+        The largest bound that was allowed.
+    share : float
+        Share of the pairs of rows that are computed.
+    """
+
+    squared: float
+    bound: float
+    allowed: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Boxes of the rows of one system, on all ranks, and the squared radius within which tiles are computed.
+
+    Attributes
+    ----------
+    ends : list of ndarray of int64
+        Borders of each rank's boxes among its rows, shape (boxes + 1,).
+    boxes : list of Boxes
+    squared : float
+    """
+
+    ends: list[Index]
+    boxes: list[Boxes]
+    squared: float
+
+    def near(self, rank: int, other: int) -> list[list[tuple[int, int]]]:
+        """Ranges of rows of `other` that each box of `rank` is near."""
+        runs, ends = self.boxes[rank].near(self.boxes[other], self.squared), self.ends[other]
+        first, last = ends[runs.first].tolist(), ends[runs.last].tolist()
+        return [
+            list(zip(first[a:b], last[a:b], strict=True))
+            for a, b in zip(runs.starts[:-1].tolist(), runs.starts[1:].tolist(), strict=True)
+        ]
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of rows that are computed."""
+        boxes = _together(self.boxes)
+        counts = np.concatenate([np.diff(ends) for ends in self.ends])
+        runs, total = boxes.near(boxes, self.squared), np.concatenate([[0], np.cumsum(counts)])
+        each = np.concatenate([[0], np.cumsum(total[runs.last] - total[runs.first])])
+        return int(counts @ (each[runs.starts[1:]] - each[runs.starts[:-1]]))
+
+
+@dataclass(frozen=True)
+class Island:
+    """Rows that form a system of their own.
+
+    Attributes
+    ----------
+    rows : ndarray of int64
+        This rank's rows of it, in the order of their boxes.
+    features : ndarray of int64
+        The features that vary on the island: distances need no others.
+    tiles : Tiles
+    """
+
+    rows: Index
+    features: Index
+    tiles: Tiles
+
+
+def islands(
+    X: NDArray[np.floating], kernel: Kernel, allowed: float, comm: Communicator
+) -> tuple[list[Island], KernelCut]:  # fmt: skip
+    """Cut K so that the norm of what is left out is at most `allowed`, and find the systems that remain; collective.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n_local, d)
+        This rank's rows.
+    kernel : Kernel
+        A function of the Euclidean distance that decreases.
+    allowed : float
+
+    Returns
+    -------
+    islands : list of Island
+        Together all rows; the same number on all ranks.
+    cut : KernelCut
+
+    Notes
+    -----
+    About n d log2(n / `BOX`) operations for the order, shared by the ranks, and 6 d B^2 for B boxes on each of them.
+    One Allgather of 2 d + 1 numbers per box.
+    """
+    order, ends = _ordered(X, kernel)
+    mine = Boxes.of_rows(X[order], ends)
+    table = np.concatenate([mine.lower, mine.upper, np.diff(ends)[None].astype(np.float64)]).T
+    per_rank = comm.allgather(np.array([len(mine)], np.int64), np.ones(comm.size, np.int64))
+    every = comm.allgather(np.ascontiguousarray(table), per_rank)
+    d, counts = X.shape[1], every[:, -1].astype(np.int64)
+    boxes = Boxes(*(np.ascontiguousarray(side.T) for side in (every[:, :d], every[:, d:-1])))
+    owner = np.repeat(np.arange(comm.size), per_rank)
+    squared, bound = _cut(boxes, counts, kernel, allowed)
+    systems = _systems(boxes.near(boxes, squared).joined(), counts)
+    found, pairs = [], 0
+    starts = np.concatenate([[0], np.cumsum(np.diff(ends))])
+    for system in range(int(systems.max(initial=-1)) + 1):
+        inside = [np.flatnonzero((systems == system) & (owner == rank)) for rank in range(comm.size)]
+        all_of_it = np.concatenate(inside)
+        varies = np.flatnonzero(boxes.lower[:, all_of_it].min(axis=1) < boxes.upper[:, all_of_it].max(axis=1))
+        features = varies if len(varies) else np.zeros(min(1, d), np.int64)
+        tiles = Tiles(
+            [np.concatenate([[0], np.cumsum(counts[some])]) for some in inside],
+            [boxes.some(some, features) for some in inside], squared,
+        )  # fmt: skip
+        here = inside[comm.rank] - int(per_rank[: comm.rank].sum())
+        rows = np.concatenate([np.zeros(0, np.int64), *(order[starts[box] : starts[box + 1]] for box in here.tolist())])
+        found.append(Island(rows, features, tiles))
+        pairs += tiles.pairs
+    n = int(counts.sum())
+    return found, KernelCut(squared, bound, allowed, pairs / max(1, n * n))
+
+
+def _together(some: list[Boxes]) -> Boxes:
+    return Boxes(*(np.concatenate([getattr(boxes, side) for boxes in some], axis=1) for side in ("lower", "upper")))
+
+
+def _ordered(X: NDArray[np.floating], kernel: Kernel) -> tuple[Index, Index]:
+    """An order of the rows, and the borders of their boxes, none of which spans a gap."""
+    n = len(X)
+    if not n:
+        return np.zeros(0, np.int64), np.zeros(1, np.int64)
+    span = X.max(axis=0).astype(np.float64) - X.min(axis=0)
+    labels = _by_gaps(X, span, np.sqrt(squared_cutoff(kernel, float(span @ span), _GAP)))
+    by_label = np.argsort(labels, kind="stable")
+    pieces, ends, at = [], [0], 0
+    for rows in np.split(by_label, np.flatnonzero(np.diff(labels[by_label])) + 1):
+        pieces.append(rows[spatial_order(X[rows], BOX)])
+        ends += [*range(at + BOX, at + len(rows), BOX), at + len(rows)]
+        at += len(rows)
+    return np.concatenate(pieces), np.array(ends, np.int64)
+
+
+def _by_gaps(X: NDArray[np.floating], span: NDArray[np.float64], gap: float) -> Index:
+    """Labels of rows that no gap wider than `gap` in any feature separates; all 0 if these would be too many."""
+    n, labels, count = len(X), np.zeros(len(X), np.int64), 1
+    most = max(BOX, n // BOX)
+    for feature in np.flatnonzero(span > gap).tolist():
+        column = np.sort(X[:, feature])
+        middle = np.flatnonzero(np.diff(column) > gap)
+        if not len(middle):
+            continue
+        labels = labels * (len(middle) + 1) + np.searchsorted(column[middle], X[:, feature], side="left")
+        count *= len(middle) + 1
+        if count > 1 << 40:
+            labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+            count = int(labels.max()) + 1
+            if count > most:
+                break
+    labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    return labels if labels.max(initial=0) < most else np.zeros_like(labels)
+
+
+def _cut(boxes: Boxes, counts: Index, kernel: Kernel, allowed: float) -> tuple[float, float]:
+    """The smallest squared radius whose bound is allowed, and that bound."""
+    if not len(boxes):
+        return np.inf, 0.0
+    span = boxes.upper.max(axis=1) - boxes.lower.min(axis=1)
+    squares = np.array([squared_cutoff(kernel, float(span @ span), level) for level in _LEVELS.tolist()])
+    squares = np.unique(squares[np.isfinite(squares)])
+    bounds = boxes.left_out(counts, kernel, squares)
+    good = np.flatnonzero(bounds <= allowed)
+    return (float(squares[good[0]]), float(bounds[good[0]])) if len(good) else (np.inf, 0.0)
+
+
+def _systems(component: Index, counts: Index) -> Index:
+    """Number of the system of each box: components, of which small ones are put together."""
+    rows = np.bincount(component, counts).astype(np.int64)
+    system, number, filled = np.zeros(len(rows), np.int64), -1, LEAST
+    for one, size in enumerate(rows.tolist()):
+        if size >= LEAST:
+            continue
+        if filled >= LEAST:
+            number, filled = number + 1, 0
+        system[one] = number
+        filled += size
+    large = np.flatnonzero(rows >= LEAST)
+    system[large] = number + 1 + np.arange(len(large))
+    return system[component]

@@ -1,0 +1,85 @@
+"""The exact system on near rows over all ranks: islands of which a rank may have no row, and bytes by the formula."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.checks import close
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even
+from helpers.references import ridge
+
+from cacore.comm import Communicator
+from cacore.io.checkpoint import Checkpoint
+from cakrr.dkrr import dkrr
+from cakrr.iterative import islands, solver
+from cakrr.methods.dkrr import fit
+from cakrr.options import RidgeOptions
+
+pytestmark = pytest.mark.mpi(min_size=1)
+N, SIGMA, LAM = 311, 0.08, 1e-3
+TOLD = RidgeOptions(sigma=(SIGMA,), lam=(LAM,), solver="cg", near=True, tol=1e-10, standardize=False)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Several boxes and islands of a small problem."""
+    monkeypatch.setattr(islands, "BOX", 16)
+    monkeypatch.setattr(islands, "LEAST", 60)
+
+
+def rows(by_class=False):
+    """Rows of two features and a class of four; in the order of their classes, a rank lacks some of these."""
+    rng = np.random.default_rng(0)
+    which = rng.choice(4, N, p=[0.4, 0.3, 0.2, 0.1])
+    X = np.c_[rng.random((N, 2)), np.eye(4)[np.sort(which) if by_class else which]]
+    return X, np.sin(7 * X[:, 0]) + X[:, 3] + 0.1 * rng.normal(size=N), rng.uniform(0.5, 2.0, N)
+
+
+@pytest.mark.parametrize("ring", [False, True], ids=["gathered", "ring"])
+@pytest.mark.parametrize("by_class", [False, True], ids=["mixed", "by class"])
+def test_is_kernel_ridge(by_class, ring, everywhere, monkeypatch):
+    if ring:
+        monkeypatch.setattr("cakrr.iterative.systems.gathers", lambda *_: False)
+    X, y, w = rows(by_class)
+    my, comm = even(N), Communicator(WORLD)
+    result = dkrr(dataset(X, y, my, weights=w), TOLD, comm)
+    mean = np.average(y, weights=w)
+    want = by_one(ridge(SIGMA, LAM * w.sum()).fit, X, y - mean, sample_weight=w).predict(X) + mean
+    close(everywhere(result.model.predict(X[my], comm)), want, 1e-7)
+    assert result.residual[0] <= 1e-10
+    found = result.iteration["solutions"][-1]
+    assert found["near"]["islands"] > 2
+    assert sum(found["near"]["rows"]) == N
+    assert found["bytes"]["sent"] == found["bytes"]["predicted"]
+    assert (found["bytes"]["sent"] > 0) == (R > 1)
+
+
+def test_killed_and_resumed(folder, monkeypatch):
+    """A run that was killed in an island takes up the factors and the state, and ends with the same bits."""
+    X, y, _ = rows()
+
+    def stopping(after):
+        def begin(title, total):
+            def advance():
+                nonlocal after
+                after -= title.startswith("conjugate gradients")
+                if after < 0:
+                    raise KeyboardInterrupt
+
+            return advance
+
+        return begin
+
+    def again(**more):
+        return fit(dkrr, dataset(X, y, even(N)), replace(TOLD, **more), Communicator(WORLD))
+
+    monkeypatch.setattr(solver, "SAVE_EVERY", 0.0)
+    undisturbed = again()
+    for after in (3, 9):
+        with pytest.raises(KeyboardInterrupt):
+            again(checkpoint=Checkpoint(folder / "kept"), progress=stopping(after))
+        WORLD.Barrier()
+    resumed = again(checkpoint=Checkpoint(folder / "kept"))
+    np.testing.assert_array_equal(resumed.model.parts[RANK].alpha, undisturbed.model.parts[RANK].alpha)
