@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 
+from cacore.near.boxes import Runs
 from cacore.svm.dual import Dual
-from casvm.solver.near import Runs
 from casvm.solver.near_passes import advance, extremes, largest_gain
 from casvm.solver.near_rows import Near, NearRows, row_of
 from casvm.solver.pair import LEAST, PairState, Vector, padded, rising
