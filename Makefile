@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test test-quick check docs pages-test coverage fuzz sanitize bench test-mpi test-slurm test-sklearn test-oldest readme dist clean
+.PHONY: demo test test-quick check docs pages-test coverage fuzz sanitize bench test-mpi test-slurm test-sklearn test-sklearn-oldest test-oldest readme dist clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -92,12 +92,18 @@ ON_SKLEARN := SKLEARN_TESTS_GLOBAL_RANDOM_SEED=$(SEEDS) python -m pytest -q -c /
 test-sklearn: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(ON_SKLEARN)
 
-# The lower bounds of pyproject.toml, really tried.
-test-oldest:
-	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install -qq -e '.[mpi,scalapack,plot,test]' -c tests/oldest.txt
+# The lower bounds of pyproject.toml, really tried: the whole suite, or the drop-in alone, which CI runs too.
+test-oldest: test-sklearn-oldest
 	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/python -m pytest
-	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" $(ON_SKLEARN)
+
+test-sklearn-oldest: .venv-oldest/.test
+	@PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" $(ON_SKLEARN)
+
+.venv-oldest/.test: pyproject.toml tests/oldest.txt
+	@echo "installing into .venv-oldest ..."
+	@$(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/python -m pip install -qq --disable-pip-version-check -e '.[mpi,scalapack,plot,test]' -c tests/oldest.txt
+	@touch $@
 
 # A wheel and a source archive in build/dist, checked, and the demo from the wheel in a new virtual environment.
 dist: $(VENV)/.dist
