@@ -12,6 +12,7 @@ from helpers.checks import near
 from helpers.commands import reported, run
 from helpers.data import as_csr, forms, noisy_waves, write_hdf5
 from helpers.references import matrix
+from scipy.integrate import trapezoid
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
@@ -265,7 +266,7 @@ def test_columns_and_report(name, options, names, saved, tmp_path):
         near(report["metrics"]["nll"], -np.mean(norm(mean, std).logpdf(y)), 1e-9)
         grid = np.linspace(-12, 12, 4001)  # the integral of the squared distance from the step at y
         steps = norm.cdf(grid)[:, None] - (grid[:, None] >= ((y - mean) / std).ravel())
-        near(report["metrics"]["crps"], np.mean(np.trapezoid(steps**2, grid, axis=0) * std.ravel()), 1e-2 * std.mean())
+        near(report["metrics"]["crps"], np.mean(trapezoid(steps**2, grid, axis=0) * std.ravel()), 1e-2 * std.mean())
     if "lower" in got:
         for end, other in zip(("lower", "upper"), model.predict_interval(X, 0.8, adaptive), strict=True):
             near(got[end], other, 1e-9)

@@ -195,7 +195,8 @@ class PartSystem:
         errors, solved = np.full((len(lams), len(Y), m), np.nan), np.zeros(len(lams), np.bool_)
         if len(lams) >= EIGEN_FROM and 5 * m * m * self.K.itemsize <= EIGEN_BYTES:
             self._form_scaled(kernel)
-            values, V = scipy.linalg.eigh(self.K, lower=True, driver="evd", check_finite=False)
+            driver = "evd" if m > 1 else "ev"  # scipy 1.12 gives evd too little memory for one row
+            values, V = scipy.linalg.eigh(self.K, lower=True, driver=driver, check_finite=False)
             inverse = 1.0 / (values.astype(np.float64) + np.array(lams)[:, None] * m)  # (L, m)
             solved = (inverse > 0).all(axis=1)
             diagonal = self.scale * (inverse @ np.square(V).T)

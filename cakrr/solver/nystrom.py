@@ -96,7 +96,8 @@ class PointSystem:
         P = np.ascontiguousarray(scipy.linalg.solve_triangular(C, self.R.T, trans="T", check_finite=False).T)
         G = np.zeros_like(P)
         lapack.add_gram(P, G)
-        a, V = scipy.linalg.eigh(G, lower=True, check_finite=False, overwrite_a=True, driver="evd")
+        driver = "evd" if len(G) > 1 else "ev"  # scipy 1.12 gives evd too little memory for one row
+        a, V = scipy.linalg.eigh(G, lower=True, check_finite=False, overwrite_a=True, driver=driver)
         return RidgePath(self, every / base, C, V, np.clip(a, 0.0, 1.0), V.T @ (P.T @ self.q))
 
 
