@@ -247,7 +247,7 @@ def test_svr_wins_where_the_noise_has_heavy_tails():
 
 
 def test_candidates_of_sparse_rows_keep_them_sparse():
-    data = Data.of(sp.random(50, 9, 0.3, "csr", rng=0), np.arange(50.0), None, REGRESSION, ALONE)
+    data = Data.of(sp.random(50, 9, 0.3, "csr", random_state=0), np.arange(50.0), None, REGRESSION, ALONE)
     learned = {one.settings.get("metric") for one in first(data)} | {one.settings.get("scaling") for one in first(data)}
     assert learned == {None}
     everything = Candidate("BKRR2", {"kernel": "gaussian"})
