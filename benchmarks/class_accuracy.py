@@ -48,6 +48,7 @@ def problem(folder: Path, name: str) -> Problem:
 def front(rows: Problem, seconds: float, threads: int) -> tuple[NDArray[Any], Record]:
     """``cakernels fit DATA --within T``, as a user types it."""
     from cacore.comm import Communicator
+    from cakernels import class_blend
     from cakernels.families import AllModels
 
     with tempfile.TemporaryDirectory() as folder:
@@ -60,10 +61,12 @@ def front(rows: Problem, seconds: float, threads: int) -> tuple[NDArray[Any], Re
             check=True,
         )  # fmt: skip
         spent = time.perf_counter() - begun
-        loaded: Any = AllModels().load(model, Communicator())
+        alone = Communicator()
+        loaded: Any = AllModels().load(model, alone)
         told = json.loads(report.read_text())
         chosen = f"{' + '.join(told['params']['models'])}, {max(told['params']['rows']):,} rows"
-        return loaded.predict(rows.Xt), {"fit_seconds": spent, "trainings": len(told["grid"]), "chosen": chosen}
+        labels = class_blend.labels(loaded, class_blend.outputs(loaded, rows.Xt, alone))
+        return labels, {"fit_seconds": spent, "trainings": len(told["grid"]), "chosen": chosen}
 
 
 def _drawn(seed: int) -> Iterator[dict[str, Any]]:
