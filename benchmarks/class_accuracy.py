@@ -29,6 +29,9 @@ from benchmarks.race import headline
 from benchmarks.results import Record, record, table
 from benchmarks.svm_data import SETS, Problem, native
 from cacore import checks
+from cacore.comm import Communicator
+from cakernels import class_blend
+from cakernels.families import AllModels
 
 USUAL = ["ijcnn1", "a9a", "covtype50k", "usps", "mnist20k"]
 COLUMNS = {
@@ -47,10 +50,6 @@ def problem(folder: Path, name: str) -> Problem:
 
 def front(rows: Problem, seconds: float, threads: int) -> tuple[NDArray[Any], Record]:
     """``cakernels fit DATA --within T``, as a user types it."""
-    from cacore.comm import Communicator
-    from cakernels import class_blend
-    from cakernels.families import AllModels
-
     with tempfile.TemporaryDirectory() as folder:
         data, model, report = (Path(folder) / name for name in ("data.h5", "model.h5", "report.json"))
         native(rows, data)

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from helpers.checks import close
 from helpers.commands import run
 from helpers.data import write_hdf5
-from helpers.dkrr import fitted
+from helpers.dkrr import fitted, times_computed
 from helpers.references import matrix
 from helpers.running import Clock
 
@@ -21,7 +21,7 @@ from cakrr import DKRR
 from cakrr.iterative import apart, islands
 from cakrr.iterative.islands import Tiles
 from cakrr.iterative.keep import Keep
-from cakrr.iterative.products import KernelProducts, strips
+from cakrr.iterative.products import KernelProducts
 from cakrr.iterative.spread import SpreadRows
 
 NARROW = {"sigma": (0.08,), "lam": (1e-3,), "standardize": False, "near": True, "tol": 1e-9}
@@ -76,7 +76,7 @@ def test_what_is_left_out_is_below_the_bound(kernel):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("single", [True, False])
 def test_products(single, weighted):
-    """Of near rows and of all pairs, equal to what is left out and the rounding, kept or computed again."""
+    """Near rows alone give the products of all pairs, but for what is left out and rounding, kept or computed again."""
     X, kernel = np.ascontiguousarray(classes()[0][:, :2]), Kernel("gaussian", 400.0)
     weights = np.random.default_rng(1).uniform(0.5, 2, len(X)) if weighted else None
     (one,), cut = islands.islands(X, kernel, 1e-10, Communicator())
@@ -104,18 +104,7 @@ def test_strips_hold_each_near_pair_once():
         ordered = [islands._ordered(X, Kernel("gaussian", 100.0)) for X in rows]
         rows, ends = [X[order] for X, (order, _) in zip(rows, ordered, strict=True)], [one[1] for one in ordered]
         boxes = [islands.Boxes.of_rows(X, end) for X, end in zip(rows, ends, strict=True)]
-        tiles, firsts = Tiles(ends, boxes, 0.002), np.cumsum([0, *counts])
-        seen = np.zeros((sum(counts),) * 2, np.int64)
-        for rank in range(len(counts)):
-            for some in strips(np.array(counts), rank, tiles):
-                for strip in some:
-                    mine = slice(firsts[rank] + strip.rows[0], firsts[rank] + strip.rows[1])
-                    if strip.symmetric:
-                        seen[mine, mine] += 1
-                    for a, b in strip.tiles:
-                        theirs = slice(firsts[strip.rank] + a, firsts[strip.rank] + b)
-                        seen[mine, theirs] += 1
-                        seen[theirs, mine] += 1
+        seen = times_computed(np.array(counts), Tiles(ends, boxes, 0.002))
         every = np.concatenate(rows)
         D = np.square(every[:, None] - every).sum(axis=2)
         assert seen.max() == 1

@@ -90,10 +90,9 @@ class Boxes:
 
         2 d operations per pair of groups, on all threads.
         """
-        groups = self.lower.shape[1]
+        groups = len(self)
         found = np.zeros((groups, 2), np.int64)  # runs, and blocks in them
-        first, last = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        tasks = blocks(groups, max(1, -(-groups // (4 * threads.current()))))
+        tasks = _tasks(groups)
         pieces: dict[int, NDArray[np.int64]] = {}
 
         def search(lo: int, hi: int) -> None:
@@ -126,16 +125,20 @@ class Boxes:
         -----
         2 d operations and one kernel value per pair of groups, on all threads.
         """
-        groups = len(self)
-        tasks = blocks(groups, max(1, -(-groups // (4 * threads.current()))))
+        tasks, weights = _tasks(len(self)), counts.astype(np.float64)
         sums = np.zeros((len(tasks), len(squares)))
         parameters = kernel.parameters(np.dtype(np.float64))
 
         def add(number: int, lo: int, hi: int) -> None:
-            _left_out(self.lower, self.upper, counts.astype(np.float64), parameters, squares, lo, hi, sums[number])
+            _left_out(self.lower, self.upper, weights, parameters, squares, lo, hi, sums[number])
 
         for_blocks(add, [(number, *ends) for number, ends in enumerate(tasks)])
         return np.asarray(sums.max(axis=0, initial=0.0))
+
+
+def _tasks(groups: int) -> list[tuple[int, int]]:
+    """Ranges of groups, about four for each thread."""
+    return blocks(groups, max(1, -(-groups // (4 * threads.current()))))
 
 
 @numba.njit(cache=True, nogil=True)

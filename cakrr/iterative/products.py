@@ -39,8 +39,8 @@ class Strip:
         Index among this rank's strips.
     rank : int
         Rank whose rows are the columns.
-    rows, columns : tuple of int
-        First row and column, and one past the last.
+    rows : tuple of int
+        First row, and one past the last.
     symmetric : bool
         True if the strip begins with a block on the diagonal of K.
     tiles : list of tuple of int
@@ -50,7 +50,6 @@ class Strip:
     number: int
     rank: int
     rows: tuple[int, int]
-    columns: tuple[int, int]
     symmetric: bool
     tiles: list[tuple[int, int]]
 
@@ -58,6 +57,13 @@ class Strip:
     def width(self) -> int:
         """Number of columns in all tiles, without the block on the diagonal."""
         return sum(end - first for first, end in self.tiles)
+
+    def placed(self) -> Iterator[tuple[tuple[int, int], slice]]:
+        """The columns of each tile, and their places among those of all tiles."""
+        at = 0
+        for a, b in self.tiles:
+            yield (a, b), slice(at, at + b - a)
+            at += b - a
 
     @property
     def size(self) -> int:
@@ -93,7 +99,7 @@ def strips(counts: NDArray[np.int64], rank: int, tiles: Tiles | None = None) -> 
             if lo >= hi:
                 break
             beside = _cut_up(ranges, columns[0] if step else hi, columns[1])
-            some.append(Strip(number, other, (lo, hi), columns if step else (lo, columns[1]), not step, beside))
+            some.append(Strip(number, other, (lo, hi), not step, beside))
             number += 1
         found.append(some)
     return found
@@ -251,16 +257,15 @@ class KernelProducts:
 
         def work(strip: Strip) -> tuple[Strip, NDArray[np.float64], NDArray[np.float64]]:
             lo, hi = strip.rows
-            right, left, at = np.zeros((t, hi - lo)), np.zeros((t, strip.width)), 0
+            right, left = np.zeros((t, hi - lo)), np.zeros((t, strip.width))
             left_points, U = own[lo:hi], np.ascontiguousarray(mine[:, lo:hi])
             if strip.symmetric:
                 T = self.keep.tile(strip, (lo, hi), dtype, partial(self._diagonal, left_points))
                 right += U @ T
-            for a, b in strip.tiles:
+            for (a, b), places in strip.placed():
                 T = self.keep.tile(strip, (a, b), dtype, partial(self.kernel.block, left_points, points[a:b]))
                 V = np.ascontiguousarray(theirs[:, a:b])
-                multiply_both(T, V, U, right, left[:, at : at + b - a])
-                at += b - a
+                multiply_both(T, V, U, right, left[:, places])
             return strip, right, left
 
         rank, total = some[0].rank, out
@@ -269,10 +274,8 @@ class KernelProducts:
         with in_order(work, [(strip,) for strip in some]) as products:
             for strip, right, left in products:
                 out[:, slice(*strip.rows)] += right
-                at = 0
-                for a, b in strip.tiles:
-                    total[:, a:b] += left[:, at : at + b - a]
-                    at += b - a
+                for (a, b), places in strip.placed():
+                    total[:, a:b] += left[:, places]
                 move()
 
     def _diagonal(self, points: Points, T: NDArray[np.floating]) -> None:

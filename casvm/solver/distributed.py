@@ -39,7 +39,7 @@ from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
 from casvm.solver.units import Unit
-from casvm.solver.working_set import WorkingSet, staying
+from casvm.solver.working_set import WorkingSet
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # smallest working set of which half stays for the next round
@@ -159,7 +159,7 @@ class _Distributed(SMO):
         self.looks = 0
         self.quota = np.full((comm.size, 2), max(1, -(-self.q // (2 * comm.size))))
         self.seen = np.inf, -np.inf  # the last top and bottom
-        self._last, self._squared = WorkingSet.empty(), np.zeros(0, np.int64)  # the latter: rows of the last square
+        self._last = WorkingSet.empty()
         self.active = ActiveSet(
             dual, self.gram, SHRINKING, self._reconstruct, comm.allreduce, partial(comm.allreduce, op="max")
         )
@@ -259,9 +259,9 @@ class _Distributed(SMO):
         rounds = self.block_rounds
         if rounds is not None and rounds.suit(size) and self._in_blocks(slots, chosen, top - bottom, most):
             return True
-        order = self._arranged(chosen.numbers, slots)
+        order, stay = self.gram.arranged(slots, chosen.numbers)
         chosen, slots = chosen.taken(order), slots[order]
-        problem = self._solved(slots, chosen, top - bottom, most)
+        problem = self._solved(slots, chosen, stay, top - bottom, most)
         v, beta, done = problem.v.copy(), problem.beta.copy(), problem.iterations
         if not self.alike:
             v, beta, numbers = np.split(self.comm.bcast(np.concatenate([v, beta, [done]])), [size, 2 * size])
@@ -318,19 +318,11 @@ class _Distributed(SMO):
         free = (chosen.lower < chosen.beta) & (chosen.beta < chosen.upper) & (chosen.beta != 0)
         return float(np.mean(chosen.v[free])) if free.any() else middle(*self.seen)
 
-    def _arranged(self, numbers: Index, slots: Index) -> Index:
-        """The order of a working set's rows in which its kernel values cost least."""
-        if isinstance(self.gram, NearColumns):
-            return self.gram.arranged(slots)
-        order, self._stay = staying(self._squared, numbers)
-        self._squared = numbers[order]
-        return order
-
-    def _solved(self, slots: Index, chosen: WorkingSet, gap: float, most: int) -> PairState:
+    def _solved(self, slots: Index, chosen: WorkingSet, stay: Index, gap: float, most: int) -> PairState:
         """Solve the problem of a working set; if most kernel values vanish, over near rows only."""
         state = chosen.v, chosen.beta, chosen.lower, chosen.upper
         if not isinstance(self.gram, NearColumns):
-            solved = self._solve(self.gram.square_from(slots, self._stay), *state, gap, most)
+            solved = self._solve(self.gram.square_from(slots, stay), *state, gap, most)
             self.relax = _RELAX if 32 * solved.iterations < len(slots) * self.gram.price else SMO.relax
             return solved
         near = self.gram.pairs(slots, self.active.dual, *state)

@@ -18,6 +18,7 @@ from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index, Vector, padded
 from casvm.solver.row_cache import LINES, RowCache, RowTable
+from casvm.solver.working_set import staying
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Longs, Reals
@@ -72,6 +73,7 @@ class KernelRows:
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
         self._square = np.zeros((0, 0), self.dtype)  # the last one of :meth:`square_from`
+        self._numbers = np.zeros(0, np.int64)  # and its rows, as :meth:`arranged` was told
         self._whole: NDArray[np.floating] | None = None  # the last square, if it was that of all rows: K itself
         self._reused = False  # True if a dual begins with K
         self._spent = np.zeros(self.n_rows)  # cost per value of computing each row without keeping it
@@ -146,6 +148,23 @@ class KernelRows:
             self._cache.read(slots[known], np.searchsorted(self.active, rows), K, known)
             for_blocks(lambda lo, hi: _copy_fresh(own[lo:hi], known, fresh, fresh[lo:hi], K), blocks(len(fresh), LINES))
         return K
+
+    def arranged(self, rows: Index, numbers: Index) -> tuple[Index, Index]:
+        """The order of a working set's rows in which its kernel values cost least, and those that stay from the last.
+
+        Parameters
+        ----------
+        rows, numbers : ndarray of int64
+            The rows, and ascending numbers that tell them from all others for good; rows may change their places.
+
+        Returns
+        -------
+        order, stay : ndarray of int64
+            See :func:`casvm.solver.working_set.staying`.
+        """
+        order, stay = staying(self._numbers, numbers)
+        self._numbers = numbers[order]
+        return order, stay
 
     def square_from(self, rows: Index, stay: Index) -> NDArray[np.floating]:
         """K(rows, rows), of which the values of the first ``len(stay)`` rows are kept from the last square.

@@ -92,9 +92,9 @@ class NearColumns(KernelRows):
             total += self._sums(rows[lo:hi], change[lo:hi])
         return total
 
-    def arranged(self, rows: Index) -> Index:
-        """See :meth:`KernelRows.arranged`."""
-        return spatial_order(self.sources[rows], width(self.layout.dtype))
+    def arranged(self, rows: Index, numbers: Index) -> tuple[Index, Index]:
+        """The spatial order, see :meth:`KernelRows.arranged`; no values are kept from the last working set."""
+        return spatial_order(self.sources[rows], width(self.layout.dtype)), numbers[:0]
 
     def pairs(self, rows: Index, dual: Dual, v: Vector, beta: Vector, lower: Vector, upper: Vector) -> NearPairs:
         """The problem of a working set in the order of :meth:`arranged`; allocates memory for its rows of K."""
