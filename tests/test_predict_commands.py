@@ -28,7 +28,10 @@ def prediction_columns(path):
     """The columns of a file of predictions, in their order."""
     if path.suffix == ".h5":
         with h5py.File(path) as file:
-            return {k: v.asstr()[:] if h5py.check_string_dtype(v.dtype) else v[:] for k, v in file.items()}
+            names: list[bytes] = []  # h5py 3.10 lists names by the alphabet; the file knows the order they came in
+            file.id.links.iterate(names.append, idx_type=h5py.h5.INDEX_CRT_ORDER)
+            columns = {name.decode(): file[name.decode()] for name in names}
+            return {k: v.asstr()[:] if h5py.check_string_dtype(v.dtype) else v[:] for k, v in columns.items()}
     if path.suffix == ".parquet":
         table = pytest.importorskip("pyarrow.parquet").read_table(path)
         return {name: table[name].to_numpy() for name in table.column_names}
