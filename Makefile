@@ -94,7 +94,7 @@ test-sklearn: $(VENV)/.test
 
 # The lower bounds of pyproject.toml, really tried: the whole suite, or the drop-in alone, which CI runs too.
 test-oldest: test-sklearn-oldest
-	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/python -m pytest
+	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-sklearn-oldest: .venv-oldest/.test
 	@PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" $(ON_SKLEARN)

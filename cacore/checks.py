@@ -71,7 +71,8 @@ def number(good: Callable[[float], bool], need: str) -> Convert[float]:
         real = _real(value, name)
         if not good(real):
             raise refused(name, value, need)
-        return value if isinstance(value, int | float) else real  # so that C=1 is reported as 1, not 1.0
+        # C=1 is reported as 1, not 1.0; but an int beyond int64 would make arrays of objects with older numpy.
+        return value if isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63) else real
 
     return convert
 

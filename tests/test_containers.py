@@ -52,7 +52,7 @@ def read_only(rows):
 def frame(column, dtype=None):
     """Three columns, of which "b" is of another type."""
     made = pd.DataFrame(X, columns=list("abc"))
-    made["b"] = column if dtype is None else pd.array(column, dtype=dtype)
+    made["b"] = column if dtype is None else pd.Series(column, dtype=dtype)
     return made
 
 
@@ -103,7 +103,7 @@ REFUSED = {
     "column of numpy dates": (lambda: frame(pd.Series([*DATES[:, 1]], dtype=object)), f"'b': row 0 .*{WRITE_DATES}"),
     "objects, huge": (lambda: np.array([[1.0, -(10**400)]], object), "X, column 1: row 0 has 401 digits"),
     "fraction, huge": (lambda: [[Fraction(10**400, 3), 1]], "X, column 0: row 0 has 400 digits"),
-    "column of huge": (lambda: frame([10**400] * 24), "column 'b': row 0 has 401 digits"),
+    "column of huge": (lambda: frame([10**400] * 24, object), "column 'b': row 0 has 401 digits"),
     "column of complex": (lambda: frame(X[:, 1] + 1j), "column 'b': of type complex128"),
     "Arrow's dates": (lambda: arrow(lambda: frame([None] * 24, "timestamp[ns][pyarrow]")), "column 'b': of type time"),
     "Int64 missing": (lambda: frame([None, *range(23)], "Int64"), "column 'b': row 0 is NaN"),

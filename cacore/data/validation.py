@@ -89,7 +89,7 @@ def shared_seed(random_state: int | np.random.RandomState | None, comm: Communic
             from sklearn.utils import check_random_state
 
             state = check_random_state(random_state)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # scikit-learn 1.6 cannot print a tuple
         need = "an int from 0 to 4294967295, a numpy.random.RandomState or None"
         raise InputError(f"random_state = {random_state!r}: give {need}") from error
     return int(comm.bcast(np.array([state.randint(2**31 - 1)], np.int64))[0])

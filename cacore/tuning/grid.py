@@ -46,7 +46,10 @@ def checked(values: object, option: str) -> tuple[float, ...]:
     import numpy as np
 
     try:
-        numbers = sorted({float(v) for v in np.atleast_1d(np.asarray(values, dtype=float))})
+        given = np.atleast_1d(np.asarray(values, dtype=float))
+        if given.ndim > 1:
+            raise ValueError("a list in a list")
+        numbers = sorted({float(v) for v in given})
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{option} = {values!r}: a number or a list of numbers is needed") from error
     for number in numbers:
