@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from cacore.data.rows import Rows, RowsLike, dense, is_sparse
 from cacore.errors import InputError
 from cacore.kernels import Kernel, Points
-from cacore.kernels.pairs import compare
+from cacore.kernels.gradients import slope
 from cacore.kernels.registry import GIVEN, L1, SQUARED
 
 _NEAR = 1e-12  # squared distance, in units of the kernel's width, at which a smooth kernel has its slope of distance 0
@@ -82,7 +82,9 @@ class _Gradients(Observation):
         d, Z = self.X.shape[1], dense(centers).astype(np.float64)
         shift = Z.mean(axis=0) if kernel.shifts else np.zeros(d)
         left, right = Points(self.X - shift), Points(Z - shift)
-        slopes = _slopes(kernel, left, right)
+        if kernel.separable:
+            return self._of_factors(kernel, left, right)
+        slopes = np.asarray(kernel.derivative(kernel.arguments(left, right)), np.float64)
         if self.along is None:  # along every feature: d k / d x_i
             steps = right.X.T[None] if kernel.declared.of != SQUARED else left.X[:, :, None] - right.X.T
         else:
@@ -92,22 +94,21 @@ class _Gradients(Observation):
         factor = 2.0 if kernel.declared.of == SQUARED else 1.0
         return np.asarray(factor * slopes[:, None] * steps).reshape(len(self), len(Z))
 
-
-def _slopes(kernel: Kernel, left: Points, right: Points) -> NDArray[np.float64]:
-    """df/dt of every pair of rows."""
-    t = np.empty((len(left), len(right)))
-    compare(kernel.measure(), left.X, right.X, t)
-    if kernel.declared.of == SQUARED:
-        np.maximum(left.squares[:, None] + right.squares - 2.0 * t, 0.0, out=t)
-    return np.asarray(kernel.derivative(t), np.float64)
+    def _of_factors(self, kernel: Kernel, left: Points, right: Points) -> NDArray[np.float64]:
+        """:meth:`rows` of a product over the features."""
+        values = kernel.arguments(left, right)
+        every = np.stack([values * slope(kernel, x, z) for x, z in zip(left.X.T, right.X.T, strict=True)], axis=1)
+        if self.along is not None:
+            every = self.along @ every
+        return every.reshape(len(self), len(right))
 
 
 def require_smooth(kernel: Kernel) -> None:
-    """Raise an InputError if the kernel has no gradient everywhere: `laplacian`, `l1`, or a callable."""
+    """Raise an InputError if the kernel has no gradient everywhere: it has a tip (`laplacian`, `l1`), or a callable."""
     declared, name = kernel.declared, kernel.kind
     if declared is GIVEN:
         raise InputError("observe.gradients: a callable kernel has no derivative; name a kernel")
-    rough = declared.of == L1
+    rough = declared.of == L1 or (declared.separable and float(kernel.derivative(np.zeros(1))[0]) != 0.0)
     if declared.of == SQUARED:
         at, near = (float(np.asarray(kernel.derivative(np.array([t])))[0]) for t in (0.0, _NEAR / kernel.gamma))
         rough = abs(near - at) > 1e-3 * max(abs(near), abs(at))

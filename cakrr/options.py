@@ -327,8 +327,10 @@ class RidgeOptions(Options):
 
     @property
     def without_near(self) -> str:
-        """The first kernel that is not a function of Euclidean distance in compiled code; empty if all are."""
-        return next((like.kind for like in self.kernels() if not (like.compiled and like.shifts)), "")
+        """The first kernel without a radius beyond which it is small; empty if all have one."""
+        return next(
+            (like.kind for like in self.kernels() if not (like.compiled and (like.shifts or like.separable))), ""
+        )
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels to compare, with any width."""

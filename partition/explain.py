@@ -84,8 +84,8 @@ class Explained(Whole):
         Raises
         ------
         InputError
-            On all ranks: the kernel is no product over the features (gaussian and l1 are), the metric is full, or wrong
-            rows or groups.
+            On all ranks: the kernel is no product over the features (gaussian, l1 and the wendland products are), the
+            metric is full, or wrong rows or groups.
 
         Notes
         -----

@@ -41,7 +41,9 @@ def shared(X, y, kernel=GAUSSIAN, cache=PLENTY, limits=None):
 
 @forms
 @pytest.mark.parametrize(
-    "kernel", [GAUSSIAN, Kernel("polynomial", 0.3, 2, 1.0), Kernel("l1", 0.3)], ids=lambda k: k.kind
+    "kernel",
+    [GAUSSIAN, Kernel("polynomial", 0.3, 2, 1.0), Kernel("l1", 0.3), Kernel("wendland2_product", 0.2)],
+    ids=lambda k: k.kind,
 )
 def test_objectives(kernel, csr, dtype):
     """Every pair's dual is LIBSVM's to 1e-6; weights count, and a row of weight 0 is left out."""
@@ -52,7 +54,7 @@ def test_objectives(kernel, csr, dtype):
     for pair, (i, j) in enumerate(combinations(range(K), 2)):
         some = (C > 0) & ((y == i) | (y == j))
         G, sign = matrix(kernel, X[some]), np.where(y[some] == i, 1.0, -1.0)
-        named = kernel if kernel.kind != "l1" else Kernel("linear")
+        named = Kernel("linear") if kernel.kind in ("l1", "wendland2_product") else kernel
         rows = dense(X[some]).astype(np.float64) if named is kernel else np.linalg.cholesky(G + 1e-12 * np.eye(len(G)))
         beta, expected, _ = libsvm(named, rows, sign, 1.0, 1e-7, weights=C[some])
         assert solutions[pair].objective == pytest.approx(dual(G, beta), rel=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.data import dense, formats, moved
-from helpers.references import DISTANCES, matrix
+from helpers.references import DISTANCES, PRODUCTS, matrix
 from scipy.spatial.distance import cdist
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
@@ -17,14 +17,17 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import KINDS, Kernel
 from cacore.kernels.columns import Layout
+from cacore.kernels.registry import FEATURES
 from cacore.svm.problem import numeric_gamma
 from cakrr import BKRR2, DKRR, KRRModel, TwoLevelKRR
 from cakrr.bkrr2 import bkrr2
 from cakrr.options import RidgeOptions
 from casvm import CASVC, SMOSVC, SVMModel, export_libsvm
 
-GAMMA, C, SIGMA = {"laplacian": 0.6, "l1": 0.4, "wendland2": 0.1}, 3.0, 1.3
-kinds = pytest.mark.parametrize("kind", [kind for kind in DISTANCES if kind not in ("wendland0", "wendland4")])
+GAMMA, C, SIGMA = {"laplacian": 0.6, "l1": 0.4, "wendland2": 0.1, "wendland2_product": 0.2}, 3.0, 1.3
+kinds = pytest.mark.parametrize(
+    "kind", [*(kind for kind in DISTANCES if kind not in ("wendland0", "wendland4")), "wendland2_product"]
+)
 dtypes = pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
 
 
@@ -157,10 +160,12 @@ def test_two_levels(kind):
 
 
 def test_natural_widths():
-    """sqrt(d), and of l1 distances d."""
+    """sqrt(d), and of l1 distances d; of products over the features, the width at which they fall off alike."""
     X, y = moved()
     assert BKRR2(1, kernel="matern32", sigma=None, lam=1e-4).fit(X, y).sigma_ == 2.0
     assert DKRR(kernel="l1", sigma=None, lam=1e-4).fit(X, y).sigma_ == 4.0
+    for kind, width in (("wendland0_product", 4.0), ("wendland2_product", 48**0.5), ("wendland4_product", 56**0.5)):
+        assert KINDS[kind].typical_distance(4) == pytest.approx(width, rel=1e-5)
     sets = RidgeOptions(kernel="l1").coarse_grid(1000, 4)
     assert [width.sigma for width, _, _ in sets] == [2.0, 8.0]
     assert bkrr2.sigmas(4.0) == pytest.approx((1.0, 2.0, 4.0, 8.0, 16.0))
@@ -170,9 +175,9 @@ def test_gamma_scale():
     X, comm = moved()[0], Communicator()
     v = X.var()
     want = {"gaussian": 1 / (4 * v), "matern52": 1 / (4 * v), "rational": 1 / (4 * v), "laplacian": (4 * v) ** -0.5,
-            "l1": 1 / (4 * np.sqrt(v))}  # fmt: skip
+            "l1": 1 / (4 * np.sqrt(v)), "wendland2_product": (48 * v) ** -0.5}  # fmt: skip
     for kind, gamma in want.items():
-        assert numeric_gamma(X, "scale", comm, kind) == pytest.approx(gamma)
+        assert numeric_gamma(X, "scale", comm, kind) == pytest.approx(gamma, rel=1e-5)
         at_1 = numeric_gamma(X / np.sqrt(v), "scale", comm, kind)
         assert numeric_gamma(X, "auto", comm, kind) == pytest.approx(at_1)
         assert numeric_gamma(X, 0.25, comm, kind) == 0.25
@@ -191,8 +196,24 @@ def test_degree_of_the_rational_kernel():
             model.fit(X, y > 3)
     with pytest.raises(InputError, match="degree = 0: the rational kernel needs"):
         BKRR2(1, kernel="rational", degree=0).fit(X, y)
-    with pytest.raises(ValueError, match="give PRODUCT, SQUARED or L1"):
+    with pytest.raises(ValueError, match="give PRODUCT, SQUARED, L1 or FEATURES"):
         type(KINDS["l1"])("other", "", True, None, None)
+    with pytest.raises(ValueError, match="a product over the features needs a factor, and no row"):
+        type(KINDS["l1"])("other", "", FEATURES, None, None)
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_products_are_positive_definite(kind):
+    """In six dimensions, where radial ones of less degree are not; 0 where a feature differs by the radius."""
+    X = np.random.default_rng(0).uniform(size=(200, 6))
+    kernel = Kernel(kind, 1 / 0.7)
+    points = kernel.points(X)
+    K = kernel.block(points, points)
+    np.testing.assert_allclose(K, matrix(kernel, X), rtol=0, atol=1e-15)
+    np.testing.assert_array_equal(K == 0, np.abs(X[:, None] - X).max(axis=2) >= 0.7)
+    assert 0.2 < (K == 0).mean() < 0.8
+    assert np.linalg.eigvalsh(K)[0] > 0
+    assert kernel.suited(6) is kernel
 
 
 # -- kernels that the caller evaluates ---------------------------------------------------------

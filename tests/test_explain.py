@@ -59,7 +59,17 @@ def by_coalitions(f, Z, game):
     return out
 
 
-@pytest.mark.parametrize(("kind", "d"), [("gaussian", 12), ("l1", 5), ("gaussian", 1)])
+@pytest.mark.parametrize(
+    ("kind", "d"),
+    [
+        ("gaussian", 12),
+        ("l1", 5),
+        ("gaussian", 1),
+        ("wendland0_product", 5),
+        ("wendland2_product", 6),
+        ("wendland4_product", 4),
+    ],
+)
 def test_as_all_coalitions(kind, d):
     """Also for features that enter together."""
     rng = np.random.default_rng(1)
@@ -111,6 +121,11 @@ MODELS = {
     "ridge, soft": (BKRR2(3, sigma=2.0, lam=1e-3, route="soft", kernel="l1", n_divisions=2), y),
     "ridge, classes": (BKRR2Classifier(3, sigma=2.0, lam=1e-3), five),
     "ridge, lengths": (BKRR2(2, sigma=2.0, lam=1e-3, metric="lengths", metric_rounds=1), y),
+    "ridge, wendland": (
+        BKRR2(2, sigma=5.0, lam=1e-3, kernel="wendland2_product", metric="diagonal", metric_rounds=1),
+        y,
+    ),
+    "SVC, wendland": (SMOSVC(C=3, gamma=0.2, kernel="wendland4_product"), two),
     "two levels": (TwoLevelKRR(3, sigma=2.0, lam=1e-3, centers=20), y),
     "Asy-GCD": (AsyGCDSVC(C=3, gamma=0.3), five),
 }

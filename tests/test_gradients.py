@@ -55,7 +55,7 @@ def test_sums_of_products(dtype, csr, kind, monkeypatch):
     np.testing.assert_array_equal(gradients.stacked(kernel, X, Z, c), exact)
 
 
-@pytest.mark.parametrize("kind", ["laplacian", "l1"])
+@pytest.mark.parametrize("kind", ["laplacian", "l1", "wendland0_product"])
 @formats
 def test_a_row_that_is_a_center_is_left_out(csr, kind):
     """Where the kernel has a tip the row itself adds nothing; all others what they are."""

@@ -18,7 +18,7 @@ KERNELS = {
     "gaussian": Kernel("gaussian", gamma=0.2), "sigmoid": Kernel("sigmoid", gamma=0.1, coef0=-0.4),
     "laplacian": Kernel("laplacian", gamma=0.4), "matern32": Kernel("matern32", gamma=0.2),
     "matern52": Kernel("matern52", gamma=0.2), "l1": Kernel("l1", gamma=0.3),
-    "rational": Kernel("rational", gamma=0.2, degree=2),
+    "rational": Kernel("rational", gamma=0.2, degree=2), "wendland4_product": Kernel("wendland4_product", gamma=0.3),
 }  # fmt: skip
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 

@@ -251,7 +251,10 @@ def test_memory_of_a_full_metric():
 # -- length scales ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "laplacian", "matern32", "matern52", "l1", "rational"])
+@pytest.mark.parametrize(
+    "kind",
+    ["gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "wendland0_product", "wendland2_product"],
+)
 def test_slope_of_the_left_out_errors(kind):
     """The errors of models without each row, one by one, and finite differences of their sum."""
     rng, m, d = np.random.default_rng(0), 25, 3
@@ -272,7 +275,7 @@ def test_slope_of_the_left_out_errors(kind):
     assert slope(kernel, X, Y, np.full(m, -5.0), w)[0] == np.inf
 
 
-@pytest.mark.parametrize("kernel", ["laplacian", "l1"])
+@pytest.mark.parametrize("kernel", ["laplacian", "l1", "wendland2_product"])
 def test_lengths_find_what_counts(kernel):
     (X, y), (T, t) = fast_and_slow(), fast_and_slow(80, 1)
     given = {"kernel": kernel, "sigma": [2.0, 4.0], "lam": [1e-5, 1e-3], "random_state": 0}

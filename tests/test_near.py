@@ -131,11 +131,11 @@ def test_the_solution_is_libsvms():
     np.testing.assert_allclose(got.decision, decision, rtol=0, atol=20 * LIMITS.tol)
 
 
-@pytest.mark.parametrize("kind", ["laplacian", "matern52"])
-def test_other_kernels_of_a_distance(kind):
+@pytest.mark.parametrize(("kind", "gamma"), [("laplacian", 60.0), ("matern52", 200.0), ("wendland2_product", 8.0)])
+def test_other_kernels_that_end_or_decay(kind, gamma):
     X, y = clusters()
     kernel, dual = (
-        Kernel(kind, gamma=200.0 if kind == "matern52" else 60.0),
+        Kernel(kind, gamma=gamma),
         Dual.classification(y, np.full(len(y), 10.0)),
     )
     got = near_smo.solve_near(X, kernel, dual, LIMITS, PLENTY)

@@ -30,7 +30,7 @@ def gram(X, dtype, kernel=KERNEL, cache_bytes=PLENTY):
     return NearColumns(X, kernel, dtype, layout, X, cut, cache_bytes), KernelRows(X, kernel, dtype, 0, layout, X)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "laplacian", "matern32", "rational"])
+@pytest.mark.parametrize("kind", ["gaussian", "laplacian", "matern32", "rational", "wendland2_product"])
 def test_cutoff(kind):
     """Beyond it the kernel is below the floor, and not much before; a kernel that falls slowly has none."""
     kernel = Kernel(kind, gamma=32.0, degree=1)
@@ -90,11 +90,11 @@ def test_as_all_kernel_values(dtype, far):
             near(some.product(X, rows, change, columns, exact=exact), expected, 10 * precision)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "laplacian"])
+@pytest.mark.parametrize(("kind", "gamma"), [("gaussian", 32.0), ("laplacian", 32.0), ("wendland2_product", 2.5)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_working_sets(dtype, kind):
+def test_working_sets(dtype, kind, gamma):
     """Problems of some rows, one after the other: what all kernel values give; in single precision without a cache."""
-    X, kernel = kinds(N)[0], Kernel(kind, gamma=32.0)
+    X, kernel = kinds(N)[0], Kernel(kind, gamma=gamma)
     some, _ = gram(X, dtype, kernel, PLENTY if dtype == np.float64 else 0)
     rng = np.random.default_rng(2)
     for size in (900, 20):

@@ -9,7 +9,7 @@ from cacore.kernels import KINDS, Kernel
 from cakernels import SubsetKRR
 from cakrr import observe
 
-ROUGH = ("laplacian", "l1", "wendland0")
+ROUGH = ("laplacian", "l1", "wendland0", "wendland0_product")
 STEP = 1e-5
 
 

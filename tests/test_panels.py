@@ -11,14 +11,16 @@ from helpers.references import by_differences, kept, matrix
 
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Blocks, Layout
+from cacore.kernels.evaluate import NONZEROS, PRODUCTS, WHOLE
 from cacore.kernels.panels import ROWS, Panels, nonzeros
-from cacore.kernels.sums import GROUP, NONZEROS, PRODUCTS, WHOLE, width
+from cacore.kernels.sums import GROUP, width
 
 KERNELS = {
     "linear": Kernel("linear"), "polynomial": Kernel("polynomial", gamma=0.3, degree=3, coef0=0.7),
     "gaussian": Kernel("gaussian", gamma=0.2), "sigmoid": Kernel("sigmoid", gamma=0.1, coef0=-0.4),
 }  # fmt: skip
-L1 = Kernel("l1", gamma=0.2)
+L1, PRODUCT = Kernel("l1", gamma=0.2), Kernel("wendland0_product", gamma=0.3)
+OTHERS = {"l1": L1, "wendland0_product": PRODUCT}
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 FORMS = {"dense": np.array, "csr": sp.csr_matrix}
 SIDES = ["panels", "blocks"]
@@ -46,17 +48,17 @@ def sides(side, A, B, dtype, shift=None, measure=PRODUCTS):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", [*KERNELS, "l1"])
+@pytest.mark.parametrize("kind", [*KERNELS, *OTHERS])
 @pytest.mark.parametrize("side", SIDES)
 def test_add_equals_brute_force(side, kind, form, dtype):
     """Columns that fill several groups of panels and part of one more, rows that fill several tiles and part of one."""
-    n, m, kernel = 2 * GROUP * width("float32") + 37, 2 * ROWS + 3, {**KERNELS, "l1": L1}[kind]
+    n, m, kernel = 2 * GROUP * width("float32") + 37, 2 * ROWS + 3, {**KERNELS, **OTHERS}[kind]
     A, B = rows_of(m, seed=1, dtype=dtype), rows_of(n, dtype=dtype)
     rows, columns = sides(side, FORMS[form](A), FORMS[form](B), dtype, measure=kernel.measure(form == "csr"))
     c, total, store = np.linspace(-1, 2, m), np.arange(n, dtype=float), np.full((m, n + 5), -7, dtype)
     for lo, hi in columns.tasks(5):
         columns.add(kernel, rows, lo, hi, c, total, store)
-    want = matrix(kernel, A, B) if kind == "l1" else values(kind, A, B)
+    want = matrix(kernel, A, B) if kind in OTHERS else values(kind, A, B)
     np.testing.assert_allclose(store[:, :n], want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     near(total - np.arange(n), c @ want, 30 * m * TOLERANCE[dtype])
     # What is added up is what is kept, and nothing is written behind the columns.

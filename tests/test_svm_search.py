@@ -67,7 +67,7 @@ def test_a_path_that_stops_at_its_limit():
 # -- a part ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "laplacian", "l1", "polynomial", "linear"])
+@pytest.mark.parametrize("kind", ["gaussian", "laplacian", "l1", "wendland2_product", "polynomial", "linear"])
 @pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
 @pytest.mark.parametrize("k", [2, 3])
 def test_scores_are_those_of_grid_search_cv(k, csr, kind):

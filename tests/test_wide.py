@@ -16,7 +16,7 @@ from sklearn.svm import SVC
 from asygcd import AsyGCDSVC
 from cacore.kernels import Kernel, Points, wide
 from cacore.kernels.columns import WIDEST, Blocks, Layout
-from cacore.kernels.sums import NONZEROS, PRODUCTS
+from cacore.kernels.evaluate import NONZEROS, PRODUCTS
 from cacore.kernels.wide import COLUMNS, MOST, Arranged, Features, Wide
 from cacore.kernels.wide_passes import ROWS
 from cakrr import DKRR

@@ -25,7 +25,7 @@ class Explains:
         Raises
         ------
         InputError
-            The kernel is no product over the features (gaussian and l1 are), the metric is full, wrong rows or groups,
+            The kernel is no product over the features (gaussian, l1 and the wendland products are), the metric is full, wrong rows or groups,
             or a blend of classifiers, whose probabilities do not add up.
         NotFittedError
         """

@@ -24,13 +24,13 @@ from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.explain.expansion import Expansion
 from cacore.kernels import Kernel
-from cacore.kernels.registry import exp
+from cacore.kernels.evaluate import Parameters, multiply
+from cacore.kernels.registry import KINDS
 from cacore.machine import threads
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Longs
 
-_SQUARED = {"gaussian": True, "l1": False}  # kernels with a factor per feature: exp of its squared, or plain, distance
 _EXACT = 16  # nodes up to which the exact rule is used without asking for fewer
 _AGREE = 1e-13  # largest difference between two rules, relative to the largest value, with which the first one serves
 _LANES = 4096  # support vectors of a block times players: a block's arrays stay in cache
@@ -66,11 +66,12 @@ class Game:
 
 def require_factors(kernel: Kernel | None) -> None:
     """Raise an InputError if the kernel is no product over the features."""
-    if kernel is None or kernel.kind not in _SQUARED:
+    if kernel is None or kernel.declared.factor is None:
         name = "given" if kernel is None else kernel.kind
+        known = ", ".join(kind.name for kind in KINDS.values() if kind.factor)
         raise InputError(
-            f"Shapley values in closed form need a kernel that is a product over the features ({', '.join(_SQUARED)}), "
-            f"and the kernel is {name}: use sklearn.inspection.permutation_importance, or shap's samplers"
+            f"Shapley values in closed form need a kernel that is a product over the features ({known}), and the kernel "
+            f"is {name}: use sklearn.inspection.permutation_importance, or shap's samplers"
         )
 
 
@@ -139,7 +140,7 @@ def _block(f: Expansion, Z: Rows, game: Game, nodes: int, out: NDArray[np.float6
     assert f.kernel is not None
     X, points = in_memory(f.X), np.ascontiguousarray(dense(Z), np.float64)
     places, shares = np.polynomial.legendre.leggauss(nodes)
-    g, squared, gamma = game.players, _SQUARED[f.kernel.kind], float(f.kernel.gamma)
+    g, factor = game.players, f.kernel.factor(np.dtype(np.float64))
     lanes = int(np.clip(_LANES // g, 8, 128)) // 8 * 8
     baselines = np.zeros((1, 0)) if game.baselines is None else game.baselines
     together = max(1, _BASELINES // (8 * g * lanes))
@@ -149,27 +150,23 @@ def _block(f: Expansion, Z: Rows, game: Game, nodes: int, out: NDArray[np.float6
         for first, last in threads.blocks(len(baselines), together):
             absent = np.ones((last - first, g, hi - lo))
             if game.baselines is not None:
-                _factors(columns, baselines[first:last], gamma, squared, game.player, absent)
-            _add(columns, weights, points, absent, gamma, squared, game.player, 0.5 + 0.5 * places, 0.5 * shares, out)
+                _factors(columns, baselines[first:last], factor, game.player, absent)
+            _add(columns, weights, points, absent, factor, game.player, 0.5 + 0.5 * places, 0.5 * shares, out)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _factors(
-    columns: Doubles, rows: Doubles, gamma: float, squared: bool, player: Longs, out: Doubles
+    columns: Doubles, rows: Doubles, factor: Parameters, player: Longs, out: Doubles
 ) -> None:  # pragma: no cover - compiled
     """Multiply `out`, float64 (n, g, m), by the players' factors of n rows with m support vectors, `columns` (d, m)."""
-    d, m = columns.shape
     for r in range(rows.shape[0]):
-        for k in range(d):
-            x, line, column = rows[r, k], out[r, player[k]], columns[k]
-            for i in range(m):
-                gap = x - column[i]
-                line[i] *= exp(-gamma * (gap * gap if squared else abs(gap)))
+        for k in range(columns.shape[0]):
+            multiply(out[r, player[k]], rows[r, k], columns[k], factor)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _add(
-    columns: Doubles, weights: Doubles, rows: Doubles, absent: Doubles, gamma: float, squared: bool, player: Longs,
+    columns: Doubles, weights: Doubles, rows: Doubles, absent: Doubles, factor: Parameters, player: Longs,
     places: Doubles, shares: Doubles, out: Doubles,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Add the values of a block of support vectors.
@@ -182,8 +179,8 @@ def _add(
     rows : float64, shape (n, d)
     absent : float64, shape (b, g, m)
         Factors of the baselines.
-    gamma : float64
-    squared : bool
+    factor : tuple
+        From :meth:`cacore.kernels.Kernel.factor`.
     player : int64, shape (d,)
     places, shares : float64, shape (nodes,)
         The rule on [0, 1].
@@ -194,7 +191,7 @@ def _add(
     inner, after = np.empty((g, m)), np.empty(m)
     for r in range(rows.shape[0]):
         here[:] = 1.0
-        _factors(columns, rows[r : r + 1], gamma, squared, player, here)
+        _factors(columns, rows[r : r + 1], factor, player, here)
         total[:] = 0.0
         for c in range(b):
             inner[:] = 0.0

@@ -12,8 +12,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
+from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS, with_zeros
 from cacore.kernels.panels import Panels, add_rows, nonzeros, put_rows
-from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
@@ -84,7 +84,7 @@ class Layout:
         True for panels, False for matrix products.
     nonzeros : float
         Mean number of terms per row in a sum over features.
-    measure : {PRODUCTS, WHOLE, NONZEROS}
+    measure : {PRODUCTS, NONZEROS, WHOLE, FACTORS}
         Terms that panels add up, see :func:`cacore.kernels.sums.meet`.
     features : Features, optional
         Numbering of the features of sparse rows that are too wide for panels of all features.
@@ -112,6 +112,8 @@ class Layout:
             return cls(np.dtype(np.float64), None, False, float(d))
         if sp.issparse(X):
             measure = kernel.measure(nonzeros=True)
+            if kernel.separable:
+                return cls(np.dtype(dtype), None, d <= WIDEST, float(d), measure)
             wide = _reach(kernel, Points(sample), measure) > _FAR
             features = Features.of(X, every=largest is not None) if d > WIDEST else None
             met = features.met if features else X.nnz / max(1, n)
@@ -135,7 +137,8 @@ class Layout:
     @property
     def price(self) -> float:
         """Cost of computing a kernel value, in units of reading a stored one."""
-        return (3.0 + self.nonzeros / 4) * int(np.dtype(self.dtype).itemsize) / 4
+        each = 3.0 if self.measure == FACTORS else 1.0  # measured: 3.5 times an l1 term
+        return (3.0 + each * self.nonzeros / 4) * int(np.dtype(self.dtype).itemsize) / 4
 
     def columns(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Columns:
         """`X`, or the given rows of it, as columns; memory: :meth:`nbytes`."""
@@ -204,7 +207,7 @@ def _reach(kernel: Kernel, sample: Points, measure: int) -> float:
     The size is the mean |x|^2, or |x|_1 if l1 distances are differences of norms. The derivative is taken at 0. The
     Laplacian's grows without bound towards 0; it is also taken at a short distance, which few pairs of rows have.
     """
-    if not (kernel.of_distance and len(sample)) or measure == WHOLE:
+    if not (kernel.of_distance and len(sample)) or with_zeros(measure):
         return 0.0
     with np.errstate(all="ignore"):  # the derivative may be infinite
         sizes = abs(sample.X).sum(axis=1) if measure == NONZEROS else sample.squares

@@ -15,23 +15,29 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic, overload
+from numba.core import cgutils, types
+from numba.extending import intrinsic, overload, register_jitable
+from numba.np.arrayobj import populate_array
 
 from cacore.kernels.registry import EQUAL, KINDS, KernelKind, distance, exp, exp_near, length
 from cacore.kernels.simd import Intrinsic
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
-    from numba.core.types import Array, Type
+    from numba.core.types import Array, Float, Type
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
 
     from cacore.arrays import Reals
 
 # A kernel in compiled code: address of its function (0: the inner product itself), gamma, coef0, degree, and the
-# measure (:func:`cacore.kernels.sums.meet`). Both reals have the type of the kernel values.
+# measure. Both reals have the type of the kernel values.
 Parameters = tuple[int, np.floating, np.floating, int, int]
+
+# Measures: what is added up over the features, or multiplied (:func:`cacore.kernels.sums.meet`).
+PRODUCTS, NONZEROS, WHOLE, FACTORS = range(4)
+
+PANEL_BYTES = 512  # bytes of one feature in a panel: 8 vectors
 
 # x = k ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^52 rounds x / ln 2 to the integer k and leaves k in the low bits
 # of the sum, from where it is shifted into the exponent.
@@ -156,7 +162,7 @@ def _length(product, a, b):  # type: ignore[no-untyped-def]
 
 @functools.cache
 def compiled(row: Callable[..., None], dtype: np.dtype[np.floating]) -> Any:
-    """:attr:`KernelKind.row` compiled for this dtype; cached, so that its address stays valid."""
+    """:attr:`KernelKind.row` or `factor` compiled for this dtype; cached, so that its address stays valid."""
     real = numba.from_dtype(dtype)
     array = types.Array(real, 1, "C")
     signature = types.void(array, real, array, real, real, types.int64)
@@ -164,8 +170,15 @@ def compiled(row: Callable[..., None], dtype: np.dtype[np.floating]) -> Any:
 
 
 def address(kind: KernelKind, dtype: np.dtype[np.floating]) -> int:
-    """Address of the kernel's compiled :attr:`KernelKind.row` for this dtype; 0 if it has none."""
-    return 0 if kind.row is None else int(compiled(kind.row, dtype).address)
+    """Address of the kernel's compiled :attr:`KernelKind.row`, or its factor, for this dtype; 0 if it has none."""
+    function = kind.factor if kind.separable else kind.row
+    return 0 if function is None else int(compiled(function, dtype).address)
+
+
+@register_jitable
+def with_zeros(measure: int) -> bool:
+    """True if rows meet in all features, 0 or not."""
+    return measure >= WHOLE
 
 
 def warm_up(kernels: Iterable[str]) -> None:
@@ -179,7 +192,7 @@ def warm_up(kernels: Iterable[str]) -> None:
 def _call(
     typingctx: Context, address: Type, row: Array[Type], a: Type, b: Type, gamma: Type, coef0: Type, degree: Type
 ) -> Intrinsic:
-    """Call the compiled :attr:`KernelKind.row` at `address`, an int64."""
+    """Call the compiled :attr:`KernelKind.row`, or `factor`, at `address`, an int64."""
 
     def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         arguments = list(args[1:])
@@ -196,11 +209,58 @@ def _call(
     return types.void(types.int64, array, real, array, real, real, types.int64), build
 
 
+@intrinsic
+def multiplied(
+    typingctx: Context, address: Type, gamma: Type, coef0: Type, degree: Type, values: Array[Float], columns: Type,
+    first: Type, last: Type, data: Type, at: Type, out: Type, to: Type,
+) -> Intrinsic:  # fmt: skip
+    """``out[to : to + width]`` = product of the factors of values[q] and panel[columns[q]] over first <= q < last.
+
+    The panel begins at index `at` of `data`; the compiled :attr:`KernelKind.factor` is at `address`, an int64. Arrays
+    are passed whole, see :func:`cacore.kernels.sums._sums`.
+    """
+
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
+        kinds, array = signature.args, types.Array(values.dtype, 1, "C")
+        real, size = context.get_value_type(values.dtype), values.dtype.bitwidth // 8
+        lanes = PANEL_BYTES // size
+        v, c, p, o = (context.make_array(kinds[k])(context, builder, args[k]).data for k in (4, 5, 8, 10))
+        p, o = builder.gep(p, [args[9]]), builder.gep(o, [args[11]])
+        i64, width = ir.IntType(64), context.get_constant(types.intp, lanes)
+        function = ir.FunctionType(
+            context.get_value_type(types.void),
+            [
+                context.get_value_type(kind)
+                for kind in (array, values.dtype, array, values.dtype, values.dtype, types.int64)
+            ],
+        )
+        call = builder.inttoptr(args[0], function.as_pointer())
+
+        def some(pointer: ir.Value) -> ir.Value:
+            made = context.make_array(array)(context, builder)
+            step = context.get_constant(types.intp, size)
+            populate_array(made, data=pointer, shape=[width], strides=[step], itemsize=step, meminfo=None)
+            return made._getvalue()
+
+        with cgutils.for_range(builder, width) as loop:
+            builder.store(ir.Constant(real, 1.0), builder.gep(o, [loop.index]))
+        row = some(o)
+        with cgutils.for_range_slice(builder, args[6], args[7], ir.Constant(i64, 1)) as (q, _):
+            start = builder.mul(builder.sext(builder.load(builder.gep(c, [q])), i64), ir.Constant(i64, lanes))
+            value, panel = builder.load(builder.gep(v, [q])), some(builder.gep(p, [start]))
+            builder.call(call, [row, value, panel, *args[1:4]])
+        return context.get_dummy_value()
+
+    i64, real = types.int64, values.dtype
+    return types.void(i64, real, real, i64, values, columns, i64, i64, data, i64, out, i64), build
+
+
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def finish(row: Reals, a: float, b: Reals, kernel: Parameters) -> None:  # pragma: no cover - compiled
     """Replace inner products, or l1 distances, of one row with n others by kernel values, in place.
 
-    Compiled code calls it while the products are still in cache. It is compiled once for all kernels.
+    Compiled code calls it while the products are still in cache. It is compiled once for all kernels. Products of
+    factors are kernel values already, and stay as they are.
 
     Parameters
     ----------
@@ -213,6 +273,50 @@ def finish(row: Reals, a: float, b: Reals, kernel: Parameters) -> None:  # pragm
     kernel : tuple
         From :meth:`cacore.kernels.Kernel.parameters` for that type.
     """
-    function, gamma, coef0, degree, _ = kernel
-    if function != 0:
+    function, gamma, coef0, degree, measure = kernel
+    if function != 0 and measure != FACTORS:
         _call(function, row, a, b, gamma, coef0, degree)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def multiply(row: Reals, a: float, b: Reals, factor: Parameters) -> None:  # pragma: no cover - compiled
+    """Multiply `row` by the factors of one feature, in place; see :attr:`KernelKind.factor`.
+
+    Parameters
+    ----------
+    row, b : contiguous arrays of float32 or float64, shape (n,)
+    a : number of that type
+    factor : tuple
+        From :meth:`cacore.kernels.Kernel.factor` for that type.
+    """
+    function, gamma, coef0, degree, _ = factor
+    _call(function, row, a, b, gamma, coef0, degree)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def at_distances(
+    squares: Reals, values: Reals, zeros: Reals, kernel: Parameters
+) -> None:  # pragma: no cover - compiled
+    """Kernel values at squared distances; of a product over the features, those of rows that differ in one feature.
+
+    Parameters
+    ----------
+    squares : contiguous array of float32 or float64, shape (n,)
+    values : array of that type, shape (n,)
+        Overwritten.
+    zeros : array of that type, shape (>= n,)
+    kernel : tuple
+        From :meth:`cacore.kernels.Kernel.parameters` for that type.
+
+    Notes
+    -----
+    Kernels compute |x|^2 + |z|^2 - 2 x.z; with norms of 0 and a product of -|x-z|^2 / 2 that is exact.
+    """
+    if kernel[4] == FACTORS:
+        gaps = np.sqrt(squares)
+        values[:] = 1.0
+        multiply(values, values.dtype.type(0), gaps, kernel)
+    else:
+        for k in range(values.size):
+            values[k] = squares[k] * -values.dtype.type(0.5)
+        finish(values, values.dtype.type(0), zeros, kernel)

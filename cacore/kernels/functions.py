@@ -2,7 +2,7 @@
 
 In formulas |x-z| is the Euclidean distance and |x-z|_1 the l1 distance. Kernels that decay with distance do not reach 0
 but end at a tiny positive value, which avoids denormal numbers (:func:`cacore.kernels.evaluate.exp64`). Wendland's
-kernels are exactly 0 beyond their radius.
+kernels are exactly 0 beyond their radius: the radial ones of |x-z|, the products of the largest |x_k-z_k|.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cacore.kernels.registry import L1, PRODUCT, SQUARED, KernelKind, distance, exp, exp_near, length, register
+from cacore.kernels.registry import (
+    FEATURES,
+    L1,
+    PRODUCT,
+    SQUARED,
+    KernelKind,
+    distance,
+    exp,
+    exp_near,
+    length,
+    register,
+)
 
 if TYPE_CHECKING:
     from cacore.arrays import Reals
@@ -58,9 +69,18 @@ def _gaussian_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> R
     return -gamma * np.exp(-gamma * t)
 
 
+def _gaussian_factor(
+    row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int
+) -> None:  # pragma: no cover - compiled
+    for j in range(row.size):
+        gap = a - b[j]
+        row[j] *= exp(-gamma * (gap * gap))
+
+
 register(
     KernelKind(
-        "gaussian", "exp(-gamma |x-z|^2)", SQUARED, _gaussian, _gaussian_derivative, ("gamma",), ("rbf",), "rbf"
+        "gaussian", "exp(-gamma |x-z|^2)", SQUARED, _gaussian, _gaussian_derivative, ("gamma",), ("rbf",), "rbf",
+        factor=_gaussian_factor,
     )
 )  # fmt: skip
 
@@ -154,7 +174,16 @@ def _l1_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     return -gamma * np.exp(-gamma * t)
 
 
-register(KernelKind("l1", "exp(-gamma |x-z|_1)", L1, _l1, _l1_derivative, ("gamma",), per_length=True))
+def _l1_factor(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
+    for j in range(row.size):
+        row[j] *= exp(-gamma * abs(a - b[j]))
+
+
+register(
+    KernelKind(
+        "l1", "exp(-gamma |x-z|_1)", L1, _l1, _l1_derivative, ("gamma",), per_length=True, factor=_l1_factor
+    )
+)  # fmt: skip
 
 
 def _rational(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
@@ -266,5 +295,79 @@ register(
         "wendland4", "(1 - r)^(l+2) (1 + (l + 2) r + (l^2 + 4 l + 3) r^2 / 3) for r < 1, else 0; r = gamma |x-z|, "
         "l = floor(degree/2) + 3", SQUARED, _wendland4, _wendland4_derivative, ("gamma", "degree"), per_length=True,
         least_degree=1, limited=True,
+    )
+)  # fmt: skip
+
+
+# Products over the features of Wendland's functions for one dimension, positive definite for any number of features.
+# The derivative of a factor's logarithm is written without 0 / 0: where the factor is 0, so is the product.
+
+
+def _wendland0_factor(
+    row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int
+) -> None:  # pragma: no cover - compiled
+    one = row.dtype.type(1.0)
+    for j in range(row.size):
+        row[j] *= one - min(one, gamma * abs(a - b[j]))
+
+
+def _wendland0_slope(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
+    left = 1.0 - gamma * t
+    return np.where(left > 0, -gamma / np.where(left > 0, left, 1.0), 0.0)
+
+
+register(
+    KernelKind(
+        "wendland0_product", "product over k of 1 - r, or 0 for r > 1; r = gamma |x_k-z_k|", FEATURES, None,
+        _wendland0_slope, ("gamma",), per_length=True, factor=_wendland0_factor,
+    )
+)  # fmt: skip
+
+
+def _wendland2_factor(
+    row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int
+) -> None:  # pragma: no cover - compiled
+    one, three = row.dtype.type(1.0), row.dtype.type(3.0)
+    for j in range(row.size):
+        r = min(one, gamma * abs(a - b[j]))
+        x = one - r
+        row[j] *= x * x * x * (one + three * r)
+
+
+def _wendland2_slope(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
+    r = gamma * t
+    left = 1.0 - r
+    return np.where(left > 0, -12.0 * gamma * r / (np.where(left > 0, left, 1.0) * (1.0 + 3.0 * r)), 0.0)
+
+
+register(
+    KernelKind(
+        "wendland2_product", "product over k of (1 - r)^3 (1 + 3 r), or 0 for r > 1; r = gamma |x_k-z_k|", FEATURES,
+        None, _wendland2_slope, ("gamma",), per_length=True, factor=_wendland2_factor,
+    )
+)  # fmt: skip
+
+
+def _wendland4_factor(
+    row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int
+) -> None:  # pragma: no cover - compiled
+    one, five, eight = row.dtype.type(1.0), row.dtype.type(5.0), row.dtype.type(8.0)
+    for j in range(row.size):
+        r = min(one, gamma * abs(a - b[j]))
+        x = one - r
+        square = x * x
+        row[j] *= square * square * x * (one + r * (five + eight * r))
+
+
+def _wendland4_slope(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
+    r = gamma * t
+    left, rest = 1.0 - r, 1.0 + r * (5.0 + 8.0 * r)
+    return np.where(left > 0, -14.0 * gamma * r * (1.0 + 4.0 * r) / (np.where(left > 0, left, 1.0) * rest), 0.0)
+
+
+register(
+    KernelKind(
+        "wendland4_product", "product over k of (1 - r)^5 (1 + 5 r + 8 r^2), or 0 for r > 1; r = gamma |x_k-z_k|",
+        FEATURES, None, _wendland4_slope, ("gamma",), per_length=True, factor=_wendland4_factor,
     )
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Gradients of a kernel expansion f(x) = sum_j c_j k(x, z_j), and sums of their outer products.
 
 With k = f(t): grad f(x) = sum_j c_j f'(t_j) z_j for t = x.z, sum_j 2 c_j f'(t_j) (x - z_j) for t = |x-z|^2, and
-sum_j c_j f'(t_j) sign(x - z_j) for t = |x-z|_1.
+sum_j c_j f'(t_j) sign(x - z_j) for t = |x-z|_1. With k the product over the features l of g(|x_l - z_l|), the l-th
+derivative is sum_j c_j k(x, z_j) (log g)'(|x_l - z_jl|) sign(x_l - z_jl).
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
-from cacore.kernels.pairs import compare
-from cacore.kernels.registry import EQUAL, L1, SQUARED
+from cacore.kernels.registry import FEATURES, L1, SQUARED
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks
 
@@ -44,34 +44,38 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals) -> Iterator
 
     Notes
     -----
-    n m (k + 1) d products and sums, and n m derivatives, in double precision. If the derivative is infinite at
-    distance 0 (`laplacian`), a row of `Z` equal to a row of `X` adds nothing to its gradient; likewise for `l1`,
-    because sign(0) = 0.
+    n m (k + 1) d products and sums, and n m derivatives (n m k d for a product over the features), in double precision.
+    If the derivative is infinite at distance 0 (`laplacian`), a row of `Z` equal to a row of `X` adds nothing to its
+    gradient; likewise for `l1` and `wendland0_product`, because sign(0) = 0.
     """
     c = np.asarray(coefficients, np.float64)
     centered = kernel.shifts and not sp.issparse(Z) and len(Z)
     right = Points(Z.astype(np.float64), dense(Z).mean(axis=0, dtype=np.float64) if centered else None)
     of, step = kernel.declared.of, max(1, _BYTES // (8 * max(1, *Z.shape)))
-    whole = dense(right.X) if of == L1 else None
+    whole = dense(right.X) if of in (L1, FEATURES) else np.zeros((0, 0))
     for lo, hi in blocks(X.shape[0], step):
         left = Points(X[lo:hi].astype(np.float64), right.shift)
-        t = np.empty((hi - lo, len(right)))
-        compare(kernel.measure(), left.X, right.X, t)
-        if of == SQUARED:
-            norms = left.squares[:, None] + right.squares
-            np.maximum(norms - 2.0 * t, 0.0, out=t)
-            t[t <= EQUAL * np.finfo(np.float64).eps * norms] = 0.0
-        slopes = kernel.derivative(t)
+        t = kernel.arguments(left, right)
+        slopes = t if of == FEATURES else kernel.derivative(t)
         for one in c:
             W = slopes * one
             if of == L1:
                 out = np.zeros((hi - lo, X.shape[1]))
                 _signs(dense(left.X), whole, W, out)
+            elif of == FEATURES:
+                columns = zip(dense(left.X).T, whole.T, strict=True)
+                out = np.stack([np.einsum("ij,ij->i", W, slope(kernel, x, z)) for x, z in columns], axis=1)
             elif of == SQUARED:
                 out = 2.0 * (W.sum(axis=1)[:, None] * dense(left.X) - W @ right.X)
             else:
                 out = np.asarray(W @ right.X)
             yield out
+
+
+def slope(kernel: Kernel, x: Reals, z: Reals) -> NDArray[np.float64]:
+    """Derivatives by x of log g(|x - z|), a factor of a product over the features, for all pairs, shape (n, m)."""
+    gaps = np.asarray(x, np.float64)[:, None] - z
+    return np.asarray(np.sign(gaps) * kernel.derivative(np.abs(gaps)))
 
 
 def stacked(kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals) -> NDArray[np.float64]:

@@ -4,6 +4,9 @@ The columns are ordered so that neighbours follow each other. Each stretch of co
 and maximum of every feature. A row farther from the box than the kernel's cutoff radius skips all of its columns. On
 covtype with gamma = 32 this leaves 1 pair of rows in 14, since rows with different soil types (44 of them) have kernel
 values that are 0 in floating point.
+
+The distance is Euclidean; for a product over the features it is the largest difference in a feature, since the product
+is at most any of its factors.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense
+from cacore.kernels.evaluate import FACTORS, PRODUCTS
 from cacore.kernels.panels import Panels, accumulate
-from cacore.kernels.sums import PRODUCTS
 from cacore.kernels.values import Kernel, Points
 from cacore.machine import threads
 from cacore.machine.threads import for_blocks
@@ -33,7 +36,8 @@ _GRID = 4096  # distances at which a kernel is evaluated
 
 def squared_cutoff(kernel: Kernel, most: float, floor: float) -> float:
     """The squared distance, up to `most`, beyond which kernel values are at most `floor`; infinity if there is none."""
-    if kernel.measure() != PRODUCTS or not (kernel.compiled and kernel.of_distance and 0 < most < np.inf):
+    far = kernel.compiled and kernel.of_distance and kernel.measure() in (PRODUCTS, FACTORS)
+    if not (far and 0 < most < np.inf):
         return np.inf
     squares = most * np.geomspace(1e-16, 1.0, _GRID)
     values = kernel.block(Points(np.zeros((1, 1))), Points(np.sqrt(squares)[:, None]))[0]
@@ -78,6 +82,8 @@ class NearPanels:
         Row numbers of `X`, ordered so that neighbours follow each other.
     size : int
         Columns per box, a multiple of the panel width.
+    measure : {PRODUCTS, FACTORS}
+        That of the kernel.
 
     Attributes
     ----------
@@ -90,10 +96,10 @@ class NearPanels:
 
     def __init__(
         self, X: NDArray[np.floating], dtype: DTypeLike, shift: NDArray[np.floating] | None, rows: NDArray[np.int64],
-        size: int = STRETCH,
+        size: int = STRETCH, measure: int = PRODUCTS,
     ) -> None:  # fmt: skip
         self.n, self.size = len(rows), size
-        self._panels = Panels(X, dtype, shift, rows)
+        self._panels = Panels(X, dtype, shift, rows, measure)
         count = -(-self.n // size)
         self._low, self._high = np.empty((count, X.shape[1]), dtype), np.empty((count, X.shape[1]), dtype)
         for box in range(count):
@@ -115,9 +121,9 @@ class NearPanels:
         Parameters
         ----------
         kernel : Kernel
-            A function of the squared distance.
+            A function of the squared distance, or a product over the features.
         A : Points
-            From :func:`cacore.kernels.panels.nonzeros`, with this dtype and shift.
+            From :func:`cacore.kernels.panels.nonzeros`, with this dtype, shift and measure.
         cutoff : float
             Squared distance, from :func:`squared_cutoff`.
         coefficients : ndarray of float64, shape (len(A),)
@@ -129,7 +135,7 @@ class NearPanels:
             Number of kernel values computed.
         """
         panels, counts = self._panels, []
-        parameters = kernel.parameters(panels.data.dtype, PRODUCTS)
+        parameters = kernel.parameters(panels.data.dtype, panels.measure)
 
         def work(lo: int, hi: int) -> None:
             counts.append(_add_near(
@@ -142,7 +148,10 @@ class NearPanels:
 
     def near(self, A: Points, cutoff: float) -> float:
         """The share of (row, column) pairs that :meth:`add` computes."""
-        count = _count_near(A.X.data, A.X.indices, A.X.indptr, self.n, self._low, self._high, self.size, cutoff)
+        measure = self._panels.measure
+        count = _count_near(
+            A.X.data, A.X.indices, A.X.indptr, self.n, self._low, self._high, self.size, cutoff, measure
+        )  # fmt: skip
         return float(count) / max(1, len(A) * self.n)
 
 
@@ -194,9 +203,16 @@ def _outside(x: float, low: float, high: float) -> float:  # pragma: no cover - 
 
 
 @numba.njit(inline="always")
-def _from_box(values: Reals, columns: Ints, first: int, last: int, low: Reals, high: Reals, zero: float) -> float:
-    """The squared distance of a CSR row from a box; `zero` is that of the origin."""  # pragma: no cover
+def _from_box(
+    values: Reals, columns: Ints, first: int, last: int, low: Reals, high: Reals, zero: float, measure: int
+) -> float:  # pragma: no cover - compiled
+    """The squared distance of a CSR row from a box; `zero` is that of the origin. FACTORS: the row has its zeros."""
     square = zero
+    if measure == FACTORS:
+        square = 0 * zero
+        for q in range(first, last):
+            square = max(square, _outside(values[q], low[columns[q]], high[columns[q]]))
+        return square
     for q in range(first, last):
         least, most = low[columns[q]], high[columns[q]]
         square += _outside(values[q], least, most) - _outside(0 * values[q], least, most)
@@ -215,7 +231,7 @@ def _of_origin(low: Reals, high: Reals) -> float:  # pragma: no cover - compiled
 @numba.njit(cache=True, nogil=True)
 def _meet(
     values: Reals, columns: Ints, starts: Integers, a: Reals, low: Reals, high: Reals, cutoff: float, some: Reals,
-    where: Ints, ends: Integers, squares: Reals, who: Longs,
+    where: Ints, ends: Integers, squares: Reals, who: Longs, measure: int,
 ) -> int:  # fmt: skip  # pragma: no cover - compiled
     """Copy the rows that are near a box, and return how many there are.
 
@@ -230,11 +246,12 @@ def _meet(
         Receive the near rows, in the same form.
     who : array of int64, shape (rows,)
         Receives their row numbers.
+    measure : int
     """
     zero, m = _of_origin(low, high), 0
     for i in range(a.size):
         first, last = starts[i], starts[i + 1]
-        if not _from_box(values, columns, first, last, low, high, zero) > cutoff:
+        if not _from_box(values, columns, first, last, low, high, zero, measure) > cutoff:
             begin = ends[m]
             for q in range(last - first):
                 some[begin + q], where[begin + q] = values[first + q], columns[first + q]
@@ -264,7 +281,9 @@ def _add_near(
     store, places, computed = np.empty((0, 0), data.dtype), np.empty(0, np.int64), 0
     for at in range(lo, hi, size):
         box, end = at // size, min(at + size, hi)
-        m = _meet(values, columns, starts, a, low[box], high[box], cutoff, some, where, ends, squares, who)
+        m = _meet(
+            values, columns, starts, a, low[box], high[box], cutoff, some, where, ends, squares, who, kernel[4]
+        )  # fmt: skip
         for i in range(m):
             weights[i] = coefficients[who[i]]
         if m:
@@ -277,13 +296,14 @@ def _add_near(
 
 @numba.njit(cache=True, nogil=True)
 def _count_near(
-    values: Reals, columns: Ints, starts: Integers, n: int, low: Reals, high: Reals, size: int, cutoff: float
-) -> int:  # pragma: no cover - compiled
+    values: Reals, columns: Ints, starts: Integers, n: int, low: Reals, high: Reals, size: int, cutoff: float,
+    measure: int,
+) -> int:  # fmt: skip  # pragma: no cover - compiled
     """Number of pairs that :func:`_add_near` computes, for the same arrays and n columns."""
     count = 0
     for box in range(len(low)):
         zero, wide = _of_origin(low[box], high[box]), min(size, n - box * size)
         for i in range(starts.size - 1):
-            if not _from_box(values, columns, starts[i], starts[i + 1], low[box], high[box], zero) > cutoff:
+            if not _from_box(values, columns, starts[i], starts[i + 1], low[box], high[box], zero, measure) > cutoff:
                 count += wide
     return count

@@ -1,4 +1,4 @@
-"""Inner products or l1 distances of all pairs of rows: the argument of the kernel function."""
+"""Inner products or l1 distances of all pairs of rows, the argument of the kernel function; or products of factors."""
 
 from __future__ import annotations
 
@@ -10,23 +10,29 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
-from cacore.kernels.sums import GROUP, NONZEROS, PRODUCTS, WHOLE, meet, pack, room, width
+from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS
+from cacore.kernels.sums import GROUP, meet, pack, room, width
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
     from cacore.arrays import Ints, Reals
+    from cacore.kernels.evaluate import Parameters
 
 _FIRST = 1 << 15  # bytes of packed rows that fit in the L1 cache
 _COLUMNS, _ROWS = 1024, 4096  # CSR rows of `A` and of `B` per block
+_FEATURES = 4096  # features of CSR rows that are dense at a time
 
 
-def compare(measure: int, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
-    """Write inner products, ``A @ B.T``, or l1 distances of all pairs of rows to `out`, in the calling thread.
+def compare(kernel: Parameters, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
+    """Write what the kernel's measure says of all pairs of rows to `out`, in the calling thread.
+
+    That is inner products, ``A @ B.T``, l1 distances, or the kernel values of a product over the features.
 
     Parameters
     ----------
-    measure : {PRODUCTS, WHOLE}
+    kernel : tuple
+        From :meth:`cacore.kernels.Kernel.parameters` for the dtype of `out`; its measure is PRODUCTS, WHOLE or FACTORS.
     A, B : ndarray or CSR, shape (m, d), (n, d)
     out : ndarray, shape (m, n)
         Rows contiguous; it may be a slice of a larger matrix.
@@ -35,9 +41,12 @@ def compare(measure: int, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
     -----
     2 m n d flops for dense rows, 3 m n d for distances; for CSR rows see :class:`cacore.kernels.wide.Wide`. Extra
     memory: a copy of a block of rows if both sides are CSR; a copy of the dense side if one is; dense copies for l1
-    distances.
+    distances and for factors. These take all features that are not 0 in all CSR rows.
     """
-    if sp.issparse(A) and sp.issparse(B):
+    measure = kernel[4]
+    if measure == FACTORS and sp.issparse(A) and sp.issparse(B):
+        _sparse_factors(kernel, A, B, out)
+    elif sp.issparse(A) and sp.issparse(B):
         _sparse(measure, A, B, out)
     elif measure == PRODUCTS and sp.issparse(A):
         out[...] = A @ np.ascontiguousarray(B.T)
@@ -49,7 +58,7 @@ def compare(measure: int, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
         A, B = (np.ascontiguousarray(dense(rows), out.dtype) for rows in (A, B))
         d, W = A.shape[1], width(out.dtype)
         panels = min(GROUP, max(1, _FIRST // (d * W * out.itemsize)), -(-len(B) // W))
-        _distances(A, B, np.arange(d, dtype=np.int32), *flat(out), room((panels, d, W), out.dtype))
+        _meet_all(A, B, np.arange(d, dtype=np.int32), kernel, *flat(out), room((panels, d, W), out.dtype))
 
 
 def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
@@ -64,6 +73,16 @@ def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
             columns.compare(rows, part, ld, first)
 
 
+def _sparse_factors(kernel: Parameters, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
+    """:func:`compare` for CSR rows and a product over the features: of those that are not all 0, some at a time."""
+    present = np.unique(np.concatenate([A.indices, B.indices]))
+    out[...] = 1.0
+    for lo, hi in blocks(len(present), _FEATURES):
+        some, part = present[lo:hi], np.empty_like(out)
+        compare(kernel, dense(A[:, some]), dense(B[:, some]), part)
+        out *= part
+
+
 def flat(G: NDArray[np.floating]) -> tuple[NDArray[np.floating], int]:
     """A block as one vector, and its row stride: numba vectorises only arrays that it knows to be contiguous."""
     ld = G.strides[0] // G.itemsize
@@ -72,10 +91,10 @@ def flat(G: NDArray[np.floating]) -> tuple[NDArray[np.floating], int]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _distances(
-    A: Reals, B: Reals, columns: Ints, G: Reals, ld: int, data: Reals
+def _meet_all(
+    A: Reals, B: Reals, columns: Ints, kernel: Parameters, G: Reals, ld: int, data: Reals
 ) -> None:  # pragma: no cover - compiled
-    """Write l1 distances of dense rows, shape (m, d) and (n, d), to `G`, 1-D, whose rows begin `ld` apart.
+    """Write l1 distances, or products of factors, of dense rows, (m, d) and (n, d), to `G`, 1-D, with rows `ld` apart.
 
     Rows of B are packed in `data`, shape (panels, d, width), which stays in cache while all rows of A meet it.
     `columns` holds the int32 numbers 0 to d - 1.
@@ -91,8 +110,8 @@ def _distances(
             for p in range(panels):
                 here, left = i * ld + at + p * W, count - p * W
                 if left >= W:
-                    meet(row, columns, 0, d, data[p], G[here : here + W], WHOLE)
+                    meet(row, columns, 0, d, data[p], G[here : here + W], kernel)
                 else:
-                    meet(row, columns, 0, d, data[p], line, WHOLE)
+                    meet(row, columns, 0, d, data[p], line, kernel)
                     for k in range(left):
                         G[here + k] = line[k]

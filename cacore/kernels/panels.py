@@ -3,8 +3,8 @@
 A matrix product of rows with d features multiplies all d of them. Most data have many zeros: a9a has 14 nonzeros in
 123, covtype 12 in 54, mnist 150 in 784. Here the columns lie in panels, feature by feature, so that each nonzero of a
 row meets a whole panel in vector registers. The kernel function, and the product with coefficients, follow while the
-values are in cache. The sums are those of products or, for kernels of the l1 distance, of differences
-(:mod:`cacore.kernels.sums`).
+values are in cache. The sums are those of products or, for kernels of the l1 distance, of differences; a product over
+the features multiplies factors (:mod:`cacore.kernels.sums`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,8 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense
-from cacore.kernels.sums import (
-    CACHE_BYTES,
-    GROUP,
-    NONZEROS,
-    PRODUCTS,
-    WHOLE,
-    hand_over,
-    meet_at,
-    pack,
-    portions,
-    room,
-    taken,
-    width,
-)
+from cacore.kernels.evaluate import NONZEROS, PRODUCTS, with_zeros
+from cacore.kernels.sums import CACHE_BYTES, GROUP, hand_over, meet_at, pack, portions, room, taken, width
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks
 
@@ -54,7 +42,7 @@ class Panels:
         Vector subtracted from the rows, which become dense; see :class:`cacore.kernels.values.Points`.
     rows : ndarray of int64, shape (n,), optional
         Numbers of the rows of `X` to pack, in order; all rows by default. They are gathered block by block.
-    measure : {PRODUCTS, WHOLE, NONZEROS}
+    measure : {PRODUCTS, NONZEROS, WHOLE, FACTORS}
         Terms of the sums, see :func:`cacore.kernels.sums.meet`.
 
     Attributes
@@ -63,7 +51,7 @@ class Panels:
         Number of packed rows.
     data : ndarray, shape (ceil(n / width), d, width)
     norms : ndarray, shape (ceil(n / width) * width,)
-        Squared norms, or l1 norms for the measure NONZEROS; 0 for WHOLE.
+        Squared norms, or l1 norms for the measure NONZEROS; 0 for WHOLE and FACTORS.
 
     Notes
     -----
@@ -144,13 +132,13 @@ def nonzeros(
     X : ndarray or CSR, shape (m, d)
         Not changed.
     dtype, shift, measure
-        The same as for the panels. The measure WHOLE keeps zeros as well.
+        The same as for the panels. The measures WHOLE and FACTORS keep zeros as well.
     rows : ndarray of int64, optional
         Numbers of the rows of `X` to take; all rows by default.
     """
     points = object.__new__(Points)
     m = X.shape[0] if rows is None else len(rows)
-    if sp.issparse(X) and measure != WHOLE and shift is None:
+    if sp.issparse(X) and not with_zeros(measure) and shift is None:
         X = X if rows is None else X[rows]
         csr = sp.csr_matrix((X.data.astype(dtype), X.indices.astype(np.int32), X.indptr.astype(np.int64)), X.shape)
         csr.sum_duplicates()  # in the copy: the norm needs the square of the sum of duplicate entries
@@ -158,7 +146,7 @@ def nonzeros(
         # Block by block: large temporary arrays would cost more than the work on them.
         cut = [slice(lo, hi) for lo, hi in blocks(m, 256)]
         some = (X[one if rows is None else rows[one]] for one in cut)
-        pieces = [_compress(_shifted(block, shift, dtype), measure == WHOLE) for block in some]
+        pieces = [_compress(_shifted(block, shift, dtype), with_zeros(measure)) for block in some]
         ends = np.cumsum([0, *(len(piece[0]) for piece in pieces)])
         starts = [piece[2][1:] + end for piece, end in zip(pieces, ends[:-1], strict=True)]
         values = np.concatenate([np.zeros(0, dtype), *(piece[0] for piece in pieces)])
@@ -210,7 +198,7 @@ def accumulate(
     store : array of float32 or float64, shape (slots, >= hi)
     places : array of int64, shape (m,) or (0,)
     """
-    W, size, measure = data.shape[2], data.shape[1] * data.shape[2], kernel[4]
+    W, size = data.shape[2], data.shape[1] * data.shape[2]
     group = min(GROUP, max(1, CACHE_BYTES // (data.shape[1] * W * data.itemsize)))
     tile = np.empty((ROWS, group * W), data.dtype)
     for at in range(lo, hi, group * W):
@@ -220,10 +208,8 @@ def accumulate(
             for panel in range(at // W, -(-end // W)):
                 for r in range(rows):
                     to = r * tile.shape[1] + panel * W - at
-                    meet_at(
-                        values, columns, starts[i + r], starts[i + r + 1], data, panel * size, tile, to, measure
-                    )  # fmt: skip
-            add_norms(tile, rows, b, at, end, measure)
+                    meet_at(values, columns, starts[i + r], starts[i + r + 1], data, panel * size, tile, to, kernel)
+            add_norms(tile, rows, b, at, end, kernel[4])
             hand_over(tile, rows, i, at, end, a, b, kernel, coefficients, total, store, places)
 
 
@@ -286,7 +272,7 @@ def panel_norms(data: Reals, measure: int, out: Reals) -> None:  # pragma: no co
     :func:`cacore.kernels.sums.meet`.
     """
     W = data.shape[2]
-    if measure == WHOLE:
+    if with_zeros(measure):
         return
     for p in range(data.shape[0]):
         line = out[p * W : (p + 1) * W]

@@ -29,30 +29,33 @@ if TYPE_CHECKING:
 
 # The argument t of a kernel f(t): x.z, the sum of (x_k - z_k)^2, or the sum of |x_k - z_k|.
 PRODUCT, SQUARED, L1 = "inner product", "squared distance", "l1 distance"
+# A kernel without such a number: the product over the features of a function of |x_k - z_k|.
+FEATURES = "product over features"
 
 
 @dataclass(frozen=True)
 class KernelKind:
-    """A kernel k(x, z) = f(t), a function of one number t for each pair of rows.
+    """A kernel k(x, z) = f(t), a function of one number t for each pair of rows, or a product over the features.
 
     Attributes
     ----------
     name : str
     formula : str
-    of : {PRODUCT, SQUARED, L1}
+    of : {PRODUCT, SQUARED, L1, FEATURES}
         Meaning of t: the inner product x.z, the squared distance |x-z|^2, or the l1 distance |x-z|_1. Distances are
         never negative, so k(x, x) = f(0). Single precision is widened to double if the rounding of distances would
-        show in the kernel values.
+        show in the kernel values. FEATURES: the kernel is the product of its `factor` over the features.
     row : callable or None
         ``row(row, a, b, gamma, coef0, degree)`` replaces the inner products `row` of one x with n rows z by kernel
         values, in place; `a` is |x|^2 and `b` holds each |z|^2. It calls :func:`distance` for squared distances and
         :func:`length` for distances. For a kernel of the l1 distance `row` holds the distances, and `a` and `b` are
         unused. It must be a function at module level: numba compiles it on first use and caches it on disk. `row` and
         `b` are contiguous arrays, shape (n,), of float32 or float64; `a`, `gamma` and `coef0` are of that type, and
-        `degree` is an int64. None: f(t) = t.
+        `degree` is an int64. None: f(t) = t, or a product over the features.
     derivative : callable
         ``derivative(t, gamma, coef0, degree)`` returns df/dt for a numpy array t. If df/dt is infinite at t = 0, it
-        returns 0 there: a row does not count in its own gradient.
+        returns 0 there: a row does not count in its own gradient. For a product over the features, t is |x_k - z_k| of
+        one feature, and the derivative that of the factor's logarithm, or 0 where the factor is 0.
     parameters : tuple of str
         The names among "gamma", "coef0" and "degree" that f depends on. A kernel with gamma has a width sigma, see
         :meth:`gamma_of`.
@@ -66,6 +69,11 @@ class KernelKind:
         The smallest valid degree.
     limited : bool
         True if the kernel is positive definite for rows of at most `degree` features only.
+    factor : callable or None
+        For kernels that are a product over the features: ``factor(row, a, b, gamma, coef0, degree)`` multiplies `row`
+        by the factors of one feature, in place; `a` is its value x_k in one row, and `b` holds those of n rows z. The
+        factor depends on |x_k - z_k| alone, does not increase with it, and is 1 at 0. Types as for `row`. Kernels of a
+        distance may have both: explanations use `factor`.
     """
 
     name: str
@@ -79,14 +87,22 @@ class KernelKind:
     per_length: bool = False
     least_degree: int = 0
     limited: bool = False
+    factor: Callable[[Reals, float, Reals, float, float, int], None] | None = None
 
     def __post_init__(self) -> None:
-        if self.of not in (PRODUCT, SQUARED, L1):
-            raise ValueError(f"kernel {self.name}: of {self.of!r}: give PRODUCT, SQUARED or L1")
+        if self.of not in (PRODUCT, SQUARED, L1, FEATURES):
+            raise ValueError(f"kernel {self.name}: of {self.of!r}: give PRODUCT, SQUARED, L1 or FEATURES")
+        if self.of == FEATURES and (self.factor is None or self.row is not None):
+            raise ValueError(f"kernel {self.name}: a product over the features needs a factor, and no row")
+
+    @property
+    def separable(self) -> bool:
+        """True if the kernel is computed as a product over the features."""
+        return self.of == FEATURES
 
     @property
     def of_distance(self) -> bool:
-        """True if t is a distance, which is 0 between equal rows."""
+        """True if the kernel depends on differences of rows alone, so that k(x, x) is the same for all rows."""
         return self.of != PRODUCT
 
     @property
@@ -102,7 +118,15 @@ class KernelKind:
         return 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else most
 
     def typical_distance(self, d: int) -> float:
-        """Typical distance between rows of d standardised features, in the kernel's metric: a natural width."""
+        """Typical distance between rows of d standardised features, in the kernel's metric: a natural width.
+
+        For a product over the features it is the width at which the product, near its peak, falls off like the gaussian
+        of width sqrt(d); or like the kernel l1 of width d, if it has a tip.
+        """
+        if self.of == FEATURES:
+            near = 1e-6
+            tip, slope = -self.derivative(np.array([0.0, near]), 1.0, 0.0, 0)
+            return float(d * tip) if tip > 0.0 else math.sqrt(d * slope / near)
         return float(d) if self.of == L1 else math.sqrt(d)
 
 

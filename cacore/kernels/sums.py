@@ -1,5 +1,7 @@
 """Sums over the features of one row and a panel of others, in vector registers: of products or of differences.
 
+A kernel that is a product over the features multiplies a panel by its factors, feature by feature, instead.
+
 A panel holds `width` rows, feature by feature, so that each number of a row meets a whole vector of numbers.
 """
 
@@ -16,7 +18,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.kernels.evaluate import finish
+from cacore.kernels.evaluate import NONZEROS, PANEL_BYTES, PRODUCTS, WHOLE, finish, multiplied
 from cacore.kernels.simd import Intrinsic, prefetch_to_write
 from cacore.machine.threads import blocks
 
@@ -29,14 +31,11 @@ if TYPE_CHECKING:
     from cacore.arrays import Doubles, Ints, Longs, Reals
     from cacore.kernels.evaluate import Parameters
 
-VECTORS = 8  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
-PANEL_BYTES = 64 * VECTORS
+VECTORS = PANEL_BYTES // 64  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
 GROUP = 8  # panels of a tile at most
 CACHE_BYTES = 1 << 19  # size of a tile's panels, which every row reads
 _LINE = 64
 _TASK = 1 << 18  # numbers packed per task (about 1 ms); smaller tasks cost several times more than they save
-
-PRODUCTS, WHOLE, NONZEROS = range(3)  # the terms of the sums, see :func:`meet`
 
 
 def width(dtype: DTypeLike) -> int:
@@ -145,15 +144,15 @@ def _common(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> i
     return b.fadd(total, b.fsub(_size(b, b.fsub(x, value)), b.fadd(_size(b, x), _size(b, value))))
 
 
-_dots, _differences, _excesses = (_sums(term) for term in (_product, _difference, _excess))
-common = _sums(_common)  # like `meet_at`, for the sum of |x_k - z_k| - |x_k| - |z_k|: |x-z|_1 - |x|_1 - |z|_1
+products, _differences, _excesses = (_sums(term) for term in (_product, _difference, _excess))
+common = _sums(_common)  # the sum of |x_k - z_k| - |x_k| - |z_k|: |x-z|_1 - |x|_1 - |z|_1
 
 
 @numba.njit(inline="always")
 def meet(
-    values: Reals, columns: Ints, first: int, last: int, panel: Reals, out: Reals, measure: int
+    values: Reals, columns: Ints, first: int, last: int, panel: Reals, out: Reals, kernel: Parameters
 ) -> None:  # pragma: no cover - compiled
-    """Sums over the features of one row x and each row z of a panel, written to `out`.
+    """Sums, or products, over the features of one row x and each row z of a panel, written to `out`.
 
     Parameters
     ----------
@@ -162,27 +161,31 @@ def meet(
     first, last : int
     panel : array of that type, shape (d, width)
     out : array of that type, shape (width,)
-    measure : int
-        PRODUCTS: sum of x_k z_k over the nonzeros of x. WHOLE: sum of |x_k - z_k| over all features. NONZEROS: sum of
-        |x_k - z_k| - |z_k| over the nonzeros of x, which is |x-z|_1 - |z|_1.
+    kernel : tuple
+        From :meth:`cacore.kernels.Kernel.parameters` for that type. Its measure is PRODUCTS: sum of x_k z_k over the
+        nonzeros of x. WHOLE: sum of |x_k - z_k| over all features. NONZEROS: sum of |x_k - z_k| - |z_k| over the
+        nonzeros of x, which is |x-z|_1 - |z|_1. FACTORS: product of the kernel's factors over all features.
     """
-    meet_at(values, columns, first, last, panel, 0, out, 0, measure)
+    meet_at(values, columns, first, last, panel, 0, out, 0, kernel)
 
 
 @numba.njit(inline="always")
 def meet_at(
-    values: Reals, columns: Ints, first: int, last: int, data: Reals, at: int, out: Reals, to: int, measure: int
+    values: Reals, columns: Ints, first: int, last: int, data: Reals, at: int, out: Reals, to: int, kernel: Parameters
 ) -> None:  # pragma: no cover - compiled
     """:func:`meet` with the panel that begins at index `at` of `data`, writing to `out` from index `to` on.
 
     `data` and `out` are contiguous, of any shape.
     """
+    function, gamma, coef0, degree, measure = kernel
     if measure == PRODUCTS:
-        _dots(values, columns, first, last, data, at, out, to)
+        products(values, columns, first, last, data, at, out, to)
     elif measure == WHOLE:
         _differences(values, columns, first, last, data, at, out, to)
-    else:
+    elif measure == NONZEROS:
         _excesses(values, columns, first, last, data, at, out, to)
+    else:
+        multiplied(function, gamma, coef0, degree, values, columns, first, last, data, at, out, to)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -13,10 +13,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, in_blocks, is_sparse
 from cacore.errors import InputError
-from cacore.kernels.evaluate import Parameters, address, finish
+from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS, WHOLE, Parameters, address, compiled, finish
 from cacore.kernels.pairs import compare, flat
-from cacore.kernels.registry import KINDS, L1, SQUARED, KernelKind
-from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
+from cacore.kernels.registry import EQUAL, KINDS, L1, SQUARED, KernelKind
 from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
@@ -150,8 +149,13 @@ class Kernel:
 
     @property
     def of_distance(self) -> bool:
-        """True if the kernel is a function of a distance, not of the inner product."""
+        """True if the kernel depends on differences of rows, not on the inner product."""
         return self.declared.of_distance
+
+    @property
+    def separable(self) -> bool:
+        """True if the kernel is a product over the features, of which each width needs a product of its own."""
+        return self.declared.separable
 
     @property
     def shifts(self) -> bool:
@@ -160,20 +164,44 @@ class Kernel:
 
     def measure(self, nonzeros: bool = False) -> int:
         """Terms to add up over the features, for rows without their zeros (`nonzeros`) or for whole rows."""
+        if self.separable:
+            return FACTORS
         if self.declared.of != L1:
             return PRODUCTS
         return NONZEROS if nonzeros else WHOLE
 
-    def parameters(self, dtype: np.dtype[np.floating], measure: int = PRODUCTS) -> Parameters:
-        """Parameters for :func:`finish` and kernel values of this dtype; compiles the kernel function on first use."""
+    def parameters(self, dtype: np.dtype[np.floating], measure: int | None = None) -> Parameters:
+        """Parameters for kernel values of this dtype, by default for whole rows; compiles the function on first use."""
+        measure = self.measure() if measure is None else measure
+        return address(self.declared, dtype), *self._numbers(dtype), measure
+
+    def factor(self, dtype: np.dtype[np.floating]) -> Parameters:
+        """Parameters for :func:`cacore.kernels.evaluate.multiply`, of a kernel that has factors."""
+        assert self.declared.factor is not None
+        return int(compiled(self.declared.factor, dtype).address), *self._numbers(dtype), FACTORS
+
+    def _numbers(self, dtype: np.dtype[np.floating]) -> tuple[np.floating, np.floating, int]:
         gamma = min(self.gamma, float(np.finfo(dtype).max))
         with np.errstate(over="ignore"):
             coef0 = dtype.type(self.coef0)
-        return address(self.declared, dtype), dtype.type(gamma), coef0, int(self.degree), measure
+        return dtype.type(gamma), coef0, int(self.degree)
 
     def derivative(self, t: Reals) -> Reals:
-        """Derivative df/dt of the kernel f(t), in the shape of `t`; :attr:`KernelKind.of` defines t."""
+        """Derivative df/dt of the kernel f(t), in the shape of `t`; :attr:`KernelKind.derivative` defines it."""
         return self.declared.derivative(t, self.gamma, self.coef0, self.degree)
+
+    def arguments(self, A: Points, B: Points) -> NDArray[np.floating]:
+        """Argument t of the kernel function for all pairs of rows, shape (len(A), len(B)); :attr:`KernelKind.of`.
+
+        The squared distance of equal rows is exactly 0. A product over the features has no argument: the kernel values.
+        """
+        t = np.empty((len(A), len(B)), A.X.dtype)
+        self._compare(A, B, t)
+        if self.declared.of == SQUARED:
+            norms = A.squares[:, None] + B.squares
+            np.maximum(norms - 2.0 * t, 0.0, out=t)
+            t[t <= EQUAL * np.finfo(t.dtype).eps * norms] = 0.0
+        return t
 
     def points(self, X: Rows, like: Points | None = None) -> Points:
         """`X` prepared for this kernel: with the shift of `like` or, if the kernel allows a shift, by its own mean."""
@@ -198,17 +226,18 @@ class Kernel:
 
         Notes
         -----
-        2 len(A) len(B) d flops (3 for l1 distances, which are no matrix product) and one pass over the result. CSR rows
-        take fewer flops and extra memory, see :func:`cacore.kernels.pairs.compare`. Split large work with
+        2 len(A) len(B) d flops (3 for l1 distances, which are no matrix product, and about 10 for factors) and one pass
+        over the result. CSR rows take fewer flops and extra memory, see :func:`cacore.kernels.pairs.compare`. Split
+        large work with
         :func:`cacore.machine.threads.for_blocks`.
         """
         if out is None:
             out = np.empty((len(A), len(B)), A.X.dtype)
-        measure, parameters = self.measure(), self.parameters(out.dtype)
+        parameters = self.parameters(out.dtype)
         # A matrix product is fastest over all columns; distances come in blocks that stay in cache for the kernel.
-        for lo, hi in [(0, len(B))] if measure == PRODUCTS else blocks(len(B), _COLUMNS):
+        for lo, hi in [(0, len(B))] if self.measure() == PRODUCTS else blocks(len(B), _COLUMNS):
             part = out[:, lo:hi]
-            compare(measure, A.X, B.X[lo:hi], part)
+            compare(parameters, A.X, B.X[lo:hi], part)
             _finish_rows(*flat(part), A.squares, B.squares[lo:hi], parameters)
         return out
 
@@ -239,7 +268,8 @@ class Kernel:
 
     def of_squares(self, squares: NDArray[Real]) -> NDArray[Real]:
         """K(x, x) for rows x of these squared norms, shape (m,), in the dtype of `squares`."""
-        values, zeros = np.zeros_like(squares) if self.of_distance else squares.copy(), np.zeros_like(squares)
+        zeros = np.zeros_like(squares)
+        values = np.ones_like(squares) if self.separable else zeros.copy() if self.of_distance else squares.copy()
         finish(values, squares.dtype.type(0), zeros, self.parameters(squares.dtype))
         return values
 
@@ -264,14 +294,17 @@ class Kernel:
         """Write the kernel's argument (inner products or l1 distances) for all pairs above the diagonal of `out`.
 
         It serves kernels of all widths. m^2 d flops, on all threads. The diagonal and the lower triangle, where the
-        kernel values and their factor go, are undefined.
+        kernel values and their factor go, are undefined. Nothing is written for a product over the features, which has
+        no such argument.
         """
+        if self.separable:
+            return
         m = len(A)
         tasks = blocks(m, _block_rows(m, out.itemsize, A))
         for_blocks(lambda lo, hi: self._compare(A[lo:hi], A[lo:m], out[lo:hi, lo:]), tasks)
 
     def _compare(self, A: Points, B: Points, out: NDArray[np.floating]) -> None:
-        compare(self.measure(), A.X, B.X, out)
+        compare(self.parameters(out.dtype), A.X, B.X, out)
 
     def gram_from(self, G: NDArray[np.floating], A: Points) -> None:
         """Fill the lower triangle and the diagonal of `G` with kernel values, from the result of :meth:`compare`.
@@ -284,8 +317,12 @@ class Kernel:
 
         Notes
         -----
-        m^2/2 kernel values, on all threads. The strict upper triangle is kept for the next kernel.
+        m^2/2 kernel values, on all threads. The strict upper triangle is kept for the next kernel. A product over the
+        features is computed anew.
         """
+        if self.separable:
+            self.gram(A, G)
+            return
         m, parameters = len(G), self.parameters(G.dtype)
 
         for_blocks(lambda lo, hi: _mirrored(G.reshape(-1), A.squares, lo, hi, parameters), blocks(m, _TILE))
@@ -296,6 +333,8 @@ class Kernel:
 
         2 m^2 d flops, on all threads.
         """
+        if self.separable:
+            return
         m = len(A)
         tasks = blocks(m, _block_rows(m, out.itemsize, A))
         for_blocks(lambda lo, hi: self._compare(A[lo:hi], A, out[lo:hi]), tasks)
@@ -314,8 +353,11 @@ class Kernel:
 
         Notes
         -----
-        m^2 kernel values, on all threads.
+        m^2 kernel values, on all threads. A product over the features is computed anew.
         """
+        if self.separable:
+            self.fill(A, A, out[:, : len(A)])
+            return
         m, parameters = len(A), self.parameters(out.dtype)
 
         def rows(lo: int, hi: int) -> None:

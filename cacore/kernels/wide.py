@@ -16,7 +16,8 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
-from cacore.kernels.sums import PRODUCTS, portions, room, taken, width
+from cacore.kernels.evaluate import PRODUCTS
+from cacore.kernels.sums import portions, room, taken, width
 from cacore.kernels.wide_passes import accumulate, arrange, columns_per_tile, compare, count_known, enlist, pack
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numba
 import numpy as np
 
+from cacore.kernels.evaluate import NONZEROS, PRODUCTS
 from cacore.kernels.simd import prefetch
-from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet_at
+from cacore.kernels.sums import common, hand_over, products
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
@@ -181,7 +182,7 @@ def _fill(
         for r in range(count):
             here, to = panel * packed * W, r * tile.shape[1] + panel * W - at
             if measure == PRODUCTS:
-                meet_at(values, features, starts[i + r], middles[i + r], data, here, tile, to, PRODUCTS)
+                products(values, features, starts[i + r], middles[i + r], data, here, tile, to)
             else:
                 common(values, features, starts[i + r], middles[i + r], data, here, tile, to)
     span = columns_per_tile(data, list_starts)

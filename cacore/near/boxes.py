@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.kernels import Kernel, Points
-from cacore.kernels.evaluate import finish
+from cacore.kernels.evaluate import FACTORS, at_distances
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
@@ -54,36 +54,39 @@ class Boxes:
     ----------
     lower, upper : ndarray of float64, shape (d, groups)
         The least and the largest value of each feature.
+    separable : bool
+        True for a kernel that is a product over the features: the distance is then the largest difference in a feature.
+        It is Euclidean otherwise.
     """
 
-    def __init__(self, lower: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
-        self.lower, self.upper = lower, upper
+    def __init__(self, lower: NDArray[np.float64], upper: NDArray[np.float64], separable: bool = False) -> None:
+        self.lower, self.upper, self.separable = lower, upper, separable
 
     @classmethod
-    def of_points(cls, points: Points, rows: Index, size: int) -> Boxes:
+    def of_points(cls, points: Points, rows: Index, size: int, separable: bool = False) -> Boxes:
         """Boxes of groups of `size` consecutive ones of `rows`; `points` are CSR. The last group may be smaller."""
         X, count = points.X, -(-len(rows) // size)
         lower, upper = np.full((X.shape[1], count), np.inf), np.full((X.shape[1], count), -np.inf)
         for_blocks(
             lambda lo, hi: _enclose(X.data, X.indices, X.indptr, rows, size, lo, hi, lower, upper), blocks(count, 32)
         )
-        return cls(lower, upper)
+        return cls(lower, upper, separable)
 
     @classmethod
-    def of_rows(cls, X: NDArray[np.floating], ends: Index) -> Boxes:
+    def of_rows(cls, X: NDArray[np.floating], ends: Index, separable: bool = False) -> Boxes:
         """Boxes of the dense rows ends[g] to ends[g + 1] - 1 of `X`, for each group g, none of them empty."""
         groups = range(len(ends) - 1)
         sides = [[side(X[ends[g] : ends[g + 1]], axis=0) for g in groups] for side in (np.min, np.max)]
         lower, upper = (np.array(side, np.float64).reshape(-1, X.shape[1]).T.copy() for side in sides)
-        return cls(lower, upper)
+        return cls(lower, upper, separable)
 
     def __len__(self) -> int:
         return int(self.lower.shape[1])
 
     def some(self, which: Index | slice, features: Index | slice = slice(None)) -> Boxes:
         """Some of the boxes, in some of the features."""
-        pick = (np.ascontiguousarray(side[features][:, which]) for side in (self.lower, self.upper))
-        return Boxes(*pick)
+        lower, upper = (np.ascontiguousarray(side[features][:, which]) for side in (self.lower, self.upper))
+        return Boxes(lower, upper, self.separable)
 
     def near(self, columns: Boxes, squared: float) -> Runs:
         """For each group, the groups of `columns` whose boxes lie within this squared distance.
@@ -96,7 +99,8 @@ class Boxes:
         pieces: dict[int, NDArray[np.int64]] = {}
 
         def search(lo: int, hi: int) -> None:
-            pieces[lo] = _runs(self.lower, self.upper, columns.lower, columns.upper, squared, lo, hi, found)
+            sides = self.lower, self.upper, columns.lower, columns.upper
+            pieces[lo] = _runs(*sides, self.separable, squared, lo, hi, found)
 
         for_blocks(search, tasks)
         first, last = np.concatenate([np.zeros((0, 2), np.int64), *(pieces[lo] for lo, _ in tasks)]).T.copy()
@@ -111,7 +115,7 @@ class Boxes:
         counts : ndarray of int64, shape (groups,)
             Number of rows in each box.
         kernel : Kernel
-            A function of the squared distance that decreases.
+            A function of the squared distance that decreases, or a product over the features.
         squares : ndarray, shape (s,)
             Squared distances, ascending.
 
@@ -160,26 +164,27 @@ def _enclose(
 
 @numba.njit(inline="always")
 def _distances(
-    lower: Doubles, upper: Doubles, group: int, b_lower: Doubles, b_upper: Doubles, distance: Doubles
+    lower: Doubles, upper: Doubles, group: int, b_lower: Doubles, b_upper: Doubles, separable: bool, distance: Doubles
 ) -> None:  # pragma: no cover - compiled
-    """Write the squared distances of one box from all boxes b to `distance`."""
+    """Write the squared distances of one box from all boxes b to `distance`; `separable` is that of :class:`Boxes`."""
     distance[:] = 0
     for c in range(b_lower.shape[0]):
         low, high, below, above = lower[c, group], upper[c, group], b_lower[c], b_upper[c]
         for k in range(distance.size):
             gap = max(0.0, max(below[k] - high, low - above[k]))
-            distance[k] += gap * gap
+            distance[k] = max(distance[k], gap * gap) if separable else distance[k] + gap * gap
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def _runs(
-    lower: Doubles, upper: Doubles, b_lower: Doubles, b_upper: Doubles, squared: float, lo: int, hi: int, found: Longs
-) -> Longs:  # pragma: no cover - compiled
+    lower: Doubles, upper: Doubles, b_lower: Doubles, b_upper: Doubles, separable: bool, squared: float, lo: int,
+    hi: int, found: Longs,
+) -> Longs:  # fmt: skip  # pragma: no cover - compiled
     """Runs, int64, shape (runs, 2), of boxes b near each of the boxes `lo` to `hi`; `found` takes their counts."""
     count = b_lower.shape[1]
     runs, used, distance = np.empty((64, 2), np.int64), 0, np.empty(count)
     for group in range(lo, hi):
-        _distances(lower, upper, group, b_lower, b_upper, distance)
+        _distances(lower, upper, group, b_lower, b_upper, separable, distance)
         begun = False
         for k in range(count):
             if distance[k] > squared:
@@ -206,10 +211,8 @@ def _left_out(
     count = lower.shape[1]
     distance, values, zeros, sums = np.empty(count), np.empty(count), np.zeros(count), np.zeros(squares.size + 1)
     for group in range(lo, hi):
-        _distances(lower, upper, group, lower, upper, distance)
-        for k in range(count):
-            values[k] = -0.5 * distance[k]  # kernels compute |x|^2 + |z|^2 - 2 x.z
-        finish(values, 0.0, zeros, kernel)
+        _distances(lower, upper, group, lower, upper, kernel[4] == FACTORS, distance)
+        at_distances(distance, values, zeros, kernel)
         sums[:] = 0
         for k in range(count):
             sums[np.searchsorted(squares, distance[k])] += counts[k] * abs(values[k])

@@ -12,7 +12,7 @@ from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.given import is_of_new_rows
-from cacore.kernels.registry import EQUAL, L1, PRODUCT
+from cacore.kernels.registry import EQUAL, FEATURES, L1, PRODUCT
 from cakernels.onnx.graph import Graph, Value
 
 _FAR = 345.0  # cacore.kernels.functions: beyond it exp(-r) no longer counts, and r exp(-r) must not be inf * 0
@@ -60,7 +60,13 @@ _OF_LENGTH: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
 _OF_L1: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
     "l1": lambda g, t, k: g.op("Exp", -k.gamma * t),
 }
-KNOWN = frozenset({*_OF_PRODUCT, *_OF_SQUARE, *_OF_LENGTH, *_OF_L1})
+# Factors (1 - r)^p q(r), as p and q, of r = gamma |x_k - z_k|.
+_OF_FEATURE: dict[str, tuple[float, Callable[[Value], float | Value]]] = {
+    "wendland0_product": (1.0, lambda r: 1.0),
+    "wendland2_product": (3.0, lambda r: 1.0 + 3.0 * r),
+    "wendland4_product": (5.0, lambda r: 1.0 + r * (5.0 + 8.0 * r)),
+}
+KNOWN = frozenset({*_OF_PRODUCT, *_OF_SQUARE, *_OF_LENGTH, *_OF_L1, *_OF_FEATURE})
 
 
 def expansion(
@@ -89,8 +95,8 @@ def expansion(
 
     Notes
     -----
-    The graph takes 2 n m (d + t) flops and n x m numbers of memory. With the l1 distance, a loop over the features
-    takes 3 n m d flops.
+    The graph takes 2 n m (d + t) flops and n x m numbers of memory. With the l1 distance, or a product over the
+    features, a loop over the features takes 3 n m d flops, or about 10 n m d.
     """
     W = np.asarray(weights, np.float64)
     if not len(W):
@@ -118,7 +124,11 @@ def _values(g: Graph, Z: Value, A: NDArray[np.float64], kernel: Kernel) -> Value
     if of == PRODUCT:
         return _OF_PRODUCT[kernel.kind](g, Z @ A.T, kernel)
     if of == L1:
-        return _OF_L1[kernel.kind](g, _l1_distances(g, Z, A), kernel)
+        zero = g.filled(Z, np.zeros(len(A)))
+        return _OF_L1[kernel.kind](g, _feature_by_feature(g, Z, A, zero, lambda total, gap: total + gap), kernel)
+    if of == FEATURES:
+        one = g.filled(Z, np.ones(len(A)))
+        return _feature_by_feature(g, Z, A, one, lambda total, gap: total * _factor(g, gap, kernel))
     shift = A.mean(axis=0)  # |x|^2 + |z|^2 - 2 x.z loses digits far from the origin
     Z, A = Z - shift, A - shift
     size = g.reduced("SumSquare", Z) + np.square(A).sum(axis=1)
@@ -129,12 +139,21 @@ def _values(g: Graph, Z: Value, A: NDArray[np.float64], kernel: Kernel) -> Value
     return _OF_LENGTH[kernel.kind](g, g.op("Sqrt", g.op("Where", rounding, 0.0, squares)), kernel)
 
 
-def _l1_distances(g: Graph, Z: Value, A: NDArray[np.float64]) -> Value:
-    """Sum of |x_k - z_k| over the features, one after the other: n x m numbers of memory."""
+def _factor(g: Graph, gap: Value, kernel: Kernel) -> Value:
+    """Factor of one feature of a product over the features (Wendland)."""
+    r = g.op("Min", kernel.gamma * gap, 1.0)
+    power, rest = _OF_FEATURE[kernel.kind]
+    return (1.0 - r) ** power * rest(r)
+
+
+def _feature_by_feature(
+    g: Graph, Z: Value, A: NDArray[np.float64], start: Value, take: Callable[[Value, Value], Value]
+) -> Value:
+    """``start = take(start, |x_k - z_k|)`` for each feature k in turn: n x m numbers of memory."""
     features = g.value(np.ascontiguousarray(A.T))
 
-    def add(j: Value, total: Value) -> list[Value]:
+    def further(j: Value, total: Value) -> list[Value]:
         x = g.op("Unsqueeze", g.op("Gather", Z, j, axis=1), g.indices(1))
-        return [total + g.op("Abs", x - g.op("Gather", features, j, axis=0))]
+        return [take(total, g.op("Abs", x - g.op("Gather", features, j, axis=0)))]
 
-    return g.loop(A.shape[1], [g.filled(Z, np.zeros(len(A)))], add)[0]
+    return g.loop(A.shape[1], [start], further)[0]

@@ -22,7 +22,7 @@ BOX = 256  # rows of a box, which is the height of a strip of tiles
 SHARE = 0.1  # share of the tolerance that the cut may use
 LEAST = 1024  # rows of a system: smaller islands are solved together
 _GAP = 1e-3  # kernel value across a gap at which boxes end
-_LEVELS = 2.0 ** -np.arange(4.0, 61.0)  # kernel values at which K may be cut
+_LEVELS = np.append(2.0 ** -np.arange(4.0, 61.0), 0.0)  # kernel values at which K may be cut; 0: where it ends
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def islands(
     X : ndarray, shape (n_local, d)
         This rank's rows.
     kernel : Kernel
-        A function of the Euclidean distance that decreases.
+        A function of the Euclidean distance that decreases, or a product over the features.
     allowed : float
 
     Returns
@@ -125,12 +125,13 @@ def islands(
     One Allgather of 2 d + 1 numbers per box.
     """
     order, ends = _ordered(X, kernel)
-    mine = Boxes.of_rows(X[order], ends)
+    mine = Boxes.of_rows(X[order], ends, kernel.separable)
     table = np.concatenate([mine.lower, mine.upper, np.diff(ends)[None].astype(np.float64)]).T
     per_rank = comm.allgather(np.array([len(mine)], np.int64), np.ones(comm.size, np.int64))
     every = comm.allgather(np.ascontiguousarray(table), per_rank)
     d, counts = X.shape[1], every[:, -1].astype(np.int64)
-    boxes = Boxes(*(np.ascontiguousarray(side.T) for side in (every[:, :d], every[:, d:-1])))
+    lower, upper = (np.ascontiguousarray(side.T) for side in (every[:, :d], every[:, d:-1]))
+    boxes = Boxes(lower, upper, kernel.separable)
     owner = np.repeat(np.arange(comm.size), per_rank)
     squared, bound = _cut(boxes, counts, kernel, allowed)
     systems = _systems(boxes.near(boxes, squared).joined(), counts)
@@ -154,7 +155,8 @@ def islands(
 
 
 def _together(some: list[Boxes]) -> Boxes:
-    return Boxes(*(np.concatenate([getattr(boxes, side) for boxes in some], axis=1) for side in ("lower", "upper")))
+    lower, upper = (np.concatenate([getattr(boxes, side) for boxes in some], axis=1) for side in ("lower", "upper"))
+    return Boxes(lower, upper, some[0].separable)
 
 
 def _ordered(X: NDArray[np.floating], kernel: Kernel) -> tuple[Index, Index]:

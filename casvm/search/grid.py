@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +112,9 @@ def _median(kernel: Kernel, X: Rows, pieces: list[NDArray[np.int64]], comm: Comm
 
 
 def _typical(kernel: Kernel, X: Rows) -> float:
+    if kernel.separable:  # Euclidean distances, in units in which standardised features have the natural width
+        d = X.shape[1]
+        return _typical(Kernel("laplacian"), X) / math.sqrt(d) * kernel.declared.typical_distance(d)
     points = kernel.points(X.astype(np.float64))
     compared = np.empty((len(points),) * 2)
     kernel.compare_all(points, compared)

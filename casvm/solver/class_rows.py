@@ -17,9 +17,9 @@ import numpy as np
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.kernels.columns import WIDEST, Layout
-from cacore.kernels.evaluate import Parameters, finish
+from cacore.kernels.evaluate import Parameters, finish, with_zeros
 from cacore.kernels.panels import Panels, add_norms
-from cacore.kernels.sums import WHOLE, meet_at, width
+from cacore.kernels.sums import meet_at, width
 from cacore.limits import Limits
 from cacore.svm.problem import precision
 from casvm.solver.pair import Index, Vector, padded
@@ -189,13 +189,13 @@ def fetch(source: RowSource, row: int, K: Reals, where: Longs) -> None:  # pragm
     x, lane, count = data[own // W], own % W, 0
     for c in range(x.shape[0]):
         values[count], columns[count] = x[c, lane], c
-        count += measure == WHOLE or x[c, lane] != 0
+        count += with_zeros(measure) or x[c, lane] != 0
     slot = computed[0]
     where[row], computed[0] = slot, slot + 1
     for at, end, start in ((0, n, first), (n, where.size, second)):
         for p in range(-(-(end - at) // W)):
             to = slot * K.shape[1] + at + p * W
-            meet_at(values, columns, 0, count, data, (start + p) * panel, K, to, measure)
+            meet_at(values, columns, 0, count, data, (start + p) * panel, K, to, kernel)
     for at, end, start in ((0, n, first), (n, where.size, second)):
         begin, size = start * W, end - at
         add_norms(K[slot : slot + 1, at:], 1, norms, begin, begin + size, measure)

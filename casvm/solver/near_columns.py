@@ -63,7 +63,7 @@ class NearColumns(KernelRows):
             return True
         some = sample[:: max(1, len(sample) // _SAMPLE)]
         size = _stretch(len(X))
-        columns = NearPanels(X, layout.dtype, layout.shift, spatial_order(X, size), size)
+        columns = NearPanels(X, layout.dtype, layout.shift, spatial_order(X, size), size, layout.measure)
         return columns.near(layout.rows(some), cutoff) < (_NEAR if size == STRETCH else _NEAR_FINE)
 
     def _turn_to(self, rows: Index) -> None:
@@ -72,7 +72,11 @@ class NearColumns(KernelRows):
         place[rows] = np.arange(len(rows))
         self._place = place[self._order]
         self._place = self._place[self._place >= 0]
-        self._near = NearPanels(self.X, self.layout.dtype, self.layout.shift, rows[self._place], _stretch(len(rows)))
+        self._near = self._packed(self.layout, rows[self._place])
+
+    def _packed(self, layout: Layout, columns: Index) -> NearPanels:
+        """These columns, in spatial order."""
+        return NearPanels(self.X, layout.dtype, layout.shift, columns, _stretch(len(columns)), layout.measure)
 
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         v -= self._sums(rows, change)
@@ -138,10 +142,7 @@ class NearColumns(KernelRows):
         order, sums = np.argsort(rank[columns]), np.zeros(len(columns))
         for first, last in blocks(len(columns), _COLUMNS):
             some = order[first:last]
-            side, total = (
-                NearPanels(self.X, layout.dtype, layout.shift, columns[some], _stretch(len(some))),
-                np.zeros(len(some)),
-            )
+            side, total = self._packed(layout, columns[some]), np.zeros(len(some))
             for lo, hi in blocks(len(rows), _SOME):
                 A = layout.rows(X, rows[lo:hi])
                 side.add(self.kernel, A, self.cutoff, change[lo:hi], total)

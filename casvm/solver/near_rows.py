@@ -100,7 +100,7 @@ class NearRows:
         self.n, self.width = int(X.shape[0]), width(layout.dtype)
         self._points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
         everything = np.arange(self.n)
-        self._boxes = Boxes.of_points(self._points, everything, self.width)
+        self._boxes = self._around(everything, self.width)
         self._runs = self._boxes.near(self._boxes, cutoff)
         csr = self._points.X
         packed = layout.nbytes(X) + csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
@@ -140,6 +140,10 @@ class NearRows:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
         return int(self._counts[READ])
 
+    def _around(self, rows: Index, size: int) -> Boxes:
+        """Boxes of groups of `size` of these rows."""
+        return Boxes.of_points(self._points, rows, size, self.kernel.separable)
+
     def begin(self) -> None:
         """Make all columns active. The first call allocates the memory; later ones keep its rows if they still fit."""
         if self._pool.size and len(self.active) == self.n:
@@ -155,7 +159,7 @@ class NearRows:
         self.active, layout = rows, self.layout
         every = len(rows) == self.n
         panels = Panels(self.X, layout.dtype, layout.shift, None if every else rows, layout.measure)
-        boxes = self._boxes if every else Boxes.of_points(self._points, rows, self.width)
+        boxes = self._boxes if every else self._around(rows, self.width)
         self.runs = self._runs if every else self._boxes.near(boxes, self.cutoff)
         self._place[:], self._counts[TAKEN] = -1, 0
         csr = self._points.X
@@ -201,8 +205,7 @@ class NearRows:
         points = nonzeros(self.X, dtype, layout.shift, rows, layout.measure)
         W, csr = panels.data.shape[2], points.X
         total = np.zeros(len(panels.data) * W)
-        boxes = Boxes.of_points(self._points, rows, _GROUP)
-        runs = boxes.near(Boxes.of_points(self._points, columns, W), self.cutoff)
+        runs = self._around(rows, _GROUP).near(self._around(columns, W), self.cutoff)
         parameters, store = self.kernel.parameters(dtype, panels.measure), np.empty((0, 0), dtype)
         if not exact:
             store = np.empty((0, 0), self.dtype)

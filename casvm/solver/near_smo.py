@@ -91,7 +91,7 @@ def near_values(
         return None
     largest, most = float(np.maximum(dual.upper, -dual.lower).sum()), 4.0 * X.shape[1] * largest_size(X) ** 2
     cutoff = squared_cutoff(kernel, most, VANISHED * limits.tol / largest) if largest > 0 else np.inf
-    if not np.isfinite(cutoff) or share_near(X, cutoff) > MOST_NEAR:
+    if not np.isfinite(cutoff) or share_near(X, kernel, cutoff) > MOST_NEAR:
         return None
     dtype = precision(n, X[:: max(1, n // 1000)], kernel, dual.largest_bound, limits.tol)
     layout = Layout.of(X, kernel, dtype)

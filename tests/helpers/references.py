@@ -32,6 +32,10 @@ DISTANCES = {
 }  # fmt: skip
 
 
+# Products over the features: k of Wendland's function for one dimension.
+PRODUCTS = {"wendland0_product": 0, "wendland2_product": 1, "wendland4_product": 2}
+
+
 def wendland(k, r, ell):
     """Wendland's function of r with 2k continuous derivatives, as Table 9.1 of his book (2005) writes it."""
     q = [1, (ell + 1) * r + 1, ((ell**2 + 4 * ell + 3) * r**2 + (3 * ell + 6) * r + 3) / 3][k]
@@ -51,6 +55,9 @@ def matrix(kernel, X, Z=None):
     if kernel.kind in DISTANCES:
         r = cdist(X, X if Z is None else Z, "cityblock" if kernel.kind == "l1" else "euclidean")
         return DISTANCES[kernel.kind](r, kernel.gamma, kernel.degree)
+    if kernel.kind in PRODUCTS:
+        k, gaps = PRODUCTS[kernel.kind], np.abs(X[:, None] - (X if Z is None else Z))
+        return wendland(k, kernel.gamma * gaps, k + 1).prod(axis=2)
     return pairwise_kernels(X, Z, metric=METRICS[kernel.kind], **parameters(kernel))
 
 

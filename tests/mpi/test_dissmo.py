@@ -117,7 +117,15 @@ def test_rows_sorted_by_label(working_set):
 
 
 @pytest.mark.parametrize(
-    ("kind", "csr"), [("linear", True), ("polynomial", True), ("matern32", True), ("l1", True), ("l1", False)]
+    ("kind", "csr"),
+    [
+        ("linear", True),
+        ("polynomial", True),
+        ("matern32", True),
+        ("l1", True),
+        ("l1", False),
+        ("wendland2_product", False),
+    ],
 )
 def test_other_kernels(kind, csr):
     X, y = drawn_clouds(csr=csr)

@@ -40,6 +40,7 @@ def block(monkeypatch):
         ("linear", None, {"kernel": "linear"}),
         ("polynomial", SIGMA, {"kernel": "poly", "gamma": 1 / (2 * SIGMA**2), "degree": 2, "coef0": 1.0}),
         *((kind, SIGMA, None) for kind in DISTANCES),
+        ("wendland2_product", 2 * SIGMA, None),
     ],
 )
 def test_other_kernels(kernel, sigma, reference, dtype, csr, everywhere):

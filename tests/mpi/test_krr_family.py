@@ -126,7 +126,8 @@ def city(A, B):
     return np.exp(-cdist(A, B, "cityblock") / 1.5)
 
 
-OTHERS = [("bkrr", "laplacian"), ("loo", "matern52"), ("soft", "l1"), ("twolevel", "l1"), ("twolevel", "rational")]
+OTHERS = [("bkrr", "laplacian"), ("loo", "matern52"), ("soft", "l1"), ("twolevel", "l1"), ("twolevel", "rational"),
+          ("bkrr", "wendland2_product")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "kernel"), some([*OTHERS, ("twolevel", city)]))

@@ -55,7 +55,10 @@ def test_parts_as_one_process_trains_them(name, form, mine, everywhere):
     assert (traffic["partition"]["bytes"] > 0) == (R > 1)
 
 
-@pytest.mark.parametrize(("kernel", "csr"), [("matern32", False), ("laplacian", True), ("l1", True), ("l1", False)])
+@pytest.mark.parametrize(
+    ("kernel", "csr"),
+    [("matern32", False), ("laplacian", True), ("l1", True), ("l1", False), ("wendland2_product", True)],
+)
 def test_parts_of_other_kernels(kernel, csr, everywhere):
     (X, y), (T, _), comm = drawn_clouds(csr=csr), drawn_clouds(T_ROWS, 1, csr=csr), Communicator(WORLD)
     model = train("bkmsvm", X, y, even(N), comm, kernel=kernel).model
