@@ -86,7 +86,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     ),
     Rule(
         lambda o, m: o.near and bool(o.without_near),
-        "near: the {o.without_near} kernel is not a function of Euclidean distance, or a wendland product; leave it out",
+        "near: the {o.without_near} kernel is not a function of Euclidean distance or a wendland product; leave it out",
     ),
     Rule(
         lambda o, m: o.near and o.early is not None,

@@ -62,6 +62,8 @@ def test_values_of_odd_sizes(d, dtype, csr, kind):
     lower = np.tril_indices(n)
     # In one dimension rows come so close that their distance is rounding: the root loses half the digits there.
     tolerance = {"float64": 1e-12, "float32": 1e-5}[dtype] if d > 1 else {"float64": 1e-7, "float32": 2e-3}[dtype]
+    if KINDS[kind].separable and dtype == "float32":
+        tolerance *= max(1.0, d / 1000)  # one rounding per factor
     for got in (K[lower], G[lower], kept[lower]):
         np.testing.assert_allclose(got, want[lower], rtol=0, atol=tolerance)
     if kind != "rational":

@@ -25,8 +25,8 @@ class Explains:
         Raises
         ------
         InputError
-            The kernel is no product over the features (gaussian, l1 and the wendland products are), the metric is full, wrong rows or groups,
-            or a blend of classifiers, whose probabilities do not add up.
+            The kernel is no product over the features (gaussian, l1 and the wendland products are), the metric is full,
+            wrong rows or groups, or a blend of classifiers, whose probabilities do not add up.
         NotFittedError
         """
         if getattr(self, "comm", None) is None:

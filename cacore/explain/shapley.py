@@ -70,8 +70,8 @@ def require_factors(kernel: Kernel | None) -> None:
         name = "given" if kernel is None else kernel.kind
         known = ", ".join(kind.name for kind in KINDS.values() if kind.factor)
         raise InputError(
-            f"Shapley values in closed form need a kernel that is a product over the features ({known}), and the kernel "
-            f"is {name}: use sklearn.inspection.permutation_importance, or shap's samplers"
+            f"Shapley values in closed form need a kernel that is a product over the features ({known}), and the "
+            f"kernel is {name}: use sklearn.inspection.permutation_importance, or shap's samplers"
         )
 
 

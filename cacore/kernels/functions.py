@@ -300,7 +300,9 @@ register(
 
 
 # Products over the features of Wendland's functions for one dimension, positive definite for any number of features.
-# The derivative of a factor's logarithm is written without 0 / 0: where the factor is 0, so is the product.
+# Where a factor is 0, the derivative of its logarithm counts as 0: the derivative of the product is 0 there.
+
+_LEAST = 2.0**-53  # smallest 1 - r above 0
 
 
 def _wendland0_factor(
@@ -312,8 +314,8 @@ def _wendland0_factor(
 
 
 def _wendland0_slope(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
-    left = 1.0 - gamma * t
-    return np.where(left > 0, -gamma / np.where(left > 0, left, 1.0), 0.0)
+    left = 1.0 - np.minimum(gamma * t, 1.0)
+    return -gamma * (left > 0) / np.maximum(left, _LEAST)
 
 
 register(
@@ -335,9 +337,9 @@ def _wendland2_factor(
 
 
 def _wendland2_slope(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
-    r = gamma * t
+    r = np.minimum(gamma * t, 1.0)
     left = 1.0 - r
-    return np.where(left > 0, -12.0 * gamma * r / (np.where(left > 0, left, 1.0) * (1.0 + 3.0 * r)), 0.0)
+    return -12.0 * gamma * r * (left > 0) / (np.maximum(left, _LEAST) * (1.0 + 3.0 * r))
 
 
 register(
@@ -360,9 +362,9 @@ def _wendland4_factor(
 
 
 def _wendland4_slope(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
-    r = gamma * t
+    r = np.minimum(gamma * t, 1.0)
     left, rest = 1.0 - r, 1.0 + r * (5.0 + 8.0 * r)
-    return np.where(left > 0, -14.0 * gamma * r * (1.0 + 4.0 * r) / (np.where(left > 0, left, 1.0) * rest), 0.0)
+    return -14.0 * gamma * r * (1.0 + 4.0 * r) * (left > 0) / (np.maximum(left, _LEAST) * rest)
 
 
 register(
