@@ -34,7 +34,9 @@ class AsyGCDSVC(KernelClassifier):
         Upper bound of the coefficients.
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
         scikit-learn's names "rbf" and "poly" are accepted, too; its "laplacian" is called "l1" here. Without a bias, a
-        linear kernel separates the classes by a plane through the origin.
+        linear kernel separates the classes by a plane through the origin. Wendland's kernels, which end, are
+        "wendland0", "wendland2" and "wendland4", for at most `degree` features, and "wendland0_product",
+        "wendland2_product" and "wendland4_product", for any number of features.
     gamma : float or {"scale", "auto"}
         Gaussian exp(-gamma |x-z|^2); laplacian exp(-gamma |x-z|); matern32 (1 + r) exp(-r), r = sqrt(6 gamma) |x-z|;
         matern52 (1 + r + r^2/3) exp(-r), r = sqrt(10 gamma) |x-z|; l1 exp(-gamma |x-z|_1); rational

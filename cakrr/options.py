@@ -127,7 +127,8 @@ class RidgeOptions(Options):
     )  # fmt: skip
     sigma: tuple[float, ...] | None = option(
         None, "width of the kernel: a number, comma list or lo:hi:COUNT, evenly spaced in the logarithm (default: "
-        "several values around the natural width: sqrt(features), or features for l1)", checks.values, metavar="GRID",
+        "several values around the natural width: sqrt(features), features for l1 and wendland0_product, "
+        "sqrt(12 or 14 features) for the other wendland products)", checks.values, metavar="GRID",
     )  # fmt: skip
     lam: tuple[float, ...] = option(
         (1e-4,), "ridge parameter: a number, comma list or lo:hi:COUNT", checks.values, flag="--lambda", metavar="GRID"

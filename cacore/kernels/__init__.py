@@ -3,8 +3,9 @@
 =============================  ===============================================================================
 `registry`, `functions`        what a kernel declares, and the kernels of the package
 `evaluate`, `simd`, `sums`     compiled code: the kernel function, vector loops, sums over features
+`points`                       rows prepared for kernel values
 `values`                       :class:`Kernel`: blocks of kernel values, all pairs
-`pairs`                        inner products or l1 distances of all pairs, before the kernel function is applied
+`pairs`                        inner products, l1 distances or products of factors of all pairs
 `panels`, `wide`, `near`       rows laid out as columns of kernel values: dense or sparse, very wide, narrow kernels
 `columns`                      the choice among these layouts; matrix products for dense rows
 `gradients`                    gradients of kernel expansions
@@ -23,7 +24,8 @@ import cacore.kernels.functions  # noqa: F401 - declares the kernels of the pack
 from cacore.kernels.registry import KINDS, KernelKind, register
 
 if TYPE_CHECKING:
-    from cacore.kernels.values import Kernel, Points
+    from cacore.kernels.points import Points
+    from cacore.kernels.values import Kernel
 
 __all__ = ["KINDS", "Kernel", "KernelKind", "Points", "register"]
 
@@ -31,7 +33,7 @@ __all__ = ["KINDS", "Kernel", "KernelKind", "Points", "register"]
 def __getattr__(name: str) -> object:
     # Loaded on first use: a command's --help needs the names of the kernels, but not the compiler.
     if name in __all__:
-        from cacore.kernels import values
+        from cacore.kernels import points, values
 
-        return getattr(values, name)
+        return getattr(points if name == "Points" else values, name)
     raise AttributeError(f"module 'cacore.kernels' has no attribute {name!r}")

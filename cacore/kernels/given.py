@@ -11,8 +11,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, is_sparse
 from cacore.errors import InputError
+from cacore.kernels.points import Points
 from cacore.kernels.registry import GIVEN, KernelKind, named
-from cacore.kernels.values import Kernel, Points
+from cacore.kernels.values import Kernel
 from cacore.machine.threads import blocks
 
 _PRECOMPUTED = "a precomputed kernel"

@@ -16,8 +16,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
+from cacore.kernels.points import Points
 from cacore.kernels.registry import FEATURES, L1, SQUARED
-from cacore.kernels.values import Kernel, Points
+from cacore.kernels.values import Kernel
 from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:

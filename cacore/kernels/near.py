@@ -20,7 +20,8 @@ from numpy.typing import DTypeLike, NDArray
 from cacore.data.rows import Rows, dense
 from cacore.kernels.evaluate import FACTORS, PRODUCTS
 from cacore.kernels.panels import Panels, accumulate
-from cacore.kernels.values import Kernel, Points
+from cacore.kernels.points import Points
+from cacore.kernels.values import Kernel
 from cacore.machine import threads
 from cacore.machine.threads import for_blocks
 

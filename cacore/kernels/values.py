@@ -11,10 +11,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, dense, in_blocks, is_sparse
+from cacore.data.rows import Rows, in_blocks, is_sparse
 from cacore.errors import InputError
 from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS, WHOLE, Parameters, address, compiled, finish
 from cacore.kernels.pairs import compare, flat
+from cacore.kernels.points import Points
 from cacore.kernels.registry import EQUAL, KINDS, L1, SQUARED, KernelKind
 from cacore.machine.threads import blocks, for_blocks
 
@@ -27,44 +28,6 @@ Real = TypeVar("Real", bound=np.floating)
 _BLOCK_BYTES = 1 << 20
 _COLUMNS = 1024
 _TILE, _LINE = 64, 256  # columns and rows of a tile when a triangle is filled
-
-
-class Points:
-    """Rows prepared for kernel values: shifted, with their squared norms.
-
-    Parameters
-    ----------
-    X : ndarray or CSR, shape (m, d), float32 or float64
-        Not changed. With a shift, the rows are copied and become dense.
-    shift : ndarray of shape (d,) or None
-        Vector subtracted from the rows; only for kernels of a distance, and the same on both sides.
-        |x|^2 + |z|^2 - 2 x.z loses all digits for rows that are close to each other and far from the origin; a shift
-        moves the origin.
-
-    Attributes
-    ----------
-    X : ndarray or CSR
-        The shifted rows.
-    squares : ndarray, shape (m,)
-        Squared norms, in the dtype of `X`.
-    """
-
-    def __init__(self, X: Rows, shift: NDArray[np.floating] | None = None) -> None:
-        if shift is not None:
-            X = dense(X) - shift.astype(X.dtype)
-        self.X, self.shift = X, shift
-        if sp.issparse(X):
-            self.squares = np.asarray(X.multiply(X).sum(axis=1), X.dtype).ravel()
-        else:
-            self.squares = np.einsum("ij,ij->i", X, X)
-
-    def __len__(self) -> int:
-        return int(self.X.shape[0])
-
-    def __getitem__(self, rows: slice | NDArray[np.integer] | NDArray[np.bool_]) -> Points:
-        part = object.__new__(Points)
-        part.X, part.squares, part.shift = self.X[rows], self.squares[rows], self.shift
-        return part
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class DualOptions(Options):
     )  # fmt: skip
     gamma: float | str = option(
         "scale", "kernel parameter gamma: a number, scale = 1 / (features x variance), or auto = 1 / features; for "
-        "laplacian 1 over the square roots, for l1 1 / (features x deviation)", checks.number_or("scale", "auto"),
+        "laplacian and the wendland kernels 1 over the square roots, for l1 1 / (features x deviation)",
+        checks.number_or("scale", "auto"),
         metavar="G",
     )  # fmt: skip
     degree: int = option(

@@ -76,7 +76,9 @@ class BKRR2(RidgeInParts, Factors, Regressor):
         too; scikit-learn's "laplacian" is "l1" here. The linear kernel and a callable have no width. With s for sigma
         and r for |x-z|/s: laplacian exp(-r); matern32 (1 + q) exp(-q), q = sqrt(3) r; matern52 (1 + q + q^2/3) exp(-q),
         q = sqrt(5) r; l1 exp(-|x-z|_1 / s); rational (1 + r^2 / (2 degree))^-degree. "auto" compares "gaussian",
-        "matern52", "laplacian" and "l1" in the search for sigma and lambda.
+        "matern52", "laplacian" and "l1" in the search for sigma and lambda. Wendland's kernels, which are 0 beyond s,
+        are "wendland0", "wendland2" and "wendland4" of |x-z|, for at most `degree` features, and their products over
+        the features "wendland0_product", "wendland2_product" and "wendland4_product", for any number.
     degree : int
         For "rational" the exponent, at least 1; rounding errors grow with it.
     coef0 : float

@@ -158,7 +158,9 @@ class SMOSVC(OneProcessSVC):
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
         Or "precomputed", or a callable ``k(A, B) -> K`` on blocks of rows, with K of shape (len(A), len(B)). The
         callable may be called from several threads at once, and its model cannot be saved. scikit-learn's names "rbf"
-        and "poly" are accepted, too; scikit-learn's "laplacian" is "l1" here.
+        and "poly" are accepted, too; scikit-learn's "laplacian" is "l1" here. Wendland's kernels, which end, are
+        "wendland0", "wendland2" and "wendland4", for at most `degree` features, and "wendland0_product",
+        "wendland2_product" and "wendland4_product", for any number of features.
     gamma : float, list of float or {"scale", "auto", "grid"}
         Gaussian exp(-gamma |x-z|^2); laplacian exp(-gamma |x-z|); matern32 (1 + r) exp(-r), r = sqrt(6 gamma) |x-z|;
         matern52 (1 + r + r^2/3) exp(-r), r = sqrt(10 gamma) |x-z|; l1 exp(-gamma |x-z|_1); rational

@@ -56,6 +56,17 @@ def test_is_kernel_ridge(by_class, ring, everywhere, monkeypatch):
     assert (found["bytes"]["sent"] > 0) == (R > 1)
 
 
+def test_product_over_features(everywhere):
+    """Boxes are near by their largest difference in a feature; a rank has the islands of one process."""
+    (X, y, _), my, comm = rows(), even(N), Communicator(WORLD)
+    told = replace(TOLD, kernel="wendland2_product", sigma=(0.15,))
+    result = dkrr(dataset(X, y, my), told, comm)
+    direct = RidgeOptions(kernel="wendland2_product", sigma=(0.15,), lam=(LAM,), standardize=False)
+    want = by_one(dkrr, dataset(X, y, slice(0, N)), direct).model.predict(X)
+    close(everywhere(result.model.predict(X[my], comm)), want, 1e-7)
+    assert result.iteration["solutions"][-1]["near"]["islands"] > 2
+
+
 def test_killed_and_resumed(folder, monkeypatch):
     """A run that was killed in an island takes up the factors and the state, and ends with the same bits."""
     X, y, _ = rows()

@@ -78,7 +78,7 @@ def test_one_rank_fails_in_the_middle_of_training(name, error, monkeypatch):
     model = make(WORLD).fit(given[0], given[target])
     expected = model.predict(given[0])
     if RANK == LAST:
-        monkeypatch.setattr("cacore.kernels.values.Points.__init__", failing(error))
+        monkeypatch.setattr("cacore.kernels.points.Points.__init__", failing(error))
         monkeypatch.setattr("cacore.kernels.panels.Panels.__init__", failing(error))
     kind = InputError if isinstance(error, InputError) else RankError
     message = every_rank_raises(kind, lambda: make(WORLD).fit(given[0], given[target]))
