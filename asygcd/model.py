@@ -100,11 +100,11 @@ class AsyGCDModel:
 
     def explain(
         self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
-        comm: CommLike = None,
+        comm: CommLike = None, interactions: bool = False,
     ) -> Explanation:  # fmt: skip
         """Shapley values of each feature for :meth:`decisions`, see :meth:`partition.model.InParts.explain`."""
         f = Expansion(self.X, self.coef, np.zeros(self.coef.shape[1]), self.kernel)
-        return explained_alone(self, f, X, background, groups, comm)
+        return explained_alone(self, f, X, background, groups, comm, interactions)
 
     def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions as a single column for two classes, otherwise one score per class.

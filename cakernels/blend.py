@@ -83,14 +83,17 @@ class Blend:
 
     def explain(
         self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
-        comm: CommLike = None,
+        comm: CommLike = None, interactions: bool = False,
     ) -> Explanation:  # fmt: skip
         """Shapley values of each feature: the weighted mean of the members', see :meth:`InParts.explain`."""
         ranks = self.comm if comm is None else comm
-        found = [one.explain(X, background, groups, ranks) for one in self.members]
-        values = sum(weight * one.values for weight, one in zip(self.weights, found, strict=True))
-        base = sum(weight * one.base for weight, one in zip(self.weights, found, strict=True))
-        total: Explanation = replace(found[0], values=values, base=base)
+        found = [one.explain(X, background, groups, ranks, interactions) for one in self.members]
+        names = ("values", "base", "interactions") if found[0].interactions is not None else ("values", "base")
+        sums = {
+            name: sum(weight * getattr(one, name) for weight, one in zip(self.weights, found, strict=True))
+            for name in names
+        }
+        total: Explanation = replace(found[0], **sums)
         return total
 
     def predict_interval(

@@ -110,7 +110,7 @@ class ClassBlend(Blend):
 
     def explain(
         self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
-        comm: CommLike = None,
+        comm: CommLike = None, interactions: bool = False,
     ) -> Explanation:  # fmt: skip
         """Raise an InputError: probabilities of several models do not add up over features."""
         raise InputError("a blend of classifiers averages probabilities, which do not add up: explain its members")

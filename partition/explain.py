@@ -59,7 +59,7 @@ class Explained(Whole):
 
     def explain(
         self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
-        comm: CommLike = None,
+        comm: CommLike = None, interactions: bool = False,
     ) -> Explanation:  # fmt: skip
         """Shapley values of each feature for the model's answer to each row; a collective call.
 
@@ -74,6 +74,8 @@ class Explained(Whole):
             Numbers or names of features that enter together, such as the columns of one category.
         comm : mpi4py communicator, Communicator or None
             As for `predict`.
+        interactions : bool
+            Also compute the interactions of pairs of features.
 
         Returns
         -------
@@ -89,23 +91,24 @@ class Explained(Whole):
 
         Notes
         -----
-        Exact, see :mod:`cacore.explain.shapley`: about 3 b m d^2 flops per row for a model of m support vectors. The
-        communication is that of a prediction with d + 1 answers.
+        Exact, see :mod:`cacore.explain.shapley`: about 3 b m d^2 flops per row for a model of m support vectors, and
+        1 + d / 4 times as many with interactions. The communication is that of a prediction with d + 1 answers, and one
+        more for each pair.
         """
         with self._ranks(comm, "explain") as ranks, ranks.phase("predict"):
-            _require_alike(background, groups, ranks)
+            _require_alike(background, groups, interactions, ranks)
             with ranks.agreed():
                 if self.route == "oracle":
                     raise InputError(f"{self.method} is an oracle: it needs the true targets and cannot predict")
                 held = {part: self.expansion(part) for part in self.parts}
                 players = _players(self, [*held.values(), *self.everywhere()], groups)
             Z = self._received(X, ranks)
-            game = Game(_baselines(self, Z, background, ranks), players.of)
-            shape = len(players.names) + 1, len(self.outputs())
+            game = Game(_baselines(self, Z, background, ranks), players.of, interactions)
+            shape = game.players + 1 + game.pairs, len(self.outputs())
             found = self._answered(Z, ranks, shape, lambda part, rows: answered(held[part], rows, game))
             for f in self.everywhere():
                 found += answered(f, Z, game)
-        return outcome(found, X, players, self.outputs(), self.single_output())
+        return outcome(found, X, players, self.outputs(), self.single_output(), interactions)
 
     def expansion(self, part: int) -> Expansion:
         """One of this rank's parts as a function of rows, with the outputs of :meth:`explain`."""
@@ -132,23 +135,27 @@ class Explained(Whole):
 
 
 def explained_alone(
-    model: Whole, f: Expansion, X: RowsLike, background: RowsLike | str | None, groups: Groups | None, comm: CommLike
-) -> Explanation:
+    model: Whole, f: Expansion, X: RowsLike, background: RowsLike | str | None, groups: Groups | None, comm: CommLike,
+    interactions: bool,
+) -> Explanation:  # fmt: skip
     """Shapley values of this rank's rows for a model that every rank holds, a function of rows; collective."""
     with collective(comm) as ranks, ranks.phase("predict"):
-        _require_alike(background, groups, ranks)
+        _require_alike(background, groups, interactions, ranks)
         with ranks.agreed():
             players = _players(model, [f], groups)
             Z = rows_to_predict(X, model.dtype, model.n_features, model.standardizer, model.source)
-        game = Game(_baselines(model, Z, background, ranks), players.of)
-    return outcome(answered(f, Z, game), X, players, model.outputs(), len(model.outputs()) == 1)
+        game = Game(_baselines(model, Z, background, ranks), players.of, interactions)
+    single = len(model.outputs()) == 1
+    return outcome(answered(f, Z, game), X, players, model.outputs(), single, interactions)
 
 
-def _require_alike(background: RowsLike | str | None, groups: Groups | None, comm: Communicator) -> None:
+def _require_alike(
+    background: RowsLike | str | None, groups: Groups | None, interactions: bool, comm: Communicator
+) -> None:
     """Raise an InputError on all ranks if they are given different groups or kinds of background; collective."""
     kind = background if background is None or isinstance(background, str) else Unquoted("rows")
     with comm.uncounted():
-        require_same({"background": kind, "groups": groups}, comm)
+        require_same({"background": kind, "groups": groups, "interactions": interactions}, comm)
 
 
 def _players(model: Whole, functions: list[Expansion], groups: Groups | None) -> Players:

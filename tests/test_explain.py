@@ -80,6 +80,34 @@ def test_as_all_coalitions(kind, d):
     np.testing.assert_allclose(values(f, rows, game), by_coalitions(f, rows, game), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("kind", "groups"), [("gaussian", None), ("wendland2_product", None), ("l1", [[0, 3]])])
+def test_interactions_as_all_coalitions(kind, groups):
+    """Half the mean of the mixed second difference over all coalitions of the others, by their sizes."""
+    g = 5 if groups is None else 4
+    model = DKRR(sigma=3.0, lam=1e-3, kernel=kind, standardize=False).fit(RNG.normal(size=(60, 5)), RNG.normal(size=60))
+    rows, background = RNG.normal(size=(2, 5)), RNG.normal(size=(3, 5))
+    found = model.explain(rows, background, groups, interactions=True)
+    assert found.interactions.shape == (2, g, g)
+    np.testing.assert_allclose(found.interactions.sum(axis=2), found.values, rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(found.interactions, found.interactions.transpose(0, 2, 1))
+    without = model.explain(rows, background, groups)
+    assert without.interactions is None
+    np.testing.assert_array_equal(without.values, found.values)
+
+    def worth(row, players):
+        present = np.isin(np.arange(5), [k for player in players for k in found.members[player]])
+        return model.predict(np.where(present, row, background)).mean()
+
+    for r, (j, k) in itertools.product(range(2), itertools.combinations(range(g), 2)):
+        index, others = 0.0, [player for player in range(g) if player not in (j, k)]
+        for size in range(g - 1):
+            share = math.factorial(size) * math.factorial(g - size - 2) / math.factorial(g - 1)
+            for rest in itertools.combinations(others, size):
+                gains = [worth(rows[r], (*rest, *more)) for more in ((j, k), (j,), (k,), ())]
+                index += share * (gains[0] - gains[1] - gains[2] + gains[3])
+        np.testing.assert_allclose(found.interactions[r, j, k], index / 2, rtol=0, atol=1e-12)
+
+
 def test_absent_features():
     """A factor of 1 for what is absent: a coalition's worth is the expansion over its features alone."""
     f = Expansion(X[:30], RNG.normal(size=(30, 1)), np.zeros(1), Kernel("gaussian", gamma=0.3))

@@ -15,7 +15,7 @@ from cacore.data.rows import Rows, RowsLike
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.explain.expansion import Expansion
-from cacore.explain.shapley import Game, values
+from cacore.explain.shapley import Game, interactions, values
 
 Groups = Sequence[Sequence[int | str]]
 SAMPLE = 100  # rows of the background, if none are given
@@ -40,6 +40,9 @@ class Explanation:
         The features of each player.
     outputs : tuple of str
         Names of the outputs: a target, a class, or a pair of classes.
+    interactions : ndarray of float64, shape (n_local, g, g) or (n_local, g, g, q), or None
+        If they were asked for: off the diagonal, half of the Shapley interaction index of two players; on it, the rest
+        of a player's value. A row adds up to the player's value, as in shap's interaction values.
     """
 
     values: NDArray[np.float64]
@@ -48,6 +51,7 @@ class Explanation:
     players: tuple[str, ...]
     members: tuple[tuple[int, ...], ...]
     outputs: tuple[str, ...]
+    interactions: NDArray[np.float64] | None = None
 
     @property
     def base_values(self) -> NDArray[np.float64]:
@@ -162,21 +166,37 @@ def require_columns(standardizer: Standardizer | None) -> None:
 
 
 def outcome(
-    found: NDArray[np.float64], X: RowsLike, players: Players, outputs: tuple[str, ...], single: bool
-) -> Explanation:
-    """The explanation of rows, given the values and, after those of the players, the base, shape (n, g + 1, q)."""
-    each, base = found[:, :-1], found[:, -1]
+    found: NDArray[np.float64], X: RowsLike, players: Players, outputs: tuple[str, ...], single: bool,
+    interactions: bool,
+) -> Explanation:  # fmt: skip
+    """The explanation of rows, given what :func:`answered` returns."""
+    g = len(players.names)
+    each, base, pairs = found[:, :g], found[:, g], _matrices(found[:, :g], found[:, g + 1 :]) if interactions else None
     if single:
-        each, base = each[:, :, 0], base[:, 0]
+        each, base, pairs = each[:, :, 0], base[:, 0], None if pairs is None else pairs[..., 0]
     data = np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float64)
-    return Explanation(each, base, data, players.names, players.members, outputs)
+    return Explanation(each, base, data, players.names, players.members, outputs, pairs)
+
+
+def _matrices(each: NDArray[np.float64], pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """:attr:`Explanation.interactions` from the players' values and the indices of pairs."""
+    g = each.shape[1]
+    first, second = np.triu_indices(g, 1)
+    out = np.zeros((len(each), g, *each.shape[1:]))
+    out[:, first, second] = out[:, second, first] = pairs / 2.0
+    out[:, np.arange(g), np.arange(g)] = each - out.sum(axis=2)
+    return out
 
 
 def answered(f: Expansion, Z: Rows, game: Game) -> NDArray[np.float64]:
-    """Values of the players, and after them that of the empty coalition, for each row, shape (n, g + 1, q)."""
-    out = np.empty((Z.shape[0], game.players + 1, len(f.b)))
+    """Values of the players, that of the empty coalition, and interactions of pairs if they are asked for.
+
+    Shape (n, g + 1, q) or (n, g + 1 + g (g - 1) / 2, q).
+    """
+    g = game.players
+    out = np.empty((Z.shape[0], g + 1 + game.pairs, len(f.b)))
     if len(out):
-        out[:, :-1], out[:, -1] = values(f, Z, game), game.base(f)
+        out[:, :g], out[:, g], out[:, g + 1 :] = values(f, Z, game), game.base(f), interactions(f, Z, game)
     return out
 
 
