@@ -186,7 +186,8 @@ def test_sums(name, csr):
     estimator, target = MODELS[name]
     rows, new = as_csr(X, csr), as_csr(Z, csr)
     model = estimator.fit(rows) if target is None else estimator.fit(rows, target)
-    found = model.explain(new, rows[:5])
+    found = model.explain(new, rows[:5], interactions=True)
+    np.testing.assert_allclose(found.interactions.sum(axis=2), found.values, rtol=0, atol=1e-12)
     total = found.values.sum(axis=1) + found.base
     np.testing.assert_allclose(total, answers(model, new), rtol=0, atol=1e-12 * max(1, np.abs(total).max()))
     assert found.values.shape == (7, 4, *total.shape[1:])
@@ -197,7 +198,8 @@ def test_sums(name, csr):
 def test_blend():
     first, second = DKRR(sigma=2.0, lam=1e-3).fit(X, y), SMOSVR(C=3, gamma=0.3).fit(X, y)
     blend = Blend(members=[first.model_, second.model_], weights=np.array([0.25, 0.75]))
-    found = blend.explain(Z, X[:5])
+    found = blend.explain(Z, X[:5], interactions=True)
+    np.testing.assert_allclose(found.interactions.sum(axis=2), found.values, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.values.sum(axis=1) + found.base, blend.predict(Z), rtol=0, atol=1e-12)
 
 
@@ -270,4 +272,6 @@ def test_numbers_without_spread():
     np.testing.assert_array_equal(_levels(same, np.array([0, 1])), 0.5)
     with pytest.raises(InputError, match="two columns would be called base"):
         _columns(same)
+    paired = _columns(replace(same, players=("a", "b"), interactions=np.full((5, 2, 2), 0.25)))
+    assert {name: values[0] for name, values in paired.items()} == {"a": 1.0, "b": 1.0, "a:b": 0.5, "base": 0.0}
     assert BKRR2(2, sigma=2.0, lam=1e-3).fit(X, y).explain(X[:0], X[:5]).importances().tolist() == [0.0] * 4

@@ -50,6 +50,10 @@ class Explaining(Job):
         None, "features that enter together, such as the columns of one category: names, or numbers from 0, separated "
         "by commas; groups separated by semicolons", metavar="A,B;C,D",
     )  # fmt: skip
+    interactions: bool = option(
+        False, "also write the interaction of each pair of features, half of which is in the value of either",
+        checks.yes_or_no, action="store_true",
+    )  # fmt: skip
     target: str | None = option(None, "target column, which is not explained, if the table has one", metavar="COLUMN")
     plot: Path | None = option(
         None, "draw the values of each feature, a dot per row, or the bars of a single row", checks.path,
@@ -138,7 +142,8 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
     if job.background is not None and background is None:
         background = sampled(read(job.background).X, comm)
     with comm.phase("predict"):
-        return model.explain(in_memory(rows.X), background, _groups(job.groups), comm), model, rows.n
+        found = model.explain(in_memory(rows.X), background, _groups(job.groups), comm, job.interactions)
+        return found, model, rows.n
 
 
 def _write(job: Explaining, found: Explanation, importances: NDArray[np.float64], comm: Communicator) -> None:
@@ -173,17 +178,23 @@ def _groups(text: str | None) -> list[list[int | str]] | None:
 
 
 def _columns(found: Explanation) -> Mapping[str, NDArray[np.float64]]:
-    """A column per player, and per output if there are several, and the base of each output."""
-    twice = [name for name, count in Counter([*found.players, "base"]).items() if count > 1]
+    """A column per player and per pair of them, and per output if there are several, and the base of each output."""
+    names, values = [*found.players], [found.values]
+    if found.interactions is not None:
+        first, second = np.triu_indices(len(names), 1)
+        names += [f"{names[j]}:{names[k]}" for j, k in zip(first.tolist(), second.tolist(), strict=True)]
+        values.append(2.0 * found.interactions[:, first, second])
+    every = np.concatenate(values, axis=1)
+    twice = [name for name, count in Counter([*names, "base"]).items() if count > 1]
     if twice:
         raise InputError(
             f"--output: two columns would be called {twice[0]}; rename the feature, or put it into a group"
         )
-    if found.values.ndim == 2:
-        return dict(zip(found.players, found.values.T, strict=True)) | {"base": found.base}
+    if every.ndim == 2:
+        return dict(zip(names, every.T, strict=True)) | {"base": found.base}
     columns: dict[str, NDArray[np.float64]] = {}
     for k, output in enumerate(found.outputs):
-        columns |= {f"{output}: {name}": found.values[:, j, k] for j, name in enumerate(found.players)}
+        columns |= {f"{output}: {name}": every[:, j, k] for j, name in enumerate(names)}
         columns[f"{output}: base"] = found.base[:, k]
     return columns
 

@@ -69,7 +69,9 @@ def test_explanations_by_a_model_on_every_rank():
     """The background is drawn from all ranks' rows; different groups are refused by all ranks."""
     X, y = saddle(101)
     model = AsyGCDSVC(gamma=0.3).fit(X, y > 0).model_
-    near(model.explain(X[even(101)], comm=WORLD).values, model.explain(X).values[even(101)], 1e-12)
+    mine, whole = model.explain(X[even(101)], comm=WORLD, interactions=True), model.explain(X, interactions=True)
+    near(mine.values, whole.values[even(101)], 1e-12)
+    near(mine.interactions, whole.interactions[even(101)], 1e-12)
     if R > 1:
         refused_by_all(lambda: model.explain(X, groups=[[0, 1]] if RANK else None, comm=WORLD), match="groups")
 
