@@ -329,9 +329,7 @@ class RidgeOptions(Options):
     @property
     def without_near(self) -> str:
         """The first kernel without a radius beyond which it is small; empty if all have one."""
-        return next(
-            (like.kind for like in self.kernels() if not (like.compiled and (like.shifts or like.separable))), ""
-        )
+        return next((like.kind for like in self.kernels() if not (like.compiled and like.shifts)), "")
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels to compare, with any width."""

@@ -204,6 +204,26 @@ def test_degree_of_the_rational_kernel():
         type(KINDS["l1"])("other", "", FEATURES, None, None)
 
 
+def test_products_of_rows_far_from_the_origin():
+    """Single precision rounds the differences from a shift, not the rows."""
+    X, kernel = np.random.default_rng(0).normal(size=(90, 3)) + 1e5, Kernel("wendland2_product", 0.3)
+    layout = Layout.of(X, kernel, "float32")
+    columns, kept = layout.columns(X), np.empty((90, 90), "float32")
+    columns.add(kernel, layout.rows(X), 0, 90, store=kept)
+    np.testing.assert_allclose(kept, matrix(kernel, X), rtol=0, atol=1e-6)
+    assert (np.diagonal(kept) == 1).all()
+
+
+def test_products_of_wide_sparse_rows():
+    X = sp.random(40, 5000, density=0.01, format="csr", random_state=0)
+    y, kernel = np.arange(40) % 2, Kernel("wendland2_product", 0.02)
+    with pytest.raises(InputError, match="Asy-GCD: the wendland2_product kernel needs dense rows"):
+        AsyGCDSVC(kernel=kernel.kind, gamma=kernel.gamma).fit(X, y)
+    got = SMOSVC(kernel=kernel.kind, gamma=kernel.gamma, C=C, tol=1e-6).fit(X, y).decision_function(X)
+    exact = SVC(kernel="precomputed", C=C, tol=1e-6).fit(matrix(kernel, X), y)
+    np.testing.assert_allclose(got, exact.decision_function(matrix(kernel, X)), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_products_are_positive_definite(kind):
     """In six dimensions, where radial ones of less degree are not; 0 where a feature differs by the radius."""

@@ -71,6 +71,11 @@ class KernelCaches:
     ) -> None:  # fmt: skip
         if not kernel.compiled:
             raise InputError("Asy-GCD cannot evaluate a callable kernel: use SMOSVC, or CASVC with the solver smo")
+        if kernel.separable and sp.issparse(X) and X.shape[1] > WIDEST:
+            raise InputError(
+                f"Asy-GCD: the {kernel.kind} kernel needs dense rows, too large with {X.shape[1]:,} features: use "
+                f"SMOSVC, or at most {WIDEST:,} features"
+            )
         self._X, self._dtype, self.n = X, np.dtype(dtype), len(order)
         self._layout = Layout.of(X, kernel, self._dtype)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype), self._layout.measure)

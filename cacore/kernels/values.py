@@ -16,7 +16,7 @@ from cacore.errors import InputError
 from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS, WHOLE, Parameters, address, compiled, finish
 from cacore.kernels.pairs import compare, flat
 from cacore.kernels.points import Points
-from cacore.kernels.registry import EQUAL, KINDS, L1, SQUARED, KernelKind
+from cacore.kernels.registry import EQUAL, FEATURES, KINDS, L1, SQUARED, KernelKind
 from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class Kernel:
 
     @property
     def shifts(self) -> bool:
-        """True if rows far from the origin should be shifted, since squared distances come from inner products."""
-        return self.declared.of == SQUARED
+        """True if dense rows far from the origin should be shifted, so that rounding shows less in differences."""
+        return self.declared.of in (SQUARED, FEATURES)
 
     def measure(self, nonzeros: bool = False) -> int:
         """Terms to add up over the features, for rows without their zeros (`nonzeros`) or for whole rows."""
