@@ -151,7 +151,8 @@ def test_sigma_and_gamma_say_the_same():
         (lambda: Kernel.gaussian(math.inf), "sigma = inf"),
         (
             lambda: Kernel("wendland2").suited(4),
-            "degree = 3: the wendland2 kernel is then positive definite for at most 3 fea",
+            "degree = 3: the wendland2 kernel is then positive definite for at most 3 features, and the rows have 4; "
+            "use degree 4, which makes the kernel narrower, or wendland2_product, which allows any number",
         ),
         (lambda: Kernel("rational", degree=0), "degree = 0: the rational kernel needs a whole number of at least 1"),
     ],

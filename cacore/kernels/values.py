@@ -88,18 +88,21 @@ class Kernel:
         """True if the kernel has this parameter: "gamma", "coef0" or "degree"."""
         return parameter in self.declared.parameters
 
-    def suited(self, d: int) -> Kernel:
+    def suited(self, d: int, instead: str = "") -> Kernel:
         """The kernel itself, which is positive definite for rows of `d` features.
 
         Raises
         ------
         InputError
-            The kernel is positive definite for fewer features only; the message names the degree that allows `d`.
+            The kernel is positive definite for fewer features only; the message names the degree that allows `d`, and
+            what to use `instead`, by default the kernel's product over the features.
         """
         if self.declared.limited and d > self.degree:
+            product = f"{self.kind}_product"
+            instead = instead or (f"{product}, which allows any number" if product in KINDS else "another kernel")
             raise InputError(
                 f"degree = {self.degree}: the {self.kind} kernel is then positive definite for at most {self.degree} "
-                f"features, and the rows have {d}; use degree {d}, which makes the kernel narrower, or another kernel"
+                f"features, and the rows have {d}; use degree {d}, which makes the kernel narrower, or {instead}"
             )
         return self
 

@@ -209,7 +209,7 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     """The parameters given, and the others by restricted likelihood; collective."""
     kernel = Kernel(options.kernel, degree=options.degree)
     with comm.agreed():
-        kernel.suited(rows.Z.shape[1])
+        kernel.suited(rows.Z.shape[1], "another kernel")
         if options.taper is not None and rows.Z.shape[1] > MOST_NEAR:
             raise InputError(f"taper: it is positive definite for at most {MOST_NEAR} coordinates; leave it out")
     given = Parameters(*(None if one is None else float(one) for one in (options.range, options.sill, options.nugget)))

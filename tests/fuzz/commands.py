@@ -29,7 +29,7 @@ WORDS = (
     "sigmoid", "soft", "all", "nearest", "smo", "asygcd", "float32", "float16", "in.h5", "svm.h5", "krr.h5",
     "asygcd.h5", "none", "train.csv", "out", "folder", "folder/out", "none/out", "/dev/null", "label", "a" * 300, "--",
     "-", "--help", "[1]", "\N{SNOWMAN}", "laplacian", "matern32", "l1", "rational", "auto", "diagonal", "full",
-    "out.png", "a,label",
+    "out.png", "a,label", "wendland2_product",
 )  # fmt: skip
 LIKELY = (
     "0.5", "1", "2", "3", "1,2", "out", "gaussian", "polynomial", "soft", "float32", "label", "train.csv", "diagonal",
