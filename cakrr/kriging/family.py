@@ -23,7 +23,7 @@ from cacore.metrics.probabilistic import interval_metrics
 from cacore.run import figures, reading
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
-from cakrr.kriging import kriging
+from cakrr.kriging import kriging, maps
 from cakrr.kriging.grid import Grid
 from cakrr.kriging.model import KrigingModel
 from cakrr.kriging.options import KrigingMethod, KrigingOptions
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _VALUES = Targets(remedy="the values to krige are numbers; name their column with --target")
-_PICTURES = (".png", ".pdf", ".svg")
 
 
 class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Predicted]):
@@ -46,11 +45,8 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         """Check --map; returns it as a further output file."""
         if options.map is None or options.grid is None:
             return {}
-        picture = options.map.suffix.lower() in _PICTURES
-        if picture and comm.rank == 0:
-            figures.check(options.map)
-        elif not picture and options.map.suffix.lower() not in (".h5", ".hdf5"):
-            raise InputError(f"--map {options.map}: name an HDF5 file (.h5) or a picture (.png)")
+        if comm.rank == 0:  # which alone writes
+            maps.check(options.map)
         return {"--map": options.map}
 
     def warm_up(self, dtype: str, options: KrigingOptions) -> None:
@@ -77,8 +73,9 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         with comm.agreed():
             if options.grid is not None and options.map is not None:
                 coordinates = train.X.shape[1] - (options.errors is not None)
-                picture = options.map.suffix.lower() in _PICTURES
-                Grid.of(options.grid).check(coordinates, picture, options.geographic)
+                grid = Grid.of(options.grid)
+                grid.check(coordinates, maps.is_picture(options.map), options.geographic)
+                maps.check_grid(options.map, grid)
         return train, test
 
     def load(self, path: Path, comm: Communicator) -> KrigingModel:
@@ -135,15 +132,15 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
             return
         grid, count = Grid.of(options.grid), options.simulate or 0
         with model.ranks(None, "save") as comm:
-            if options.map.suffix.lower() not in _PICTURES:
-                grid.write(options.map, model, comm, count, options.seed)
+            if not maps.is_picture(options.map):
+                maps.write(options.map, grid, model, comm, count, options.seed)
                 return
             found = grid.arrays(model, comm)
             draws = list(grid.drawn(model, comm, min(count, 1), options.seed))
             if found is not None:
-                from cakrr.kriging.figures import maps
+                from cakrr.kriging.figures import panels
 
-                figures.save(maps(grid, *found, *(draw for draw in draws if draw is not None)), options.map)
+                figures.save(panels(grid, *found, *(draw for draw in draws if draw is not None)), options.map)
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield lines of the table about the solution."""

@@ -26,7 +26,7 @@ def variogram(found: Variogram, title: str) -> Figure:
     return figure
 
 
-def maps(
+def panels(
     grid: Grid, mean: NDArray[np.float64], std: NDArray[np.float64], draw: NDArray[np.float64] | None = None
 ) -> Figure:
     """Means and standard deviations on a grid of two axes, the first one to the right, and a draw if there is one."""

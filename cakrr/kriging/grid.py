@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,6 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
-from cacore.files import replacing
-from cacore.io.native import created
 from cacore.machine import memory
 from cakrr.kriging.model import KrigingModel
 from cakrr.kriging.space import Space
@@ -59,6 +56,12 @@ class Grid:
     def shape(self) -> tuple[int, ...]:
         """Number of places along each axis."""
         return tuple(len(axis) for axis in self.axes)
+
+    @property
+    def steps(self) -> list[float]:
+        """Distance of two neighbours along each axis; along an axis of one place, that of another axis, or 1."""
+        found = [float(axis[1] - axis[0]) if len(axis) > 1 else 0.0 for axis in self.axes]
+        return [step or max(found) or 1.0 for step in found]
 
     @property
     def count(self) -> int:
@@ -145,27 +148,6 @@ class Grid:
             raise InputError(
                 f"--map: a picture holds two axes and at most {MOST_PICTURE:,} points; name an HDF5 file (.h5)"
             )
-
-    def write(self, path: Path, model: KrigingModel, comm: Communicator, draws: int = 0, seed: int = 0) -> None:
-        """Write `mean`, `std`, `axis0`, `axis1`, ... and `simulations`, shape (draws, grid), to an HDF5 file.
-
-        Collective; rank 0 writes box after box, and draw after draw.
-        """
-        if comm.rank:
-            for _ in itertools.chain(self.predicted(model, comm), self.drawn(model, comm, draws, seed)):
-                pass
-            return
-        with replacing(path) as temporary, created(temporary) as file:
-            for number, axis in enumerate(self.axes):
-                file[f"axis{number}"] = axis
-            means, deviations = (file.create_dataset(name, self.shape, np.float64) for name in ("mean", "std"))
-            file.attrs["variance"] = model.variance_of(self.count)
-            for box, mean, std in self.predicted(model, comm):
-                means[box], deviations[box] = mean, std
-            if draws:
-                simulations = file.create_dataset("simulations", (draws, *self.shape), np.float64)
-            for number, draw in enumerate(self.drawn(model, comm, draws, seed)):
-                simulations[number] = draw
 
     def arrays(self, model: KrigingModel, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Means and standard deviations of the whole grid on rank 0, None elsewhere; collective."""

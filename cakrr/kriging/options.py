@@ -148,7 +148,8 @@ class KrigingOptions(Options):
         group=FILES, estimator="", metavar="N",
     )  # fmt: skip
     map: Path | None = option(
-        None, "file for the means and standard deviations on the grid: HDF5, or a picture (.png)", checks.path,
+        None, "file for the means and standard deviations on the grid: HDF5 or NetCDF (.h5, .nc), GeoTIFF (.tif), or a "
+        "picture (.png)", checks.path,
         group=FILES, estimator="", metavar="OUT.h5",
     )  # fmt: skip
     checkpoint: Checkpoint | None = shared.checkpoint()

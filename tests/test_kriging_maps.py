@@ -1,0 +1,143 @@
+"""Maps of kriging as files: HDF5 that NetCDF-4 readers read, GeoTIFF, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from helpers.commands import run
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cakrr import KrigingModel
+from cakrr.command import main
+from cakrr.kriging import METHOD, maps
+from cakrr.kriging.grid import Grid
+
+
+def optional(name):
+    """A library that may be missing, imported before a test begins, since it sets variables of the environment."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+rasterio, netcdf4 = optional("rasterio"), optional("netCDF4")
+needs_rasterio = pytest.mark.skipif(rasterio is None, reason="rasterio is not installed")
+KNOWN = ["--range", "40", "--sill", "1", "--nugget", "0.01", "--taper", "90", "--quiet"]
+GRID = Grid.of(((-2.0, 2.0, 1.0), (48.0, 50.0, 0.5)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Values at places on the Earth."""
+    made, rng = tmp_path_factory.mktemp("maps"), np.random.default_rng(0)
+    X = rng.uniform([-2, 48], [2, 50], (120, 2))
+    table = np.column_stack([X, np.sin(X[:, 0]) + X[:, 1]])
+    np.savetxt(made / "rows.csv", table, delimiter=",", header="lon,lat,value", comments="")
+    return made
+
+
+@pytest.fixture(scope="module")
+def write(folder):
+    """``write(name)`` writes the map of that name, and returns its path and the means of the model at its places."""
+
+    def written(name):
+        words = ["rows.csv", "--geographic", "--grid", "-2:2:1,48:50:0.5", "--map", name, "--simulate", "1"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            run("cakrr.kriging", [*words, "--model", "m.h5", *KNOWN])
+        places = np.stack(np.meshgrid(*GRID.axes, indexing="ij"), axis=-1)
+        return folder / name, KrigingModel.load(folder / "m.h5").predict(places.reshape(-1, 2)).reshape(GRID.shape)
+
+    return written
+
+
+def test_hdf5_has_the_axes_as_dimension_scales(write):
+    path, mean = write("map.nc")
+    with h5py.File(path) as file:
+        np.testing.assert_allclose(file["mean"], mean, rtol=1e-12)
+        for name, axes in (("mean", 2), ("std", 2), ("simulations", 3)):
+            scales = [dimension[0].name for dimension in file[name].dims]
+            assert scales == ["/draw", "/axis0", "/axis1"][3 - axes :]
+        assert [file[f"axis{number}"].attrs["units"] for number in (0, 1)] == ["degrees_east", "degrees_north"]
+        assert file["axis0"].is_scale
+
+
+@pytest.mark.skipif(netcdf4 is None, reason="netCDF4 is not installed")
+def test_netcdf4_reads_it(write):
+    path, mean = write("read.nc")
+    with netcdf4.Dataset(path) as file:
+        np.testing.assert_allclose(file["mean"][:], mean, rtol=1e-12)
+        assert file["mean"].dimensions == ("axis0", "axis1")
+
+
+@needs_rasterio
+@pytest.mark.parametrize("most", [1 << 16, 7])
+def test_geotiff(most, write, monkeypatch):
+    """The same numbers at the same places, in one box and in several."""
+    monkeypatch.setattr("cakrr.kriging.grid.BOX", most)
+    path, mean = write("map.tif")
+    with rasterio.open(path) as file:
+        assert (file.count, file.crs.to_epsg()) == (3, 4326)
+        assert file.descriptions == ("mean", "std", "simulation 1")
+        for i, east in enumerate(GRID.axes[0]):
+            for j, north in enumerate(GRID.axes[1]):
+                assert next(file.sample([(east, north)], indexes=1))[0] == pytest.approx(mean[i, j], rel=1e-12)
+        assert file.bounds == (-2.5, 47.75, 2.5, 50.25)
+
+
+@needs_rasterio
+def test_what_gdal_could_not_write_is_an_error(write, monkeypatch):
+    """GDAL keeps blocks until the end, and then tells only its log of a full disk: the file is too short."""
+    path, _ = write("whole.tif")
+
+    class Short:
+        def __init__(self, path, *args, **options):
+            Path(path).write_bytes(b"II*")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def __getattr__(self, name):
+            return lambda *args, **options: None
+
+    monkeypatch.setattr(rasterio, "open", Short)
+    with pytest.raises(OSError, match="No space"):
+        maps.write(path, GRID, KrigingModel.load(path.parent / "m.h5"), Communicator())
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "match"),
+    [
+        ("map.txt", [], "name an HDF5 or NetCDF file"),
+        pytest.param("map.tif", ["--grid", "0:1:1,0:1:1,0:1:1"], "3 axes, and the rows have 2", marks=needs_rasterio),
+    ],
+)
+def test_refused_before_training(name, more, match, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as end:
+        main(METHOD, ["rows.csv", "--grid", "0:1:1,48:49:1", "--map", name, *KNOWN, *more])
+    assert end.value.code == 2
+    assert match in capsys.readouterr().err
+
+
+def test_a_geotiff_has_two_axes_and_needs_rasterio(monkeypatch):
+    with pytest.raises(InputError, match="a GeoTIFF has two axes, the grid 3"):
+        maps.check_grid(Path("map.tif"), Grid.of(((0, 1, 1),) * 3))
+    monkeypatch.setitem(sys.modules, "rasterio", None)
+    with pytest.raises(InputError, match="or name an HDF5 or NetCDF file"):
+        maps.check(Path("map.tif"))
+
+
+def test_steps_of_a_grid():
+    assert Grid.of(((0, 1, 0.5), (3, 3, 0.25))).steps == [0.5, 0.5]
+    assert Grid.of(((2, 2, 1),)).steps == [1.0]
