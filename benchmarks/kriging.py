@@ -11,6 +11,7 @@ process of its own. "ranks" times an iteration on virtual ranks. "draws" times c
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import multiprocessing
 import resource
@@ -42,7 +43,7 @@ from cakernels.plan.network import PRESETS
 from cakrr import Kriging
 from cakrr.kriging import kriging
 from cakrr.kriging.field import Field, PointColumns
-from cakrr.kriging.options import KrigingOptions
+from cakrr.kriging.options import ESTIMATIONS, KrigingOptions
 from cakrr.kriging.system import NearSystem
 
 Array = NDArray[np.float64]
@@ -94,16 +95,16 @@ def errors(points: list[int], neighbours: float) -> Iterator[Record]:
 
 
 def estimates(points: list[int], neighbours: float) -> Iterator[Record]:
-    """Estimates by likelihood over the true parameters, for several seeds."""
-    for n in points:
-        for kind, nugget in (("wendland2", 0.1), ("wendland2", 0.3)):
-            correlation = correlation_of(kind, n, 2, neighbours)
-            for seed in range(3):
-                data = observed(correlation, n, 1000, 2, nugget, seed)
+    """Estimates by likelihood and by left-out blocks over the true parameters, for several seeds."""
+    for n, nugget in itertools.product(points, (0.1, 0.3)):
+        correlation = correlation_of("wendland2", n, 2, neighbours)
+        for seed in range(3):
+            data = observed(correlation, n, 1000, 2, nugget, seed)
+            for by in ESTIMATIONS:
                 begun = time.process_time()
-                model = Kriging(kernel=kind, solver="cg", random_state=seed).fit(data.X, data.y)
+                model = Kriging(kernel="wendland2", solver="cg", random_state=seed, estimation=by).fit(data.X, data.y)
                 yield {
-                    "points": n, "kernel": kind, "nugget": nugget, "seed": seed,
+                    "points": n, "estimation": by, "nugget": nugget, "seed": seed,
                     "range, ratio": model.range_ * correlation.kernel.gamma, "sill, ratio": model.sill_,
                     "nugget, ratio": model.nugget_ / nugget, "processor": time.process_time() - begun,
                 }  # fmt: skip

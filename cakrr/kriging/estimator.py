@@ -39,8 +39,10 @@ class Kriging(Loaded, Regressing):
         q = sqrt(5) r / s; rational (1 + r^2 / (2 degree s^2))^-degree; wendland0, 2 and 4 are 0 beyond r = s, and have
         0, 2 and 4 continuous derivatives.
     range, sill, nugget : float or None
-        Length s of the kernel, variance of the field, variance of independent noise. None: by restricted maximum
-        likelihood.
+        Length s of the kernel, variance of the field, variance of independent noise. None: estimated.
+    estimation : {"likelihood", "blocks"}
+        What chooses them: restricted likelihood, or the densities of left-out blocks of neighbouring values, each given
+        the 40 nearest values of other blocks, which believe the covariance less at short distances.
     drift : {"constant", "none", "linear", "quadratic"} or sequence
         Mean of the field: a constant (ordinary kriging), 0 (simple kriging), a polynomial of the coordinates (universal
         kriging); or the numbers or names of columns of `X` that are functions of the drift, with a constant.
@@ -76,7 +78,8 @@ class Kriging(Loaded, Regressing):
     variogram_ : Variogram
         Empirical and fitted: arrays `lags`, `values`, `pairs` and `fitted`.
     loglikelihood_ : float or None
-        Restricted log-likelihood of the estimates, without its constant; None if no parameter was estimated.
+        Restricted log-likelihood of the estimates, or log-density of the left-out values, without its constant; None
+        if no parameter was estimated.
     n_iter_ : int
         Iterations of "cg".
     residual_ : float
@@ -94,6 +97,7 @@ class Kriging(Loaded, Regressing):
     range: float | None = None
     sill: float | None = None
     nugget: float | None = None
+    estimation: str = "likelihood"
     drift: str | Sequence[int | str] = "constant"
     taper: float | None = None
     degree: int = 3

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
 
 DRIFTS = ("none", "constant", "linear", "quadratic")
+ESTIMATIONS = ("likelihood", "blocks")
 SOLVERS = ("auto", "cholesky", "cg")
 KERNELS = tuple(name for name, kind in KINDS.items() if kind.of == SQUARED)
 
@@ -86,15 +87,17 @@ class KrigingOptions(Options):
         "matern32", "covariance function", _covariance, report=True, choices=KERNELS
     )  # fmt: skip
     range: float | None = option(
-        None, "length of the kernel: sigma, or the radius of a wendland kernel (default: by maximum likelihood)",
+        None, "length of the kernel: sigma, or the radius of a wendland kernel (default: estimated)",
         checks.positive, metavar="R",
     )  # fmt: skip
-    sill: float | None = option(
-        None, "variance of the field (default: by maximum likelihood)", checks.positive, metavar="V"
-    )
+    sill: float | None = option(None, "variance of the field (default: estimated)", checks.positive, metavar="V")
     nugget: float | None = option(
-        None, "variance of independent noise (default: by maximum likelihood)", checks.at_least_zero, metavar="V"
+        None, "variance of independent noise (default: estimated)", checks.at_least_zero, metavar="V"
     )
+    estimation: str = option(
+        "likelihood", "how they are estimated: by restricted likelihood, or by predictions of left-out blocks",
+        checks.one_of(*ESTIMATIONS), report=True, choices=ESTIMATIONS,
+    )  # fmt: skip
     drift: str | tuple[int | str, ...] = option(
         "constant", "mean of the field: none (0), constant, linear or quadratic in the coordinates, or columns of the "
         "rows, by name or number: A,B", drift_of, report=True, metavar="DRIFT",

@@ -15,17 +15,18 @@ from cacore.data.dataset import Dataset
 from cacore.data.rows import LARGEST_TARGET, check_squares, check_targets, dense
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
-from cacore.io.checkpoint import Checkpoint, Unfinished, remembered
+from cacore.io.checkpoint import Checkpoint, Kept, Unfinished, remembered
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
 from cacore.near.correlation import Correlation
 from cakrr.kriging.drift import Drift, check_independent, column_of
+from cakrr.kriging.estimate import Estimate, Parameters, estimate
 from cakrr.kriging.field import Field, PointColumns
-from cakrr.kriging.likelihood import Estimate, Parameters, Sample, estimate
 from cakrr.kriging.model import KrigingModel
 from cakrr.kriging.options import KrigingMethod, KrigingOptions
 from cakrr.kriging.regions import Histogram
+from cakrr.kriging.sample import Sample
 from cakrr.kriging.space import Space
 from cakrr.kriging.system import DENSE, KrigingSystem
 from cakrr.kriging.variogram import Variogram
@@ -91,7 +92,8 @@ def fit(
     -----
     With A = rho(X, X) + D, where D holds the nugget and the variances of errors over the sill:
 
-    1. Range, sill and nugget by restricted likelihood, unless all are given (:mod:`cakrr.kriging.likelihood`).
+    1. Range, sill and nugget by restricted likelihood or left-out blocks, unless all are given
+       (:mod:`cakrr.kriging.estimate`).
     2. Every point moves to the rank of its region; copies of those near other regions follow.
     3. One solution for all right-hand sides: A^-1 [y, F].
     4. The Schur complement: (F' A^-1 F) beta = F' A^-1 y, and alpha = A^-1 y - A^-1 F beta.
@@ -206,7 +208,7 @@ class _Covariance:
 
 
 def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Covariance:
-    """The parameters given, and the others by restricted likelihood; collective."""
+    """The parameters given, and the others by their judge; collective."""
     kernel = Kernel(options.kernel, degree=options.degree)
     with comm.agreed():
         kernel.suited(rows.Z.shape[1], "another kernel")
@@ -219,18 +221,18 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     if not given.known:
         with comm.agreed():
             _check_estimable(sample)
-        found = Estimate.of_arrays(
-            remembered(
-                options.checkpoint, "estimate", lambda: estimate(sample, kernel, taper, given, comm).arrays(), comm
-            )
-        )
+
+        def estimated() -> Kept:
+            return estimate(sample, kernel, taper, known, comm, options.estimation).arrays()
+
+        known = given
+        found = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
         given = Parameters(found.range, found.sill, found.nugget)
-        how = "all points" if found.exact else "each value given its 40 nearest earlier ones (Vecchia)"
-        some = "" if found.points == rows.n else f" of a sample of {found.points:,} points"
-        notes.append(f"restricted likelihood{some}, by {how}, {found.evaluations} evaluations")
+        notes.append(_how(found, options.estimation, rows.n))
         if found.endless:
+            what = {"likelihood": "the likelihood", "blocks": "the density of left-out values"}[options.estimation]
             notes.append(
-                f"range {found.range:.3g}: the likelihood still grows there, far beyond the points or the taper, "
+                f"range {found.range:.3g}: {what} still grows there, far beyond the points or the taper, "
                 "where all ranges fit alike; try another --kernel or a larger --taper, or give --range"
             )
     range_, sill, nugget = given.range, given.sill, given.nugget
@@ -239,6 +241,16 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     assert nugget is not None
     correlation = Correlation(kernel.with_sigma(range_), taper)
     return _Covariance(range_, sill, nugget, correlation, Variogram.of(sample, correlation, sill, nugget), found, notes)
+
+
+def _how(found: Estimate, estimation: str, n: int) -> str:
+    """A note on how parameters were estimated."""
+    some = "" if found.points == n else f" of a sample of {found.points:,} points"
+    if estimation == "blocks":
+        how = "each value given its 40 nearest of other blocks"
+        return f"left-out blocks{some}: {how}, {found.evaluations} evaluations"
+    how = "all points" if found.exact else "each value given its 40 nearest earlier ones (Vecchia)"
+    return f"restricted likelihood{some}, by {how}, {found.evaluations} evaluations"
 
 
 def _check_estimable(sample: Sample) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from cacore.near.correlation import Correlation
-from cakrr.kriging.likelihood import RANDOM, Sample
+from cakrr.kriging.sample import RANDOM, Sample
 
 BINS, MOST = 20, 1500  # lags; points of each kind whose pairs are compared
 

@@ -23,7 +23,15 @@ def rows(n=301):
     return X, np.sin(5 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=n), rng.random((23, 2))
 
 
-@pytest.mark.parametrize("given", [{"solver": "cg", "taper": 0.3}, {"solver": "cholesky"}, {"range": None}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"solver": "cg", "taper": 0.3},
+        {"solver": "cholesky"},
+        {"range": None},
+        {"range": None, "estimation": "blocks"},
+    ],
+)
 def test_same_answers(given, comm, mine, everywhere, folder):
     X, y, Q = rows()
     options = {"range": 0.3, "sill": 1.0, "nugget": 0.05, "tol": 1e-8, "random_state": 0, "drift": "linear", **given}
