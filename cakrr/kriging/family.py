@@ -47,6 +47,8 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
             return {}
         if comm.rank == 0:  # which alone writes
             maps.check(options.map)
+            if maps.is_picture(options.map):
+                figures.check(options.map)
         return {"--map": options.map}
 
     def warm_up(self, dtype: str, options: KrigingOptions) -> None:

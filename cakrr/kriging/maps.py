@@ -18,7 +18,6 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.native import created
-from cacore.run import figures
 from cakrr.kriging.grid import Box, Grid
 from cakrr.kriging.model import KrigingModel
 
@@ -40,11 +39,9 @@ def is_picture(path: Path) -> bool:
 def check(path: Path) -> None:
     """Raise an InputError, before any work is done, unless the name ends as a kind of file that can be written here."""
     kind = path.suffix.lower()
-    if kind in PICTURES:
-        figures.check(path)
-    elif kind in _RASTERS:
+    if kind in _RASTERS:
         _rasterio(path)
-    elif kind not in _ARRAYS:
+    elif kind not in (*_ARRAYS, *PICTURES):
         raise InputError(f"--map {path}: name an HDF5 or NetCDF file (.h5, .nc), a GeoTIFF (.tif) or a picture (.png)")
 
 
