@@ -91,7 +91,9 @@ def test_spack_needs_what_the_package_needs(recipe):
     (python,) = [words[0] for words, _ in calls["depends_on"] if words[0].startswith("python")]
     assert project["requires-python"] == f">={python.removeprefix('python@').removesuffix(':')}"
     named = {words[0].split("@")[0] for words, _ in calls["depends_on"]}
-    assert named - {f"py-{name}" for name in {**built, "matplotlib": "", "onnx": "", "pyarrow": "", "rasterio": ""}} == {
+    assert named - {
+        f"py-{name}" for name in {**built, "matplotlib": "", "onnx": "", "pyarrow": "", "rasterio": ""}
+    } == {
         "python",
         "mpi",
         "scalapack",
