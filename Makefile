@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test test-quick check docs pages-test coverage fuzz sanitize bench test-mpi test-slurm test-sklearn test-sklearn-oldest test-oldest readme dist clean
+.PHONY: demo test test-quick check docs pages-test coverage fuzz sanitize bench test-ranks test-mpi test-slurm test-sklearn test-sklearn-oldest test-oldest readme dist clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -41,11 +41,11 @@ docs: $(VENV)/.docs
 	@$(BIN)/python -m sphinx -W -E -q -b html -d build/doctrees docs build/docs
 	@echo "build/docs/index.html"
 
-# The built pages and pages of runs: links, pictures and sizes, and, where there is a Chromium, what it shows at two widths.
-# As root on Debian or Ubuntu, Chromium is installed for it.
+# The built pages and pages of runs: links, pictures and sizes, and, where there is a Chromium, what it shows at two widths;
+# and the examples of the pages, and the notebooks, which run. As root on Debian or Ubuntu, Chromium is installed for it.
 pages-test: $(VENV)/.test $(VENV)/.pages docs
 	@tests/pages/install.sh
-	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_PAGES="$(CURDIR)/build/docs" $(BIN)/python -m pytest tests/pages
+	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_PAGES="$(CURDIR)/build/docs" $(BIN)/python -m pytest -n 2 --dist loadfile tests/pages
 
 # The share of the lines that the tests run, on all ranks and in all commands that they start. Code is compiled anew, so
 # that what builds it counts as well.
@@ -73,6 +73,10 @@ sanitize: $(VENV)/.test
 
 bench: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.krr_speed
+
+# All variants of the tests of tests/mpi on 1, 2, 3 and 4 ranks; `make test` runs each on two of these numbers.
+test-ranks: $(VENV)/.test
+	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_ALL_VARIANTS=1 $(BIN)/python -m pytest tests/test_under_mpi.py -k test_distributed
 
 # Under Open MPI and Intel MPI, each from its wheel: tests of the communicator and of failures, trainings, and jobs that
 # another library's mpiexec starts. `make test` runs them as well, where the libraries are in the environment.

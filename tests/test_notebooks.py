@@ -1,6 +1,5 @@
 """The notebooks in examples/ run from the first cell to the last, and are kept as text that a diff shows."""
 
-import ast
 import json
 import re
 from pathlib import Path
@@ -37,19 +36,3 @@ def test_says_what_it_does(path):
     for text in cells(path, "code"):
         if "plt.show()" in text:
             assert "label" in text or re.search(r"^draw\w*\(", text, re.MULTILINE)
-
-
-@each
-def test_runs(path, python, tmp_path, monkeypatch):
-    """In one process and in order, as a kernel would, but for what cells show; plain Python, so no kernel is needed."""
-    for text in cells(path, "code"):
-        ast.parse(text)  # no magics
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # other tests run beside this one, and its matrices are small
-    script = tmp_path / "notebook.py"
-    # Agg shows nothing, and says so.
-    quiet = ["import warnings", "warnings.filterwarnings('ignore', 'FigureCanvasAgg is non-interactive')"]
-    script.write_text("\n\n".join([*quiet, *cells(path, "code")]))
-    done = python(script, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -35,7 +36,8 @@ def all_pass(ranks, done, tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_distributed(ranks, mpiexec, tmp_path):
-    options = [*PYTEST, "tests/mpi"]
+    """Each test on 1, 2, 3 and 4 ranks; each of its variants on two of these, or, in `make test-ranks`, on all."""
+    options = [*PYTEST, "tests/mpi", *([] if "CAKERNELS_ALL_VARIANTS" in os.environ else ["--half-of-variants"])]
     all_pass(ranks, mpiexec(ranks, *options, cwd=ROOT, timeout=3600, CAKERNELS_MPI_TESTS=str(tmp_path)), tmp_path)
 
 
