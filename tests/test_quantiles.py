@@ -298,6 +298,9 @@ def test_models_are_saved_whole(tmp_path):
 @pytest.mark.parametrize(("given", "message"), [
     ({"quantile": 0.0}, "quantile = 0.0: it must be a number between 0 and 1"),
     ({"quantile": 1}, "quantile = 1: it must be a number between 0 and 1"),
+    ({"quantile": np.nan}, "quantile = nan: it must be a number between 0 and 1"),
+    ({"quantile": None}, "quantile = None: it must be a number between 0 and 1"),
+    ({"quantile": (0.1, np.nan)}, r"quantile = \[0.1, nan\]: it must be levels"),
     ({"quantile": "0.5"}, "quantile = '0.5': it must be a number between 0 and 1"),
     ({"quantile": [0.5, 0.1]}, r"quantile = \[0.5, 0.1\]: it must be levels between 0 and 1, in ascending order"),
     ({"quantile": (0.1, 0.1)}, r"quantile = \[0.1, 0.1\]: it must be levels"),
@@ -337,6 +340,8 @@ def test_requests_that_cannot_be(tmp_path):
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--quantile", "0"], "--quantile 0: it must be a number between 0 and 1"),
+    (["--quantile", "1"], "--quantile 1: it must be a number between 0 and 1"),
+    (["--quantile", "nan"], "--quantile nan: it must be a number between 0 and 1"),
     (["--quantile", "0.5,0.1"], "--quantile 0.5,0.1: it must be levels between 0 and 1, in ascending order"),
     (["--quantile", "0.1,a"], "--quantile 0.1,a: it must be levels"),
     (["--quantile", "0.5", "--epsilon", "1"], "quantile, epsilon: the loss of a quantile has no epsilon"),
