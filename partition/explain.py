@@ -179,7 +179,12 @@ def _baselines(
                 raise InputError(f"background = {background!r}: give rows, or {ABSENT!r}")
         return None
     with comm.agreed():
-        rows = rows_to_predict(background, model.dtype, model.n_features, model.standardizer, model.source)
+        try:
+            rows = rows_to_predict(
+                background, model.dtype, model.n_features, model.standardizer, model.source, "its rows"
+            )  # fmt: skip
+        except InputError as error:
+            raise InputError(f"background: {error}") from error
         if not rows.shape[0]:
             raise InputError("background: there are no rows; give one at least")
         found = np.ascontiguousarray(dense(rows), np.float64)

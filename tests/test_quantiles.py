@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.checks import near
@@ -17,12 +19,12 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.metrics.quantiles import quantile_metrics
 from cacore.probability.quantiles import closest_pair, interval_ends, quantile_pairs
-from cacore.svm.dual import Dual
+from cacore.svm.dual import Dual, Known
 from casvm import CAQuantileSVR, QuantileModel, SMOQuantileSVR, export_libsvm
 from casvm.search.regression import TargetFolds, judge
 from casvm.solver import near_smo
 from casvm.solver.quantiles import solve_quantiles, start_at
-from casvm.solver.smo import solve_part
+from casvm.solver.smo import PartValues, solve_part
 
 LEVELS = (0.1, 0.5, 0.9)
 GIVEN = {"C": 1.5, "gamma": 0.5}
@@ -109,7 +111,36 @@ def test_levels_in_turn_are_levels_alone(narrow, monkeypatch):
         assert min(one.kernel_rows, one.kernel_values) >= 0
     assert narrow or solutions[2].kernel_values == 0  # all are there
     plugged = solve_quantiles(X, kernel, duals[:1], limits, 1 << 26, solver="smo")
-    np.testing.assert_array_equal(plugged[0].beta, solutions[0].beta)
+    np.testing.assert_array_equal(plugged[0].beta, solve_part(X, kernel, duals[0], limits, 1 << 26).beta)
+
+
+def test_objectives_that_share_kernel_values_are_those_of_double_precision():
+    """With more rows than a tile of K holds, and targets whose unit is not 1."""
+    X, y, weights = rows(1100)
+    y, weights = 3e5 * y, 1e5 * (weights + 0.5)
+    kernel, duals = Kernel("gaussian", gamma=0.5), [Dual.quantile(y, weights, level) for level in LEVELS]
+    K = rbf_kernel(X, gamma=0.5)
+    for one, dual in zip(solve_quantiles(X, kernel, duals, Limits(10.0), 1 << 26), duals, strict=True):
+        assert one.converged
+        assert one.objective == pytest.approx(y @ one.beta - 0.5 * one.beta @ K @ one.beta, rel=1e-12)
+        near(one.decision, K @ one.beta + one.b, 1.0)
+        assert ((one.beta >= dual.lower) & (one.beta <= dual.upper)).all()
+        assert one.objective == pytest.approx(solve_part(X, kernel, dual, Limits(10.0), 1 << 26).objective, rel=1e-6)
+
+
+def test_a_start_whose_product_is_known_costs_only_the_difference():
+    X, y, _ = rows(300)
+    kernel, dual = Kernel("gaussian", gamma=0.5), Dual.quantile(y, np.ones(300), 0.3)
+    values = PartValues(X, kernel, dual, Limits(1e-6), 1 << 26)
+    whole, start = values.product(np.ones(300)), start_at(dual, np.zeros(300))
+    near(whole, rbf_kernel(X, gamma=0.5).sum(axis=1), 1e-4)
+    # All rows but those below the quantile are at their upper bound, 0.3.
+    known = replace(dual, start=start, known=Known(np.full(300, 0.3), 0.3 * whole))
+    v, change = known.unknown(start)
+    assert np.count_nonzero(change) in (90, 91)
+    near(v - rbf_kernel(X, gamma=0.5) @ change, y - rbf_kernel(X, gamma=0.5) @ start, 1e-4)
+    objectives = [values.solve(one).objective for one in (known, dual)]
+    assert objectives[0] == pytest.approx(objectives[1], rel=1e-9)
 
 
 def test_a_start_from_another_level_is_feasible():
@@ -267,6 +298,9 @@ def test_models_are_saved_whole(tmp_path):
 @pytest.mark.parametrize(("given", "message"), [
     ({"quantile": 0.0}, "quantile = 0.0: it must be a number between 0 and 1"),
     ({"quantile": 1}, "quantile = 1: it must be a number between 0 and 1"),
+    ({"quantile": np.nan}, "quantile = nan: it must be a number between 0 and 1"),
+    ({"quantile": None}, "quantile = None: it must be a number between 0 and 1"),
+    ({"quantile": (0.1, np.nan)}, r"quantile = \[0.1, nan\]: it must be levels"),
     ({"quantile": "0.5"}, "quantile = '0.5': it must be a number between 0 and 1"),
     ({"quantile": [0.5, 0.1]}, r"quantile = \[0.5, 0.1\]: it must be levels between 0 and 1, in ascending order"),
     ({"quantile": (0.1, 0.1)}, r"quantile = \[0.1, 0.1\]: it must be levels"),
@@ -306,6 +340,8 @@ def test_requests_that_cannot_be(tmp_path):
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--quantile", "0"], "--quantile 0: it must be a number between 0 and 1"),
+    (["--quantile", "1"], "--quantile 1: it must be a number between 0 and 1"),
+    (["--quantile", "nan"], "--quantile nan: it must be a number between 0 and 1"),
     (["--quantile", "0.5,0.1"], "--quantile 0.5,0.1: it must be levels between 0 and 1, in ascending order"),
     (["--quantile", "0.1,a"], "--quantile 0.1,a: it must be levels"),
     (["--quantile", "0.5", "--epsilon", "1"], "quantile, epsilon: the loss of a quantile has no epsilon"),

@@ -63,20 +63,21 @@ def _usable(X: Rows, dtypes: tuple[str, ...], order: str | None) -> bool:
 
 
 def rows_to_predict(
-    X: RowsLike | StoredRows, dtype: str, n_features: int, standardizer: Standardizer | None, source: dict[str, Any]
-) -> Rows:
+    X: RowsLike | StoredRows, dtype: str, n_features: int, standardizer: Standardizer | None, source: dict[str, Any],
+    what: str = "the rows to predict",
+) -> Rows:  # fmt: skip
     """Rows to predict, converted to the model's dtype, checked, and standardised like the training rows.
 
     Raises an InputError for another number of features, for other names of them than in the model's `source`, for
-    numbers that are not finite, and for numbers whose squares overflow.
+    numbers that are not finite, and for numbers whose squares overflow, which calls the rows `what`.
     """
     check_names(X, source)
     X = checked_rows(X, (dtype,), "C")
     if X.shape[1] != n_features:
-        raise InputError(f"{X.shape[1]} features in the rows to predict, {n_features} in the model")
+        raise InputError(f"{X.shape[1]} features in {what}, {n_features} in the model")
     if standardizer is not None:
         X = standardizer.apply(X)
-    check_range(X, "the rows to predict")
+    check_range(X, what)
     return X
 
 

@@ -38,6 +38,21 @@ if TYPE_CHECKING:
     from cacore.kernels import Kernel
 
 Vector = NDArray[np.float64]
+_ROUNDING = 1e-12  # change of a coefficient, relative to the distance between its bounds, that counts as none
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A vector whose product with K is known.
+
+    Attributes
+    ----------
+    beta, product : ndarray of float64, shape (n,)
+        The vector, which need not be feasible, and ``K beta``.
+    """
+
+    beta: Vector
+    product: Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +72,8 @@ class Dual:
     by_sign : bool
         True if two sums are fixed at their initial values: that over the rows with an upper bound above 0, and that
         over the others. Then no row may have bounds of both signs, and epsilon, which would have no effect, is 0.
+    known : Known, optional
+        Near the start: a solver may compute the product of K with their difference only.
 
     Raises
     ------
@@ -71,6 +88,7 @@ class Dual:
     total: float = 0.0
     epsilon: float = 0.0
     by_sign: bool = False
+    known: Known | None = None
 
     def __post_init__(self) -> None:
         n = len(self.linear)
@@ -230,6 +248,18 @@ class Dual:
         if not ((beta >= self.lower) & (beta <= self.upper)).all():
             raise InputError(f"the start: {self.n} numbers within the bounds are needed, one per row")
         return beta
+
+    def unknown(self, beta: Vector) -> tuple[Vector, Vector]:
+        """``-p - K known`` and ``beta - known``, each of shape (n,); without a known vector, -p and beta."""
+        if self.known is None:
+            return -self.linear, beta
+        change = beta - self.known.beta
+        change[np.abs(change) < _ROUNDING * (self.upper - self.lower)] = 0.0
+        return -self.linear - self.known.product, change
+
+    def terms(self, beta: Vector) -> float:
+        """``p'beta + epsilon |beta|_1``, for `beta` of shape (n,)."""
+        return float(np.sum(self.linear * beta) + self.epsilon * np.abs(beta).sum())
 
     def repaired(self) -> Dual:
         """A copy with a feasible start, for a dual whose total is 0.

@@ -26,6 +26,7 @@ from casvm.estimators.one_process import Setting
 from casvm.model.quantiles import Ends, QuantileModel
 from casvm.model.svr import SVRModel
 from casvm.solver.quantiles import solve_quantiles
+from casvm.value_options import ValueMethod
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -221,6 +222,10 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
         if a limit was reached.
         """
         return super().fit(X, y, sample_weight)
+
+    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
+        checks.levels(self.quantile, "quantile =")  # without one, the options would mean a regression of the mean
+        return super()._trained_by()
 
     def predict(self, X: RowsLike) -> NDArray[np.float64]:
         """Quantiles for `X`, shape (n_local, d): shape (n_local,) for a single level, and (n_local, t) for a sequence.

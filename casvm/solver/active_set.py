@@ -238,9 +238,11 @@ class SMO(ABC):
         Value of the dual, updated by the steps.
     relax : float
         Share of the violation that a round leaves among its rows.
+    exact : bool
+        False if the solution's objective is the one that the steps have added up; True if it is computed again.
     """
 
-    relax = 0.1
+    relax, exact = 0.1, True
     active: ActiveSet
     objective: float
 
@@ -309,12 +311,13 @@ class SMO(ABC):
     def _solution(self) -> Solution:
         active, dual, gram = self.active, self.active.dual, self.active.gram
         beta, gap, support = active.beta, active.top - active.bottom, np.flatnonzero(active.beta)
-        terms = np.sum(-dual.linear * beta) - dual.epsilon * np.abs(beta).sum()
-        linear, square = active.add(np.array([terms, self._square(support, beta[support])])).tolist()
+        if self.exact:
+            terms, square = active.add(np.array([dual.terms(beta), self._square(support, beta[support])])).tolist()
+            self.objective = -terms - 0.5 * square
         levels = active.levels if dual.by_sign else (middle(active.top, active.bottom),) * 2
         b = 0.5 * (levels[0] + levels[1])
         return Solution(
-            beta, b, self.iterations, linear - 0.5 * square, gap, gap < self.limits.tol, gram.rows_computed,
+            beta, b, self.iterations, self.objective, gap, gap < self.limits.tol, gram.rows_computed,
             gram.values_computed, working_time() - self.begun, -dual.linear - active.v + b, self.rounds,
             gram.values_read, 0.5 * (levels[0] - levels[1]),
         )  # fmt: skip

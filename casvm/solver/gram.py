@@ -70,8 +70,8 @@ class KernelMatrix(Shrinkable, Protocol):
     def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
         """``change @ K(rows, columns)``, for any columns."""
 
-    def quadratic(self, rows: Index, beta: Vector) -> float:
-        """``beta @ K(rows, rows) @ beta`` in double precision."""
+    def quadratics(self, rows: Index, betas: Vector) -> Vector:
+        """``b @ K(rows, rows) @ b`` in double precision for each row b of `betas`, shape (t, len(rows)); shape (t,)."""
 
     def restart(self) -> None:
         """Make all columns active for another dual of the same rows; values kept over all columns stay."""

@@ -15,7 +15,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout, weighted
 from cacore.kernels.panels import add_rows
 from cacore.machine import threads
-from cacore.machine.threads import blocks, for_blocks
+from cacore.machine.threads import blocks, for_blocks, in_order
 from casvm.solver.pair import Index, Vector, padded
 from casvm.solver.row_cache import LINES, RowCache, RowTable
 from casvm.solver.working_set import staying
@@ -31,6 +31,7 @@ TOUCH = 15.0
 # 3.3 for 12 nonzeros, 3.7 and 3.6 for 30, 8.7 and 6.2 for 90, 5.2 if the values of 1,024 rows are kept.
 _MIRRORED = 10.0
 _STRIP = 128  # rows of a square computed at a time
+_TILE = 256, 1024  # rows and columns of K in double precision held at a time, 2 MiB per thread
 _APART = 16  # numbers between the rows of a square, so that those of a column do not lie in one set of a cache
 _EXPENSIVE = 30.0  # price from which kept kernel values are read instead of computed again
 
@@ -283,15 +284,32 @@ class KernelRows:
         self.values_computed += len(rows) * len(columns)
         return total + self.product(self.sources, rows, change, columns)
 
-    def quadratic(self, rows: Index, beta: Vector) -> float:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
-        value = 0.0
-        for lo, hi in blocks(len(rows), _SOME):
+    def quadratics(self, rows: Index, betas: Vector) -> Vector:
+        """See :class:`casvm.solver.gram.KernelMatrix`; all of `betas` share one computation of K."""
+        values, one = np.zeros(len(betas)), len(betas) == 1
+        for lo, hi in blocks(len(rows), _SOME if one else _TILE[1]):
             # K is symmetric: values below the diagonal count twice.
-            weights = np.append(beta[lo:hi], 2.0 * beta[hi:])
-            sums = self.product(self.sources, rows[lo:], weights, rows[lo:hi], exact=True)
-            value += float(sums @ beta[lo:hi])
-        return value
+            weights = np.hstack([betas[:, lo:hi], 2.0 * betas[:, hi:]])
+            if one:
+                sums = self.product(self.sources, rows[lo:], weights[0], rows[lo:hi], exact=True)
+                values += sums @ betas[0, lo:hi]
+            else:
+                values += self._products(rows[lo:], weights, rows[lo:hi], betas[:, lo:hi])
+        return values
+
+    def _products(self, rows: Index, weights: Vector, columns: Index, betas: Vector) -> Vector:
+        """``w @ K(rows, columns) @ b`` for each w of `weights` and b of `betas`, in double precision."""
+        layout = replace(self.layout, dtype=np.dtype(np.float64))
+        side = layout.columns(self.X, columns)
+
+        def work(lo: int, hi: int) -> Vector:
+            K = np.empty((hi - lo, len(columns)))
+            side.add(self.kernel, layout.rows(self.sources, rows[lo:hi]), 0, len(columns), store=K)
+            # For so few vectors, products with one at a time take half as long.
+            return np.array([w @ (K @ b) for w, b in zip(weights[:, lo:hi], betas, strict=True)])
+
+        with in_order(work, blocks(len(rows), _TILE[0])) as found:
+            return np.sum(list(found), axis=0)
 
     def forget(self, rows: Index) -> None:
         """Discard these rows of the sources: their slots are about to be reused."""

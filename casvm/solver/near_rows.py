@@ -221,9 +221,9 @@ class NearRows:
         self._counts[VALUES] += int(runs.blocks.sum()) * _GROUP * W
         return total[: len(columns)]
 
-    def quadratic(self, rows: Index, beta: Vector) -> float:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
-        return float(self.product(rows, beta, rows, exact=True) @ beta)
+    def quadratics(self, rows: Index, betas: Vector) -> Vector:
+        """See :class:`casvm.solver.gram.KernelMatrix`; one pass for each of `betas`."""
+        return np.array([self.product(rows, beta, rows, exact=True) @ beta for beta in betas])
 
 
 @numba.njit(cache=True, nogil=True)

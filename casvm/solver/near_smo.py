@@ -75,7 +75,7 @@ class NearValues:
         """Solve a dual of the part's rows, with a feasible start, if any; kernel values are kept between calls."""
         order, start = self.order, None if dual.start is None else dual.start[self.order]
         same = replace(
-            dual, linear=dual.linear[order], lower=dual.lower[order], upper=dual.upper[order], start=start
+            dual, linear=dual.linear[order], lower=dual.lower[order], upper=dual.upper[order], start=start, known=None
         )  # fmt: skip
         solution = _Near(self.gram, same, limits, watch).run(dual.n)
         back = np.argsort(order)
@@ -131,7 +131,7 @@ class _Near(SMO):
         pass
 
     def _square(self, rows: Index, beta: Vector) -> float:
-        return self.gram.quadratic(rows, beta)
+        return float(self.gram.quadratics(rows, beta[None])[0])
 
     def _step(self, top: float, bottom: float, most: int) -> bool:
         active, dual = self.active, self.active.dual

@@ -102,9 +102,9 @@ class _Twice(KernelRows):
         """See :class:`casvm.solver.gram.KernelMatrix`."""
         return super().outside(rows % self.n_rows, change, columns)
 
-    def quadratic(self, rows: Index, beta: Vector) -> float:
+    def quadratics(self, rows: Index, betas: Vector) -> Vector:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
-        return super().quadratic(rows % self.n_rows, beta)
+        return super().quadratics(rows % self.n_rows, betas)
 
     def fetch(self, rows: Index) -> None:
         """See :class:`casvm.solver.gram.KernelMatrix`."""

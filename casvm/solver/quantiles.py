@@ -2,7 +2,7 @@
 
 The duals differ in their bounds only, -C (1 - tau) and C tau (:meth:`cacore.svm.dual.Dual.quantile`). Levels are solved
 in ascending order. The last solution f tells the next one where to start: rows far above the new quantile belong to
-their upper bound, rows far below to their lower one.
+their upper bound, rows far below to their lower one. The first of several levels starts from a constant f.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.limits import Limits
-from cacore.svm.dual import Dual, Progress, Solution
+from cacore.svm.dual import Dual, Known, Progress, Solution
 from cacore.svm.solvers import DEFAULT, part_solver
 from casvm.solver.active_set import OverRanks, middle
 from casvm.solver.pair import Vector
@@ -46,22 +46,46 @@ def solve_quantiles(
     Notes
     -----
     The first level costs what :func:`casvm.solver.smo.solve_part` does. The others read the rows of K that the cache
-    has kept, and start from the level below.
+    has kept, and start from the level below. One product with K serves all starts, and one pass over K in double
+    precision all objectives.
     """
-    values = PartValues(X, kernel, _widest(duals), limits, cache_bytes) if solver == DEFAULT else None
-    alone = part_solver(solver)
-
-    def solve(dual: Dual) -> Solution:
-        if values is not None:
-            return values.solve(dual, watch)
-        return alone(X, kernel, dual, limits, cache_bytes, watch)
-
-    solutions: list[Solution] = []
-    for dual in duals:
-        if solutions:
-            dual = replace(dual, start=start_at(dual, solutions[-1].decision))
-        solutions.append(solve(dual))
+    if solver == DEFAULT and len(duals) > 1:
+        solutions = _together(PartValues(X, kernel, _widest(duals), limits, cache_bytes), duals, watch)
+    else:
+        alone, solutions = part_solver(solver), []
+        for dual in duals:
+            start = start_at(dual, solutions[-1].decision) if solutions else None
+            solutions.append(alone(X, kernel, replace(dual, start=start), limits, cache_bytes, watch))
     return [centered(one, dual) for one, dual in zip(solutions, duals, strict=True)]
+
+
+def _together(
+    values: PartValues, duals: Sequence[Dual], watch: Callable[[Progress], None] | None
+) -> list[Solution]:  # fmt: skip
+    """Solve the duals with shared kernel values.
+
+    Two starts differ from each other by a multiple of the distances between the bounds, but for the few rows that
+    change sides. One product of K with these distances therefore saves most of each start's.
+    """
+    width = duals[0].upper - duals[0].lower
+    product = values.product(width)
+
+    def shifted(beta: Vector, K_beta: Vector, shift: Vector) -> Known | None:
+        """Beta, moved by a multiple of the width."""
+        if product is None:
+            return None
+        return Known(beta + shift, K_beta + shift.sum() / width.sum() * product)
+
+    def started(k: int, last: Solution | None) -> Dual:
+        dual, zero = duals[k], np.zeros(duals[k].n)
+        if last is not None:
+            known = shifted(last.beta, last.decision - last.b, dual.upper - duals[k - 1].upper)
+            return replace(dual, start=start_at(dual, last.decision), known=known)
+        start = start_at(dual, zero)
+        side = dual.upper if np.count_nonzero(start == dual.upper) > dual.n // 2 else dual.lower
+        return replace(dual, start=start, known=shifted(zero, zero, side))
+
+    return values.solve_in_turn(duals, started, watch)
 
 
 def centered(solution: Solution, dual: Dual, largest: OverRanks = np.array) -> Solution:

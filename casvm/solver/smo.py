@@ -8,10 +8,11 @@ a sparse solver, :mod:`casvm.solver.near_smo`. The dual and its terms: :mod:`cac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, power_of_two
 from cacore.kernels import Kernel
@@ -57,25 +58,65 @@ class PartValues:
         self.near = near_values(X, kernel, dual, self.limits, cache_bytes)
         if self.near is None:
             self.gram = gram_of(X, kernel, dual.largest_bound, self.limits.tol, cache_bytes)
+        self._counted = self._counts()
 
-    def solve(self, dual: Dual, watch: Callable[[Progress], None] | None = None) -> Solution:
-        """Solve a dual from its start, made feasible; rows of K kept over all columns are not computed again."""
-        dual, watch = self.unit.dual(dual.repaired()), self.unit.watch(watch)
+    def _counts(self) -> NDArray[np.int64]:
+        """Rows and kernel values computed so far, and kernel values read again."""
         gram = self.gram if self.near is None else self.near.gram
-        before = gram.rows_computed, gram.values_computed, gram.values_read
+        return np.array([gram.rows_computed, gram.values_computed, gram.values_read])
+
+    def solve(
+        self, dual: Dual, watch: Callable[[Progress], None] | None = None, exact: bool = True
+    ) -> Solution:  # fmt: skip
+        """Solve a dual from its start, made feasible; rows of K kept over all columns are not computed again.
+
+        If not `exact`, the objective is the one that the steps have added up. Kernel values are counted since the last
+        solution.
+        """
+        dual, watch = self.unit.dual(dual.repaired()), self.unit.watch(watch)
         if self.near is None:
             self.gram.restart()
-            solution = solve(self.gram, dual, self.limits, watch)
+            solution = solve(self.gram, dual, self.limits, watch, exact)
         else:
             solution = self.near.solve(dual, self.limits, watch)
-        rows, values, read = before
-        return self.unit.solution(
-            replace(
-                solution, kernel_rows=solution.kernel_rows - rows, kernel_values=solution.kernel_values - values,
-                values_read=solution.values_read - read,
-            ),
-            self.tol,
-        )  # fmt: skip
+        before, self._counted = self._counted, self._counts()
+        rows, values, read = (self._counted - before).tolist()
+        counted = replace(solution, kernel_rows=rows, kernel_values=values, values_read=read)
+        return self.unit.solution(counted, self.tol)
+
+    def solve_in_turn(
+        self, duals: Sequence[Dual], started: Callable[[int, Solution | None], Dual],
+        watch: Callable[[Progress], None] | None = None,
+    ) -> list[Solution]:  # fmt: skip
+        """Solve duals in their order; ``started(k, last)`` is the k-th with a start from the solution before, if any.
+
+        All objectives are computed at the end, from the same kernel values in double precision.
+        """
+        several, solutions = self.near is None and len(duals) > 1, list[Solution]()
+        for k in range(len(duals)):
+            dual = started(k, solutions[-1] if solutions else None)
+            solutions.append(self.solve(dual, watch, exact=not several))
+        return self._with_objectives(duals, solutions) if several else solutions
+
+    def product(self, beta: Vector) -> Vector | None:
+        """``K beta``, for `beta` of shape (n,); None for narrow kernels, for which starts cost little."""
+        if self.near is not None:
+            return None
+        v, rows = np.zeros(len(beta)), np.flatnonzero(beta)
+        self.gram.restart()
+        self.gram.subtract(rows, -beta[rows], v, np.zeros(len(rows), np.bool_))
+        return v
+
+    def _with_objectives(self, duals: Sequence[Dual], solutions: list[Solution]) -> list[Solution]:
+        """The solutions with the objectives of these duals."""
+        size, betas = self.unit.size, np.stack([one.beta for one in solutions])
+        rows = np.flatnonzero(betas.any(axis=0))
+        squares = self.gram.quadratics(rows, betas[:, rows] / size)
+        values = [
+            -self.unit.dual(dual).terms(beta / size) - 0.5 * square
+            for dual, beta, square in zip(duals, betas, squares, strict=True)
+        ]
+        return [replace(one, objective=value * size * size) for one, value in zip(solutions, values, strict=True)]
 
 
 def solve_one_class(
@@ -102,8 +143,9 @@ def solve_one_class(
 
 
 def solve(
-    gram: KernelMatrix, dual: Dual, limits: Limits | None = None, watch: Callable[[Progress], None] | None = None
-) -> Solution:
+    gram: KernelMatrix, dual: Dual, limits: Limits | None = None, watch: Callable[[Progress], None] | None = None,
+    exact: bool = True,
+) -> Solution:  # fmt: skip
     """Solve a dual.
 
     Parameters
@@ -116,6 +158,8 @@ def solve(
         An iteration optimises a pair; the tolerance bounds the largest violation of a pair of rows.
     watch : callable, optional
         Called after each round, or every few thousand pairs.
+    exact : bool
+        True to compute the objective again in double precision, which takes half of K.
 
     Returns
     -------
@@ -131,22 +175,24 @@ def solve(
     About one row of K per support vector, n values each, computed on all threads. Near the end each pair passes over
     the active rows, on one thread and limited by memory bandwidth.
     """
-    return _Serial(gram, dual, limits or Limits(), watch).run(dual.n)
+    return _Serial(gram, dual, limits or Limits(), watch, exact).run(dual.n)
 
 
 class _Serial(SMO):
     """SMO on one process: rounds first, pairs later."""
 
     def __init__(
-        self, gram: KernelMatrix, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None
+        self, gram: KernelMatrix, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None, exact: bool
     ) -> None:
         super().__init__(limits, watch)
+        self.exact = exact
         self.gram, self.last = gram, np.zeros(dual.n, np.bool_)  # mask of the rows in the last working set
         active = self.active = ActiveSet(dual, gram, SHRINKING, self._reconstruct)
-        self.room = min(WORKING_SET, round_size(dual.n, gram.price, dual.epsilon > 0))
+        self.room = min(WORKING_SET, round_size(dual.n, gram.price, dual.epsilon > 0, dual.known is not None))
         self.by_pairs = False
-        moved = np.flatnonzero(active.beta)
-        gram.subtract(moved, active.beta[moved], active.v, active.free(moved))
+        active.v, change = dual.unknown(active.beta)
+        moved = np.flatnonzero(change)
+        gram.subtract(moved, change[moved], active.v, active.free(moved))
         self.objective = 0.5 * float(np.sum(-dual.linear * active.beta) + active.beta @ active.v)
         self.objective -= dual.epsilon * float(np.abs(active.beta).sum())
 
@@ -170,7 +216,7 @@ class _Serial(SMO):
         return (self._pairs if self.by_pairs else self._round)(top, bottom, most)
 
     def _square(self, rows: Index, beta: Vector) -> float:
-        return self.gram.quadratic(rows, beta)
+        return float(self.gram.quadratics(rows, beta[None])[0])
 
     def _round(self, top: float, bottom: float, most: int) -> bool:
         """Solve a working set's problem and update the gradient; return True if anything moved."""
@@ -266,9 +312,12 @@ class _Serial(SMO):
         return np.flatnonzero(chosen)
 
 
-def round_size(n: int, price: float, regression: bool = False) -> int:
+def round_size(n: int, price: float, regression: bool = False, started: bool = False) -> int:
     """Rows per round: fewer if their own kernel values are a large share of all that will be needed.
 
-    A regression has several times the support vectors of a classifier, so large rounds pay from smaller n on.
+    A regression has several times the support vectors of a classifier, so large rounds pay from smaller n on. A start
+    near the solution leaves few rows to move.
     """
+    if started and 1024 < n < 3072:
+        return 512
     return 2048 if n >= (4_096 if regression else 16_384) else 1024 if price < 30.0 else 512

@@ -13,7 +13,7 @@ import numpy as np
 
 from cacore.data.rows import power_of_two
 from cacore.limits import Limits
-from cacore.svm.dual import Dual, Progress, Solution
+from cacore.svm.dual import Dual, Known, Progress, Solution
 
 ROUNDING = 16 * float(np.finfo(np.float64).eps)  # violation, relative to the largest |p|, that steps may not get below
 _LARGEST = 2.0**1000  # a bound in units of p is at most twice this
@@ -48,9 +48,10 @@ class Unit:
         if self.size == 1.0:
             return dual
         start = None if dual.start is None else dual.start / self.size
+        known = dual.known and Known(dual.known.beta / self.size, dual.known.product / self.size)
         return replace(
             dual, linear=dual.linear / self.size, lower=dual.lower / self.size, upper=dual.upper / self.size,
-            start=start, total=dual.total / self.size, epsilon=dual.epsilon / self.size,
+            start=start, total=dual.total / self.size, epsilon=dual.epsilon / self.size, known=known,
         )  # fmt: skip
 
     def limits(self, limits: Limits) -> Limits:
