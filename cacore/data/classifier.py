@@ -17,7 +17,7 @@ from cacore.data.asking import asking
 from cacore.data.dataset import Dataset
 from cacore.data.labels import ClassWeight
 from cacore.data.rows import RowsLike
-from cacore.data.validation import checked_weights, columns_of, validated
+from cacore.data.validation import checked_weights, columns_of, is_plain_column, validated
 from cacore.errors import InputError
 
 ROWS: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
@@ -78,5 +78,4 @@ def _are_plain(y: Any) -> bool:
 
     They took a third of a fit to 150 rows.
     """
-    known = isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "biuU"
-    return known and 2 * len(np.unique(y)) <= len(y)
+    return is_plain_column(y) and 2 * len(np.unique(y)) <= len(y)

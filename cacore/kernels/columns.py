@@ -121,9 +121,10 @@ class Layout:
         shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)
         measure = kernel.measure(nonzero < _SPARSE)
         if kernel.shifts and n:
-            mean, about = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
+            mean = sample.mean(axis=0, dtype=np.float64)
+            about = (sample - mean).ravel()
             # Distances lose digits far from the origin; a shift prevents this, but makes zeros nonzero.
-            if mean @ mean > 4.0 * (about @ about):
+            if mean @ mean * len(sample) > 4.0 * (about @ about):
                 shift, nonzero = mean, 1.0
         reach = _reach(kernel, Points(sample, shift), measure)
         packed = bool(d <= _FEW or (d <= WIDEST and (measure != PRODUCTS or nonzero < _DENSE or reach > _SELF)))

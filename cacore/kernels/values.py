@@ -219,8 +219,8 @@ class Kernel:
         InputError
             If the bound overflows this dtype.
         """
-        every = [self._squares(block).max(initial=0.0) for block in ([X] if is_sparse(X) else in_blocks(X))]
-        most = np.max(every, initial=0.0)
+        some = () if self.of_distance else [X] if is_sparse(X) else in_blocks(X)
+        most = np.max([self._squares(block).max(initial=0.0) for block in some], initial=0.0)
         # The longest row with itself, and with its negative.
         value = float(np.abs(self.of_squares(np.array([most, -most]))).max())
         if not value <= float(np.finfo(dtype).max) / 4:  # the curvature of a pair adds up four kernel values

@@ -163,10 +163,11 @@ def from_estimator(options: type, estimator: object, **more: object) -> Any:
     """The dataclass of options from an estimator's parameters; messages name the parameters."""
     given = dict(more)
     for one, known in declared(options):
-        if known.estimator and one.name not in given and hasattr(estimator, known.estimator):
-            value = getattr(estimator, known.estimator)
-            if value is not None or one.default is not None:
-                given[one.name] = known.convert(value, f"{known.estimator} =")
+        if known.estimator and one.name not in given:
+            value = getattr(estimator, known.estimator, one.default)
+            if value is not one.default:  # the dataclass checks it, by its own name
+                same = known.estimator == one.name
+                given[one.name] = value if same else known.convert(value, f"{known.estimator} =")
     return options(**given)
 
 

@@ -16,6 +16,8 @@ from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
 _BLOCK_BYTES = 1 << 25
+_FEW = 1024  # support vectors of all classes whose kernel values are computed together
+_WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, that repays handing them to a thread
 
 
 def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) -> NDArray[np.float64]:
@@ -37,7 +39,7 @@ def _decide(
 ) -> None:
     """Write the decisions of a block of rows to `out`; `A` is from :meth:`Layout.rows`."""
     columns = layout.columns(X)
-    tasks = columns.tasks(2 * threads.current())
+    tasks = _tasks(columns, layout, len(A))
     if weights.shape[1] == 1:
         total = np.zeros(X.shape[0])
         given = np.ascontiguousarray(weights[:, 0])
@@ -47,6 +49,12 @@ def _decide(
     K = np.empty((len(A), X.shape[0]), layout.dtype)
     for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, store=K), tasks)
     out[:] = K.T @ weights
+
+
+def _tasks(columns: Columns, layout: Layout, rows: int) -> list[tuple[int, int]]:
+    """Ranges of columns for the threads, as many as the kernel values of so many rows are worth."""
+    worth = int(rows * columns.n * layout.price) // _WORTH
+    return columns.tasks(max(1, min(2 * threads.current(), worth)))
 
 
 def decisions_of_pairs(
@@ -87,27 +95,31 @@ def decisions_of_pairs(
     places = [np.array([firsts[i] + j - i - 1 for i in range(j)], np.int64) for j in range(k)]
     sides = [slice(lo, hi) for lo, hi in pairwise(stops)]
     layout = None if kernel is None else Layout.of(A, kernel, X.dtype)
-    points = [] if layout is None else [layout.rows(A[side]) for side in sides]
+    together = layout is not None and stops[-1] <= _FEW
+    points = [] if layout is None else [layout.rows(A[side]) for side in ([slice(stops[-1])] if together else sides)]
 
     def values(columns: Columns | None, block: Rows, i: int) -> NDArray[np.floating]:
         if columns is None or kernel is None or layout is None:
             return np.asarray(block)[:, A[sides[i]]].T
         K = np.empty((len(points[i]), block.shape[0]), layout.dtype)
-        for_blocks(lambda lo, hi: columns.add(kernel, points[i], lo, hi, store=K), columns.tasks(2 * threads.current()))
+        tasks = _tasks(columns, layout, len(K))
+        for_blocks(lambda lo, hi: columns.add(kernel, points[i], lo, hi, store=K), tasks)
         return K
 
     def decide(lo: int, hi: int) -> None:
         block, D = X[lo:hi], np.empty((len(b), hi - lo))
         D[:] = b[:, None]
         columns = None if layout is None else layout.columns(block)
+        every = values(columns, block, 0) if together else None
         for i, side in enumerate(sides):
             if n_support[i]:
-                sums = coef[:, side] @ values(columns, block, i)
+                sums = coef[:, side] @ (values(columns, block, i) if every is None else every[side])
                 D[places[i]] += sums[:i]
                 D[firsts[i] : firsts[i] + k - 1 - i] += sums[i:]
         out[lo:hi] = told(D.T)
 
-    widest = max(1 if layout is None else layout.width(X), len(b), int(n_support.max()))
+    most = stops[-1] if together else int(n_support.max())
+    widest = max(1 if layout is None else layout.width(X), len(b), most)
     for_blocks(decide, blocks(X.shape[0], max(256, _BLOCK_BYTES // (32 * widest))))
     return out
 

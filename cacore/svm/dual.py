@@ -92,8 +92,8 @@ class Dual:
 
     def __post_init__(self) -> None:
         n = len(self.linear)
-        for name in ("linear term", "lower bounds", "upper bounds", "start"):
-            values = getattr(self, name.split()[0])
+        terms = {"linear term": self.linear, "lower bounds": self.lower, "upper bounds": self.upper, "start": self.start}
+        for name, values in terms.items():
             if values is not None and values.shape != (n,):
                 raise InputError(f"the {name}: {n} numbers are needed, one per row, not the shape {values.shape}")
         if not (self.lower <= self.upper).all():

@@ -62,7 +62,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         self.classes_ = classes = all_classes(labels[weights > 0], comm)
         require_classes(classes)
         options = self._options(self._class_weight(classes))
-        codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
+        codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1).astype(np.int64, copy=False)
         factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
         options = self._chosen(Samples(train.X, {"code": codes, "C": factor[codes] * weights}), options, comm)
         setting = self._setting(train.X, options, comm)

@@ -118,7 +118,7 @@ class OneProcess(KernelMachine):
         n, d = X.shape
         return {
             "route": "nearest", "centers": np.zeros((1, d)), "sizes": np.array([n]), "owners": np.zeros(1, np.int64),
-            "standardizer": None, "dtype": str(X.dtype), "parts": {0: part},
+            "standardizer": None, "dtype": X.dtype.name, "parts": {0: part},
         }  # fmt: skip
 
     def _keep_names(self, columns: Columns) -> None:

@@ -141,6 +141,8 @@ class PartSVM:
 
     def spread(self, n_classes: int) -> NDArray[np.float64]:
         """Coefficients in the layout of all classes, shape (n_classes - 1, s); 0 for pairs that the part lacks."""
+        if len(self.classes) == n_classes:
+            return self.coef
         out = np.zeros((n_classes - 1, len(self.rows)))
         codes = self.codes
         for i, code in enumerate(self.classes):

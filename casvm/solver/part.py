@@ -60,7 +60,7 @@ def fit_part(
     """
     solve = part_solver(solver)
     present = C > 0
-    classes = np.unique(codes[present])
+    classes = np.flatnonzero(np.bincount(codes[present]))
     members = [np.flatnonzero(present & (codes == code)) for code in classes]
     k = len(classes)
     alphas = np.zeros((max(k - 1, 0), len(codes)))

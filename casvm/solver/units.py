@@ -56,7 +56,8 @@ class Unit:
 
     def limits(self, limits: Limits) -> Limits:
         """The limits in this unit; a tolerance below the rounding of the gradient is raised to it."""
-        return replace(limits, tol=max(float(limits.tol) / self.size, ROUNDING))
+        tol = max(float(limits.tol) / self.size, ROUNDING)
+        return limits if tol == limits.tol else replace(limits, tol=tol)
 
     def watch(self, watch: Watch | None) -> Watch | None:
         """A callback that gets the progress in the original units."""
@@ -73,7 +74,7 @@ class Unit:
         size = self.size
         converged = solution.converged and solution.gap * size < tol
         if size == 1.0:
-            return replace(solution, converged=converged)
+            return solution if converged == solution.converged else replace(solution, converged=converged)
         return replace(
             solution, beta=solution.beta * size, b=solution.b * size, objective=solution.objective * size * size,
             gap=solution.gap * size, converged=converged, decision=solution.decision * size,
