@@ -126,7 +126,8 @@ class Layout:
             # Distances lose digits far from the origin; a shift prevents this, but makes zeros nonzero.
             if mean @ mean * len(sample) > 4.0 * (about @ about):
                 shift, nonzero = mean, 1.0
-        reach = _reach(kernel, Points(sample, shift), measure)
+        # Panels of few features in double precision are right however large the gain is.
+        reach = 0.0 if d <= _FEW and dtype == np.float64 else _reach(kernel, Points(sample, shift), measure)
         packed = bool(d <= _FEW or (d <= WIDEST and (measure != PRODUCTS or nonzero < _DENSE or reach > _SELF)))
         met = nonzero if packed and measure in (PRODUCTS, NONZEROS) else 1.0
         return cls(np.dtype(np.float64 if reach > _FAR else dtype), shift, packed, float(d * met), measure)

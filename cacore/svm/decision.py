@@ -16,7 +16,7 @@ from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
 _BLOCK_BYTES = 1 << 25
-_FEW = 1024  # support vectors of all classes whose kernel values are computed together
+_FEW = 1 << 20  # kernel values of all classes with a block of rows that are computed at once
 _WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, that repays handing them to a thread
 
 
@@ -95,7 +95,9 @@ def decisions_of_pairs(
     places = [np.array([firsts[i] + j - i - 1 for i in range(j)], np.int64) for j in range(k)]
     sides = [slice(lo, hi) for lo, hi in pairwise(stops)]
     layout = None if kernel is None else Layout.of(A, kernel, X.dtype)
-    together = layout is not None and stops[-1] <= _FEW
+    widest = max(1 if layout is None else layout.width(X), len(b), int(n_support.max()))
+    step = max(256, _BLOCK_BYTES // (32 * widest))
+    together = layout is not None and stops[-1] * min(step, X.shape[0]) <= _FEW
     points = [] if layout is None else [layout.rows(A[side]) for side in ([slice(stops[-1])] if together else sides)]
 
     def values(columns: Columns | None, block: Rows, i: int) -> NDArray[np.floating]:
@@ -118,9 +120,7 @@ def decisions_of_pairs(
                 D[firsts[i] : firsts[i] + k - 1 - i] += sums[i:]
         out[lo:hi] = told(D.T)
 
-    most = stops[-1] if together else int(n_support.max())
-    widest = max(1 if layout is None else layout.width(X), len(b), most)
-    for_blocks(decide, blocks(X.shape[0], max(256, _BLOCK_BYTES // (32 * widest))))
+    for_blocks(decide, blocks(X.shape[0], step))
     return out
 
 

@@ -92,8 +92,10 @@ class Dual:
 
     def __post_init__(self) -> None:
         n = len(self.linear)
-        terms = {"linear term": self.linear, "lower bounds": self.lower, "upper bounds": self.upper, "start": self.start}
-        for name, values in terms.items():
+        for name, values in (
+            ("linear term", self.linear), ("lower bounds", self.lower), ("upper bounds", self.upper),
+            ("start", self.start),
+        ):  # fmt: skip
             if values is not None and values.shape != (n,):
                 raise InputError(f"the {name}: {n} numbers are needed, one per row, not the shape {values.shape}")
         if not (self.lower <= self.upper).all():

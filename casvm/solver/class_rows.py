@@ -71,7 +71,8 @@ class ClassRows:
         self.panels, dtype = panels, panels.data.dtype
         self.parameters, self.sizes = kernel.parameters(dtype, panels.measure), sizes.tolist()
         self.firsts = np.concatenate([[0], np.cumsum(-(-sizes // W))]).tolist()
-        self._diagonals = np.split(diagonal, np.cumsum(sizes)[:-1])
+        ends = np.cumsum(sizes).tolist()
+        self._diagonals = [diagonal[end - n : end] for n, end in zip(self.sizes, ends, strict=True)]
         most = int(np.sort(sizes)[-2:].sum())
         self._needed = most, padded(most + W), features, dtype
         self._spare: list[PairWorkspace] = []

@@ -103,8 +103,7 @@ class Pairs(PairState):
         if epsilon:
             v[:] = rising(v, beta, epsilon)
             may += AT_KINK * (beta == 0)
-        sides = (upper > 0, upper <= 0) if by_sign else (np.ones(len(v), np.bool_),)
-        self._may = np.array([may * side for side in sides])
+        self._may = np.array([may * (upper > 0), may * (upper <= 0)]) if by_sign else may[np.newaxis]
 
     def optimise(
         self, K: NDArray[np.floating], where: Index, tol: float, max_iter: int, used: Index | None = None, now: int = 0

@@ -109,7 +109,8 @@ def fit_part(
             alphas[j - 1, chosen[first]] = solution.alpha[first]
             alphas[i, chosen[~first]] = -solution.alpha[~first]
             solutions.append(solution)
-    support = [places[alphas[:, places].any(axis=0)] for places in members] if k > 1 else []
+    moved = alphas.any(axis=0)
+    support = [places[moved[places]] for places in members] if k > 1 else []
     places = np.concatenate([np.zeros(0, np.int64), *support])
     part = PartSVM(
         classes, X[places] if kernel is not None else np.zeros((len(places), 0)), rows[places],
