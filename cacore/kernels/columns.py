@@ -106,8 +106,9 @@ class Layout:
         """
         n, d = X.shape
         sample = X[:: max(1, n // _SAMPLE)]
-        if (largest_size(X) if largest is None else largest) > largest_usable(dtype) or not kernel.fits(dtype):
-            dtype = np.dtype(np.float64)
+        if np.dtype(dtype) != np.float64:
+            size = largest_size(X) if largest is None else largest
+            dtype = dtype if size <= largest_usable(dtype) and kernel.fits(dtype) else np.float64
         if not kernel.compiled:
             return cls(np.dtype(np.float64), None, False, float(d))
         if sp.issparse(X):
