@@ -68,6 +68,7 @@ SCRIPTS = {
 }
 SCALING = {
     "weak-scaling": "the same number of rows per rank, on virtual ranks (Tables 3.3 and 2.17)",
+    "weak-parts": "weak scaling to 256 virtual ranks, parts of realistic size of which some are trained",
     "strong-scaling": "the same number of rows in all, on virtual ranks (Table 2.15)",
     "validate": "the virtual cluster against mpiexec on this machine, and against SimGrid",
     "network": "the virtual cluster against ranks in network namespaces behind a slow line (root)",
@@ -100,10 +101,8 @@ def run(name: str, argv: list[str]) -> None:
         argv = argv[:at] + argv[at + 2 :]
     if name in SCALING:
         headline()
-        if name == "network":
-            from benchmarks.network import run as slow
-
-            results = slow(argv)
+        if name in ("network", "weak-parts"):
+            results = importlib.import_module(f"benchmarks.{name.replace('-', '_')}").run(argv)
         else:
             from benchmarks.scaling import run as scale
 

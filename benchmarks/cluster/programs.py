@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,13 @@ class Program:
 
         `limit` is the memory of a rank in GiB; `words` are further options.
         """
+        work = self.work(data, ranks, limit, words)
+        return least([World(ranks).run(work) for _ in range(repeats)])
+
+    def work(
+        self, data: Path, ranks: int, limit: float, words: Sequence[str] = ()
+    ) -> Callable[[Communicator], None]:  # fmt: skip
+        """The command as a function of a rank's communicator."""
         method = importlib.import_module(f"{self.package}.{self.method}").METHOD
         command = importlib.import_module(f"{self.package}.command")
         argv = [*self.arguments(data, ranks), "--memory-limit", str(limit), *words]
@@ -61,7 +68,7 @@ class Program:
         def work(comm: Communicator) -> None:
             command.train(method, comm, argv)
 
-        return least([World(ranks).run(work) for _ in range(repeats)])
+        return work
 
     def timed(self, data: Path, ranks: int, repeats: int, limit: float, words: Sequence[str] = ()) -> list[Trace]:
         """Trace of every virtual rank, as :meth:`virtual` has it, restricted to the method.

@@ -45,7 +45,10 @@ class World:
 
     def run(self, work: Callable[[Communicator], object]) -> list[Trace]:
         """Run `work` on every rank and return the traces; raises the first error of a rank."""
-        threads = [threading.Thread(target=self._rank, args=(rank, work), daemon=True) for rank in range(self.size)]
+        threads = [
+            threading.Thread(target=self._rank, args=(rank, work), name=str(rank), daemon=True)
+            for rank in range(self.size)
+        ]
         for thread in threads:
             thread.start()
         self._hand_over()
