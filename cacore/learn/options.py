@@ -165,9 +165,9 @@ def from_estimator(options: type, estimator: object, **more: object) -> Any:
     for one, known in declared(options):
         if known.estimator and one.name not in given:
             value = getattr(estimator, known.estimator, one.default)
-            if value is not one.default:  # the dataclass checks it, by its own name
-                same = known.estimator == one.name
-                given[one.name] = value if same else known.convert(value, f"{known.estimator} =")
+            if value is not one.default:
+                checked_later = known.estimator == one.name and value is not None  # the dataclass has the same message
+                given[one.name] = value if checked_later else known.convert(value, f"{known.estimator} =")
     return options(**given)
 
 

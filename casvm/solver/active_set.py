@@ -68,9 +68,6 @@ class ActiveSet:
     gram : Shrinkable
         Its active columns follow the active rows.
     policy : Shrinking
-    reconstruct : callable
-        ``reconstruct(moved, change, rows, v)`` subtracts ``K(rows, moved) @ change`` from `v`, shape (len(rows),);
-        the moved rows of all ranks count. Collective.
     add, largest : callable
         Elementwise sum and maximum of an array over the ranks.
 
@@ -94,11 +91,9 @@ class ActiveSet:
     """
 
     def __init__(
-        self, dual: Dual, gram: Shrinkable, policy: Shrinking, reconstruct: Reconstruct, add: OverRanks = np.array,
-        largest: OverRanks = np.array,
-    ) -> None:  # fmt: skip
-        self.dual, self.gram, self.policy = dual, gram, policy
-        self._reconstruct, self.add, self._largest = reconstruct, add, largest
+        self, dual: Dual, gram: Shrinkable, policy: Shrinking, add: OverRanks = np.array, largest: OverRanks = np.array
+    ) -> None:
+        self.dual, self.gram, self.policy, self.add, self._largest = dual, gram, policy, add, largest
         self._all_beta, self._all_v = dual.initial(), -dual.linear
         sums = np.array([self._all_beta.sum(), np.abs(self._all_beta).sum()])
         total, size = sums if dual.start is None else add(sums)
@@ -187,11 +182,13 @@ class ActiveSet:
         self.size = self._total(len(kept))
         return kept
 
-    def unshrink(self, tol: float, ending: bool) -> bool:
+    def unshrink(self, reconstruct: Reconstruct, tol: float, ending: bool) -> bool:
         """Update v of all rows and activate them; if work is left, activate only those that are not idle.
 
         Parameters
         ----------
+        reconstruct : callable
+            :meth:`SMO._reconstruct`.
         tol : float
             Violation below which no work is left.
         ending : bool
@@ -205,7 +202,7 @@ class ActiveSet:
         self._store()
         for group in self.shrunk:
             moved = np.flatnonzero(self._all_beta != group.beta)
-            self._reconstruct(moved, self._all_beta[moved] - group.beta[moved], group.rows, group.v)
+            reconstruct(moved, self._all_beta[moved] - group.beta[moved], group.rows, group.v)
             self._all_v[group.rows] = group.v
         some_were, self.shrunk = bool(self.shrunk), []
         self._activate(np.arange(self.dual.n))
@@ -254,6 +251,10 @@ class SMO(ABC):
         return working_time() - self.begun > self.limits.max_time
 
     @abstractmethod
+    def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
+        """Subtract ``K(rows, moved) @ change`` from `v`, shape (len(rows),); the moved rows of all ranks count."""
+
+    @abstractmethod
     def _look(self) -> tuple[float, float, bool]:
         """The largest v of an active row that may rise, the smallest of one that may fall, and True if time is up."""
 
@@ -282,7 +283,7 @@ class SMO(ABC):
                 raise overflow()
             ending = late or not moved or self.iterations >= most
             if top - bottom < limits.tol or ending:
-                if not active.unshrink(limits.tol, ending):
+                if not active.unshrink(self._reconstruct, limits.tol, ending):
                     return self._solution()
                 self._unshrunk()
                 continue

@@ -160,9 +160,7 @@ class _Distributed(SMO):
         self.quota = np.full((comm.size, 2), max(1, -(-self.q // (2 * comm.size))))
         self.seen = np.inf, -np.inf  # the last top and bottom
         self._last = WorkingSet.empty()
-        self.active = ActiveSet(
-            dual, self.gram, SHRINKING, self._reconstruct, comm.allreduce, partial(comm.allreduce, op="max")
-        )
+        self.active = ActiveSet(dual, self.gram, SHRINKING, comm.allreduce, partial(comm.allreduce, op="max"))
         self.objective = 0.0
         if dual.start is not None:
             beta, v = self.active.beta, self.active.v

@@ -111,7 +111,7 @@ class _Near(SMO):
         super().__init__(limits, watch)
         gram.begin()
         self.gram = gram
-        active = self.active = ActiveSet(dual, gram, SHRINKING, self._reconstruct)
+        active = self.active = ActiveSet(dual, gram, SHRINKING)
         moved = np.flatnonzero(active.beta)
         self._reconstruct(moved, active.beta[moved], active.rows, active.v)
         self.objective = 0.5 * float(np.sum((active.v - dual.linear) * active.beta))

@@ -187,7 +187,7 @@ class _Serial(SMO):
         super().__init__(limits, watch)
         self.exact = exact
         self.gram, self.last = gram, np.zeros(dual.n, np.bool_)  # mask of the rows in the last working set
-        active = self.active = ActiveSet(dual, gram, SHRINKING, self._reconstruct)
+        active = self.active = ActiveSet(dual, gram, SHRINKING)
         self.room = min(WORKING_SET, round_size(dual.n, gram.price, dual.epsilon > 0, dual.known is not None))
         self.by_pairs = False
         active.v, change = dual.unknown(active.beta)
