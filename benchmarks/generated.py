@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import dump_svmlight_file
 
 from cacore.files import replacing
 
@@ -126,6 +125,8 @@ def write(path: Path, like: Standin) -> None:
                 y_test=y[n:].astype(np.uint8),
             )  # fmt: skip
         elif like.form == "libsvm":
+            from sklearn.datasets import dump_svmlight_file  # its threads must not come first: see `keep_memory`
+
             dump_svmlight_file(np.round(X, 4), y, stream, zero_based=False)
         else:
             _text(stream, X, y, like)

@@ -61,12 +61,13 @@ def keep_memory() -> None:
     """Keep the memory that this process frees, so that a second run can reuse it.
 
     A virtual machine fetches fresh memory from its host: on some ranks, the first touch of the 32 MB matrix of a part
-    of 2,000 rows took as long as its factorisation.
+    of 2,000 rows took as long as its factorisation. Call it before another thread allocates memory, as those of
+    scikit-learn's BLAS do when they start: from then on, glibc gives each thread memory of its own.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc
         trim_threshold, mmap_max, arena_max = -1, -4, -8
-        for option, value in ((mmap_max, 0), (arena_max, 1), (trim_threshold, (1 << 31) - 1)):
+        for option, value in ((mmap_max, 0), (arena_max, 1), (trim_threshold, -1)):
             libc.mallopt(option, value)
 
 
