@@ -53,6 +53,27 @@ def test_estimators(name):
         assert estimator.model_.source["columns"] == kept
 
 
+@pytest.mark.parametrize("name", ["SMOSVC", "SMOSVR", "SMOOneClassSVM"])
+def test_arrays_after_data_frames(name):
+    """Plain arrays, which need no check by scikit-learn, leave an estimator as that check would."""
+    estimator, y = ESTIMATORS[name]
+    array, target = np.array(X), None if y is None else np.array(y)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        wanted = estimator.fit(X, y).predict(array)
+    estimator.fit(array, target)
+    assert not hasattr(estimator, "feature_names_in_")
+    assert estimator.n_features_in_ == 3
+    np.testing.assert_array_equal(estimator.predict(array), wanted)
+    with pytest.warns(UserWarning, match="X has feature names, but"):
+        estimator.predict(X)
+    for wrong, match in ((array[:, :2], "X has 2 features"), (array * [1, np.nan, 1], "NaN"), (array[:0], "0 sample")):
+        with pytest.raises(ValueError, match=match):
+            estimator.predict(wrong)
+    if y is not None:
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            estimator.fit(array, target[:-1])
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_saved_models_of_data_frames(name, tmp_path, refuses):
     """The command matches their names; in Python a DataFrame in another order is refused."""

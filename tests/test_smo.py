@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections import Counter
 from dataclasses import replace
 
@@ -193,6 +195,22 @@ def test_other_kernels_with_rows_that_leave_early(name, rows, eager):
 
 
 # -- that all of it was needed -----------------------------------------------------------------
+
+
+def test_kernel_values_are_freed_with_the_solver(small_set):
+    """No cycle of references keeps a part's kernel cache until the next garbage collection."""
+    X, y = many(400)[:2]
+    C = np.ones(len(y))
+    gram = gram_of(X, Kernel("gaussian", 0.5), 1.0, LIMITS.tol, 1 << 24)
+    gc.collect()
+    gc.disable()
+    try:
+        assert solve(gram, y, C, LIMITS).iterations
+        freed = weakref.ref(gram)
+        del gram
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_what_a_large_cache_does(small_set, counts):
