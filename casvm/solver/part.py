@@ -109,7 +109,7 @@ def fit_part(
             alphas[j - 1, chosen[first]] = solution.alpha[first]
             alphas[i, chosen[~first]] = -solution.alpha[~first]
             solutions.append(solution)
-    moved = alphas.any(axis=0)
+    moved = np.asarray(alphas.any(axis=0))
     support = [places[moved[places]] for places in members] if k > 1 else []
     places = np.concatenate([np.zeros(0, np.int64), *support])
     part = PartSVM(
