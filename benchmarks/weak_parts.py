@@ -27,7 +27,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cluster.programs import KRR, PHASES, SVM, Program, least
+from benchmarks.cluster.programs import KRR, PHASES, SVM, Program, least, method_only
 from benchmarks.cluster.timeline import replay
 from benchmarks.cluster.trace import Trace
 from benchmarks.cluster.world import World
@@ -165,7 +165,7 @@ def measured(
         world = World(ranks)
         with some.on(world):
             runs.append(world.run(work))
-    traces = [[step for step in trace if step.phase in PHASES] for trace in some.charged(least(runs))]
+    traces = method_only(some.charged(least(runs)))
     line = replay(traces, network)
     return {
         "method": name, "ranks": ranks, "rows": rows, "test_rows": case.test_rows(rows // ranks, ranks),
