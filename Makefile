@@ -45,7 +45,7 @@ docs: $(VENV)/.docs
 # and the examples of the pages, and the notebooks, which run. As root on Debian or Ubuntu, Chromium is installed for it.
 pages-test: $(VENV)/.test $(VENV)/.pages docs
 	@tests/pages/install.sh
-	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_PAGES="$(CURDIR)/build/docs" $(BIN)/python -m pytest -n 2 --dist loadfile tests/pages
+	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_PAGES="$(CURDIR)/build/docs" $(BIN)/python -m pytest -n 2 --dist loadfile tests/pages tests/test_readme.py
 
 # The share of the lines that the tests run, on all ranks and in all commands that they start. Code is compiled anew, so
 # that what builds it counts as well.

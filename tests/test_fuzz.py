@@ -7,8 +7,8 @@ from fuzz import columns, commands, containers, data_files, files_that_change, m
 from fuzz.runner import run
 
 FEW = [
-    (data_files, 12), (models, 20), (commands, 12), (files_that_change, 1), (pairs, 1), (columns, 3), (containers, 4),
-    (scales, 2), (ranks, 6),
+    (data_files, 12), (models, 10), (commands, 6), (files_that_change, 1), (pairs, 1), (columns, 3), (containers, 4),
+    (scales, 2), (ranks, 3),
 ]  # fmt: skip
 
 
