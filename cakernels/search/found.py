@@ -84,7 +84,8 @@ def search(race: Race) -> Found:
     if best is None:
         return _without_judges(race)
     mixed = combined(race, best)
-    trained = [_trained_on_all(race, trial, len(mixed.trials)) for trial in mixed.trials]
+    waiting = range(len(mixed.trials), 0, -1)
+    trained = [_trained_on_all(race, trial, models) for trial, models in zip(mixed.trials, waiting, strict=True)]
     return _found(race, best, mixed, trained)
 
 
@@ -114,7 +115,10 @@ def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEsti
 
 
 def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[BaseEstimator, int]:
-    """The candidate trained on all rows, or on as many as there is time for; otherwise as it is. And how many."""
+    """The candidate trained on all rows, or on as many as there is time for; otherwise as it is. And how many.
+
+    The time left is that of so many `models`, of which this is the first.
+    """
     left = race.budget.left()
     with race.comm.uncounted():
         left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0]) / models

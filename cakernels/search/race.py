@@ -29,6 +29,7 @@ BEST = 3  # one of so many goes on to more rows
 _BASE = 0.4  # share of the time for the first candidates on the smallest sample
 FINAL = 1.15  # factor by which the last training may take longer than expected
 _LAST = 0.4  # most of the time that is kept for it
+_LEAST, _BLENDED = 0.05, 0.2  # least of the time that is kept, and most of it for all candidates of a blend
 _LONGEST = 0.25  # most of the time that one candidate may take
 _SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
 _NEAR = 4  # settings of an SVM's search on more rows
@@ -213,12 +214,19 @@ class Race:
         return self._started(left)
 
     def reserve(self) -> float:
-        """Seconds to keep for the last training, on all rows, of the best candidate."""
+        """Seconds to keep for the last training, on all rows: of the best candidate, and of a blend if they are few.
+
+        At least a twentieth of the time is kept, since a training before it may end late.
+        """
         best = self.best
         if best is None or self.budget.seconds is None:
             return 0.0
         rows = self.rows_in(best, _LAST * self.budget.seconds)
-        return FINAL * self.seconds(best, rows, last=True) if rows else 0.0
+        if not rows:
+            return 0.0
+        blend = FINAL * sum(self.seconds(one, self.data.n, last=True) for one in self.leading(MOST))
+        alone = FINAL * self.seconds(best, rows, last=True)
+        return max(alone, _LEAST * self.budget.seconds, blend if blend <= _BLENDED * self.budget.seconds else 0.0)
 
     def _promoted(self, left: float) -> tuple[Candidate, int] | None:
         """A candidate among the best third on its sample that goes on to the next one, in time."""
