@@ -1,7 +1,7 @@
 """Every line of the README's commands runs, in order, as a reader would type it.
 
-`make pages-test` runs them on few rows, in the environment of the tests. `make readme` runs them as they are printed, in a copy of
-the repository and with a new virtual environment that has only what the README installs.
+`make pages-test` runs them on few rows, in the environment of the tests. `make readme` runs them as they are printed,
+in a copy of the repository and with a new virtual environment that has only what the README installs.
 """
 
 from __future__ import annotations
