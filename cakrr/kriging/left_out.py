@@ -18,7 +18,6 @@ from cacore.kernels import Kernel
 from cacore.kernels.near import spatial_order
 from cacore.machine import threads
 from cacore.near.correlation import Correlation
-from cacore.near.inverse import regressions
 from cakrr.kriging.likelihood import NEIGHBOURS, Likelihood, deviance, drift_of
 from cakrr.kriging.sample import Sample
 
@@ -38,7 +37,6 @@ class LeftOutBlocks(Likelihood):
 
     def __init__(self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator) -> None:
         super().__init__(sample, kernel, taper, comm)
-        self.mine = slice(*(len(sample) * rank // comm.size for rank in (comm.rank, comm.rank + 1)))
         self.nearest = nearest_of_other_blocks(sample.X, NEIGHBOURS)
 
     def __call__(self, length: float, sill: float | None, nugget: float, ratio: float | None) -> tuple[float, float]:
@@ -46,16 +44,14 @@ class LeftOutBlocks(Likelihood):
 
         `length` is the range. If the sill is None, it maximises the densities for this `ratio` of nugget and sill.
         """
-        X, y, noise = self.sample.X, self.sample.y, self.sample.noise(sill, nugget, ratio)
+        y, noise = self.sample.y, self.sample.noise(sill, nugget, ratio)
         logdet, gram = self.terms(length, noise)
         if not math.isfinite(logdet):
             return math.inf, 1.0
         residual = y - self.sample.F @ drift_of(gram) if len(gram) > 1 else y
-        some, nearest = self.mine, self.nearest[self.mine]
         correlation = Correlation(self.kernel.with_sigma(length), self.taper)
-        weights, variance = regressions(X[some], noise[some], X, noise, nearest, correlation)
-        left = residual[some] - np.einsum("ij,ij->i", weights, residual[nearest])
-        sums = self.comm.allreduce(np.array([np.log(variance).sum(), (left**2 / variance).sum()]))
+        left, variance = self.left(residual[:, None], noise, self.nearest, correlation)
+        sums = self.comm.allreduce(np.array([np.log(variance).sum(), (left[:, 0] ** 2 / variance).sum()]))
         return deviance(len(y), float(sums[0]), float(sums[1]), sill if ratio is None else None)
 
 

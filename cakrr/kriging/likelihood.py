@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from cacore.comm import Communicator
+from cacore.data.rows import block_bounds
 from cacore.kernels import Kernel
 from cacore.near.correlation import Correlation
 from cacore.near.inverse import nearest_of_all, regressions
@@ -34,6 +35,7 @@ class Likelihood:
     def __init__(self, sample: Sample, kernel: Kernel, taper: float, comm: Communicator) -> None:
         self.sample, self.kernel, self.taper, self.comm = sample, kernel, taper, comm
         self.exact, self.evaluations = len(sample) <= EXACT, 0
+        self.mine = slice(*block_bounds(len(sample), comm.size, comm.rank))  # this rank's share of the regressions
         self._neighbours = None if self.exact else nearest_of_all(sample.X, NEIGHBOURS)
 
     def terms(self, length: float, noise: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -50,15 +52,19 @@ class Likelihood:
                 return math.inf, np.eye(columns.shape[1])
             white = solve_triangular(L, columns, lower=True, check_finite=False)
             return 2.0 * float(np.log(np.diagonal(L)).sum()), white.T @ white
-        n, R, rank = len(self.sample), self.comm.size, self.comm.rank
-        some = slice(n * rank // R, n * (rank + 1) // R)
-        weights, variance = regressions(
-            self.sample.X[some], noise[some], self.sample.X, noise, self._neighbours[some], correlation
-        )
-        white = columns[some] - np.einsum("ij,ijk->ik", weights, columns[self._neighbours[some]])
+        white, variance = self.left(columns, noise, self._neighbours, correlation)
         white /= np.sqrt(variance)[:, None]
         sums = self.comm.allreduce(np.append((white.T @ white).ravel(), np.log(variance).sum()))
         return float(sums[-1]), sums[:-1].reshape(columns.shape[1], -1)
+
+    def left(
+        self, columns: NDArray[np.float64], noise: NDArray[np.float64], neighbours: NDArray[np.int32],
+        correlation: Correlation,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Residuals of this rank's rows of `columns`, regressed on their neighbours, (m, t), and the variance, (m,)."""
+        X, some, near = self.sample.X, self.mine, neighbours[self.mine]
+        weights, variance = regressions(X[some], noise[some], X, noise, near, correlation)
+        return columns[some] - np.einsum("ij,ijk->ik", weights, columns[near]), variance
 
     def __call__(self, length: float, sill: float | None, nugget: float, ratio: float | None) -> tuple[float, float]:
         """Minus twice the restricted log-likelihood, and the sill.
