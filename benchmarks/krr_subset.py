@@ -4,17 +4,18 @@ python -m benchmarks.krr_subset DATA_FOLDER [--only condition|error|large|tree .
     [--rows N] [--columns M] [--out FILE.json]
 
 "condition" solves small systems of known coefficients by the triangle, by LAPACK's drivers and by normal equations.
-"error" trains on real data beside two levels, BKRR2 and scikit-learn's Nystroem with Ridge, which chooses on the same
-grid, by a tenth of the rows held out. "large" folds N generated rows of M columns, and compares its seconds with the
-flops at the rate of dgeqrf on this machine, just before and just after. "tree" combines triangles on virtual ranks.
+"error" trains on real data beside others (benchmarks.krr_points; --methods names some). "large" folds N generated rows
+of M columns, and compares its seconds with the flops at the rate of dgeqrf on this machine, just before and just after.
+"tree" combines triangles on virtual ranks.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,20 @@ from scipy.linalg import lapack
 
 from benchmarks.cluster.timeline import replay
 from benchmarks.cluster.world import World
-from benchmarks.krr_data import SETS, Split, load, split
-from benchmarks.race import headline, machine_rate
+from benchmarks.krr_data import SETS, load, split
+from benchmarks.krr_points import RIVALS, errors
+from benchmarks.race import copy_rate, headline
 from benchmarks.results import Results, table
 from benchmarks.scaling import keep_memory
 from cacore.comm import Communicator
 from cacore.linalg import tsqr
 from cacore.machine import threads
+from cacore.machine.memory import peak_rss_mib
 from cakernels.plan.network import PRESETS
-from cakrr import BKRR2, SubsetKRR, TwoLevelKRR
 
 Array = NDArray[np.float64]
 CONDITIONS = [10.0**e for e in range(0, 15, 2)]
-SIGMAS, LAMS = (0.5, 1.0, 2.0), (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)  # sigmas in units of sqrt(d)
+RATED = 4000  # most columns of the matrix whose factorisation gives the machine's rate
 ALONE = Communicator(None)
 
 
@@ -77,63 +79,20 @@ def condition(n: int = 4000, M: int = 100) -> Iterator[dict[str, Any]]:
         yield {"condition": number, **errors, **residuals}
 
 
-def nystroem(data: Split, M: int, sigmas: list[float]) -> Callable[[Array], Array]:
-    """scikit-learn's Nystroem features and Ridge, chosen on a tenth of the rows."""
-    from sklearn.kernel_approximation import Nystroem
-    from sklearn.linear_model import Ridge
-    from sklearn.preprocessing import StandardScaler
-
-    scaler = StandardScaler().fit(data.X)
-    X, n = scaler.transform(data.X), len(data.X)
-    held = np.random.default_rng(0).permutation(n) < n // 10
-    mean, best = data.y.mean(), (np.inf, 0.0, 0.0)
-    for sigma in sigmas:
-        features = Nystroem(gamma=1 / (2 * sigma**2), n_components=M, random_state=0).fit(X[~held])
-        F, T = features.transform(X[~held]), features.transform(X[held])
-        for lam in LAMS:
-            ridge = Ridge(alpha=lam * len(F), fit_intercept=False, solver="cholesky").fit(F, data.y[~held] - mean)
-            best = min(best, (float(np.mean((ridge.predict(T) + mean - data.y[held]) ** 2)), sigma, lam))
-    _, sigma, lam = best
-    features = Nystroem(gamma=1 / (2 * sigma**2), n_components=M, random_state=0).fit(X)
-    ridge = Ridge(alpha=lam * n, fit_intercept=False, solver="cholesky").fit(features.transform(X), data.y - mean)
-    return lambda T: np.asarray(ridge.predict(features.transform(scaler.transform(T))) + mean)
-
-
-def errors(data: Split, Ms: list[int]) -> Iterator[dict[str, Any]]:
-    """Test errors and seconds of training, parameters chosen by each method itself."""
-    sigmas = [one * data.X.shape[1] ** 0.5 for one in SIGMAS]
-    parts = max(2, len(data.X) // 2000)
-    rivals: list[tuple[str, int, Callable[[], Callable[[Array], Array]]]] = []
-
-    def ours(M: int, **more: Any) -> Callable[[], Callable[[Array], Array]]:
-        given = {"centers": M, "sigma": sigmas, "lam": LAMS, "random_state": 0, **more}
-        return lambda: SubsetKRR(**given).fit(data.X, data.y).predict
-
-    for M in Ms:
-        rivals.append(("subset, left out", M, ours(M)))
-        rivals.append(("subset, gcv", M, ours(M, select="gcv")))
-        rivals.append(("subset, gcv, pivots", M, ours(M, select="gcv", pick="pivots")))
-        rivals.append(("Nystroem + Ridge", M, lambda M=M: nystroem(data, M, sigmas)))  # type: ignore[misc]
-    rivals.append(("two levels", 1500, lambda: TwoLevelKRR(parts, random_state=0).fit(data.X, data.y).predict))
-    rivals.append(("BKRR2", 0, lambda: BKRR2(parts, random_state=0).fit(data.X, data.y).predict))
-    for method, M, train in rivals:
-        begun = time.perf_counter()
-        predict = train()
-        seconds = time.perf_counter() - begun
-        mse = float(np.mean(np.square(predict(data.T) - data.t)))
-        yield {"method": method, "M": M, "mse": mse, "seconds": seconds, "gflops": machine_rate()}
-
-
 def qr_rate(M: int) -> float:
-    """GFLOP/s of LAPACK's dgeqrf on 4 M x M random numbers."""
-    A = np.asfortranarray(np.random.default_rng(0).normal(size=(4 * M, M)))
-    begun = time.perf_counter()
-    lapack.dgeqrf(A, overwrite_a=1, lwork=64 * M)
-    return (8 - 2 / 3) * M**3 / (time.perf_counter() - begun) / 1e9
+    """GFLOP/s of LAPACK's dgeqrf on 4 M x M random numbers, the better of two runs."""
+    seconds = np.inf
+    for _ in range(2):
+        A = np.asfortranarray(np.random.default_rng(0).normal(size=(4 * M, M)))
+        begun = time.perf_counter()
+        lapack.dgeqrf(A, overwrite_a=1, lwork=64 * M)
+        seconds = min(seconds, time.perf_counter() - begun)
+    return (8 - 2 / 3) * M**3 / seconds / 1e9
 
 
-def large(n: int, M: int) -> Iterator[dict[str, Any]]:
-    """Seconds of folding n x M generated numbers, without the time that generates them."""
+def _folded(n: int, M: int, allowed: int) -> tuple[float, float]:
+    """Seconds of folding n x M generated numbers, without making them, and MiB beyond Python; in its own process."""
+    threads.set_threads(allowed)
     leaves, spent = tsqr.leaves_of(n, M + 1), 0.0
     border = tsqr.bounds(n, leaves)
 
@@ -146,19 +105,24 @@ def large(n: int, M: int) -> Iterator[dict[str, Any]]:
             spent += time.perf_counter() - begun
             yield block
 
-    before = qr_rate(M)
-    kept = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begun = time.perf_counter()
+    kept, begun = peak_rss_mib(), time.perf_counter()
     found = tsqr.tsqr(blocks, M, 1, leaves, ALONE)
     seconds = time.perf_counter() - begun - spent
-    after = qr_rate(M)
     assert found.rows == n
-    flops = 2 * n * M**2 - 2 / 3 * M**3
+    return seconds, peak_rss_mib() - kept
+
+
+def large(n: int, M: int, allowed: int) -> Iterator[dict[str, Any]]:
+    """Seconds and memory of folding n x M generated numbers, beside the flops at LAPACK's rate before and after."""
+    copied, before = copy_rate(), qr_rate(min(M, RATED))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        seconds, mib = pool.submit(_folded, n, M, allowed).result()
+    rate = (before + qr_rate(min(M, RATED))) / 2
+    leaves = tsqr.leaves_of(n, M + 1)
     yield {
-        "rows": n, "columns": M, "leaves": leaves, "seconds": seconds, "dgeqrf, GFLOP/s": (before + after) / 2,
-        "over the flops": seconds / (flops / ((before + after) / 2) / 1e9),
-        "peak MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "before MiB": kept / 1024,
-        "squares MiB": 8 * M * M / 2**20,
+        "rows": n, "columns": M, "leaves": leaves, "seconds": seconds, "dgeqrf, GFLOP/s": rate, "copy GB/s": copied,
+        "over the flops": seconds / ((2 * n * M**2 - 2 / 3 * M**3) / rate / 1e9),
+        "MiB": mib, "formula MiB": tsqr.memory_bytes(M + 1, leaves, 1) / 2**20, "squares MiB": 8 * M * M / 2**20,
     }  # fmt: skip
 
 
@@ -190,7 +154,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=("condition", "error", "large", "tree"))
     parser.add_argument("--data", nargs="+", choices=SETS, default=["kin40k", "CASP"])
-    parser.add_argument("--points", nargs="+", type=int, default=[500, 1000, 2000, 4000])
+    parser.add_argument("--points", nargs="+", type=int, default=[500, 1000, 2000, 4000, 8000])
+    parser.add_argument("--methods", nargs="+", choices=RIVALS, default=list(RIVALS))
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--columns", type=int, default=1000)
     parser.add_argument("--ranks", nargs="+", type=int, default=[4, 16, 64, 256, 1024])
@@ -208,7 +173,7 @@ def main() -> None:
             results.add(**about, **one)
             results.save(args.out)
             print(about, one, flush=True)
-        forms = {name: ".3g" if isinstance(value, float) else "" for name, value in found[0].items()}
+        forms = {name: ".3g" if isinstance(value, float) else "" for name, value in found[0].items() if name != "ended"}
         print(table(found, forms))
 
     for part in args.only or ("condition", "error", "large", "tree"):
@@ -216,9 +181,10 @@ def main() -> None:
             shown(condition())
         elif part == "error":
             for name in args.data:
-                shown(errors(split(*load(args.folder, name), seed=0), args.points), data=name)
+                data = split(*load(args.folder, name), seed=0)
+                shown(errors(data, args.points, args.methods, args.threads), data=name)
         elif part == "large":
-            shown(large(args.rows, args.columns))
+            shown(large(args.rows, args.columns, args.threads))
         else:
             threads.set_threads(1)
             keep_memory()

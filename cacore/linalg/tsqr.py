@@ -284,9 +284,9 @@ class _Folding:
         """Take the rows of a block; the triangle is updated by `step` rows at a time, however blocks are cut."""
         at = 0
         self.rows += len(block)
-        if len(block) and not len(self._pending):
-            self._pending = np.zeros((self._step, self.columns), order="F")
         while at < len(block):
+            if not len(self._pending):
+                self._pending = np.zeros((self._step, self.columns), order="F")
             take = min(self._step - self._filled, len(block) - at)
             self._pending[self._filled : self._filled + take] = block[at : at + take]
             self._filled, at = self._filled + take, at + take
@@ -297,6 +297,8 @@ class _Folding:
         rows = self._pending[: self._filled]
         if self._R is None and self._filled >= self.columns:
             self._R = _first(rows)
+            if np.may_share_memory(self._R, self._pending):  # the block has become the triangle
+                self._pending = np.zeros((0, self.columns))
         else:
             R = np.zeros((self.columns,) * 2, order="F") if self._R is None else self._R
             self._R = _folded(R, rows, 0)
@@ -335,11 +337,14 @@ class _Folding:
 
 
 def _first(rows: Array) -> Array:
-    """Triangle of at least as many rows as columns; the rows, Fortran-contiguous or not, are overwritten."""
+    """Triangle of at least as many rows as columns; the rows are overwritten, and become the triangle if square."""
     N = rows.shape[1]
     found, _, _, info = lapack.dgeqrf(np.asfortranarray(rows), overwrite_a=1, lwork=PANEL * N)
     assert info == 0
-    return np.asfortranarray(np.triu(found[:N]))
+    R = found if len(found) == N else np.array(found[:N], order="F")
+    for j in range(N):  # in place: np.triu would need two more squares
+        R[j + 1 :, j] = 0.0
+    return np.asarray(R)
 
 
 def _folded(R: Array, rows: Array, trapezoid: int) -> Array:
