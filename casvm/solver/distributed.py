@@ -29,7 +29,7 @@ from cacore.machine.clock import working_time
 from cacore.machine.cpu import cpu_name
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
-from casvm.solver import near_blocks
+from casvm.solver import near_blocks, near_shares
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking, middle
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near import VANISHED
@@ -88,6 +88,7 @@ def solve(
     Notes
     -----
     A round costs q^2 kernel values on every rank, or 3/8 of them where they are expensive, and m per row that moved.
+    If all near rows fit, rounds take all of them, the first in shares (:mod:`casvm.solver.near_shares`).
     From 16 ranks on, rounds of near rows are solved in blocks (:mod:`casvm.solver.near_blocks`). It sends 32 bytes per
     proposed row (40 if rows have two nonzero bounds); there are about as many proposals as new rows in the working set.
     A chosen row is sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three
@@ -137,9 +138,8 @@ class _Distributed(SMO):
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
         least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
         most = near_blocks.most_rows(self.n) if in_blocks else self.n // 2 if near else self.n // 8
-        # Rounds of all rows, if they fit, exchange only v, beta and the bounds, and update no gradient.
         room = near_round_size(self.n, self.row_bytes, least) if near and not in_blocks and comm.size > 1 else 0
-        self.whole = working_set is None and self.n <= room
+        self.whole = working_set is None and self.n <= min(room, near_shares.MOST_ROWS)
         if self.whole:
             most = working_set = self.n
         elif working_set is None and near:

@@ -18,6 +18,10 @@ from casvm.solver.near_columns import NearColumns
 from casvm.solver.near_pairs import NearPairs
 from casvm.solver.pair import Index, Vector
 
+# Of more rows, rounds of half of them may be faster: not measured. 2 ranks take .6 of the processor time of such rounds on
+# 50,000 rows of covtype, and .72 on 100,000.
+MOST_ROWS = 100_000
+
 
 class OwnShare:
     """The share of this rank, optimised at one bias after another.
