@@ -18,8 +18,8 @@ from casvm.solver.near_columns import NearColumns
 from casvm.solver.near_pairs import NearPairs
 from casvm.solver.pair import Index, Vector
 
-# Of more rows, rounds of half of them may be faster: not measured. 2 ranks take .6 of the processor time of such rounds on
-# 50,000 rows of covtype, and .72 on 100,000.
+# With more rows, rounds of half of them may be faster (not measured). On 50,000 rows of covtype, 2 ranks take 0.6 times
+# the processor time of such rounds; on 100,000, 0.72 times.
 MOST_ROWS = 100_000
 
 
