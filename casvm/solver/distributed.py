@@ -29,12 +29,13 @@ from cacore.machine.clock import working_time
 from cacore.machine.cpu import cpu_name
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
-from casvm.solver import near_blocks
+from casvm.solver import near_blocks, near_shares
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking, middle
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near import VANISHED
-from casvm.solver.near_blocks import BlockRounds
+from casvm.solver.near_blocks import BlockRounds, Rounds
 from casvm.solver.near_columns import NearColumns, near_round_size
+from casvm.solver.near_shares import ShareRounds
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
@@ -87,6 +88,7 @@ def solve(
     Notes
     -----
     A round costs q^2 kernel values on every rank, or 3/8 of them where they are expensive, and m per row that moved.
+    If all near rows fit, rounds take all of them, the first in shares (:mod:`casvm.solver.near_shares`).
     From 16 ranks on, rounds of near rows are solved in blocks (:mod:`casvm.solver.near_blocks`). It sends 32 bytes per
     proposed row (40 if rows have two nonzero bounds); there are about as many proposals as new rows in the working set.
     A chosen row is sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three
@@ -136,7 +138,11 @@ class _Distributed(SMO):
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
         least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
         most = near_blocks.most_rows(self.n) if in_blocks else self.n // 2 if near else self.n // 8
-        if working_set is None and near:
+        room = near_round_size(self.n, self.row_bytes, least) if near and not in_blocks and comm.size > 1 else 0
+        self.whole = working_set is None and self.n <= min(room, near_shares.MOST_ROWS)
+        if self.whole:
+            most = working_set = self.n
+        elif working_set is None and near:
             working_set = near_round_size(most, self.row_bytes, least)
         elif working_set is None:
             working_set = round_size(self.n, layout.price, dual.epsilon > 0)
@@ -153,11 +159,11 @@ class _Distributed(SMO):
                 self.gram = KernelRows(X, kernel, dtype, room, layout, self.pool.X)
         self.one_bound = comm.all(bool(((dual.lower == 0) | (dual.upper == 0)).all()))
         self.width = 4 if self.one_bound else 5  # numbers of a proposal: v, beta, the bounds, number of the row
-        self.block_rounds: BlockRounds | None = None
+        self.divided: Rounds | None = ShareRounds(dual, comm) if self.whole and self.alike else None
         if in_blocks:
-            self.block_rounds = BlockRounds(sample, capacity, dual.epsilon, comm)
+            self.divided = BlockRounds(sample, capacity, dual.epsilon, comm)
         self.looks = 0
-        self.quota = np.full((comm.size, 2), max(1, -(-self.q // (2 * comm.size))))
+        self.quota = np.full((comm.size, 2), 1 if self.whole else max(1, -(-self.q // (2 * comm.size))))
         self.seen = np.inf, -np.inf  # the last top and bottom
         self._last = WorkingSet.empty()
         self.active = ActiveSet(dual, self.gram, SHRINKING, comm.allreduce, partial(comm.allreduce, op="max"))
@@ -230,7 +236,10 @@ class _Distributed(SMO):
         self.begun -= float(state["seconds"])
 
     def _chosen(self, top: float, bottom: float) -> WorkingSet:
-        """The working set: rows kept from the last one, and the worst violators of all ranks."""
+        """The working set: rows kept from the last one, and the worst violators of all ranks; or all rows."""
+        if self.whole:
+            self.seen, active = (top, bottom), self.active
+            return WorkingSet.of_all(self.comm, active.v, active.beta, active.lower, active.upper)
         count, epsilon = (self.q - len(self._last.numbers)) // 2, self.active.dual.epsilon
         sides = []
         for side, sign, compared in ((0, -1.0, rising), (1, 1.0, falling)):
@@ -254,8 +263,8 @@ class _Distributed(SMO):
         """Solve a working set's problem: on every rank, or in blocks, each on one rank."""
         chosen, active = self._chosen(top, bottom), self.active
         slots, size = self._slots(chosen.numbers), len(chosen.numbers)
-        rounds = self.block_rounds
-        if rounds is not None and rounds.suit(size) and self._in_blocks(slots, chosen, top - bottom, most):
+        rounds = self.divided
+        if rounds is not None and rounds.suit(size, self.rounds) and self._in_blocks(slots, chosen, top - bottom, most):
             return True
         order, stay = self.gram.arranged(slots, chosen.numbers)
         chosen, slots = chosen.taken(order), slots[order]
@@ -269,7 +278,7 @@ class _Distributed(SMO):
         self.objective += 0.5 * float(change @ (chosen.v + v))
         self.objective -= active.dual.epsilon * float(np.abs(beta).sum() - np.abs(chosen.beta).sum())
         self.iterations, self.rounds = self.iterations + done, self.rounds + 1
-        if len(active.v):
+        if len(active.v) and not self.whole:
             # A row that has arrived at a bound rarely moves again.
             free = (chosen.lower < beta) & (beta < chosen.upper)
             self.gram.subtract(slots[moved], change[moved], active.v, free[moved])
@@ -277,12 +286,12 @@ class _Distributed(SMO):
         at = active.place[chosen.numbers[here] - self.first]
         active.beta[at], active.v[at] = beta[here], v[here]
         solved = WorkingSet(chosen.numbers, v, beta, chosen.lower, chosen.upper)
-        self._last = solved.kept(self.q // 2 if self.q >= _KEEP else 0)
+        self._last = solved.kept(self.q // 2 if self.q >= _KEEP and not self.whole else 0)
         return done > 0
 
     def _in_blocks(self, slots: Index, chosen: WorkingSet, gap: float, most: int) -> bool:
         """Solve a working set's problem in blocks; return False, with nothing changed, if that does not help."""
-        gram, active, rounds = self.gram, self.active, self.block_rounds
+        gram, active, rounds = self.gram, self.active, self.divided
         assert isinstance(gram, NearColumns)
         assert rounds is not None
         mine = rounds.mine(gram, slots, self.rounds, chosen.v, chosen.beta, chosen.lower, chosen.upper)
@@ -305,6 +314,8 @@ class _Distributed(SMO):
         active.beta[at] = beta[here]
         self.objective += gain
         self.iterations, self.rounds = self.iterations + found.pairs, self.rounds + 1
+        if self.whole:
+            return True
         kept = WorkingSet(chosen.numbers, chosen.v, beta, chosen.lower, chosen.upper).kept(3 * self.q // 4)
         self._last = kept = kept.taken(np.argsort(kept.numbers))
         v = active.v[active.place[kept.numbers[self._here(kept.numbers)] - self.first]]
@@ -324,7 +335,7 @@ class _Distributed(SMO):
             self.relax = _RELAX if 32 * solved.iterations < len(slots) * self.gram.price else SMO.relax
             return solved
         near = self.gram.pairs(slots, self.active.dual, *state)
-        near.optimise(*self._effort(len(slots), gap, most))
+        near.optimise(*self._effort(len(slots), 0.0 if self.whole else gap, most))
         self.gram.count(near)
         return near
 
@@ -348,8 +359,8 @@ class _Distributed(SMO):
             into = self.pool.free(len(missing))
             self.gram.forget(into)
             self.pool.put(into, absent, X)
-            if self.block_rounds is not None:
-                self.block_rounds.directions.put(into, np.asarray(X))
+            if self.divided is not None:
+                self.divided.put(into, np.asarray(X))
             self.gram.sources = self.pool.X
             slots[missing] = into
         return slots

@@ -13,7 +13,9 @@ Related: Hsieh, Si and Dhillon, Communication-efficient parallel block minimizat
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,20 +180,27 @@ def most_rows(n: int) -> int:
     return 3 * n // 4
 
 
-class BlockRounds:
-    """The state that rounds in blocks keep from one to the next; the same on all ranks.
+class OwnRows(Protocol):
+    """This rank's rows of a round, optimised at one bias after another: see :class:`OwnBlocks`."""
+
+    places: list[Index]
+    pairs: int
+
+    def optimise(self, b: float, tol: float, most: int) -> tuple[float, Vector]:
+        """Optimise at this bias, with at most `most` pairs per block; return the sum of beta, and beta."""
+
+
+class Rounds(ABC):
+    """Rounds whose rows are divided among the ranks and solved at one bias; the same state on all ranks.
 
     Parameters
     ----------
-    sample, capacity
-        See :class:`Directions`.
     epsilon : float
         The dual's epsilon.
     comm : Communicator
 
     Attributes
     ----------
-    directions : Directions
     stiffness : float
         Factor of the blocks' kernel values. Above 1 the blocks make smaller steps; where they hardly know of each other
         it is 1, and else it makes up for what all of them would do at once.
@@ -199,36 +208,36 @@ class BlockRounds:
         The bias of the last round.
     """
 
-    def __init__(self, sample: NDArray[np.floating], capacity: int, epsilon: float, comm: Communicator) -> None:
-        self.directions, self.epsilon, self.comm = Directions(sample, capacity), epsilon, comm
-        self.stiffness = 1.0
+    def __init__(self, epsilon: float, comm: Communicator) -> None:
+        self.epsilon, self.comm, self.stiffness = epsilon, comm, 1.0
         self.b: float | None = None
 
-    def suit(self, size: int) -> bool:
-        """True if a working set of this size has blocks for several ranks."""
-        return size > 2 * BLOCK
+    @abstractmethod
+    def suit(self, size: int, seed: int) -> bool:
+        """True if a working set of this size, in round `seed`, should be divided."""
 
-    def _count(self, size: int) -> int:
-        count, ranks = -(-size // BLOCK), self.comm.size
-        return count if count < ranks else -(-count // ranks) * ranks
+    @abstractmethod
+    def put(self, slots: Index, X: NDArray[np.floating]) -> None:
+        """Take note of rows that have arrived in these slots."""
 
+    @abstractmethod
     def mine(
         self, gram: NearColumns, slots: Index, seed: int, v: Vector, beta: Vector, lower: Vector, upper: Vector
-    ) -> OwnBlocks:  # fmt: skip
-        """This rank's blocks of a working set, whose values have shape (size,)."""
-        ranks, count = self.comm.size, self._count(len(slots))
-        first, last = (count * rank // ranks for rank in (self.comm.rank, self.comm.rank + 1))
-        places = self.directions.blocks(slots, count, first, last, seed)
-        return OwnBlocks(gram, slots, places, v, beta, lower, upper, self.epsilon, self.stiffness)
+    ) -> OwnRows:  # fmt: skip
+        """This rank's rows of a working set, whose values have shape (size,)."""
+
+    @abstractmethod
+    def _count(self, size: int) -> int:
+        """Blocks on all ranks."""
 
     def change(
-        self, mine: OwnBlocks, beta: Vector, b: float, tol: float, gap: float, most: int
+        self, mine: OwnRows, beta: Vector, b: float, tol: float, gap: float, most: int
     ) -> Change | None:  # fmt: skip
         """Optimise all ranks' blocks, and find a change that keeps the sum of beta; None if there is none. Collective.
 
         Parameters
         ----------
-        mine : OwnBlocks
+        mine : OwnRows
         beta : ndarray of float64, shape (size,)
             Of the working set, before.
         b : float
@@ -290,6 +299,47 @@ class BlockRounds:
         self.stiffness = float(np.clip(self.stiffness * np.sqrt(square / gain), 1.0, _STIFFEST))
         share = min(1.0, gain / square) if square > 0 else 1.0
         return share, share * (gain - 0.5 * share * square)
+
+
+class BlockRounds(Rounds):
+    """Rounds in blocks of at most BLOCK rows, cut along other directions each time.
+
+    Parameters
+    ----------
+    sample, capacity
+        See :class:`Directions`.
+    epsilon, comm
+        See :class:`Rounds`.
+
+    Attributes
+    ----------
+    directions : Directions
+    """
+
+    def __init__(self, sample: NDArray[np.floating], capacity: int, epsilon: float, comm: Communicator) -> None:
+        super().__init__(epsilon, comm)
+        self.directions = Directions(sample, capacity)
+
+    def put(self, slots: Index, X: NDArray[np.floating]) -> None:
+        """Store where these rows lie along the directions."""
+        self.directions.put(slots, X)
+
+    def suit(self, size: int, seed: int) -> bool:
+        """True if a working set of this size has blocks for several ranks."""
+        return size > 2 * BLOCK
+
+    def _count(self, size: int) -> int:
+        count, ranks = -(-size // BLOCK), self.comm.size
+        return count if count < ranks else -(-count // ranks) * ranks
+
+    def mine(
+        self, gram: NearColumns, slots: Index, seed: int, v: Vector, beta: Vector, lower: Vector, upper: Vector
+    ) -> OwnBlocks:  # fmt: skip
+        """This rank's blocks of a working set, whose values have shape (size,)."""
+        ranks, count = self.comm.size, self._count(len(slots))
+        first, last = (count * rank // ranks for rank in (self.comm.rank, self.comm.rank + 1))
+        places = self.directions.blocks(slots, count, first, last, seed)
+        return OwnBlocks(gram, slots, places, v, beta, lower, upper, self.epsilon, self.stiffness)
 
 
 def _between(found: _Found) -> float:

@@ -102,9 +102,13 @@ class NearColumns(KernelRows):
 
     def pairs(self, rows: Index, dual: Dual, v: Vector, beta: Vector, lower: Vector, upper: Vector) -> NearPairs:
         """The problem of a working set in the order of :meth:`arranged`; allocates memory for its rows of K."""
+        return NearPairs(self.near_rows(rows), dual, v, beta, lower, upper)
+
+    def near_rows(self, rows: Index) -> NearRows:
+        """A working set's kernel values, in the order of :meth:`arranged`; allocates memory for them."""
         gram = NearRows(self.sources[rows], self.kernel, self.dtype, self.layout, self.cutoff, self.cache_bytes)
         gram.begin()
-        return NearPairs(gram, dual, v, beta, lower, upper)
+        return gram
 
     def squares(self, sets: list[Index], extra: int) -> list[NDArray[np.floating]]:
         """K(rows, rows) of each set, padded, with `extra` rows and columns of zeros; valid until the next call."""

@@ -110,6 +110,8 @@ def _optimise(
         other, b = near.rows[j] // W, row_of(near, near.rows[j], now)
         if b < 0:
             return done, True
+        if runs.blocks[group] == 0 or runs.blocks[other] == 0:
+            K_ij = 0.25 * diagonals  # with the row of the bias, the curvature is K_ii
         step = _step(i, j, K_ij, v, beta, lower, upper, up[side], down[side], width, diagonals)
         if _alike(runs, group, other):
             _advance(v, near.pool, a, b, step, up, down, runs, group, W, tops, bottoms)

@@ -169,6 +169,18 @@ class NearRows:
             self._counts, rows,
         )  # fmt: skip
 
+    def add_bias(self) -> int:
+        """Add a row without kernel values to the active ones, in a group of its own; return its place."""
+        near, runs, place = self.near, self.near.runs, -(-len(self.active) // self.width) * self.width
+        number = -(-self.n // self.width) * self.width
+        self._place, self._used = np.full(number + 1, -1), np.zeros(number + 1, np.int64)
+        self._counts[TAKEN] = 0
+        rows = np.zeros(place + 1, np.int64)  # padding is never chosen
+        rows[: len(self.active)], rows[place] = self.active, number
+        runs = runs._replace(starts=np.append(runs.starts, runs.starts[-1]), blocks=np.append(runs.blocks, 0))
+        self.near = near._replace(rows=rows, runs=runs, place=self._place, used=self._used)
+        return place
+
     def restrict(self, kept: Index) -> None:
         """See :class:`casvm.solver.gram.KernelMatrix`; kept values are cut to these columns."""
         before, places = self.runs, self._place.copy()
@@ -184,7 +196,7 @@ class NearRows:
     def make_room(self) -> None:
         """Discard the least recently read rows until half of the memory is free."""
         lengths = self.runs.blocks[np.arange(self.n) // self.width] * self.width
-        kept = np.flatnonzero(self._place >= 0)
+        kept = np.flatnonzero(self._place[: self.n] >= 0)
         kept = kept[np.argsort(-self._used[kept], kind="stable")]
         kept = kept[np.cumsum(lengths[kept]) <= self._pool.size // 2]
         kept = kept[np.argsort(self._place[kept])]
