@@ -30,7 +30,7 @@ def rows(n=300, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 6))
     X[:, 5] = 3.0
-    return X, np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=n)
+    return X, np.sin(2 * X[:, 0]) + np.square(X[:, 1]) / 2 + 0.1 * rng.normal(size=n)
 
 
 def made(name, metric="lengths", **more):
@@ -43,7 +43,7 @@ def test_lengths_find_what_counts(name, kernel):
     (X, y), (T, t) = rows(), rows(150, 1)
     model, plain = made(name, kernel=kernel).fit(X, y), made(name, "none", kernel=kernel).fit(X, y)
     assert set(np.argsort(model.feature_importances_)[-2:]) == {0, 1}
-    near(model.metric_.sum(), 6.0, 1e-12)
+    near(model.metric_.sum(), 6.0, 1e-3)
     assert model.metric_errors_[1] < model.metric_errors_[0]
     assert model.score(T, t) > plain.score(T, t)
     assert not {"metric_", "metric_errors_", "feature_importances_"} & set(vars(plain))
