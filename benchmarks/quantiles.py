@@ -2,6 +2,7 @@
 
 python -m benchmarks.quantiles coverage DATA_FOLDER [--only NAME ...] [--splits N] [--rows N]
 python -m benchmarks.quantiles peers DATA_FOLDER [--only NAME ...] [--rows N] [--kernel NAME]
+python -m benchmarks.quantiles searched DATA_FOLDER [--only NAME ...] [--splits N] [--rows N] [--kernel NAME]
 python -m benchmarks.quantiles time DATA_FOLDER [--only NAME ...] [--rows N] [--rounds N]
 
 Rows are drawn at random; features are standardised by the training rows. C and gamma are those of the default grid with
@@ -16,6 +17,12 @@ conformalises on as many rows: our quantiles, and those of histogram gradient bo
 `peers` compares the pinball loss, mean of the three quantiles, with scikit-learn's histogram gradient boosting, one
 model for each quantile, whose number of iterations is chosen by early stopping; and with its QuantileRegressor, a
 linear program, on Nystroem features of the same kernel, as many as fit into our time, if it is the Gaussian.
+
+`searched` compares the loss after a search, on several splits: CAQuantileSVR in one part, which chooses C and gamma
+from the default grid, with and without length scales; and boosting, of which a random search over learning rate,
+leaves, rows per leaf, penalty and share of features, judged on a fifth of the rows, takes as many processor seconds as
+the slower of the two. Its best setting is trained again on all rows, with early stopping. `taskset -c 0` before the
+command makes it one thread.
 
 `time` sets SMOQuantileSVR with one and with three quantiles beside SMOSVR with the same C and gamma: with an epsilon
 of a tenth of the deviation, and of 0, as quantiles have. The median at C is the same problem as epsilon 0 at C / 2.
@@ -135,28 +142,34 @@ def peers(folder: Path, name: str, args: argparse.Namespace) -> None:
         "SMOQuantileSVR": lambda: SMOQuantileSVR(quantile=LEVELS, **ours).fit(A, a).predict(T),
         "CAQuantileSVR, 4 parts": lambda: CAQuantileSVR(4, quantile=LEVELS, route="soft", **ours).fit(A, a).predict(T),
     }.items():
-        spent[who] = _told(name, who, fit, t)
+        spent[who], _ = _told(name, who, fit, t)
     _told(name, "gradient boosting", lambda: _each(lambda level: _boosted(level), A, a, T), t)
     budget, features = spent["SMOQuantileSVR"], 50
     while args.kernel == "gaussian":
         fit = lambda: _nystroem(ours["gamma"], features, A, a, T)  # noqa: B023, E731 - called at once
-        seconds = _told(name, f"linear, {features} features", fit, t)
+        seconds, _ = _told(name, f"linear, {features} features", fit, t)
         if seconds > budget or features >= 400:
             return
         features *= 2
 
 
-def _told(name: str, who: str, fit: Callable[[], Rows], t: Rows) -> float:
-    """Print and record a rival's loss; returns its seconds."""
-    begun = time.perf_counter()
+def _told(
+    name: str, who: str, fit: Callable[[], Rows], t: Rows, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float]:  # fmt: skip
+    """Print and record a rival's seconds by this clock and its loss over the deviation, and return them."""
+    begun = clock()
     predicted = fit()
-    seconds = time.perf_counter() - begun
-    loss = np.mean([
-        mean_pinball_loss(t, column, alpha=level) for column, level in zip(predicted.T, LEVELS, strict=True)
-    ])  # fmt: skip
-    print(f"  {who:<24} pinball {loss / t.std():.5f} of the deviation, {seconds:7.2f} s", flush=True)
-    record(set=name, rival=who, seconds=seconds, pinball=loss / t.std())
-    return seconds
+    seconds = clock() - begun
+    loss = _pinball(t, predicted) / t.std()
+    print(f"  {who:<28} pinball {loss:.5f} of the deviation, {seconds:7.2f} s", flush=True)
+    record(set=name, rival=who, seconds=seconds, pinball=loss)
+    return seconds, loss
+
+
+def _pinball(t: Rows, predicted: Rows) -> float:
+    """Mean loss of the three quantiles."""
+    every = [mean_pinball_loss(t, column, alpha=level) for column, level in zip(predicted.T, LEVELS, strict=True)]
+    return float(np.mean(every))
 
 
 def _each(model: Callable[[float], Any], A: Rows, a: Rows, T: Rows) -> Rows:
@@ -174,6 +187,49 @@ def _nystroem(gamma: float, features: int, A: Rows, a: Rows, T: Rows) -> Rows:
         return _each(
             lambda level: QuantileRegressor(quantile=level, alpha=1e-6), some.transform(A), a, some.transform(T)
         )
+
+
+def searched(folder: Path, name: str, args: argparse.Namespace) -> None:
+    """Print loss and seconds of the rivals after their own search, for each split, and the mean losses."""
+    losses: dict[str, list[float]] = {}
+    for number, (A, a, T, t) in enumerate(splits(folder, name, args.rows, args.splits)):
+        print(f"\n{name}, split {number}: {len(a):,} training rows and as many test rows")
+        seconds = 0.0
+        for metric in ("none", "lengths"):
+            model = CAQuantileSVR(
+                1, quantile=LEVELS, C="grid", gamma="grid", kernel=args.kernel, metric=metric, standardize=True,
+                random_state=0,
+            )  # fmt: skip
+            who = f"{args.kernel}, metric {metric}"
+            spent, loss = _told(name, who, lambda: model.fit(A, a).predict(T), t, time.process_time)  # noqa: B023
+            seconds = max(seconds, spent)
+            losses.setdefault(who, []).append(loss)
+        who = "gradient boosting"
+        _, loss = _told(name, who, lambda: _best_boosted(A, a, T, seconds), t, time.process_time)  # noqa: B023
+        losses.setdefault(who, []).append(loss)
+    for who, every in losses.items():
+        print(f"  {name}, mean of {len(every)} splits: {who:<28} {np.mean(every):.5f}")
+        record(set=name, rival=who, searched=True, pinball=float(np.mean(every)), kernel=args.kernel)
+
+
+def _best_boosted(A: Rows, a: Rows, T: Rows, seconds: float) -> Rows:
+    """Predictions of boosting with the best setting of a random search; about this many processor seconds in all."""
+    begun, rng, tried = time.process_time(), np.random.default_rng(0), []
+    learn, held = np.split(rng.permutation(len(a)), [len(a) - len(a) // 5])
+    spent, setting = 0.0, dict[str, Any]()  # the first one has the defaults
+    while not tried or time.process_time() - begun + 2 * spent < seconds:  # another one, and the last training
+        turn = time.process_time()
+        made = _each(lambda level: _boosted(level).set_params(**setting), A[learn], a[learn], A[held])  # noqa: B023
+        tried.append((_pinball(a[held], made), len(tried), setting))
+        spent = time.process_time() - turn
+        setting = {
+            "learning_rate": 0.02 * 15.0 ** rng.random(), "l2_regularization": float(rng.choice([0.0, 1.0, 10.0])),
+            "max_leaf_nodes": int(rng.choice([7, 15, 31, 63])), "min_samples_leaf": int(rng.choice([5, 10, 20, 40])),
+            "max_features": float(rng.choice([0.5, 1.0])),
+        }  # fmt: skip
+    print(f"  boosting compared {len(tried)} settings")
+    best = min(tried)[2]
+    return _each(lambda level: _boosted(level).set_params(**best), A, a, T)
 
 
 def timed(folder: Path, name: str, args: argparse.Namespace) -> None:
@@ -211,16 +267,16 @@ def _named(given: dict[str, Any]) -> str:
 def main() -> None:
     """Run one of the benchmarks on some data sets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("coverage", "peers", "time"))
+    parser.add_argument("what", choices=("coverage", "peers", "searched", "time"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", default=ONLY, choices=tuple(SETS), metavar="NAME")
     parser.add_argument("--rows", type=int, default=4000, metavar="N", help="training rows (default: 4000)")
     parser.add_argument("--splits", type=int, default=20, metavar="N", help="random splits (default: 20)")
-    parser.add_argument("--kernel", default="gaussian", metavar="NAME", help="of `peers` (default: gaussian)")
+    parser.add_argument("--kernel", default="gaussian", metavar="NAME", help="default: gaussian")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of the race (default: 5)")
     args = parser.parse_args()
     headline()
-    work = {"coverage": coverage, "peers": peers, "time": timed}[args.what]
+    work = {"coverage": coverage, "peers": peers, "searched": searched, "time": timed}[args.what]
     for name in args.only:
         work(args.folder, name, args)
 

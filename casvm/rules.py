@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from cacore.kernels.registry import declaration
 from cacore.learn.rules import Rule
 from cacore.svm.solvers import DEFAULT
 
@@ -74,6 +75,18 @@ VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (
     Rule(
         lambda o, m: o.quantile is not None and m.one_class,
         "quantile: one class has no targets; use casvm.svr",
+    ),
+    Rule(
+        lambda o, m: o.metric != "none" and m.one_class,
+        "metric: one class has no targets to learn length scales from; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.metric != "none" and callable(o.kernel),
+        "metric: it needs the derivative of the kernel, and a callable has none; name a kernel",
+    ),
+    Rule(
+        lambda o, m: o.metric != "none" and not declaration(o.kernel).of_distance,
+        "metric lengths: the {o.kernel} kernel is not a function of distance; use another, or leave out metric",
     ),
     Rule(
         lambda o, m: not o.exact and o.working_set is not None,

@@ -19,7 +19,7 @@ from cacore.io.table import Targets
 from cacore.learn.options import reported
 from cacore.metrics import errors
 from cacore.run import reading
-from cacore.run.family import Family
+from cacore.run.family import Family, described_metric
 from cacore.run.job import Predicting, Training
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from casvm.described import check_libsvm, fields, part_lines, soft_fields
@@ -42,6 +42,8 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
 
     def check(self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator) -> dict[str, Path]:
         """Check --libsvm; returns the further output files."""
+        if job.libsvm is not None and options.metric != "none":
+            raise InputError("--libsvm: LIBSVM's format has no metric; leave out --libsvm or --metric")
         return check_libsvm(job, options.kernel, comm)
 
     def warm_up(self, dtype: str, options: ValueOptions) -> None:
@@ -77,8 +79,8 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
         return train, test
 
     def draws(self, method: ValueMethod, options: ValueOptions) -> str:
-        """Name of the figure of --plot: the grid, if settings were compared."""
-        return "grid" if options.searches else ""
+        """Name of the figure of --plot: the metric if there is one, else the grid, if settings were compared."""
+        return super().draws(method, options) or ("grid" if options.searches else "")
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
         """Columns of the grid in the report: C, gamma and the score, with the best of several epsilons."""
@@ -122,7 +124,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
             **{name: getattr(kernel, name) for name in kernel.declared.parameters},
             **reported(options, method.has), **parts, "route": model.route, **soft_fields(model), "dtype": model.dtype,
         }  # fmt: skip
-        return fields(fitted, params)
+        return {**fields(fitted, params), "metric": described_metric(options.metric, fitted)}
 
     def save(self, fitted: SVMFit[SVRModel], job: Training) -> None:
         """Write LIBSVM's files."""

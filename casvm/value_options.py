@@ -14,7 +14,7 @@ from cacore.errors import InputError
 from cacore.kernels.registry import declaration
 from cacore.learn import shared
 from cacore.learn.method import Method
-from cacore.learn.options import KERNEL, PARTS, SEARCH, SOLVER, UNCERTAINTY, option
+from cacore.learn.options import KERNEL, METRIC, PARTS, SEARCH, SOLVER, UNCERTAINTY, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
@@ -30,6 +30,7 @@ SCALE = "scale"  # value of C, epsilon or tol: these numbers times the targets' 
 _SEARCHED = ("C", "epsilon", "gamma")
 SCALED = {"C": 1.0, "epsilon": 0.1, "tol": 1e-3}
 UNSEARCHED = "there are too few rows to compare settings: C, epsilon and gamma that were not given are set to scale"
+METRICS = ("none", "lengths")
 NU = 0.5  # default for one class
 PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # choices of the commands; the first is the default
 
@@ -133,6 +134,11 @@ class ValueOptions(DualOptions):
     route: str = option(
         AUTO, "models that predict a row: the nearest centre's, a weighted mean of the nearest few, or the mean of all "
         "(default: nearest, or all for random parts)", checks.one_of(*ROUTES, AUTO), group=PARTS, choices=ROUTES,
+    )  # fmt: skip
+    metric: str = option(
+        "none", "learn a length scale per feature that reduces the leave-one-out error of kernel ridge regression "
+        "(lengths); for kernels of a distance", checks.one_of(*METRICS), group=METRIC, only=_regression,
+        choices=METRICS,
     )  # fmt: skip
     solver: str = part_solver_option()
     working_set: int | None = option(

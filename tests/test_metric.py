@@ -11,6 +11,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.lengths import slope
 from cacore.data.metric import FLOOR, best_round, importances, mapped, matrix, next_root
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
@@ -25,7 +26,6 @@ from cakrr.bkrr2 import bkrr2
 from cakrr.dkrr import dkrr
 from cakrr.grid_search import next_widths
 from cakrr.options import RidgeOptions, Width
-from cakrr.solver.lengths import slope
 
 metrics = pytest.mark.parametrize("metric", ["diagonal", "full"])
 

@@ -52,6 +52,20 @@ def test_the_report_and_the_model(data, trained):
     assert made["solver"]["converged"] == [True, True]
 
 
+def test_length_scales(data, tmp_path, refuses):
+    path, X, _ = data
+    words = ["--quantile", "0.1,0.9", "--metric", "lengths", "--standardize", "--kernel", "matern32", "--C", "10"]
+    made = reported("casvm.svr", [path, *words, "--model", tmp_path / "m.h5", "--plot", tmp_path / "p.png"], tmp_path)
+    metric = made["metric"]
+    assert metric["form"] == "lengths"
+    assert metric["round"] == int(np.argmin(metric["errors"]))
+    assert sum(metric["importances"]) == pytest.approx(1)
+    assert (tmp_path / "p.png").stat().st_size
+    model = QuantileModel.load(tmp_path / "m.h5")
+    assert made["metrics"]["share_below"] == pytest.approx((data[2][N:, None] <= model.predict(X[N:])).mean(axis=0))
+    refuses("casvm.svr", [path, "--metric", "lengths", "--libsvm", "m"], "--libsvm: LIBSVM's format has no", tmp_path)
+
+
 def test_predictions_and_intervals(data, trained, tmp_path, capsys):
     path, X, y = data
     run(

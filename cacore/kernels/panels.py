@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
     from cacore.kernels.evaluate import Parameters
 
+_PIECE = 1 << 16  # numbers of dense rows compressed at a time
 ROWS = 16  # rows of a tile at most, which bounds the memory pages of kernel values written at a time
 
 
@@ -144,17 +145,28 @@ def nonzeros(
         csr = sp.csr_matrix((X.data.astype(dtype), X.indices.astype(np.int32), X.indptr.astype(np.int64)), X.shape)
         csr.sum_duplicates()  # in the copy: the norm needs the square of the sum of duplicate entries
     else:
+        some, offset = np.arange(m) if rows is None else rows, np.zeros(X.shape[1]) if shift is None else shift
+        like, whole, pieces = np.zeros(0, dtype), with_zeros(measure), []
         # Block by block: large temporary arrays would cost more than the work on them.
-        cut = [slice(lo, hi) for lo, hi in blocks(m, 256)]
-        some = (X[one if rows is None else rows[one]] for one in cut)
-        pieces = [_compress(_shifted(block, shift, dtype), with_zeros(measure)) for block in some]
-        ends = np.cumsum([0, *(len(piece[0]) for piece in pieces)])
-        starts = [piece[2][1:] + end for piece, end in zip(pieces, ends[:-1], strict=True)]
-        values = np.concatenate([np.zeros(0, dtype), *(piece[0] for piece in pieces)])
-        columns = np.concatenate([np.zeros(0, np.int32), *(piece[1] for piece in pieces)])
-        csr = sp.csr_matrix((values, columns, np.concatenate([np.zeros(1, np.int64), *starts])), (m, X.shape[1]))
+        for lo, hi in blocks(m, max(256, _PIECE // max(1, X.shape[1]))):
+            if sp.issparse(X):
+                pieces.append(_compress(dense(X[some[lo:hi]]), np.arange(hi - lo), offset, like, whole))
+            else:
+                pieces.append(_compress(X, some[lo:hi], offset, like, whole))
+        csr = sp.csr_matrix(pieces[0] if len(pieces) == 1 else _stacked(pieces, like), (m, X.shape[1]))
     points.X, points.shift, points.squares = csr, shift, _norms(csr.data, csr.indptr)
     return points
+
+
+def _stacked(
+    pieces: list[tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.int64]]], like: NDArray[np.floating]
+) -> tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.int64]]:
+    """CSR values, columns and starts of all pieces, one below the other."""
+    ends = np.cumsum([0, *(len(piece[0]) for piece in pieces)])
+    starts = [piece[2][1:] + end for piece, end in zip(pieces, ends[:-1], strict=True)]
+    values = np.concatenate([like, *(piece[0] for piece in pieces)])
+    columns = np.concatenate([np.zeros(0, np.int32), *(piece[1] for piece in pieces)])
+    return values, columns, np.concatenate([np.zeros(1, np.int64), *starts])
 
 
 def _shifted(X: Rows, shift: NDArray[np.floating] | None, dtype: DTypeLike) -> NDArray[np.floating]:
@@ -300,19 +312,21 @@ def _norms(values: Reals, starts: Integers) -> Reals:  # pragma: no cover - comp
 
 
 @numba.njit(cache=True, nogil=True)
-def _compress(X: Reals, whole: bool) -> tuple[Reals, Ints, Longs]:  # pragma: no cover - compiled
-    """CSR values, columns (int32) and starts (int64) of dense rows, shape (n, d); `whole` keeps the zeros, too."""
-    starts = np.zeros(X.shape[0] + 1, np.int64)
-    for i in range(X.shape[0]):
-        count = 0
-        for c in range(X.shape[1]):
-            count += whole or X[i, c] != 0
-        starts[i + 1] = starts[i] + count
-    values, columns = np.empty(starts[-1], X.dtype), np.empty(starts[-1], np.int32)
+def _compress(
+    X: Reals, rows: Longs, shift: Reals, like: Reals, whole: bool
+) -> tuple[Reals, Ints, Longs]:  # pragma: no cover - compiled
+    """CSR values, columns (int32) and starts (int64) of some rows of a dense `X`, shape (n, d), minus the shift.
+
+    The values have the type of `like`; `whole` keeps the zeros, too.
+    """
+    starts, d = np.zeros(rows.size + 1, np.int64), X.shape[1]
+    values, columns = np.empty(rows.size * d, like.dtype), np.empty(rows.size * d, np.int32)
     q = 0
-    for i in range(X.shape[0]):
-        for c in range(X.shape[1]):
-            if whole or X[i, c] != 0:
-                values[q], columns[q] = X[i, c], c
+    for i in range(rows.size):
+        for c in range(d):
+            value = like.dtype.type(X[rows[i], c] - shift[c])
+            if whole or value != 0:
+                values[q], columns[q] = value, c
                 q += 1
-    return values, columns, starts
+        starts[i + 1] = q
+    return values[:q], columns[:q], starts

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy.optimize
 from numpy.typing import NDArray
 
+from cacore.data.lengths import LeftOut, best_scales
 from cacore.data.metric import SAMPLE
 from cacore.data.rows import dense
 from cakrr.methods.settings import Chosen
 from cakrr.methods.task import RidgeTask
-from cakrr.solver.lengths import slope
 
 ROWS = 2500  # rows of all parts together whose errors are minimised: enough for d + 1 parameters
 EVALUATIONS = 10  # per round; then the rows are divided again with the new lengths
-FARTHEST = 4.0  # largest change of a scale's logarithm per round
 
 
 def scales(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
@@ -41,25 +39,5 @@ def scales(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
         if part in sampled and learn.stop > learn.start + 1:
             w = parts.row_weights()[learn]
             ridge = lam * w.sum() / w
-            mine.append((dense(parts.X[learn]).astype(np.float64), chosen.targets[learn, 0], ridge, w))
-
-    def error(logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """Logarithm of the mean squared error, the same on all ranks, and its gradient."""
-        total, factors = np.zeros(d + 3), np.exp(logs)
-        for X, Y, ridge, w in mine:
-            left, slopes = slope(kernel, X * factors[:d], Y, factors[d] * ridge, w)
-            total += np.concatenate([[left, w.sum()], slopes])
-        with comm.phase("train"):
-            total = comm.allreduce(total)
-        with comm.uncounted():  # the ranks' sums may differ in the last bit
-            total = comm.bcast(total)
-        if not 0.0 < total[0] < np.inf:
-            return 1e3, np.zeros(d + 1)  # no solution: L-BFGS backtracks
-        return math.log(total[0] / total[1]), total[2:] / total[0]
-
-    found = scipy.optimize.minimize(
-        error, np.zeros(d + 1), jac=True, method="L-BFGS-B", bounds=[(-FARTHEST, FARTHEST)] * (d + 1),
-        options={"maxfun": EVALUATIONS},
-    )  # fmt: skip
-    factors = np.exp(found.x[:d])
-    return np.asarray(np.where(found.jac[:d] == 0.0, factors.min(), factors))  # a constant feature has no effect
+            mine.append(LeftOut(dense(parts.X[learn]).astype(np.float64), chosen.targets[learn, 0], ridge, w))
+    return best_scales(kernel, mine, d, EVALUATIONS, comm)[:d]

@@ -14,6 +14,7 @@ from cacore.checks import whole
 from cacore.comm import CommLike, Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.dataset import Dataset
+from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
 from cacore.data.rows import RowsLike
 from cacore.data.validation import shared_seed
@@ -36,6 +37,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
 
     C: GridLike = 1.0
     tol: float | str | None = None
+    metric: str = "none"
     standardize: bool = False
     cv: int | None = None
     comm: CommLike = None
@@ -79,6 +81,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         self.n_iter_ = self.solver_["iterations"]
         self.sizes_ = self.model_.sizes
         self.fit_status_ = int(not self.solver_["converged"].all())
+        expose_metric(self, fitted)
         expose_search(self, fitted.search)
 
     def predict(self, X: RowsLike) -> NDArray[np.float64]:
@@ -92,7 +95,7 @@ class DisSMOSVR(CollectiveSVR):
 
     Parameters
     ----------
-    C, epsilon, gamma, cv, standardize, cache_gib, comm
+    C, epsilon, gamma, cv, metric, standardize, cache_gib, comm
         As for :class:`CASVR`.
     tol
         As for :class:`CASVR`.
@@ -189,6 +192,10 @@ class CASVR(PartsSVR):
     route : {"auto", "nearest", "soft", "all"}
         Models that predict a row: the model of the nearest centre; the nearest four, with predictions weighted by
         distance; or all, with the mean prediction. "auto" is "all" for random parts, and "nearest" for others.
+    metric : {"none", "lengths"}
+        "lengths" learns one length scale per feature, for kernels of a distance: those that minimise the leave-one-out
+        errors of kernel ridge regression on 1,000 training rows. They are used if they predict 1,000 others better than
+        a common scale does. The features should have similar deviations: use `standardize`.
     standardize : bool
         Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
     cache_gib : float
@@ -213,6 +220,13 @@ class CASVR(PartsSVR):
     n_iter_ : ndarray of int64, shape (P,)
     cv_results_, best_params_, best_score_, best_index_
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared; scores are R^2.
+    metric_ : ndarray, shape (d,)
+        With "lengths", weights of the squared differences of the features, with mean 1; all 1 if a common scale was
+        better. `gamma` refers to these.
+    feature_importances_ : ndarray, shape (d,)
+        `metric_` divided by its sum.
+    metric_errors_ : ndarray, shape (2,)
+        Mean squared errors of ridge regression, with a common scale and with one per feature.
     fit_status_ : int
         0 if all parts met the tolerance, 1 otherwise.
     n_features_in_ : int

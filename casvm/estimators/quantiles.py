@@ -188,7 +188,7 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
 
     Parameters
     ----------
-    n_parts, partitioner, n_divisions, overlap, route, solver, standardize, cache_gib, comm
+    n_parts, partitioner, n_divisions, overlap, route, solver, metric, standardize, cache_gib, comm
         As for :class:`CASVR`.
     quantile, C, calibrate
         As for :class:`SMOQuantileSVR`; rows are held out before the parts are made.
@@ -205,6 +205,7 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
     dual_coef_ : ndarray, shape (t, s)
         Coefficients of the support vectors of this rank's parts, for each of t quantiles.
     support_, sizes_, centers_, solver_, n_iter_, cv_results_, best_params_, best_score_, best_index_, fit_status_
+    metric_, feature_importances_, metric_errors_
         As for :class:`CASVR`; iterations and objectives are sums over the quantiles.
     n_features_in_ : int
 

@@ -54,7 +54,11 @@ def of_values(
     from casvm.methods.parts import fit_values
     from casvm.tasks.quantiles import calibrated
 
-    return calibrated(fit_values, method, train, options, comm)
+    if options.metric == "none":
+        return calibrated(fit_values, method, train, options, comm)
+    from casvm.methods import lengths
+
+    return calibrated(partial(lengths.fit, fit_values), method, train, options, comm)
 
 
 def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:

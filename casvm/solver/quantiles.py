@@ -50,6 +50,9 @@ def solve_quantiles(
     precision all objectives.
     """
     if solver == DEFAULT and len(duals) > 1:
+        # Shrinking copies kept rows of K, which the next level reads over all columns; it pays only if few fit.
+        fits = duals[0].n ** 2 * np.dtype(np.float32).itemsize <= cache_bytes
+        limits = replace(limits, shrinking=limits.shrinking and not fits)
         solutions = _together(PartValues(X, kernel, _widest(duals), limits, cache_bytes), duals, watch)
     else:
         alone, solutions = part_solver(solver), []

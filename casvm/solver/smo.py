@@ -318,6 +318,6 @@ def round_size(n: int, price: float, regression: bool = False, started: bool = F
     A regression has several times the support vectors of a classifier, so large rounds pay from smaller n on. A start
     near the solution leaves few rows to move.
     """
-    if started and 1024 < n < 3072:
-        return 512
+    if started and 1024 < n < 5120:
+        return 512 if n < 3072 else 768
     return 2048 if n >= (4_096 if regression else 16_384) else 1024 if price < 30.0 else 512

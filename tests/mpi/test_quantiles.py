@@ -58,6 +58,21 @@ def test_exact_on_all_ranks():
     near(fitted.model.predict(np.ones((1, 2)), WORLD), [[0.5, 4.5, 8.5]], 1e-5)
 
 
+@pytest.mark.parametrize("exact", some([False, True]))
+def test_length_scales_of_one_process(exact):
+    """The same rows are sampled, and the first rank learns from them for all."""
+    X, y, weights = rows()
+    given = {**GIVEN, "epsilon": None, "metric": "lengths", "standardize": True}
+    options = ValueOptions(**given, **({"exact": True} if exact else {"partitions": 5}))
+    mine = even(N)
+    fitted = svr(dataset(X, y, mine, weights=weights), options, Communicator(WORLD))
+    alone = by_one(svr, dataset(X, y, weights=weights), options)
+    near(fitted.model.standardizer.root, alone.model.standardizer.root, 1e-6)
+    near(fitted.errors, alone.errors, 1e-9)
+    near(fitted.model.predict(X[mine], WORLD), alone.model.predict(X)[mine], 1e-4)
+    assert len({root.tobytes() for root in WORLD.allgather(fitted.model.standardizer.root)}) == 1
+
+
 def test_refused_by_all_ranks():
     X, y, _ = rows()
     mine = even(N)
