@@ -79,9 +79,10 @@ test-ranks: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_ALL_VARIANTS=1 $(BIN)/python -m pytest tests/test_under_mpi.py -k test_distributed
 
 # Under Open MPI and Intel MPI, each from its wheel: tests of the communicator and of failures, trainings, and jobs that
-# another library's mpiexec starts. `make test` runs them as well, where the libraries are in the environment.
+# another library's mpiexec starts. `make test` runs them as well, where the libraries are in the environment, with half of
+# the variants.
 test-mpi: $(VENV)/.mpi
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_under_mpi.py tests/test_info.py -k another_library
+	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_ALL_VARIANTS=1 $(BIN)/python -m pytest tests/test_under_mpi.py tests/test_info.py -k another_library
 
 # Every line of the README as it is printed, in a copy of this folder, on two cores, with a new virtual environment.
 readme: $(VENV)/.test

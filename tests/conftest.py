@@ -20,6 +20,9 @@ import hypothesis
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from threadpoolctl import threadpool_limits
+
+from cacore.machine import threads
 
 pytest.register_assert_rewrite("helpers")
 from helpers.checks import contents  # noqa: E402 - its assertions have been seen to above
@@ -35,6 +38,12 @@ PATIENCE = 600  # seconds
 # The tests start hundreds of commands: Python compiles the package once, not in each of them, whatever is set outside.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Workers share the cores, and a small product on two BLAS threads waits for the core that another worker has. The
+# package's own threads are as many as ever.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    threads.current()  # remembers the number of cores
+    threadpool_limits(1, user_api="blas")
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = os.environ.get("CAKERNELS_MPI_TESTS")  # set inside mpiexec only
@@ -227,7 +236,6 @@ if JOB:
     from mpi4py import MPI
 
     from cacore.comm import failure
-    from cacore.machine import threads
 
     threads.set_threads(1)  # the ranks share the machine
     failure.SPIN = 1e-5  # and there may be fewer cores than ranks, which should not wait in a loop

@@ -20,7 +20,8 @@ from helpers.mpi_libraries import OTHERS
 ROOT = Path(__file__).resolve().parent.parent
 
 # Not captured (-s): what a rank says before it aborts the job must not be lost.
-PYTEST = ("-m", "pytest", "--with-mpi", "-s", "--tb=short")
+VARIANTS = () if "CAKERNELS_ALL_VARIANTS" in os.environ else ("--half-of-variants",)
+PYTEST = ("-m", "pytest", "--with-mpi", "-s", "--tb=short", *VARIANTS)
 
 
 def all_pass(ranks, done, tmp_path):
@@ -37,13 +38,14 @@ def all_pass(ranks, done, tmp_path):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_distributed(ranks, mpiexec, tmp_path):
     """Each test on 1, 2, 3 and 4 ranks; each of its variants on two of these, or, in `make test-ranks`, on all."""
-    options = [*PYTEST, "tests/mpi", *([] if "CAKERNELS_ALL_VARIANTS" in os.environ else ["--half-of-variants"])]
-    all_pass(ranks, mpiexec(ranks, *options, cwd=ROOT, timeout=3600, CAKERNELS_MPI_TESTS=str(tmp_path)), tmp_path)
+    all_pass(
+        ranks, mpiexec(ranks, *PYTEST, "tests/mpi", cwd=ROOT, timeout=3600, CAKERNELS_MPI_TESTS=str(tmp_path)), tmp_path
+    )
 
 
 @OTHERS
 def test_distributed_by_another_library(library, tmp_path):
-    """The parts that depend most on the MPI library: the calls themselves, and failures."""
+    """The parts that depend most on the MPI library: calls, and failures; all their variants in `make test-mpi`."""
     options = [*PYTEST, *(f"tests/mpi/test_{name}.py" for name in ("comm", "failures", "manners"))]
     variables = {"CAKERNELS_MPI_TESTS": str(tmp_path)}
     all_pass(3, library.start(3, *options, cwd=ROOT, timeout=600, variables=variables), tmp_path)
