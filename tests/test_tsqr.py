@@ -119,8 +119,10 @@ class BrokenError(RuntimeError):
     pass
 
 
-def test_continues_after_any_block(tmp_path):
+@pytest.mark.parametrize("least", [tsqr.BLOCK, 10], ids=["square in a block", "blocks in a square"])
+def test_continues_after_any_block(least, tmp_path, monkeypatch):
     """A block fails; the run continues there, and ends with the same bits."""
+    monkeypatch.setattr(tsqr, "BLOCK", least)
     A, B, _ = problem(1e3)
     rows, asked = np.hstack([A, B]), []
     whole, given = folded(A, B, 4), blocks(rows, 4)

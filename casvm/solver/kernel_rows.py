@@ -217,9 +217,8 @@ class KernelRows:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
         whole = self._whole
         if self._reused and whole is not None and len(self.active) == self.n:
-            for_blocks(
-                lambda lo, hi: add_rows(whole, rows, -change, v, lo, hi), self.columns.tasks(2 * threads.current())
-            )
+            tasks = self.columns.tasks(2 * threads.current())
+            for_blocks(lambda lo, hi: add_rows(whole, rows, -change, v, lo, hi), tasks)
             self.values_read += len(rows) * self.n
             return
         for lo, hi in blocks(len(rows), _SOME):
@@ -275,10 +274,8 @@ class KernelRows:
             kept, store = slots >= 0, self._all.values
             at, weights = slots[kept], change[kept]
 
-            def work(lo: int, hi: int) -> None:
-                _add_columns(store, at, weights, columns[lo:hi], total[lo:hi])
-
-            for_blocks(work, blocks(len(columns), 4096))
+            tasks = blocks(len(columns), 4096)
+            for_blocks(lambda lo, hi: _add_columns(store, at, weights, columns[lo:hi], total[lo:hi]), tasks)
         rows, change = rows[~kept], change[~kept]
         self.values_read += int(np.count_nonzero(kept)) * len(columns)
         self.values_computed += len(rows) * len(columns)
