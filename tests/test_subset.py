@@ -83,6 +83,9 @@ def test_errors_that_choose(select, t):
         hat = w * np.einsum("ij,ij->i", K, np.linalg.solve(H, K.T).T)
         share = 1 - hat if select == "loo" else np.full(len(X), 1 - hat.sum() / len(X))
         expected = np.sum(w * (gap.T / share) ** 2) / w.sum()
+        if select == "gcv":  # Lukas's robust form
+            G = np.linalg.solve(H, K.T * w @ K)
+            expected *= 1 + 0.7 / 0.3 * np.trace(G @ G) / len(X)
         assert row[f"{select}_mse"] == pytest.approx(expected, rel=1e-7)
     if select == "loo" and t is None:  # the formula itself, by leaving out a row
         one = np.arange(len(X)) != 7
@@ -91,6 +94,16 @@ def test_errors_that_choose(select, t):
         assert (y[7] - mean - K[7] @ left) == pytest.approx((gap.T / share)[7], rel=1e-8)
     best = min(model.grid_, key=lambda row: row[f"{select}_mse"])
     assert (model.lam_, model.params_["centers"], len(Z)) == (best["lambda"], best["centers"], best["centers"])
+
+
+def test_gcv_where_leverages_differ():
+    """Rows dense here and sparse there: plain GCV takes lambda 1e-11, and R^2 is -359."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((1200, 1)) < 0.6, 0.3, 4.0) * rng.normal(size=(1200, 3))
+    y = np.sin(2 * X).sum(axis=1) + 0.5 * rng.normal(size=len(X))
+    models = [fitted(X[:600], y[:600], lam=np.logspace(-11, 0, 12), centers=300, select=one) for one in ("gcv", "loo")]
+    scores = [model.score(X[600:], y[600:]) for model in models]
+    assert scores[0] > scores[1] - 0.05 > 0.15
 
 
 def test_small_lambdas_keep_their_digits():

@@ -92,11 +92,7 @@ def memory_bytes(columns: int, leaves: int, ranks: int) -> int:
 
 
 def block_rows(columns: int) -> int:
-    """Rows that are folded at a time: a quarter of the columns, within bounds.
-
-    A leaf's first block is a square, and becomes its triangle. For 4,000 columns, blocks of 1,024 rows are folded at
-    .95 of the speed of those of 4,000, in a quarter of their memory.
-    """
+    """Rows folded at a time: a quarter of the columns, within bounds; a leaf's first block is a square."""
     return int(np.clip(columns // 4, BLOCK, MOST_BLOCK))
 
 
@@ -358,9 +354,8 @@ def _first(rows: Array) -> Array:
 
 def _folded(R: Array, rows: Array, trapezoid: int) -> Array:
     """Triangle of R above `rows`, whose last `trapezoid` rows are upper triangular; both are overwritten."""
-    found, _, _, info = lapack.dtpqrt(
-        trapezoid, min(PANEL, len(R)), R, np.asfortranarray(rows), overwrite_a=1, overwrite_b=1
-    )
+    rows = np.asfortranarray(rows)
+    found, _, _, info = lapack.dtpqrt(trapezoid, min(PANEL, len(R)), R, rows, overwrite_a=1, overwrite_b=1)
     assert info == 0
     return np.asarray(found)
 
@@ -371,9 +366,9 @@ def _merged(upper: Array, lower: Array) -> Array:
 
 
 def stacked(upper: Array, lower: Array) -> Array:
-    """Rows of the triangle of two matrices of M rows, one above the other, whose first M columns are triangular.
+    """Rows of the triangle of two matrices, one above the other, whose first M columns are triangular.
 
-    Both have shape (M, M + t), and are not changed; the result has the same shape. 2/3 M^3 + 2 M^2 t flops.
+    Both have shape (M, M + t), and are not changed, as has the result. 2/3 M^3 + 2 M^2 t flops.
     """
     M = len(upper)
     if upper.shape[1] == M:

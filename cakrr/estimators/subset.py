@@ -49,7 +49,8 @@ class SubsetKRR(Regressor):
         of clusters. Pivots and means are found among 20,000 rows, or 10 M.
     select : {"loo", "gcv"}
         Errors that compare the settings: those of each row left out, in closed form by a second pass over the rows; or
-        generalised cross-validation, from the triangle alone.
+        robust generalised cross-validation, from the triangle alone, which takes two thirds of the time, and can
+        choose too small a lambda where X has outliers.
     rows : callable or iterable, or None
         Observations instead of `X` and `y`: ``rows(share, shares)`` yields the blocks of a share of the data, on
         whichever rank; or an iterable of this rank's own blocks. A block is ``(A, y)`` or ``(A, y, weights)``: A is an
