@@ -14,7 +14,6 @@ import argparse
 import itertools
 import math
 import multiprocessing
-import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -38,6 +37,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.kernels import Kernel
 from cacore.machine import threads
+from cacore.machine.memory import peak_rss_mib
 from cacore.near.correlation import Correlation
 from cakernels.plan.network import PRESETS
 from cakrr import Kriging
@@ -123,7 +123,7 @@ def _timed(path: str, kind: str, radius: float, nugget: float, workers: int, lim
     begun, used = time.perf_counter(), time.process_time()
     fitted = kriging(Dataset(X, y, len(X)), KrigingOptions(range=radius, **known))
     seconds, used = time.perf_counter() - begun, time.process_time() - used
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak_rss_mib() / 1024
     begun, asked = time.perf_counter(), time.process_time()
     fitted.model.predict_std(Q)
     asked_seconds, asked = time.perf_counter() - begun, time.process_time() - asked
@@ -132,7 +132,7 @@ def _timed(path: str, kind: str, radius: float, nugget: float, workers: int, lim
         "points": fitted.model.n, "near": facts["pairs_per_point"], "kept": str(facts["pairs_kept"]),
         "iterations": facts["iterations"][0],
         "residual": fitted.residual, "seconds": seconds, "processor": used, "places": len(Q),
-        "predict, seconds": asked_seconds, "predict, processor": asked, "peak GiB": peak / 2**20,
+        "predict, seconds": asked_seconds, "predict, processor": asked, "peak GiB": peak,
         "GFLOP/s": before, "GFLOP/s after": machine_rate(), "GB/s": copy_rate(),
     }  # fmt: skip
 

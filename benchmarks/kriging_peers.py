@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks.race import headline, machine_rate
 from benchmarks.results import Record, Results, table
+from cacore.machine.memory import peak_rss_mib
 from cakrr import Kriging
 
 Array = NDArray[np.float64]
@@ -112,7 +112,7 @@ def _measured(rival: str, n: int) -> tuple[Answer, Record]:
     found = work(n)
     return found, {
         "seconds": time.perf_counter() - begun, "processor": time.process_time() - used,
-        "peak GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, "GFLOP/s": before,
+        "peak GiB": peak_rss_mib() / 1024, "GFLOP/s": before,
     }  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from benchmarks.krr_data import load, split
 from benchmarks.race import copy_rate, headline, machine_rate
 from benchmarks.results import Results, table
+from cacore.machine.memory import peak_rss_mib
 
 # Grid of the run "choice": widths and lambdas for the Gaussian kernel.
 SIGMAS, LAMS = (0.5, 0.75, 1.0, 1.5, 2.0), (1e-6, 1e-5, 1e-4, 1e-3)
@@ -263,7 +263,7 @@ def run(name: str, folder: str, data: str, rows: int | None, answers: Path) -> F
         np.save(exact, answer)
     elif exact.exists() and name != "choice":
         facts |= apart(answer, np.load(exact))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_rss_mib() / 1024
     return {"data": data, "run": name, "rows": len(y), "mse": float(np.mean(np.square(answer - t))), **facts,
             "peak_gib": peak, "gflops": rate, "copied_gbps": copied}  # fmt: skip
 

@@ -8,7 +8,6 @@ lambda keep that lambda, too. Each run is a process of its own.
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -22,6 +21,7 @@ from benchmarks.krr_data import Split
 from benchmarks.krr_exact import nystrom_cg
 from benchmarks.race import copy_rate, machine_rate
 from cacore.machine import threads
+from cacore.machine.memory import peak_rss_mib
 from cakrr import BKRR2, SubsetKRR, TwoLevelKRR
 
 Array = NDArray[np.float64]
@@ -160,7 +160,7 @@ def _measured(name: str, data: Split, M: int, allowed: int) -> dict[str, Any]:
     predict = RIVALS[name][0](data, M)
     seconds = time.perf_counter() - begun
     mse = float(np.mean(np.square(predict(data.T) - data.t)))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_rss_mib() / 1024
     return {"mse": mse, "seconds": seconds, "peak GiB": peak, "GFLOP/s": before[0], "copy GB/s": before[1]}
 
 

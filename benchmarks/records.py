@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from benchmarks.generated import file
 from benchmarks.race import copy_rate, headline, machine_rate
 from benchmarks.results import record
 from cacore.io import text
+from cacore.machine.memory import peak_rss_mib
 
 CACHE_GIB = 4.0
 PREDICTED = 20_000  # most test rows
@@ -156,7 +156,7 @@ def measured(setting: Setting, rival: str, given: Path) -> dict[str, float]:
     score = model.score(rows.Xt, rows.yt)
     return {
         "seconds": seconds, "processor": processor, "predict": time.perf_counter() - begun, "score": float(score),
-        "vectors": len(model.support_), "GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, **rates,
+        "vectors": len(model.support_), "GB": peak_rss_mib() * 2**20 / 1e9, **rates,
     }  # fmt: skip
 
 

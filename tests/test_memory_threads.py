@@ -3,6 +3,8 @@
 import ast
 import gc
 import os
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -24,6 +26,15 @@ GIB = 1 << 30
 def test_available_is_some_of_the_machine():
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < memory.available() <= total
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere getrusage is all there is")
+def test_the_peak_is_that_of_this_process():
+    """A process starts with a small peak, even if the one that started it has used much."""
+    ask = "from cacore.machine.memory import peak_rss_mib as peak; print(peak())"
+    used = f"import subprocess, sys; kept = b'x' * (400 << 20); subprocess.run([sys.executable, '-c', {ask!r}])"
+    found = subprocess.run([sys.executable, "-c", used], capture_output=True, text=True, check=True, timeout=60)
+    assert 5 < float(found.stdout) < 300
 
 
 def test_limit_of_one_rank(monkeypatch):
