@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -84,8 +86,13 @@ def test_least_squares_on_points_grow_with_rows_and_points():
 
     layouts = [*of_points(), replace(of_points()[0], ranks=4)]
     assert [one.centers for one in layouts[:3]] == [(62, 125), (62, 125), (125, 250)]
-    runs = [ran(one, {"train": train(one)}, sent=sent(one)) for one in layouts]
-    assert growth.seconds(runs, Kind.POINTS, POINTS, False)["train"] == pytest.approx(train(POINTS), rel=1e-6)
+    drawing = [0.01, 0.01, 0.012, 0.04, 0.04]  # random points: whatever the noise, not with the cube of their number
+    runs = [
+        ran(one, {"train": train(one), "partition": drawing[i % 5]}, sent=sent(one)) for i, one in enumerate(layouts)
+    ]
+    found = growth.seconds(runs, Kind.POINTS, POINTS, False)
+    assert found["train"] == pytest.approx(train(POINTS), rel=1e-6)
+    assert found["partition"] < 1 < growth.seconds(runs, Kind.POINTS, POINTS, True)["partition"]
     assert growth.sent(runs, Kind.POINTS, POINTS, "bytes")["train"] == pytest.approx(sent(POINTS)["train"][0], rel=1e-6)
     few = replace(POINTS, n=17_000, ranks=64)  # two leaves of 2 M rows and more
     assert growth.folded(few) == 8_500
@@ -226,7 +233,8 @@ def test_plan_and_check(tmp_path, monkeypatch, capfd):
     rows = generated(900, 3, classes=False)
     write_csv("rows.csv", rows.X, rows.y)
     words = ["--sigma", "2", "--lambda", "1e-3"]
-    run("cakrr.bkrr2", ["rows.csv", "--partitions", "3", "--report", "r.json", "--quiet", *words])
+    command = ["-m", "cakrr.bkrr2", "rows.csv", "--partitions", "3", "--report", "r.json", "--quiet", *words]
+    subprocess.run([sys.executable, *command], check=True, timeout=100)  # its peak is not that of the tests
     run("cakernels", ["plan", "--check", "r.json", "--within", "1s", "--report", "p.json", "--queue", "slurm"])
     out, made, (plan,) = flat(capfd.readouterr().out), read(tmp_path / "r.json"), read(tmp_path / "p.json")["plans"]
     assert "planned and measured: bkrr2" in out

@@ -94,7 +94,8 @@ def seconds(runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: bool) -> di
     kind : Kind
     job : JobLayout
     direct : bool
-        True if a system of all rows is factored, rather than solved by iterations.
+        True if a system of all rows is factored, rather than solved by iterations; or if M points are chosen by
+        factoring kernel values, rather than at random.
     """
     if itself := of_job(runs, job):
         return dict(itself[-1].seconds)
@@ -112,7 +113,7 @@ def _phase(phase: str, runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: 
     if phase == "read":
         return fitted([one, rows], layouts, taken, job)
     if kind is Kind.POINTS:
-        terms = {"partition": [one, rows, drawn], "predict": [one, rows, kernel_values]}
+        terms = {"partition": [one, rows, drawn] if direct else [one, rows], "predict": [one, rows, kernel_values]}
         return fitted(terms.get(phase, [one, folded, kernel_values, fold, triangles]), layouts, taken, job)
     if phase == "partition":
         return fitted([one, rows, rows_and_centers], layouts, taken, job)

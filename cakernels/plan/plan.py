@@ -103,7 +103,7 @@ def planned(
     density : float
         Share of the features that are stored.
     """
-    direct = kind is Kind.SYSTEM and options.solver != "cg"
+    direct = (kind is Kind.SYSTEM and options.solver != "cg") or (kind is Kind.POINTS and options.pick != "random")
     sent, messages = (growth.sent(runs, kind, job, what) for what in ("bytes", "messages"))
     seconds = growth.seconds(runs, kind, job, direct)
     beside = min(job.ranks, job.ranks_per_node) * job.threads
