@@ -57,7 +57,7 @@ def test_parameters_that_are_not_estimated_by_likelihood():
 
 def test_a_nugget_that_the_values_do_not_determine(tmp_path, capsys):
     """Of values without noise: the command says so, and the report has no number."""
-    X, y = (some[:200] for some in field(1e-12))
+    X, y = (some[:300] for some in field(1e-12, 2))
     np.savetxt(tmp_path / "rows.csv", np.column_stack([X, y]), delimiter=",", header="x,y,z", comments="")
     run("cakrr.kriging", [tmp_path / "rows.csv", "--report", tmp_path / "report.json"])
     assert "standard deviations of the logarithms: range 0." in (said := flat(capsys.readouterr().out))
