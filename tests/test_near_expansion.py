@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,8 +14,9 @@ from helpers.references import matrix
 
 from cacore.kernels import Kernel
 from cacore.kernels.given import given_kernel
-from cacore.kernels.near import spatial_groups
+from cacore.kernels.near import NearPanels, spatial_groups
 from cacore.near import expansion
+from cacore.svm import decision
 from cakrr.part import PartModel
 
 NARROW = [
@@ -147,3 +149,25 @@ def test_groups_of_equal_rows_and_of_rows_of_all_magnitudes(X):
     assert ends.tolist()[-1] == len(X)
     assert (np.diff(ends) <= 8).all()
     assert len(ends) <= 2 * -(-len(X) // 8) + 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", NARROW, ids=lambda kernel: kernel.kind)
+def test_decisions_of_an_svm_are_those_of_all_pairs(kernel, dtype, monkeypatch):
+    """With one column of weights; several compute all pairs."""
+    counts, add = [], NearPanels.add
+    monkeypatch.setattr(NearPanels, "add", lambda *args: counts.append(add(*args)) or counts[-1])
+    monkeypatch.setattr(decision, "_BOX", 128)  # a whole panel of either dtype
+    monkeypatch.setattr(expansion, "GROUP", 16)
+    monkeypatch.setattr(expansion, "_SORT", 1)
+    A, c, X = rows()
+    A, X, kernel = A.astype(dtype), X.astype(dtype), replace(kernel, gamma=40 * kernel.gamma)
+    every = decision.expansion(kernel, A, c, X)
+    assert not counts
+    got = decision.expansion(kernel, A, c[:, :1], X)
+    assert counts[0] < 0.5 * len(A) * len(X)
+    monkeypatch.setattr(decision, "_NEAR", -1.0)
+    want = decision.expansion(kernel, A, c[:, :1], X)
+    assert len(counts) == 1
+    np.testing.assert_allclose(got, want, rtol=0, atol=np.finfo(dtype).eps * np.abs(c).max() + 1e-13)
+    close(want, every[:, :1], 1e-4 if dtype == "float32" else 1e-10)

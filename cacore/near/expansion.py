@@ -54,7 +54,7 @@ def expansion(kernel: Kernel, pieces: Sequence[Piece], X: Rows) -> NDArray[np.fl
     """
     rows = [A for A, _ in pieces]
     coefficients = pieces[0][1] if len(pieces) == 1 else np.concatenate([some for _, some in pieces])
-    if _may_pay(kernel, rows, X):
+    if may_pay(kernel, rows, X):
         near = NearGroups.of(kernel, concatenate([dense(A) for A in rows]), coefficients, dense(X))
         if near is not None and near.share < _SHARE:
             return near(coefficients)
@@ -65,7 +65,7 @@ def expansion(kernel: Kernel, pieces: Sequence[Piece], X: Rows) -> NDArray[np.fl
     return total
 
 
-def _may_pay(kernel: Kernel, rows: list[Rows], X: Rows) -> bool:
+def may_pay(kernel: Kernel, rows: list[Rows], X: Rows) -> bool:
     """True if near groups may cost less than all pairs; looks at the shapes alone."""
     (n, d), m = X.shape, sum(A.shape[0] for A in rows)
     if not (kernel.compiled and kernel.of_distance and min(m, n) > GROUP):
