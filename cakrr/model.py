@@ -200,7 +200,7 @@ class KRRModel(InParts):
             Z = self.standardized(X, ranks)
             if self.on_points and self.coarse is not None:
                 return {self.route: self.offset + self.coarse.predict(Z)}
-            if self.route == "sum":
+            if self.route == "sum" and self.coarse is None:
                 answer = joined(list(self.parts.values()), self.kernel, self.target_shape)
                 return {self.route: self.offset + visit(Z, answer, ranks, self.target_shape)}
             values, weights = self.consult(Z, self.answer, ranks, self.target_shape)
