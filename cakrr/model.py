@@ -21,7 +21,7 @@ from cacore.kernels import Kernel
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import JACKKNIFE, Calibration
 from cakrr.coarse_file import check_coarse, read_coarse, stored_coarse
-from cakrr.part import ARRAYS, PART, PartModel
+from cakrr.part import ARRAYS, PART, PartModel, joined
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.coarse_variance import CoarseVariance
 from cakrr.solver.noise import Noise
@@ -200,6 +200,9 @@ class KRRModel(InParts):
             Z = self.standardized(X, ranks)
             if self.on_points and self.coarse is not None:
                 return {self.route: self.offset + self.coarse.predict(Z)}
+            if self.route == "sum" and self.coarse is None:
+                answer = joined(list(self.parts.values()), self.kernel, self.target_shape)
+                return {self.route: self.offset + visit(Z, answer, ranks, self.target_shape)}
             values, weights = self.consult(Z, self.answer, ranks, self.target_shape)
             if self.soft is None:
                 answers = {self.route: values.mean(axis=1)}
@@ -351,8 +354,7 @@ class KRRModel(InParts):
         if (calibration := attributes.pop("calibration", None)) is not None:
             kept = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
             attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *kept)
-        if "noise" in shared:
-            attributes["noise"] = Noise(shared["noise"])
+        attributes["noise"] = Noise(shared["noise"]) if "noise" in shared else None
         attributes["calibrator"] = Calibrator.stored(attributes, shared)
         attributes |= {name: shared.get(name) for name in ("sigmas", "lams")}
         attributes |= {"lam": attributes.pop("lambda"), "soft": attributes.get("soft"), "coarse": coarse, "like": like}
@@ -388,9 +390,7 @@ class KRRModel(InParts):
         if self.classes is not None:
             check_classes(self.classes)
             columns = () if len(self.classes) == 2 else (len(self.classes),)
-            require(
-                self.target_shape == columns, f"{len(self.classes)} classes, and values of shape {self.target_shape}"
-            )
+            require(self.target_shape == columns, f"{len(self.classes)} classes, values of shape {self.target_shape}")
         if self.coarse is not None:
             check_coarse(self.coarse)
 

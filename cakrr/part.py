@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, nbytes
 from cacore.data.stored import in_memory
 from cacore.explain.expansion import Expansion
 from cacore.io.layout import Array, Layout
 from cacore.kernels import Kernel
+from cacore.near.expansion import Piece, expansion
 from cacore.probability.calibrator import CALIBRATOR
 from partition.model import SHARED
+
+_JOINED = 1 << 28  # bytes of pieces that are joined for predictions
 
 
 @dataclass
@@ -52,9 +57,35 @@ class PartModel:
         return Expansion(self.X, weights, np.zeros(weights.shape[1]), kernel)
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[np.floating]:
-        """Predictions ``K(X, rows) alpha`` (eq. 3.7) in the precision of alpha; 2 len(X) m (d + t) flops, in blocks."""
-        rows = kernel.points(in_memory(self.X).astype(self.alpha.dtype, copy=False))
-        return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=rows), rows, self.alpha)
+        """Predictions ``K(X, rows) alpha`` (eq. 3.7) in the precision of alpha.
+
+        2 len(X) m (d + t) flops, in blocks; less where the kernel ends, see :func:`cacore.near.expansion.expansion`.
+        """
+        return expansion(kernel, [self.piece], X.astype(self.alpha.dtype, copy=False))
+
+    @property
+    def piece(self) -> Piece:
+        """The rows, in memory and in the precision of alpha, and alpha."""
+        return in_memory(self.X).astype(self.alpha.dtype, copy=False), self.alpha
+
+
+def joined(
+    parts: Sequence[PartModel], kernel: Kernel, shape: tuple[int, ...]
+) -> Callable[[Rows], NDArray[np.float64]]:  # fmt: skip
+    """The function of rows X that sums up the predictions of parts of one model, (len(X), *shape).
+
+    Pieces are joined, up to `_JOINED` bytes, so that a kernel that ends needs no distant pairs of all of them.
+    """
+    ends = np.cumsum([nbytes(part.X) for part in parts]) // _JOINED
+
+    def predict(X: Rows) -> NDArray[np.float64]:
+        total = np.zeros((X.shape[0], *shape))
+        for _, some in groupby(range(len(parts)), lambda number: int(ends[number])):
+            pieces = [parts[number].piece for number in some]
+            total += expansion(kernel, pieces, X.astype(pieces[0][1].dtype, copy=False))
+        return total
+
+    return predict
 
 
 # Arrays of a model file, and of each part: parts of m rows, a coarse model with M centres.

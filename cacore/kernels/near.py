@@ -26,7 +26,7 @@ from cacore.machine import threads
 from cacore.machine.threads import for_blocks
 
 if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
+    from cacore.arrays import Doubles, Flags, Integers, Ints, Longs, Reals
     from cacore.kernels.evaluate import Parameters
 
 STRETCH = 512  # columns per box: whole panels of either dtype
@@ -65,9 +65,33 @@ def spatial_order(X: Rows, leaf: int = STRETCH) -> NDArray[np.int64]:
     -----
     About n d log2(n / leaf) operations. Each part is halved at the mean of its feature with the largest variance.
     """
-    order = np.arange(X.shape[0])
-    _halve(np.ascontiguousarray(dense(X)), order, leaf)
-    return order
+    return spatial_groups(X, leaf)[0]
+
+
+def spatial_groups(X: Rows, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """:func:`spatial_order`, and groups of at most `size` consecutive rows, none of which spans two distant leaves.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n, d)
+        Not changed.
+    size : int
+
+    Returns
+    -------
+    order : ndarray of int64, shape (n,)
+    ends : ndarray of int64, shape (groups + 1,)
+        Group g holds the rows order[ends[g]:ends[g + 1]]. The groups are the leaves, of which small ones that follow
+        each other are joined, and leaves of rows that differ too little are cut up.
+
+    Notes
+    -----
+    Stretches of equal length would do without `ends`, but some contain the end of one half and the beginning of the
+    other: their boxes are as wide as both halves.
+    """
+    order, leaves = np.arange(X.shape[0]), np.zeros(X.shape[0] + 1, np.bool_)
+    _halve(np.ascontiguousarray(dense(X)), order, size, leaves)
+    return order, _joined(leaves, size)
 
 
 class NearPanels:
@@ -157,14 +181,18 @@ class NearPanels:
 
 
 @numba.njit(cache=True, nogil=True)
-def _halve(X: Reals, order: Longs, leaf: int) -> None:  # pragma: no cover - compiled
-    """Sort `order`, int64, shape (n,), as :func:`spatial_order` describes; `X` is an array of shape (n, d)."""
+def _halve(X: Reals, order: Longs, leaf: int, ends: Flags) -> None:  # pragma: no cover - compiled
+    """Sort `order`, int64, shape (n,), as :func:`spatial_order` describes; `X` is an array of shape (n, d).
+
+    `ends`, bool, shape (n + 1,), becomes True where a leaf ends.
+    """
     n, d = X.shape
-    ends = [(0, n, 0)]
+    parts = [(0, n, 0)]
     other = np.empty_like(order)
     sums, squares = np.empty(d), np.empty(d)
-    while len(ends):
-        lo, hi, depth = ends.pop()
+    while len(parts):
+        lo, hi, depth = parts.pop()
+        ends[hi] = True
         if hi - lo <= leaf or depth >= _DEPTH:
             continue
         sums[:] = 0
@@ -192,8 +220,21 @@ def _halve(X: Reals, order: Longs, leaf: int) -> None:  # pragma: no cover - com
                 above += 1
         order[below:hi] = other[:above]
         if lo < below < hi:
-            ends.append((lo, below, depth + 1))
-            ends.append((below, hi, depth + 1))
+            parts.append((lo, below, depth + 1))
+            parts.append((below, hi, depth + 1))
+
+
+@numba.njit(cache=True, nogil=True)
+def _joined(ends: Flags, size: int) -> Longs:  # pragma: no cover - compiled
+    """Borders of groups of at most `size` rows, from the `ends` of leaves of :func:`_halve`."""
+    borders, n = [0], ends.size - 1
+    while borders[-1] < n:
+        lo, end = borders[-1], 0
+        for k in range(lo + 1, min(lo + size, n) + 1):
+            if ends[k]:
+                end = k
+        borders.append(end if end else min(lo + size, n))
+    return np.array(borders)
 
 
 @numba.njit(inline="always")

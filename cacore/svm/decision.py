@@ -9,29 +9,57 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, is_sparse
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Columns, Layout
+from cacore.kernels.near import NearPanels, spatial_order
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
+from cacore.near.expansion import may_pay, reach
 
 _BLOCK_BYTES = 1 << 25
 _FEW = 1 << 20  # kernel values of all classes with a block of rows that are computed at once
+_BOX, _NEAR, _SAMPLE = 256, 0.5, 1000  # rows of a box; share of near pairs that pays, and support vectors that tell it
 _WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, that repays handing them to a thread
 
 
 def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) -> NDArray[np.float64]:
     """``K(X, A) @ weights`` for support vectors `A` and weights, shape (len(A), k), on all threads.
 
-    2 len(X) nnz(A) flops, fewer for wide CSR rows. Memory: the result, shape (len(X), k), and one block of rows.
+    2 len(X) nnz(A) flops, fewer for wide CSR rows, and for one column of weights where the kernel ends, or falls below
+    the rounding: rows meet only the support vectors near them. Memory: the result, shape (len(X), k), and one block of
+    rows, or a copy of all rows that meet near support vectors.
     """
     out = np.zeros((X.shape[0], weights.shape[1]))
     layout = Layout.of(A, kernel, X.dtype)
     points = layout.rows(A)
+    if _of_near_rows(layout, kernel, points, A, weights, X, out):
+        return out
     step = max(1024, _BLOCK_BYTES // (8 * max(layout.width(X), len(points) if weights.shape[1] > 1 else 1)))
     # With many blocks of rows, each is a task; with a single one, the threads work within it.
     for_blocks(lambda lo, hi: _decide(layout, kernel, points, weights, X[lo:hi], out[lo:hi]), blocks(X.shape[0], step))
     return out
+
+
+def _of_near_rows(
+    layout: Layout, kernel: Kernel, points: Any, A: Rows, weights: NDArray[np.float64], X: Rows,
+    out: NDArray[np.float64],
+) -> bool:  # fmt: skip
+    """Write the decisions without distant pairs to `out`, and return True, where these change nothing and that pays."""
+    dense = not (is_sparse(A) or is_sparse(X)) and layout.packed
+    if not (dense and weights.shape[1] == 1 and may_pay(kernel, [A], X)):
+        return False
+    cutoff = reach(kernel, A, weights.astype(layout.dtype, copy=False), X)
+    if not np.isfinite(cutoff):
+        return False
+    order = spatial_order(X, _BOX)
+    near = NearPanels(X, layout.dtype, layout.shift, order, _BOX, layout.measure)
+    if near.near(points[:: max(1, len(points) // _SAMPLE)], cutoff) > _NEAR:
+        return False
+    total = np.zeros(len(order))
+    near.add(kernel, points, cutoff, np.ascontiguousarray(weights[:, 0]), total)
+    out[order, 0] = total
+    return True
 
 
 def _decide(

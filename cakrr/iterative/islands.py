@@ -1,9 +1,9 @@
 """Kernel values of distant rows left out: where K is cut, its near tiles, and the systems into which it falls apart.
 
 Each rank orders its rows so that neighbours follow each other, first by gaps in single features (between classes of a
-one-hot feature, say), then as the leaves of a k-d tree. Boxes of `BOX` consecutive rows say which tiles of K are left
-out, and bound what is lost. Rows that no chain of near boxes connects form *islands*: K is block diagonal, and every
-island is a system of its own, with a factor and iterations of its own.
+one-hot feature, say), then as the leaves of a k-d tree. Boxes of at most `BOX` consecutive rows say which tiles of K
+are left out, and bound what is lost. Rows that no chain of near boxes connects form *islands*: K is block diagonal, and
+every island is a system of its own, with a factor and iterations of its own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.kernels import Kernel
-from cacore.kernels.near import spatial_order, squared_cutoff
+from cacore.kernels.near import spatial_groups, squared_cutoff
 from cacore.near.boxes import Boxes, Index
 
-BOX = 256  # rows of a box, which is the height of a strip of tiles
+BOX = 256  # most rows of a box, which is the height of a strip of tiles
 SHARE = 0.1  # share of the tolerance that the cut may use
 LEAST = 1024  # rows of a system: smaller islands are solved together
 _GAP = 1e-3  # kernel value across a gap at which boxes end
@@ -169,8 +169,9 @@ def _ordered(X: NDArray[np.floating], kernel: Kernel) -> tuple[Index, Index]:
     by_label = np.argsort(labels, kind="stable")
     pieces, ends, at = [], [0], 0
     for rows in np.split(by_label, np.flatnonzero(np.diff(labels[by_label])) + 1):
-        pieces.append(rows[spatial_order(X[rows], BOX)])
-        ends += [*range(at + BOX, at + len(rows), BOX), at + len(rows)]
+        order, borders = spatial_groups(X[rows], BOX)
+        pieces.append(rows[order])
+        ends += (at + borders[1:]).tolist()
         at += len(rows)
     return np.concatenate(pieces), np.array(ends, np.int64)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cakrr.kriging.information import deviations
 from cakrr.kriging.left_out import LeftOutBlocks
 from cakrr.kriging.likelihood import Likelihood
 from cakrr.kriging.sample import Sample
@@ -59,6 +60,9 @@ class Estimate:
     evaluations : int
     endless : bool
         True if it still grows with the range far beyond the points or the taper.
+    range_std, sill_std, nugget_std : float
+        Standard deviation of the logarithm of each parameter; see :mod:`cakrr.kriging.information`. Infinity if the
+        sample does not determine it, NaN if it was given, or was not estimated by likelihood.
     """
 
     range: float
@@ -69,6 +73,20 @@ class Estimate:
     exact: bool
     evaluations: int
     endless: bool
+    range_std: float = math.nan
+    sill_std: float = math.nan
+    nugget_std: float = math.nan
+
+    @property
+    def deviations(self) -> dict[str, float]:
+        """Standard deviations of the logarithms, by name, of the parameters that have one."""
+        each = {"range": self.range_std, "sill": self.sill_std, "nugget": self.nugget_std}
+        return {name: std for name, std in each.items() if not math.isnan(std)}
+
+    def described(self) -> dict[str, object]:
+        """Entries of a report; a standard deviation that is infinite is None there."""
+        known = {name: std if math.isfinite(std) else None for name, std in self.deviations.items()}
+        return {name: value for name, value in vars(self).items() if not name.endswith("_std")} | {"log_std": known}
 
     def arrays(self) -> Kept:
         """The fields as arrays, for a checkpoint."""
@@ -156,8 +174,25 @@ def estimate(
     InputError
         On all ranks: the covariance is singular for all parameters tried.
     """
-    found = _Search(JUDGES[by](sample, kernel, taper, comm), given).run()
+    judge = JUDGES[by](sample, kernel, taper, comm)
+    found = _Search(judge, given).run()
     with comm.agreed():
         if not math.isfinite(found.loglikelihood):
             raise InputError("the covariance is singular for all parameters tried: give a --nugget above 0")
-    return found
+    return _with_deviations(found, judge, given) if by == "likelihood" else found
+
+
+def _with_deviations(found: Estimate, judge: Likelihood, given: Parameters) -> Estimate:
+    """The estimate with standard deviations of the logarithms of what was estimated; collective."""
+    values = {"range": found.range, "sill": found.sill, "nugget": found.nugget}
+    free = [name for name in values if getattr(given, name) is None]
+
+    def cost(theta: NDArray[np.float64]) -> float:
+        now = values | dict(zip(free, np.exp(theta).tolist(), strict=True))
+        return judge(now["range"], now["sill"], now["nugget"], None)[0] / 2.0
+
+    each = deviations(cost, np.log([values[name] for name in free]))
+    std = dict.fromkeys(values, math.nan) | dict(zip(free, each.tolist(), strict=True))
+    return replace(
+        found, evaluations=judge.evaluations, range_std=std["range"], sill_std=std["sill"], nugget_std=std["nugget"]
+    )

@@ -80,6 +80,9 @@ class Kriging(Loaded, Regressing):
     loglikelihood_ : float or None
         Restricted log-likelihood of the estimates, or log-density of the left-out values, without its constant; None
         if no parameter was estimated.
+    log_std_ : dict
+        Standard deviations of the logarithms of the parameters that were estimated by likelihood, by name; infinity if
+        the points do not determine one.
     n_iter_ : int
         Iterations of "cg".
     residual_ : float
@@ -138,6 +141,7 @@ class Kriging(Loaded, Regressing):
         self.range_, self.sill_, self.nugget_ = self.model_.range, self.model_.sill, self.model_.nugget
         self.beta_, self.variogram_ = self.model_.beta, fitted.variogram
         self.loglikelihood_ = None if fitted.estimate is None else fitted.estimate.loglikelihood
+        self.log_std_ = {} if fitted.estimate is None else fitted.estimate.deviations
         self.n_iter_, self.residual_, self.solver_ = fitted.solver["iterations"][0], fitted.residual, fitted.solver
         return self
 

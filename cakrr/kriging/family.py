@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +110,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         return {
             "params": {**reported(options, method.has), **model.described()},
             "solver": fitted.solver,
-            "estimate": {} if fitted.estimate is None else asdict(fitted.estimate),
+            "estimate": {} if fitted.estimate is None else fitted.estimate.described(),
             "variogram": {name: getattr(given, name).tolist() for name in ("lags", "values", "pairs", "fitted")},
         }
 

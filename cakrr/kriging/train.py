@@ -23,6 +23,7 @@ from cacore.near.correlation import Correlation
 from cakrr.kriging.drift import Drift, check_independent, column_of
 from cakrr.kriging.estimate import Estimate, Parameters, estimate
 from cakrr.kriging.field import Field, PointColumns
+from cakrr.kriging.information import in_words
 from cakrr.kriging.model import KrigingModel
 from cakrr.kriging.options import KrigingMethod, KrigingOptions
 from cakrr.kriging.regions import Histogram
@@ -229,6 +230,8 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
         found = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
         given = Parameters(found.range, found.sill, found.nugget)
         notes.append(_how(found, options.estimation, rows.n))
+        if found.deviations:
+            notes.append(in_words(found.deviations))
         if found.endless:
             what = {"likelihood": "the likelihood", "blocks": "the density of left-out values"}[options.estimation]
             notes.append(

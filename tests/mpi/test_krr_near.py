@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from helpers.checks import close
 from helpers.distributed import RANK, WORLD, R, by_one, dataset, even
-from helpers.references import ridge
+from helpers.references import matrix, ridge
 
 from cacore.comm import Communicator
 from cacore.io.checkpoint import Checkpoint
+from cacore.near import expansion
 from cakrr.dkrr import dkrr
 from cakrr.iterative import islands, solver
 from cakrr.methods.dkrr import fit
@@ -65,6 +67,32 @@ def test_product_over_features(everywhere):
     want = by_one(dkrr, dataset(X, y, slice(0, N)), direct).model.predict(X)
     close(everywhere(result.model.predict(X[my], comm)), want, 1e-7)
     assert result.iteration["solutions"][-1]["near"]["islands"] > 2
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "wendland2_product"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_predictions_of_near_rows(kernel, dtype, form, everywhere, monkeypatch):
+    """Each rank meets only the rows near its own pieces of the model, and the sum is that of all pairs."""
+    monkeypatch.setattr(expansion, "GROUP", 8)
+    monkeypatch.setattr(expansion, "_SORT", 0)
+    shares, call = [], expansion.NearGroups.__call__
+
+    def counted(self, coefficients):
+        shares.append(self.share)
+        return call(self, coefficients)
+
+    monkeypatch.setattr(expansion.NearGroups, "__call__", counted)
+    (X, y, _), my, comm = rows(), even(N), Communicator(WORLD)
+    X = X.astype(dtype)
+    told = replace(TOLD, kernel=kernel, sigma=(0.02 if kernel == "gaussian" else 0.1,), tol=1e-6)
+    model = dkrr(dataset(X, y, my), told, comm).model
+    got = everywhere(model.predict(form(X[my]), comm))
+    assert len(shares) == 1
+    assert shares[0] < 0.6
+    part = model.parts[RANK]
+    mine = matrix(model.kernel, X.astype(np.float64), part.X.astype(np.float64)) @ part.alpha.astype(np.float64)
+    close(got, WORLD.allreduce(mine) + model.offset, 1e-5 if dtype == "float32" else 1e-10)
 
 
 def test_killed_and_resumed(folder, monkeypatch):
