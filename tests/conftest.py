@@ -8,6 +8,7 @@ CAKERNELS_MPI_TESTS a folder that all ranks of the job share. By hand:
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -217,13 +218,14 @@ def in_one_job(mpiexec, tmp_path):
     return start
 
 
-# -- inside mpiexec ----------------------------------------------------------------------------
+# -- in what order, and at what cost -------------------------------------------------------------
 
 # Files that take minutes: begun first, so that no worker is left alone with one of them at the end. While one worker
 # compiles what all tests need, in the first file, the other one has some that need little: it would compile the same.
 FIRST = (
-    "test_under_mpi.py", "test_jobs.py", "test_info.py", "test_packaging.py", "test_io_stream.py", "test_output.py",
-    "test_docs.py", "test_magnitudes.py", "test_virtual_cluster.py",
+    "test_under_mpi.py", "test_jobs.py", "test_info.py", "test_packaging.py", "test_io_stream.py", "test_house.py",
+    "test_help.py", "test_options.py", "test_io_bad_text.py", "test_output.py", "test_docs.py", "test_magnitudes.py",
+    "test_virtual_cluster.py",
 )  # fmt: skip
 
 
@@ -231,6 +233,15 @@ def pytest_collection_modifyitems(items):
     """The longest files first; the order within a file stays."""
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
 
+
+def pytest_collection_finish():
+    """Let the garbage collector leave alone what lives as long as this process: modules, and thousands of tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+
+
+# -- inside mpiexec ----------------------------------------------------------------------------
 
 if JOB:
     from mpi4py import MPI

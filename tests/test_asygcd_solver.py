@@ -47,10 +47,10 @@ def test_many_runs_each_as_the_serial_solver(threads):
 
 
 @pytest.mark.parametrize("update", ["atomic", "stochastic"])
-@pytest.mark.parametrize("threads", range(1, 9))
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8])
 def test_the_textbook_forms_as_the_serial_solver(threads, update):
     p = problem()
-    for seed in range(5):
+    for seed in range(3):
         check_small(solve(machine(threads, update, seed), p.y, p.C), update)
 
 

@@ -8,7 +8,7 @@ from fuzz.runner import run
 
 FEW = [
     (data_files, 12), (models, 10), (commands, 6), (files_that_change, 1), (pairs, 1), (columns, 3), (containers, 4),
-    (scales, 2), (ranks, 3),
+    (scales, 2), (ranks, 4),
 ]  # fmt: skip
 
 

@@ -59,13 +59,15 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("method", COMMANDS)
-def test_report(method, python, inputs, tmp_path):
-    """Report of the command as a user starts it, without MPI."""
+def test_report(method, inputs, tmp_path, monkeypatch, capfd):
+    """Report of the command without MPI; test_krr_command.py has commands as a user starts them."""
     oracle, whole = method.endswith("3"), method == "dkrr"
     words = ["--sigma", "0.5,1.5", "--lambda", "1e-3,1e-1", "--threads", "1", *COMMANDS[method], "--report", "r.json"]
     words += ([] if whole else ["--partitions", "3"]) + ([] if oracle else ["--model", "m.h5"])
-    done = python("-W", "error", "-m", f"cakrr.{method}", inputs / "good.h5", *words, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.chdir(tmp_path)
+    run(f"cakrr.{method}", [inputs / "good.h5", *words])
+    out, err = capfd.readouterr()
+    assert err == ""
     assert names(tmp_path) == ["m.h5"] * (not oracle) + ["r.json"]
     made = read(tmp_path / "r.json")
     check_report(made, f"cakrr.{method}", inputs / "good.h5", (120, 30, 3))
@@ -84,15 +86,15 @@ def test_report(method, python, inputs, tmp_path):
     assert {name: params[name] for name in best if not name.endswith("_mse")} == {
         name: value for name, value in best.items() if not name.endswith("_mse")
     }
-    assert ("oracle" in done.stdout) == oracle
+    assert ("oracle" in out) == oracle
     assert ("residual" in made["solver"]) == (params["dtype"] == "float32")
     with h5py.File(inputs / "good.h5") as file:
         X, y = file["test/X"][:], file["test/y"][:]
     if oracle:
         assert params["oracle"] is True
         assert params["route"] == "oracle"
-        assert "oracle True" in flat(done.stdout)
-        assert "a bound, not a prediction" in flat(done.stdout)
+        assert "oracle True" in flat(out)
+        assert "a bound, not a prediction" in flat(out)
     else:
         gap = KRRModel.load(tmp_path / "m.h5").predict(X) - y
         assert made["metrics"]["mse"] == pytest.approx(np.mean(gap**2), rel=1e-10)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 FORMS = ("2 ranks", "3 ranks")
+QUICK = FORMS[1:]  # in a single job
 GOOD = ("refused", "right")
 SECONDS = 60.0  # seconds for a case, on a machine with much else to do
 NAMES = ("CASVC", "DCSVC", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "CASVR", "DisSMOSVR", "BKRR2", "KKRR2",
