@@ -135,11 +135,11 @@ def _environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def python():
-    """Start ``python *args``; the finished process, with its output as text."""
+    """Start ``python *args``, with environment variables by keyword; the finished process, with its output as text."""
 
-    def start(*args, cwd=None, timeout=PATIENCE):
+    def start(*args, cwd=None, timeout=PATIENCE, **variables):
         return subprocess.run(
-            [sys.executable, *map(str, args)], cwd=cwd, env=_environment(), capture_output=True, text=True,
+            [sys.executable, *map(str, args)], cwd=cwd, env=_environment() | variables, capture_output=True, text=True,
             timeout=timeout, check=False,
         )  # fmt: skip
 

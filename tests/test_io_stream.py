@@ -303,7 +303,7 @@ print(peak_rss_mib() - before)
 def test_memory_does_not_grow_with_the_file(tmp_path, python, size, more):
     """Text of 50 MB, or rows of 30 MiB in another order, packed into a file of some KiB, with 16 MiB of arrays.
 
-    The process grows by 55 and 41 MiB, as its allocator keeps freed blocks; without the limit, by 68 and 120.
+    The process grows by 55 and 41 MiB, far above so small a limit; without it, by 68 and 120.
     """
     for name, rows in (("small", 10), ("large", size)):
         (tmp_path / name).write_bytes(gzip.compress(b"1 1:1 50:1 150:1 151:1 152:1\n" * rows, 1))

@@ -56,7 +56,7 @@ def test_parameters_that_are_not_estimated_by_likelihood():
 
 
 def test_a_nugget_that_the_values_do_not_determine(tmp_path, capsys):
-    """Of values without noise: the command says so, and the report has no number."""
+    """Values without noise do not: the command says so, and the report has no number."""
     X, y = (some[:300] for some in field(1e-12, 2))
     np.savetxt(tmp_path / "rows.csv", np.column_stack([X, y]), delimiter=",", header="x,y,z", comments="")
     run("cakrr.kriging", [tmp_path / "rows.csv", "--report", tmp_path / "report.json"])
@@ -68,7 +68,7 @@ def test_a_nugget_that_the_values_do_not_determine(tmp_path, capsys):
 
 
 def test_deviations():
-    """Of a normal density they are known; flat and saddle-shaped ones have none."""
+    """Those of a normal density are known; flat and saddle-shaped ones have none."""
     A = np.random.default_rng(0).normal(size=(3, 3))
     H = A @ A.T + np.eye(3)
     best = np.array([1.0, -2.0, 0.5])

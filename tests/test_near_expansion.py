@@ -67,7 +67,7 @@ def test_sums_are_those_of_all_pairs(kernel, form, dtype, used):
 
 
 def test_what_is_left_out_is_below_the_rounding():
-    """Of the largest coefficient of each target, however unequal the targets are."""
+    """The rounding is that of each target's largest coefficient, however unequal the targets are."""
     A, c, X = rows()
     c[5:, 1] = 0.0
     for kernel in NARROW:

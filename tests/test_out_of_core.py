@@ -246,9 +246,9 @@ LIMIT = 0.04  # GiB: 41 MiB
 
 
 def test_less_memory_than_the_rows_take(tmp_path, python, refuses):
-    """40 MB of rows and 4 of test rows are refused in memory; in a file they need less than the limit.
+    """40 MB of rows and 4 of test rows are refused in memory; in a file they take far less.
 
-    The limit counts arrays: a quarter more is what the interpreter's memory may keep. In memory the rows take 73 MiB.
+    The process takes 46 MiB, a little more than the 41 of the limit. With all rows in memory it takes 73.
     """
     X = np.random.default_rng(0).normal(size=(11_000, 500))
     X[:, :8] += 4 * np.eye(8)[np.arange(11_000) % 8]
