@@ -6,7 +6,7 @@ All parameters are chosen on training rows. The error is the RMSE on the test ro
 targets; if some test rows are also training rows, a second figure excludes them. Each result is written to the file at
 once, and runs that are already in the file are skipped. So peers can run in a separate environment (xrfm needs torch)
 and write to the same file. Our models are commands with options, for example --models "bkrr2 --route soft" or
-"fit --within 5m".
+"fit --within 5m"; the trees of other packages take a time as well: "lightgbm --within 5m".
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import front
 from benchmarks.krr_data import SETS, Split, load, split
 from benchmarks.krr_peers import PEERS, Facts
 from benchmarks.race import headline
+from cacore import __version__
+from cacore.checks import duration
+from cacore.comm import Communicator
+from cakernels.families import AllModels
 
 # Commands of cakrr, optionally with options, for example for other kernels and metrics.
 OURS = ["bkrr2", "twolevel", "dkrr"]
@@ -46,23 +51,19 @@ def ours(
 
     "fit" is ``cakernels fit`` in one process with as many threads.
     """
-    from cacore.comm import Communicator
-    from cakernels.families import AllModels
-
     method, *options = shlex.split(command)
     with tempfile.TemporaryDirectory() as folder:
-        data, model, report = (Path(folder) / name for name in ("data.h5", "model.h5", "report.json"))
+        data = Path(folder) / "data.h5"
         with h5py.File(data, "w") as file:
             file["train/X"], file["train/y"] = X, y
             file["test/X"], file["test/y"] = T, np.arange(float(len(T)))  # meaningless targets
-        divided = [] if method in ("dkrr", "fit") else ["--partitions", str(parts)]
-        start = ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"cakrr.{method}", str(data), *divided]
+        options += ["--seed", str(seed)]
         if method == "fit":
-            start = [sys.executable, "-m", "cakernels", "fit", str(data), "--threads", str(ranks)]
-        told_files = ["--model", str(model), "--report", str(report)]
-        subprocess.run([*start, "--seed", str(seed), "--quiet", *told_files, *options], check=True)
-        predicted: Any = AllModels().load(model, Communicator())
-        predicted, told = predicted.predict(T), json.loads(report.read_text())
+            model, told = front.fitted(data, ranks, *options)
+        else:
+            divided = [] if method == "dkrr" else ["--partitions", str(parts)]
+            model, told = _trained(data, method, ranks, *divided, *options)
+        predicted = model.predict(T)
     seconds, sent = told["seconds"], told["comm"]
     return predicted, {
         "fit_seconds": seconds["partition"] + seconds["train"],
@@ -73,17 +74,25 @@ def ours(
     }
 
 
+def _trained(data: Path, method: str, ranks: int, *options: str) -> tuple[Any, Facts]:
+    """The model of a command of cakrr, and its report."""
+    model, report = data.with_suffix(".model.h5"), data.with_suffix(".json")
+    start = ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"cakrr.{method}", str(data), "--quiet"]
+    subprocess.run([*start, "--model", str(model), "--report", str(report), *options], check=True)
+    return AllModels().load(model, Communicator()), json.loads(report.read_text())
+
+
 def runnable(name: str, data: str, threads: int) -> tuple[Callable[..., tuple[Any, Facts]] | None, str]:
     """A model for a data set, as a function of (X, y, T, seed), and its version; or None and the reason."""
-    if name in PEERS:
-        package, model = PEERS[name]
+    peer, *limit = name.split(" --within ")
+    if peer in PEERS:
+        package, model = PEERS[peer]
         if importlib.util.find_spec(package) is None:
             return None, f"{package} is not installed"
-        return partial(model, threads=threads), version({"sklearn": "scikit-learn"}.get(package, package))
+        timed = {"within": duration(limit[0], "--within")} if limit else {}
+        return partial(model, threads=threads, **timed), version({"sklearn": "scikit-learn"}.get(package, package))
     if name.split()[0] == "dkrr" and SETS[data].train > LARGEST_EXACT:
         return None, f"exact methods are run on up to {LARGEST_EXACT:,} rows"
-    from cacore import __version__
-
     return partial(ours, command=name, parts=SETS[data].parts, ranks=threads), __version__
 
 

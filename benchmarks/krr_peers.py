@@ -8,69 +8,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from benchmarks import tree_search
+from benchmarks.tree_search import held_out
 
 Facts = dict[str, Any]
 Model = Callable[..., tuple[NDArray[np.float64], Facts]]
 
-LEAVES, RATES = (31, 63, 127), (0.05, 0.1)
-ROUNDS, PATIENCE = 3000, 30
 STAGES = ((1000, 16), (4000, 4))  # stages of xrfm's search: training rows, and number of candidates
 LPQ_ROWS = 3_500  # up to this number of rows xrfm's search includes its kernel lpq, 10 times slower than l2 on a CPU
 LEAF_ROWS = 10_000  # rows per leaf of xrfm: with its default of 60,000, kernel matrices take up to 14 GB on a CPU
 
 
-def held_out(n: int, seed: int, share: float = 0.1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices of training rows and of validation rows."""
-    place = np.random.default_rng(seed + 1000).permutation(n)
-    return place[round(share * n) :], place[: round(share * n)]
-
-
-def lightgbm(X: Any, y: Any, T: Any, seed: int, threads: int) -> tuple[NDArray[np.float64], Facts]:
-    """LightGBM: early stopping on a tenth of the rows for a few numbers of leaves and rates; the best on all rows."""
-    import lightgbm as lgb
-
+def lightgbm(
+    X: Any, y: Any, T: Any, seed: int, threads: int, within: float | None = None
+) -> tuple[NDArray[np.float64], Facts]:
+    """LightGBM: early stopping for a few numbers of leaves and rates, or for as many as a time allows."""
     begun = _now()
-    mine, judges = held_out(len(X), seed)
-    tried = []
-    for leaves, rate in product(LEAVES, RATES):
-        params = {"num_leaves": leaves, "learning_rate": rate, "verbosity": -1, "num_threads": threads, "seed": seed}
-        train = lgb.Dataset(X[mine], y[mine])
-        stop = lgb.early_stopping(PATIENCE, verbose=False)
-        booster = lgb.train(
-            {**params, "metric": "l2"}, train, ROUNDS, valid_sets=[lgb.Dataset(X[judges], y[judges])], callbacks=[stop]
-        )
-        tried.append((booster.best_score["valid_0"]["l2"], booster.best_iteration, params))
-    _, rounds, params = min(tried, key=lambda one: one[0])
-    booster = lgb.train(params, lgb.Dataset(X, y), rounds)
-    return _predicted(
-        booster.predict, T, begun, num_leaves=params["num_leaves"], rate=params["learning_rate"], rounds=rounds
-    )
+    model, chosen = tree_search.searched(tree_search.lightgbm(False, seed, threads), X, y, seed, within)
+    return _predicted(model.predict, T, begun, **chosen)
 
 
-def hist_gradient_boosting(X: Any, y: Any, T: Any, seed: int, threads: int) -> tuple[NDArray[np.float64], Facts]:
-    """scikit-learn's gradient boosting: the same search, with its own early stopping."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits
-
+def hist_gradient_boosting(
+    X: Any, y: Any, T: Any, seed: int, threads: int, within: float | None = None
+) -> tuple[NDArray[np.float64], Facts]:
+    """scikit-learn's gradient boosting: the same search."""
     begun = _now()
-    tried = []
     with threadpool_limits(threads):
-        for leaves, rate in product(LEAVES, RATES):
-            params = {"max_leaf_nodes": leaves, "learning_rate": rate, "random_state": seed}
-            model = HistGradientBoostingRegressor(
-                max_iter=ROUNDS, early_stopping=True, validation_fraction=0.1, n_iter_no_change=PATIENCE, **params
-            ).fit(X, y)  # fmt: skip  # one seed, so one validation split
-            rounds = int(np.argmax(model.validation_score_[1:])) + 1
-            tried.append((model.validation_score_[rounds], rounds, params))
-        _, rounds, params = max(tried, key=lambda one: one[0])
-        model = HistGradientBoostingRegressor(max_iter=rounds, early_stopping=False, **params).fit(X, y)
-        del params["random_state"]
-        return _predicted(model.predict, T, begun, **params, rounds=rounds)
+        model, chosen = tree_search.searched(tree_search.hist_gradient_boosting(False, seed), X, y, seed, within)
+        return _predicted(model.predict, T, begun, **chosen)
 
 
 def xrfm(

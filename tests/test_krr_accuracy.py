@@ -1,14 +1,18 @@
 """The comparison with other packages: splits, what is skipped, and a run from files to the table."""
 
+import itertools
 import json
 import os
 import sys
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
+import pytest
 from helpers.data import write_libsvm
+from sklearn.ensemble import HistGradientBoostingRegressor
 
-from benchmarks import krr_accuracy
+from benchmarks import krr_accuracy, tree_search
 from benchmarks.krr_data import SETS, load, split
 
 
@@ -48,6 +52,27 @@ def test_every_set_of_the_data_can_be_read(data):
         assert len(X) == len(y) > SETS[name].train
 
 
+def test_a_time_ends_the_search_for_trees_and_all_rows_train_the_best_one(monkeypatch):
+    X, y = rows()
+    clock = itertools.count(step=5.0)
+    monkeypatch.setattr(tree_search.time, "perf_counter", lambda: next(clock))
+    seen = []
+
+    def early(A, b, held, truth, settings):
+        seen.append((len(A), len(held)))
+        return [3.0, 5.0, 4.0][(len(seen) - 1) % 3], len(seen)
+
+    trees = tree_search.Trees(early, lambda A, b, rounds, settings: (len(A), rounds))
+    # at 45 s, three quarters of the time, the third candidate has ended and a fourth would take 5 s more
+    model, best = tree_search.searched(trees, X, y, 0, within=60.0)
+    assert seen == [(180, 20)] * 3
+    assert (model, best["rounds"], best["candidates"]) == ((200, 2), 2, 3)
+    assert tree_search.searched(tree_search.Trees(early, trees.whole), X, y, 0)[1]["candidates"] == 6
+
+
+@pytest.mark.skipif(
+    "X_val" not in signature(HistGradientBoostingRegressor.fit).parameters, reason="X_val came with scikit-learn 1.7"
+)
 def test_from_files_to_the_table(tmp_path, monkeypatch, python):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     write_libsvm(tmp_path / "mg_scale", *rows())
