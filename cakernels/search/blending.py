@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,12 @@ Judge = Callable[[NDArray[np.float64]], bool]  # true if predictions whose weigh
 
 _PAYS = 0.995  # a blend is kept if its error is below this share of the best model's
 _LEAST = 0.05  # least weight of a model
-MOST = 4  # models in a blend
+_PRIOR = 0.1  # variance of a weight around equal weights before any rows are seen
+GROUPS = 5  # of the judged rows, each judging weights that the others gave
 
 
 def weights(
-    held: Sequence[NDArray[np.float64]], y: NDArray[np.float64], w: NDArray[np.float64], half: NDArray[np.bool_],
+    held: Sequence[NDArray[np.float64]], y: NDArray[np.float64], w: NDArray[np.float64], group: NDArray[np.int64],
     comm: Communicator, judge: Judge | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Weights of the models, which add up to 1; a single 1, of the first one, where a blend does not pay; collective.
@@ -34,8 +36,8 @@ def weights(
     y : ndarray, shape (m, ...)
     w : ndarray, shape (m,)
         Weights of the rows.
-    half : ndarray of bool, shape (m,)
-        Mask of the rows that judge weights fitted to the others, and the other way round.
+    group : ndarray of int64, shape (m,)
+        Number of each row's group, below `GROUPS`.
     comm : Communicator
     judge : callable or None
         Decides, on all ranks alike, from predictions for this rank's rows by weights that do not know them; None leaves
@@ -47,8 +49,11 @@ def weights(
 
     Notes
     -----
-    Non-negative least squares on the sums P'P and P'y of each half: one Allreduce of 2 (k + 1)^2 numbers. A blend is
-    kept if its error on rows that its weights do not know is .5 % below the best model's.
+    Non-negative least squares on the sums P'P and P'y of each group: one Allreduce of `GROUPS` (k + 1)(k + 2)
+    numbers. Equal weights are the prior, so that few rows move them little. A blend is kept if its error on the rows of
+    each group, by weights from the other groups, is .5 % below that of the model that is best on the other groups. The
+    best model on all judged rows would be too strict a measure: chosen among many by these rows, it looks better on
+    them than it is.
     """
     k = len(held)
     alone: NDArray[np.float64] = np.eye(1, k)[0]
@@ -56,45 +61,73 @@ def weights(
         return alone
     P = np.stack([*held, y])
     P = P.reshape(k + 1, len(y), math.prod(y.shape[1:]))
-    sums = np.stack([np.einsum("aij,bij,i->ab", P[:, rows], P[:, rows], w[rows]) for rows in (half, ~half)])
+    groups = [_Sums.of(P[:, group == i], w[group == i]) for i in range(GROUPS)]
     with comm.uncounted():
-        sums = comm.allreduce(sums)
-    both = sums.sum(axis=0)
-    if not np.isfinite(both).all():
+        sums = comm.allreduce(np.stack([one.packed for one in groups]))
+    every = _Sums(sums.sum(axis=0))
+    if not np.isfinite(every.packed).all():
         return alone
-    others = [_fitted(sums[1 - i]) for i in range(2)]
-    crossed = sum(_squares(others[i], sums[i]) for i in range(2))
-    if not math.sqrt(max(crossed, 0.0)) < _PAYS * math.sqrt(_squares(alone, both)):
+    others = [_Sums(every.packed - one) for one in sums]
+    blends = np.stack([one.fitted() for one in others])
+    single = np.stack([np.eye(k)[one.best()] for one in others])
+    blended, chosen = (
+        sum(_Sums(one).squares(v) for v, one in zip(found, sums, strict=True)) for found in (blends, single)
+    )
+    if not math.sqrt(blended) < _PAYS * math.sqrt(chosen):
         return alone
-    if judge is not None:
-        unknown = np.where(half, *(np.tensordot(one, P[:k], 1).T for one in others)).T
-        if not judge(unknown.reshape(held[0].shape)):
-            return alone
-    found = _fitted(both)
-    kept = np.argsort(-found, kind="stable")[:MOST]
-    kept = np.sort(kept[found[kept] >= _LEAST])
+    if judge is not None and not judge(np.einsum("ia,aij->ij", blends[group], P[:k]).reshape(held[0].shape)):
+        return alone
+    kept = np.flatnonzero(every.fitted() >= _LEAST)
     few = np.zeros(k)
-    few[kept] = _fitted(both[np.ix_([*kept, k], [*kept, k])])
-    return few if _squares(few, both) < _squares(alone, both) else alone
+    few[kept] = every.some(kept).fitted()
+    return few
 
 
-def _fitted(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Non-negative weights with sum 1 that minimise the squared error, from P'P bordered by P'y.
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over rows that give the weights: P'P, bordered by P'y and y'y, and the weight of all numbers of y.
 
-    That they add up to 1 keeps constants right: a heavy row of ones asks for it.
+    Attributes
+    ----------
+    packed : ndarray of float64, shape (k + 2, k + 1)
+        The last row holds the weight.
     """
-    k = len(sums) - 1
-    scale = float(np.trace(sums)) / (k + 1) or 1.0
-    G, b = sums[:k, :k] / scale, sums[:k, k] / scale
-    values, vectors = np.linalg.eigh(G)
-    root = np.sqrt(np.clip(values, 1e-12 * max(values[-1], 1e-300), None))
-    A = np.vstack([root[:, None] * vectors.T, np.full(k, 1e3)])
-    found = nnls(A, np.append((vectors.T @ b) / root, 1e3))[0]
-    total = found.sum()
-    return np.asarray(found / total if total > 0 else np.eye(1, k)[0])
 
+    packed: NDArray[np.float64]
 
-def _squares(weights: NDArray[np.float64], sums: NDArray[np.float64]) -> float:
-    """Sum of squared errors of a blend, from P'P bordered by P'y."""
-    signed = np.append(weights, -1.0)
-    return float(signed @ sums @ signed)
+    @classmethod
+    def of(cls, P: NDArray[np.float64], w: NDArray[np.float64]) -> _Sums:
+        """Those of predictions and targets, shape (k + 1, m, t), of rows with weights."""
+        squares = np.einsum("aij,bij,i->ab", P, P, w)
+        return cls(np.vstack([squares, np.full(len(P), P.shape[2] * w.sum())]))
+
+    def some(self, models: NDArray[np.intp]) -> _Sums:
+        """Those of some of the models."""
+        places = [*models, self.packed.shape[1] - 1]
+        return _Sums(self.packed[np.ix_([*places, -1], places)])
+
+    def squares(self, weights: NDArray[np.float64]) -> float:
+        """Sum of squared errors of a blend."""
+        signed = np.append(weights, -1.0)
+        return max(float(signed @ self.packed[:-1] @ signed), 0.0)
+
+    def best(self) -> int:
+        """The model with the smallest squared error."""
+        return int(np.argmin([self.squares(one) for one in np.eye(self.packed.shape[1] - 1)]))
+
+    def fitted(self) -> NDArray[np.float64]:
+        """Non-negative weights with sum 1 that are likeliest, for errors with the variance of the best model's.
+
+        That they add up to 1 keeps constants right: a heavy row of ones asks for it.
+        """
+        k = self.packed.shape[1] - 1
+        scale = float(np.trace(self.packed[:-1])) / (k + 1) or 1.0
+        variance = self.squares(np.eye(k)[self.best()]) / (self.packed[-1, 0] or 1.0)
+        prior = variance / (_PRIOR * scale)
+        G, b = self.packed[:k, :k] / scale + prior * np.eye(k), self.packed[:k, k] / scale + prior / k
+        values, vectors = np.linalg.eigh(G)
+        root = np.sqrt(np.clip(values, 1e-12 * max(values[-1], 1e-300), None))
+        A = np.vstack([root[:, None] * vectors.T, np.full(k, 1e3)])
+        found = nnls(A, np.append((vectors.T @ b) / root, 1e3))[0]
+        total = found.sum()
+        return np.asarray(found / total if total > 0 else np.eye(1, k)[0])

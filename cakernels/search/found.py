@@ -117,23 +117,25 @@ def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEsti
 def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[BaseEstimator, int]:
     """The candidate trained on all rows, or on as many as there is time for; otherwise as it is. And how many.
 
-    The time left is that of so many `models`, of which this is the first.
+    The time left is that of so many `models`, of which this is the first. They share it if fewer rows are a way to keep
+    to it; otherwise the first ones, which are better, have what they need.
     """
     left = race.budget.left()
     with race.comm.uncounted():
-        left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0]) / models
-    rows = race.rows_in(trial, FINAL * left)  # the time that was kept has room for a delay
+        left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0])
+    share = left / models
+    rows = race.rows_in(trial, FINAL * (share if race.split.folds == 1 else left))  # there is room for a delay
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
     divisions, expected = 1, race.seconds(trial, rows, last=True)
     if race.data.task == REGRESSION or math.isinf(left):
-        spare = (0.8 * left - expected) / max(_MORE * expected, 1e-9)
+        spare = (0.8 * share - expected) / max(_MORE * expected, 1e-9)
         divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // models)))
     every = np.ones(len(race.split.fold), np.bool_)
     mask = every if rows in (0, race.data.n) else race.split.training(0, rows)
     fitted, failed = None, False
     try:
-        with until(None if math.isinf(left) else left * models):
+        with until(None if math.isinf(left) else left):
             fitted = race.trained(trial.candidate.after(trial.fitted, last=True), mask, rows or race.data.n, divisions)
     except (TimeIsUp, InputError, RankError):
         if trial.fitted is None:

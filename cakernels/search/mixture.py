@@ -44,22 +44,22 @@ def alone(race: Race, best: Trial) -> Mixture:
 
 def combined(race: Race, best: Trial) -> Mixture:
     """The best candidates with their weights; the best one alone where a blend does not pay. Collective."""
-    there = [one for one in race.leading(blending.MOST) if one.fitted is not None]
+    there = [one for one in race.leading() if one.fitted is not None]
     if len(there) < 2:
         return alone(race, best)
     return (_of_numbers if race.data.task == REGRESSION else _of_classes)(race, there)
 
 
 def _of_numbers(race: Race, there: list[Trial]) -> Mixture:
-    y, w, half = _judged(race)
-    found = blending.weights([np.asarray(one.held, np.float64) for one in there], y, w, half, race.comm)
+    y, w, group = _judged(race)
+    found = blending.weights([np.asarray(one.held, np.float64) for one in there], y, w, group, race.comm)
     kept = np.flatnonzero(found)
     return _sure(race, Mixture([there[i] for i in kept], found[kept]))
 
 
 def _of_classes(race: Race, there: list[Trial]) -> Mixture:
     """Weights of probabilities, kept where their labels are clearly better than those of the best candidate."""
-    labels, w, half = _judged(race)
+    labels, w, group = _judged(race)
     classes = race.data.classes
     calibrators = [_calibrator(race, one) for one in there]
     held = [one.of_classes(np.asarray(trial.held)) for one, trial in zip(calibrators, there, strict=True)]
@@ -69,19 +69,19 @@ def _of_classes(race: Race, there: list[Trial]) -> Mixture:
         new, old = classes[P.argmax(axis=1)], np.asarray(there[0].predicted)
         return race.score.clearly_better(race.data, race.judged, new, old, race.comm)
 
-    found = blending.weights(held, target, w, half, race.comm, better)
+    found = blending.weights(held, target, w, group, race.comm, better)
     kept = np.flatnonzero(found)
     if len(kept) == 1:
         return alone(race, there[kept[0]])
     return Mixture([there[i] for i in kept], found[kept], [calibrators[i] for i in kept])
 
 
-def _judged(race: Race) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Targets and weights of this rank's rows that judged, and a mask of half of them."""
+def _judged(race: Race) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Targets and weights of this rank's rows that judged, and their groups."""
     judged = race.judged
     y = race.data.y[judged]
     w = np.ones(len(y)) if race.data.weights is None else race.data.weights[judged]
-    return y, w, (race.split.order[judged] % 2).astype(np.bool_)
+    return y, w, race.split.order[judged] % blending.GROUPS
 
 
 def _calibrator(race: Race, trial: Trial) -> Calibrator:

@@ -16,9 +16,8 @@ from cacore.comm import CommLike, Communicator, collective
 from cacore.data.rows import Rows
 from cacore.errors import InputError, RankError
 from cakernels.class_blend import for_classes, labels, outputs
-from cakernels.search.blending import MOST
 from cakernels.search.candidates import Candidate, first, further
-from cakernels.search.data import REGRESSION, Data, Split
+from cakernels.search.data import FOLDED, REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.scores import Score
 
@@ -28,10 +27,12 @@ if TYPE_CHECKING:
 BEST = 3  # one of so many goes on to more rows
 _BASE = 0.4  # share of the time for the first candidates on the smallest sample
 FINAL = 1.15  # factor by which the last training may take longer than expected
+_MODELS = 4  # most models in a blend; twice as many of few rows, which take little time
 _LAST = 0.4  # most of the time that is kept for it
 _LEAST, _BLENDED = 0.05, 0.2  # least of the time that is kept, and most of it for all candidates of a blend
 _LONGEST = 0.25  # most of the time that one candidate may take
 _SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
+_LOADED = 3  # times that share, up to which a first fold, which loads code, is followed by a second one
 _NEAR = 4  # settings of an SVM's search on more rows
 _FEWEST = 500  # rows of the smallest sample on a slow machine
 _DULL = 200  # candidates in a row that were known, after which there is nothing left to try
@@ -146,12 +147,12 @@ class Race:
         """The trial with the smallest error, on however many rows; None if none has succeeded."""
         return min(self._good(), key=lambda one: (one.error, -one.rows), default=None)
 
-    def leading(self, most: int) -> list[Trial]:
-        """The best trial of each candidate, the best first."""
+    def leading(self) -> list[Trial]:
+        """The best trial of each of the candidates that a blend may have, the best first."""
         found: dict[Any, Trial] = {}
         for one in sorted(self._good(), key=lambda one: (one.error, -one.rows)):
             found.setdefault(one.candidate.key, one)
-        return list(found.values())[:most]
+        return list(found.values())[: _MODELS * (1 if self.data.n > FOLDED else 2)]
 
     def on(self, rows: int) -> list[Trial]:
         """Trials on so many rows that succeeded, the best first."""
@@ -188,12 +189,17 @@ class Race:
         """Mask of this rank's rows that judge the candidates."""
         return self.split.judged(self.folds)
 
-    def _adapt(self, seconds: float) -> None:
-        """Judge in fewer folds, or begin with smaller samples, if the first fold has taken too much of the time."""
-        if self.budget.seconds is None or self.trials:
+    def _adapt(self, fold: int, seconds: float) -> None:
+        """Judge in fewer folds, or begin with smaller samples, if a fold of the first candidate took too much time.
+
+        The first fold also loads code, so the second one decides, unless the first leaves no time for it.
+        """
+        if self.budget.seconds is None or self.trials or fold > 1:
             return
         most = _SLOW * self.budget.seconds
-        self.folds = max(1, min(self.folds, int(most / max(seconds, 1e-9))))
+        if fold == 0 and self.folds > 1 and seconds <= _LOADED * most:
+            return
+        self.folds = max(fold + 1, min(self.folds, int(most / max(seconds, 1e-9))))
         if self.split.folds == 1 and seconds > most and self.sizes[0] >= 4 * _FEWEST:
             self.sizes = (self.sizes[0] // 4, *self.sizes)
 
@@ -224,7 +230,7 @@ class Race:
         rows = self.rows_in(best, _LAST * self.budget.seconds)
         if not rows:
             return 0.0
-        blend = FINAL * sum(self.seconds(one, self.data.n, last=True) for one in self.leading(MOST))
+        blend = FINAL * sum(self.seconds(one, self.data.n, last=True) for one in self.leading())
         alone = FINAL * self.seconds(best, rows, last=True)
         return max(alone, _LEAST * self.budget.seconds, blend if blend <= _BLENDED * self.budget.seconds else 0.0)
 
@@ -268,7 +274,7 @@ class Race:
 
     def _forget(self) -> None:
         """Drop models that no blend will have; what promotion takes from them is kept."""
-        kept = {id(one) for one in self.leading(MOST)}
+        kept = {id(one) for one in self.leading()}
         for one in self.trials:
             if id(one) not in kept and one.fitted is not None:
                 one.candidate, one.fitted = one.candidate.after(one.fitted), None
@@ -302,16 +308,17 @@ class Race:
 
     def _folds(self, candidate: Candidate, rows: int) -> tuple[NDArray[np.generic], NDArray[np.generic], Any]:
         """Outputs and predictions for this rank's judged rows, and the estimator of the first fold."""
-        kept, fold, begun = None, 0, self.budget.spent(self.comm)
+        kept, fold = None, 0
         found: list[NDArray[np.generic]] = []
         while fold < self.folds:
+            begun = self.budget.spent(self.comm)
             fitted = self.trained(candidate, self.split.training(fold, rows), rows)
             out = self.split.held(fold)
             told = self._told(fitted, self.data.X[out])
             if kept is None:
                 found = [np.zeros((len(out), *one.shape[1:]), one.dtype) for one in told]
                 kept = fitted
-                self._adapt(self.budget.spent(self.comm) - begun)
+            self._adapt(fold, self.budget.spent(self.comm) - begun)
             for place, one in enumerate(told):
                 found[place] = found[place].astype(np.promote_types(found[place].dtype, one.dtype), copy=False)
                 found[place][out] = one
