@@ -40,6 +40,7 @@ SCRIPTS = {
     "krr-methods": ("krr_datasets", True, "all methods of ridge regression on the real data sets"),
     "krr-accuracy": ("krr_accuracy", True, "errors beside gradient boosted trees and xrfm"),
     "class-accuracy": ("class_accuracy", True, "accuracy of `cakernels fit` beside gradient boosted trees"),
+    "defaults": ("defaults", True, "estimators with their defaults, beside those that they had at first"),
     "krr-speed": ("krr_speed", False, "the steps of BKRR2 against LAPACK, KMeans, a matrix product and h5py"),
     "krr-grid": ("krr_grid", True, "one band reduction per sigma against one factorisation per pair"),
     "dkrr": ("dkrr_speed", False, "DKRR against LAPACK with threads"),
