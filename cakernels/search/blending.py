@@ -97,12 +97,12 @@ class _Sums:
 
     @classmethod
     def of(cls, P: NDArray[np.float64], w: NDArray[np.float64]) -> _Sums:
-        """Those of predictions and targets, shape (k + 1, m, t), of rows with weights."""
+        """Sums of predictions and targets, shape (k + 1, m, t), of rows with weights."""
         squares = np.einsum("aij,bij,i->ab", P, P, w)
         return cls(np.vstack([squares, np.full(len(P), P.shape[2] * w.sum())]))
 
     def some(self, models: NDArray[np.intp]) -> _Sums:
-        """Those of some of the models."""
+        """Sums of some of the models."""
         places = [*models, self.packed.shape[1] - 1]
         return _Sums(self.packed[np.ix_([*places, -1], places)])
 
