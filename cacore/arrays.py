@@ -13,6 +13,7 @@ Reals = NDArray[np.floating]  # float32 or float64
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]  # numbers of columns
 Longs = NDArray[np.int64]  # numbers of rows, counts
+Unsigned = NDArray[np.uint32]  # numbers of columns that need no check for a sign
 Integers = NDArray[np.signedinteger]  # int32 or int64: starts of CSR rows and of lists
 Bytes = NDArray[np.uint8]  # text, or flags that are bits
 Flags = NDArray[np.bool_]

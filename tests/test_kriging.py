@@ -64,9 +64,15 @@ def test_near_products_and_the_inverse_factor(d):
             matrix.product(V, out, lo, hi)
         np.testing.assert_allclose(out, V @ K[:, :131], atol=1e-12)
         assert matrix.nnz == np.count_nonzero(cdist(X[:131], X) < 0.3)
-    factor = InverseFactor(X, 300, np.full(300, 0.1), rng.permutation(300), cubes, correlation, 300)
-    G, A = factor.apply(np.eye(300)).T, K + 0.1 * np.eye(300)
-    np.testing.assert_allclose(factor.apply_transposed(np.eye(300)), G, atol=1e-14)
+    factor = InverseFactor(X, 300, np.full(300, 0.1), rng.permutation(300), cubes, correlation, 300, 57)
+    G, A = np.empty((300, 300)), K + 0.1 * np.eye(300)
+    total, first = np.zeros((300, 300)), np.zeros((300, 1))
+    for lo, hi in ((57, 300), (0, 57)):
+        factor.apply(np.eye(300), G.T, lo, hi)
+        factor.add_transposed(np.eye(300), total, lo, hi)
+        factor.add_transposed(np.ones((1, 300)), first, lo, hi)
+    np.testing.assert_allclose(total, G.T, atol=1e-14)
+    np.testing.assert_allclose(first[:, 0], G.sum(axis=0), atol=1e-13)
     values = np.linalg.eigvalsh(G @ A @ G.T)
     assert 0.7 < values[0] <= values[-1] < 1.4
     assert factor.logdet == pytest.approx(np.linalg.slogdet(A)[1], rel=2e-3)

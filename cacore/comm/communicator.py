@@ -47,11 +47,11 @@ class Communicator(Ledger):
     gather                         each rank counts what it hands to the root
     allgather, allreduce           each rank counts its contribution once, under no single receiver
     alltoall                       each rank counts what goes to each other rank
-    send, exchange                 the sender counts it
+    send, exchange, exchange_all   the sender counts it
     =============================  ===============================================================
 
     Lengths and headers exchanged by these calls are counted as well (an allgather with `counts` needs none). Every
-    call but ``send``, ``recv`` and ``exchange`` is collective: all ranks must make it, in the same order.
+    call but ``send``, ``recv`` and the exchanges is collective: all ranks must make it, in the same order.
     """
 
     def __init__(
@@ -256,11 +256,20 @@ class Communicator(Ledger):
 
         Both arrays must be C-contiguous and must not be touched until :meth:`Exchange.wait` has returned.
         """
-        requests = [self._transport.begin("Irecv", piece, source=source, tag=DATA) for piece in self._pieces(out)]
-        for piece in self._pieces(array):
-            requests.append(self._transport.begin("Isend", piece, dest=dest, tag=DATA))
+        return self.exchange_all([(array, dest)], [(out, source)])
+
+    def exchange_all(
+        self, leaving: list[tuple[NDArray[Number], int]], coming: list[tuple[NDArray[Number], int]]
+    ) -> Exchange:
+        """Begin to send arrays, each to its rank, and to receive into others, each from its rank; see :meth:`exchange`.
+
+        Empty arrays make no message.
+        """
+        receives = [(piece, source) for out, source in coming for piece in self._pieces(out)]
+        sends = [(piece, dest) for array, dest in leaving for piece in self._pieces(array)]
+        for piece, dest in sends:
             self._count(piece.nbytes, dest)
-        return Exchange(self._transport, requests)
+        return Exchange(self._transport, self._transport.begin(sends, receives) if sends or receives else [])
 
     def offset(self, count: int) -> tuple[int, int]:
         """Global index of the first of this rank's `count` rows, and total number of rows of all ranks."""
@@ -287,6 +296,9 @@ class Communicator(Ledger):
     def _pieces(self, array: NDArray[Number]) -> Iterator[NDArray[Number]]:
         flat = array.reshape(-1)
         step = max(1, self._chunk // max(1, flat.itemsize))
+        if 0 < flat.size <= step:
+            yield flat
+            return
         for lo in range(0, flat.size, step):
             yield flat[lo : lo + step]
 

@@ -59,11 +59,12 @@ class Transport:
         finally:
             self._spent(perf_counter() - start)
 
-    def begin(self, name: str, *args: Any, **options: Any) -> MPI.Request:
-        """Start the nonblocking call ``name``; :class:`Exchange` waits for it."""
+    def begin(self, leaving: list[tuple[Any, int]], coming: list[tuple[Any, int]]) -> list[MPI.Request]:
+        """Start to send arrays, each to its rank, and to receive others; :class:`Exchange` waits for them."""
         self.failures.check()
-        request: MPI.Request = getattr(self.comm, name)(*args, **options)
-        return request
+        receive, send = self.comm.Irecv, self.comm.Isend
+        requests = [receive(array, source=source, tag=DATA) for array, source in coming]
+        return requests + [send(array, dest=dest, tag=DATA) for array, dest in leaving]
 
     def finish(self, requests: list[MPI.Request]) -> None:
         """Wait until all of these calls are complete."""
@@ -71,7 +72,8 @@ class Transport:
         try:
             for at, request in enumerate(requests):
                 try:
-                    self._complete(request, pauses=False)
+                    if not request.Test():
+                        self._complete(request, pauses=False)
                 except BaseException:
                     abandon(*requests[at + 1 :])
                     raise
@@ -122,8 +124,9 @@ class Exchange:
 
     def wait(self) -> None:
         """Wait until all messages have been sent and received."""
-        self._transport.finish(self._requests)
-        self._requests = []
+        if self._requests:
+            self._transport.finish(self._requests)
+            self._requests = []
 
 
 def launched() -> bool:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from cacore.arrays import Doubles, Longs
 
 Vectors = NDArray[np.float64]  # shape (t, n_local): one right-hand side per row
 
@@ -119,7 +123,8 @@ def iterate(
     while state.which.size:
         keep(state)
         r = state.r
-        local = np.concatenate([np.einsum("ij,ij->i", r, r), _squares(state.x[state.which]), [float(late())]])
+        x = state.x if state.which.size == len(state.x) else state.x[state.which]
+        local = np.concatenate([_squares(r), _squares(x), [float(late())]])
         z, sums = system.precondition(r, state.which, local)
         a = len(r)
         norm = np.sqrt(sums[:a])
@@ -151,14 +156,23 @@ def _advance(system: LinearSystem, state: State, z: Vectors) -> None:
     if not good.all():
         state.leave(~good)
         z, w, beta, gamma, step = z[good], w[good], beta[good], gamma[good], step[good]
-    state.p *= beta[:, None]
-    state.p += z
-    state.s *= beta[:, None]
-    state.s += w
-    state.x[state.which] += step[:, None] * state.p
-    state.r -= step[:, None] * state.s
+    _update(beta, step, state.which, z, w, state.p, state.s, state.x, state.r)
     state.gamma, state.step = gamma, step
     state.iterations[state.which] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _update(
+    beta: Doubles, step: Doubles, which: Longs, z: Doubles, w: Doubles, p: Doubles, s: Doubles, x: Doubles, r: Doubles
+) -> None:  # pragma: no cover - compiled
+    """p = z + beta p, s = w + beta s, x[which] += step p and r -= step s for each right side, in one pass."""
+    for a in range(len(which)):
+        b, alpha, z_a, w_a, p_a, s_a, x_a, r_a = beta[a], step[a], z[a], w[a], p[a], s[a], x[which[a]], r[a]
+        for i in range(z_a.size):
+            p_a[i] = p_a[i] * b + z_a[i]
+            s_a[i] = s_a[i] * b + w_a[i]
+            x_a[i] += alpha * p_a[i]
+            r_a[i] -= alpha * s_a[i]
 
 
 def _squares(x: Vectors) -> NDArray[np.float64]:

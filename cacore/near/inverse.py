@@ -11,6 +11,7 @@ The same rows serve as a preconditioner, a log-determinant and conditional varia
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numba
@@ -22,11 +23,12 @@ from scipy.spatial import cKDTree
 from cacore.machine.threads import blocks, current, for_blocks, in_order
 from cacore.near.correlation import Correlation, correlate
 from cacore.near.cubes import Cubes, gather, widest
+from cacore.near.matrix import multiply, stretches
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from cacore.arrays import Doubles, Integers, Ints, Longs
+    from cacore.arrays import Doubles, Ints, Longs, Unsigned
     from cacore.kernels.evaluate import Parameters
 
 BLOCK = 2048  # rows of a task
@@ -151,6 +153,8 @@ class InverseFactor:
     correlation : Correlation
     m : int
         Most neighbours of a point.
+    inner : int
+        A row at which products may begin or end.
 
     Attributes
     ----------
@@ -166,54 +170,83 @@ class InverseFactor:
 
     def __init__(
         self, X: NDArray[np.float64], own: int, noise: NDArray[np.float64], place: NDArray[np.int64], cubes: Cubes,
-        correlation: Correlation, m: int,
+        correlation: Correlation, m: int, inner: int = 0,
     ) -> None:  # fmt: skip
         self.shape, self.logdet = (own, len(X)), 0.0
         self._rows: list[tuple[int, int, csr_array]] = []
 
-        def work(lo: int, hi: int) -> tuple[int, int, csr_array, float]:
+        def work(lo: int, hi: int) -> tuple[csr_array, float]:
             some = slice(lo, hi)
             found = nearest_earlier(X[some], place[some], cubes, place, m)
             weights, variance = regressions(X[some], noise[some], X, noise, found, correlation)
-            return lo, hi, _triangular(found, weights, variance, lo, self.shape[1]), float(np.log(variance).sum())
+            return _triangular(found, weights, variance, lo, self.shape[1]), float(np.log(variance).sum())
 
-        with in_order(work, blocks(own, BLOCK)) as rows:
-            for lo, hi, G, share in rows:
-                self._rows.append((lo, hi, G))
-                self.logdet += share
+        parts = [(lo, hi, [(lo + a, lo + b) for a, b in blocks(hi - lo, BLOCK)]) for lo, hi in stretches(inner, own)]
+        with in_order(work, [task for _, _, tasks in parts for task in tasks]) as rows:
+            for lo, hi, tasks in parts:
+                pieces, shares = zip(*islice(rows, len(tasks)), strict=True)
+                self._rows.append((lo, hi, sp.vstack(pieces, format="csr")))
+                self.logdet += sum(shares)
         self.nnz = sum(int(G.nnz) for _, _, G in self._rows)
 
-    def apply(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
-        """``G V.T`` transposed, shape (t, own), for `V` of shape (t, n)."""
-        out, columns = np.empty((len(V), self.shape[0])), np.ascontiguousarray(V.T)
+    def apply(self, V: NDArray[np.float64], out: NDArray[np.float64], lo: int = 0, hi: int | None = None) -> None:
+        """Write rows `lo` to `hi` of ``G V.T`` to the same columns of `out`.
 
-        def work(lo: int, hi: int, G: csr_array) -> None:
-            out[:, lo:hi] = (G @ columns).T
+        Parameters
+        ----------
+        V : ndarray, shape (t, n)
+        out : ndarray, shape (t, own)
+        lo, hi : int
+            0, the number of own points, or `inner`.
+        """
+        columns = np.ascontiguousarray(V.T) if len(V) > 1 else V[0]
+        for_blocks(
+            lambda first, last, G: multiply(G, first, first, last, columns, out), self._between(lo, hi)
+        )  # fmt: skip
 
-        for_blocks(work, self._rows)
-        return out
+    def add_transposed(
+        self, U: NDArray[np.float64], total: NDArray[np.float64], lo: int = 0, hi: int | None = None
+    ) -> None:
+        """Add rows `lo` to `hi` of G, transposed, times the same columns of `U`, to `total`.
 
-    def apply_transposed(self, U: NDArray[np.float64]) -> NDArray[np.float64]:
-        """``G' U.T`` transposed, shape (t, n), for `U` of shape (t, own); the sum over ranks is the caller's."""
-        columns = np.ascontiguousarray(U.T)
-        share = -(-len(self._rows) // max(1, current()))
+        Parameters
+        ----------
+        U : ndarray, shape (t, own)
+        total : ndarray, shape (n, t)
+            C-contiguous: the entries of a point follow each other. The sum over ranks is the caller's.
+        lo, hi : int
+            As for :meth:`apply`.
+        """
+        columns, rows = np.ascontiguousarray(U.T), self._between(lo, hi)
+        share = max(1, -(-len(rows) // max(1, current())))
 
         def work(first: int, last: int) -> NDArray[np.float64]:
-            total = np.zeros((self.shape[1], len(U)))
-            for lo, hi, G in self._rows[first:last]:
-                _scatter(G.indptr, G.indices, G.data, columns[lo:hi], total)
-            return total
+            part = total if first == 0 else np.zeros_like(total)
+            for lo, hi, G in rows[first:last]:
+                _scatter(G.indptr.view(np.uint32), G.indices.view(np.uint32), G.data, columns[lo:hi], part)
+            return part
 
-        with in_order(work, blocks(len(self._rows), max(1, share))) as parts:
-            total = next(parts, np.zeros((self.shape[1], len(U))))
-            for part in parts:
+        with in_order(work, blocks(len(rows), share)) as parts:
+            for part in islice(parts, 1, None):
                 total += part
-        return np.ascontiguousarray(total.T)
+
+    def _between(self, lo: int, hi: int | None) -> list[tuple[int, int, csr_array]]:
+        hi = self.shape[0] if hi is None else hi
+        return [task for task in self._rows if lo <= task[0] and task[1] <= hi]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _scatter(indptr: Integers, indices: Integers, values: Doubles, U: Doubles, total: Doubles) -> None:
-    """Add the transpose of CSR rows times `U`, shape (rows, t), to `total`, shape (n, t)."""  # pragma: no cover
+def _scatter(indptr: Unsigned, indices: Unsigned, values: Doubles, U: Doubles, total: Doubles) -> None:
+    """Add the transpose of CSR rows times `U`, shape (rows, t), to `total`, shape (n, t).
+
+    Indices without a sign need no look whether they count from the end.
+    """  # pragma: no cover - compiled
+    if U.shape[1] == 1:
+        u, sums = U[:, 0], total[:, 0]
+        for i in range(u.size):
+            for k in range(indptr[i], indptr[i + 1]):
+                sums[indices[k]] += values[k] * u[i]
+        return
     for i in range(U.shape[0]):
         for k in range(indptr[i], indptr[i + 1]):
             for c in range(U.shape[1]):

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.machine.threads import blocks, for_blocks
+from cacore.machine.threads import blocks, current, for_blocks
 from cacore.near.correlation import Correlation, correlate
 from cacore.near.cubes import Cubes, gather, widest
 
@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 
 BLOCK = 4096  # rows of a task
 ENTRY = 12  # bytes of a stored value with its column
+_STRETCH = 1 << 15  # most rows of a stored sparse matrix
+_MOST = 1 << 30  # most values of one, whose index has 32 bits
+
+
+def stretches(inner: int, n: int, widest: int = 1) -> list[tuple[int, int]]:
+    """Ranges of n rows for stored sparse matrices, as long as the threads allow, since each one costs a call.
+
+    Parameters
+    ----------
+    inner : int
+        A row that no range contains, except as its first.
+    n : int
+    widest : int
+        Most values in a row.
+    """
+    height = max(1, min(_STRETCH, max(BLOCK, -(-n // current())), _MOST // max(1, widest)))
+    return [*blocks(inner, height), *((inner + a, inner + b) for a, b in blocks(n - inner, height))]
 
 
 class NearMatrix:
@@ -59,14 +76,10 @@ class NearMatrix:
         self.which, self.ends = cubes.around(self.Q)
         self.counts = np.zeros(len(self.Q), np.int64)
         self._room = int(widest(self.ends))
-        self._blocks = [*blocks(inner, BLOCK), *((inner + a, inner + b) for a, b in blocks(len(self.Q) - inner, BLOCK))]
-        for_blocks(self._count, self._blocks)
+        for_blocks(self._count, blocks(len(self.Q), BLOCK))
         self.nnz = int(self.counts.sum())
         self.kept = ENTRY * self.nnz <= limit
-        self._rows: list[csr_array] = []
-        if self.kept:
-            self._rows = [None] * len(self._blocks)
-            for_blocks(self._keep, [(number, *ends) for number, ends in enumerate(self._blocks)])
+        self._rows = self._stored(inner) if self.kept else []
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -89,12 +102,11 @@ class NearMatrix:
         """
         hi = len(self.Q) if hi is None else hi
         if self.kept:
-            tasks = [
-                (number, max(first, lo), min(last, hi))
-                for number, (first, last) in enumerate(self._blocks) if first < hi and last > lo
-            ]  # fmt: skip
             columns = np.ascontiguousarray(V.T) if len(V) > 1 else V[0]
-            for_blocks(lambda number, lo, hi: self._multiply(number, lo, hi, columns, out), tasks)
+            for_blocks(
+                lambda first, last, rows: multiply(rows, first, max(first, lo), min(last, hi), columns, out),
+                [task for task in self._rows if task[0] < hi and task[1] > lo],
+            )
             return
         sorted_ = np.ascontiguousarray(V[:, self.cubes.order])
         for_blocks(
@@ -104,26 +116,38 @@ class NearMatrix:
     def _count(self, lo: int, hi: int) -> None:
         _count(self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room, self.counts, lo, hi)
 
-    def _keep(self, number: int, lo: int, hi: int) -> None:
-        indptr = np.concatenate([[0], np.cumsum(self.counts[lo:hi])])
-        columns, values = np.empty(int(indptr[-1]), np.int32), np.empty(int(indptr[-1]))
-        _fill(
-            self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room, self.cubes.order,
-            *self.correlation.compiled, indptr, columns, values, lo, hi,
-        )  # fmt: skip
-        rows = sp.csr_array((values, columns, indptr.astype(np.int32)), shape=(hi - lo, self.shape[1]))
-        self._rows[number] = rows
+    def _stored(self, inner: int) -> list[tuple[int, int, csr_array]]:
+        """All values: first row, one past the last, and the rows, each time."""
+        starts = np.concatenate([[0], np.cumsum(self.counts)])
+        columns, values = np.empty(self.nnz, np.int32), np.empty(self.nnz)
 
-    def _multiply(self, number: int, lo: int, hi: int, columns: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-        rows, first = self._rows[number], self._blocks[number][0]
-        some = rows if hi - lo == rows.shape[0] else rows[lo - first : hi - first]
-        out[:, lo:hi] = (some @ columns).T
+        def fill(lo: int, hi: int) -> None:
+            _fill(
+                self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room, self.cubes.order,
+                *self.correlation.compiled, starts, columns, values, lo, hi,
+            )  # fmt: skip
+
+        for_blocks(fill, blocks(len(self.Q), BLOCK))
+        found = []
+        for lo, hi in stretches(inner, len(self.Q), int(self.counts.max(initial=0))):
+            some, indptr = slice(starts[lo], starts[hi]), (starts[lo : hi + 1] - starts[lo]).astype(np.int32)
+            shape = hi - lo, self.shape[1]
+            found.append((lo, hi, sp.csr_array((values[some], columns[some], indptr), shape=shape)))
+        return found
 
     def _again(self, lo: int, hi: int, V: NDArray[np.float64], out: NDArray[np.float64]) -> None:
         _multiply_again(
             self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room,
             *self.correlation.compiled, V, out, lo, hi,
         )  # fmt: skip
+
+
+def multiply(
+    rows: csr_array, first: int, lo: int, hi: int, columns: NDArray[np.float64], out: NDArray[np.float64]
+) -> None:
+    """Write the products of rows `lo` to `hi`, of a matrix whose first row is `first`, to columns of `out`."""
+    some = rows if hi - lo == rows.shape[0] else rows[lo - first : hi - first]
+    out[:, lo:hi] = (some @ columns).T
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -139,7 +163,7 @@ def _count(
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _fill(
     Q: Doubles, which: Longs, ends: Longs, points: Doubles, square: float, room: int, order: Longs, kernel: Parameters,
-    taper: float, indptr: Longs, columns: Ints, values: Doubles, lo: int, hi: int,
+    taper: float, starts: Longs, columns: Ints, values: Doubles, lo: int, hi: int,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Write columns and correlations of the neighbours of rows lo to hi, CSR row after row.
 
@@ -153,7 +177,8 @@ def _fill(
         Column of each place in `points`.
     kernel, taper
         From :attr:`Correlation.compiled`.
-    indptr : array of int64, shape (hi - lo + 1,)
+    starts : array of int64, shape (q + 1,)
+        Place of each row's first value.
     columns : array of int32
     values : array of float64
     """
@@ -161,7 +186,7 @@ def _fill(
     for i in range(lo, hi):
         m = gather(Q[i], ends[which[i]], points, square, squares, where)
         correlate(squares[:m], zeros, factors, kernel, taper)
-        first = indptr[i - lo]
+        first = starts[i]
         for j in range(m):
             columns[first + j], values[first + j] = order[where[j]], squares[j]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,8 +35,9 @@ class Halo:
 
     Notes
     -----
-    :meth:`begin` sends t numbers per lent point and one message to each rank that borrows any; :meth:`bring_home` sends
-    as much in the other direction. Only neighbours are looked at, so that the cost does not grow with the number of
+    :meth:`begin` sends t numbers per lent point and one message to each rank that borrows any; :meth:`begin_home` sends
+    as much in the other direction. A point's entries follow each other in memory, so that messages leave from one array
+    and arrive where they are needed. Only neighbours are looked at, so that the cost does not grow with the number of
     ranks. In the plane, a region of n points lends about 4 radius sqrt(n density).
     """
 
@@ -44,15 +47,16 @@ class Halo:
         self.lent = [
             none if rank == comm.rank else np.flatnonzero(regions.near(X, rank, radius)) for rank in range(comm.size)
         ]
-        self._out = [rank for rank, some in enumerate(self.lent) if len(some)]  # ranks that borrow from this one
+        self._lent = np.concatenate(self.lent)
+        self._out = _parts([len(some) for some in self.lent])  # ranks that borrow from this one
         self.borrowed = np.zeros(comm.size, np.int64)
-        self._in: dict[int, int] = {}
+        self._in: list[tuple[int, slice]] = []
 
     def points(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows of `columns`, shape (own, c), followed by those that this rank borrows; collective, once per array."""
         counts = np.array([len(some) for some in self.lent], np.int64)
-        arrived, self.borrowed = self.comm.alltoall(columns[np.concatenate(self.lent)], counts)
-        self._in = {rank: count for rank, count in enumerate(self.borrowed.tolist()) if count}
+        arrived, self.borrowed = self.comm.alltoall(columns[self._lent], counts)
+        self._in = _parts(self.borrowed.tolist())
         return np.concatenate([columns, arrived])
 
     @property
@@ -69,48 +73,67 @@ class Halo:
     def border(self) -> NDArray[np.bool_]:
         """True for own points that some rank borrows: only these have neighbours among the points borrowed."""
         border = np.zeros(self.own, np.bool_)
-        border[np.concatenate(self.lent)] = True
+        border[self._lent] = True
         return border
 
     def begin(self, V: NDArray[np.float64]) -> BorrowedEntries:
         """Begin to fetch the entries of borrowed points in `V`, shape (t, own)."""
-        here = {rank: np.ascontiguousarray(V[:, self.lent[rank]]) for rank in self._out}
-        there = {rank: np.empty((len(V), count)) for rank, count in self._in.items()}
-        return BorrowedEntries(self._exchanged(here, there), len(V), there, here)
+        every = np.empty((self.own + self.size, len(V)))
+        every[: self.own] = V.T
+        leaving, arriving = every[self._lent], every[self.own :]
+        moving = self.comm.exchange_all(
+            [(leaving[part], rank) for rank, part in self._out], [(arriving[part], rank) for rank, part in self._in]
+        )
+        return BorrowedEntries(every.T, moving)
 
-    def bring_home(self, H: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-        """Add `H`, shape (t, size), the entries of borrowed points, to their owners' `out`, shape (t, own)."""
-        here, lo = {}, 0
-        for rank, count in self._in.items():
-            here[rank] = np.ascontiguousarray(H[:, lo : lo + count])
-            lo += count
-        there = {rank: np.empty((len(H), len(self.lent[rank]))) for rank in self._out}
-        BorrowedEntries(self._exchanged(here, there), len(H), there, here).wait()
-        for rank, entries in there.items():
-            out[:, self.lent[rank]] += entries
+    def begin_home(self, total: NDArray[np.float64]) -> ReturnedEntries:
+        """Begin to send the rows of borrowed points in `total`, C-contiguous, shape (own + size, t), to their owners.
 
-    def _exchanged(
-        self, here: dict[int, NDArray[np.float64]], there: dict[int, NDArray[np.float64]]
-    ) -> list[Exchange]:  # fmt: skip
-        none = np.zeros((1, 0))
-        return [
-            self.comm.exchange(here.get(rank, none), rank, there.get(rank, none), rank)
-            for rank in sorted({*here, *there})
-        ]
+        They must not be touched until :meth:`ReturnedEntries.add` has returned.
+        """
+        leaving, arriving = total[self.own :], np.empty((len(self._lent), total.shape[1]))
+        moving = self.comm.exchange_all(
+            [(leaving[part], rank) for rank, part in self._in], [(arriving[part], rank) for rank, part in self._out]
+        )
+        return ReturnedEntries(total, self._lent, arriving, moving)
 
 
+@dataclass(frozen=True)
 class BorrowedEntries:
-    """Entries of borrowed points that are on their way."""
+    """Entries of borrowed points that are on their way.
 
-    def __init__(
-        self, exchanges: list[Exchange], t: int, there: dict[int, NDArray[np.float64]],
-        here: dict[int, NDArray[np.float64]],
-    ) -> None:  # fmt: skip
-        self._exchanges, self._t, self._there = exchanges, t, there
-        self._here = here  # must live until they have left
+    Attributes
+    ----------
+    every : ndarray, shape (t, own + size)
+        The entries of own points, and room for the others; its transpose is C-contiguous.
+    """
+
+    every: NDArray[np.float64]
+    _moving: Exchange
 
     def wait(self) -> NDArray[np.float64]:
-        """Wait for all of them; shape (t, size)."""
-        for one in self._exchanges:
-            one.wait()
-        return np.concatenate([np.zeros((self._t, 0)), *self._there.values()], axis=1)
+        """Wait for all of them, and return `every`."""
+        self._moving.wait()
+        return self.every
+
+
+@dataclass(frozen=True)
+class ReturnedEntries:
+    """Entries of borrowed points on their way to the owners."""
+
+    _total: NDArray[np.float64]
+    _lent: NDArray[np.int64]
+    _arriving: NDArray[np.float64]
+    _moving: Exchange
+
+    def add(self) -> None:
+        """Wait for the entries of this rank's own points, and add them to the first rows of `total`."""
+        self._moving.wait()
+        for column, entries in zip(self._total.T, self._arriving.T, strict=True):
+            np.add.at(column, self._lent, entries)
+
+
+def _parts(counts: list[int]) -> list[tuple[int, slice]]:
+    """Ranks with a positive count, each with its part of an array of all ranks' entries."""
+    ends = np.cumsum(counts).tolist()
+    return [(rank, slice(end - count, end)) for rank, (count, end) in enumerate(zip(counts, ends, strict=True)) if count]

@@ -220,8 +220,7 @@ class KrigingModel:
             W = near.points.values[: near.own, 1:]
             beta = np.linalg.solve(self.gram, near.comm.allreduce(Y @ W).T).T
             alpha, means = alpha - beta @ W.T, beta @ F.T
-        every = np.concatenate([alpha, near.halo.begin(np.ascontiguousarray(alpha)).wait()], axis=1)
-        return means + self._products(Q, near, every).T
+        return means + self._products(Q, near, near.halo.begin(alpha).wait()).T
 
     def _sums(self, Q: NDArray[np.float64], near: Field, columns: int) -> NDArray[np.float64]:
         """``rho(Q, X)`` times the first columns of the points' values, shape (q, columns)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -78,7 +79,9 @@ class NearSystem:
         self._check(limit)
         room = limit // 2 - (ENTRY + 16) * (neighbours + 1) * field.own
         self.matrix = NearMatrix(points.X[: field.own], cubes, correlation, max(0, room), field.inner)
-        self.factor = InverseFactor(points.X, field.own, noise, points.place, cubes, correlation, neighbours)
+        self.factor = InverseFactor(
+            points.X, field.own, noise, points.place, cubes, correlation, neighbours, field.inner
+        )  # fmt: skip
 
     def _check(self, limit: int) -> None:
         """Refuse factors that do not fit beside the points; the pairs themselves need not be stored."""
@@ -89,15 +92,18 @@ class NearSystem:
 
     def product(self, V: Vectors, which: NDArray[np.int64] | None = None) -> Vectors:
         """See :meth:`cacore.linalg.cg.LinearSystem.product`: inner points are computed while the halo travels."""
+        out = self._rows_of(self.matrix.product, V)
+        out += V * self.noise
+        return out
+
+    def _rows_of(self, multiply: Callable[..., None], V: Vectors) -> Vectors:
+        """Products of `multiply` for own points, inner ones while the entries of borrowed points travel; collective."""
         field, out = self.field, np.empty_like(V)
         arriving = field.halo.begin(V)
-        every = np.zeros((len(V), len(field.points)))
-        every[:, : field.own] = V
-        self.matrix.product(every, out, 0, field.inner)
-        every[:, field.own :] = arriving.wait()
-        self.matrix.product(every, out, field.inner, field.own)
+        multiply(arriving.every, out, 0, field.inner)
+        multiply(arriving.wait(), out, field.inner, field.own)
         self.fetched += (len(V), 1)
-        return out + V * self.noise
+        return out
 
     def precondition(
         self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
@@ -107,16 +113,17 @@ class NearSystem:
 
     def lower(self, V: Vectors) -> Vectors:
         """``G v`` for each row v of `V`, shape (t, own); collective."""
-        self.fetched += (len(V), 1)
-        return self.factor.apply(np.concatenate([V, self.field.halo.begin(V).wait()], axis=1))
+        return self._rows_of(self.factor.apply, V)
 
     def upper(self, U: Vectors) -> Vectors:
-        """``G' u`` for each row u of `U`, shape (t, own); collective."""
+        """``G' u`` for each row u of `U`, shape (t, own); collective: inner rows while what is others' travels."""
+        field, total = self.field, np.zeros((len(self.field.points), len(U)))
+        self.factor.add_transposed(U, total, field.inner, field.own)
+        returning = field.halo.begin_home(total)
+        self.factor.add_transposed(U, total[: field.own], 0, field.inner)
+        returning.add()
         self.returned += (len(U), 1)
-        found = self.factor.apply_transposed(U)
-        own = np.ascontiguousarray(found[:, : self.field.own])
-        self.field.halo.bring_home(found[:, self.field.own :], own)
-        return own
+        return np.ascontiguousarray(total[: field.own].T)
 
     def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """See :meth:`cacore.linalg.cg.LinearSystem.add_up`."""
