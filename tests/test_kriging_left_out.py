@@ -10,6 +10,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.near.correlation import Correlation
 from cakrr import Kriging
@@ -40,6 +41,24 @@ def test_neighbours_are_the_nearest_of_other_blocks():
     assert all(row in out for row, out in enumerate(left_out))
     assert max(map(len, left_out)) <= 11  # at most those of the row's own block
     assert np.median([*map(len, left_out)]) >= 5
+
+
+def test_a_sample_is_random_points_and_blocks_of_neighbours():
+    X, place = np.random.default_rng(0).random((701, 2)), np.random.default_rng(1).permutation(701)
+    columns = np.column_stack([np.arange(701.0), np.zeros(701)])
+    found = Sample.of(X, columns, place, 701, 205, Communicator())
+    centers = X[np.argsort(place)[:10]]
+    near = {int(row) for center in cdist(centers, X) for row in np.argsort(center)[:10]}
+    assert set(found.y) == near | set(np.flatnonzero(place < 105))
+    assert len(Sample.of(X, columns, place, 701, 701, Communicator())) == 701
+
+
+def test_more_points_of_a_sample_determine_parameters_better():
+    X, y, _ = field(1500)
+    few, many = (Kriging(sample=n, drift="linear", random_state=0).fit(X, y) for n in (300, 1100))
+    assert many.log_std_["nugget"] < 0.8 * few.log_std_["nugget"]
+    with pytest.raises(InputError, match="sample = 50"):
+        Kriging(sample=50).fit(X, y)
 
 
 @pytest.mark.parametrize("n", [3, 15, 41])

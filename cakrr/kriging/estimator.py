@@ -43,6 +43,8 @@ class Kriging(Loaded, Regressing):
     estimation : {"likelihood", "blocks"}
         What chooses them: restricted likelihood, or the densities of left-out blocks of neighbouring values, each given
         the 40 nearest values of other blocks, which believe the covariance less at short distances.
+    sample : int
+        Most points that they are estimated from, and the variogram: half random ones, half in 10 blocks of neighbours.
     drift : {"constant", "none", "linear", "quadratic"} or sequence
         Mean of the field: a constant (ordinary kriging), 0 (simple kriging), a polynomial of the coordinates (universal
         kriging); or the numbers or names of columns of `X` that are functions of the drift, with a constant.
@@ -101,6 +103,7 @@ class Kriging(Loaded, Regressing):
     sill: float | None = None
     nugget: float | None = None
     estimation: str = "likelihood"
+    sample: int = 20_000
     drift: str | Sequence[int | str] = "constant"
     taper: float | None = None
     degree: int = 3

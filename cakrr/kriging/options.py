@@ -98,6 +98,10 @@ class KrigingOptions(Options):
         "likelihood", "how they are estimated: by restricted likelihood, or by predictions of left-out blocks",
         checks.one_of(*ESTIMATIONS), report=True, choices=ESTIMATIONS,
     )  # fmt: skip
+    sample: int = option(
+        20_000, "most points that they are estimated from: random ones, and blocks of neighbours", checks.whole(100),
+        report=True, metavar="N",
+    )  # fmt: skip
     drift: str | tuple[int | str, ...] = option(
         "constant", "mean of the field: none (0), constant, linear or quadratic in the coordinates, or columns of the "
         "rows, by name or number: A,B", drift_of, report=True, metavar="DRIFT",

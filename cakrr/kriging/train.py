@@ -217,7 +217,8 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
             raise InputError(f"taper: it is positive definite for at most {MOST_NEAR} coordinates; leave it out")
     given = Parameters(*(None if one is None else float(one) for one in (options.range, options.sill, options.nugget)))
     taper = math.inf if options.taper is None else float(options.taper)
-    sample = Sample.of(rows.Z, np.column_stack([rows.y, rows.errors, rows.F]), rows.place, rows.n, comm)
+    columns = np.column_stack([rows.y, rows.errors, rows.F])
+    sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
     found, notes = None, []
     if not given.known:
         with comm.agreed():

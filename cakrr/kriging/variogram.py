@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from cacore.near.correlation import Correlation
-from cakrr.kriging.sample import RANDOM, Sample
+from cakrr.kriging.sample import Sample
 
 BINS, MOST = 20, 1500  # lags; points of each kind whose pairs are compared
 
@@ -43,7 +43,8 @@ class Variogram:
         residual = sample.y
         if sample.F.shape[1]:
             residual = sample.y - sample.F @ np.linalg.lstsq(sample.F, sample.y, rcond=None)[0]
-        kinds = [slice(0, MOST)] + ([slice(RANDOM, RANDOM + MOST)] if len(sample) > RANDOM else [])
+        first = len(sample) - sample.blocks
+        kinds = [slice(0, min(MOST, first))] + ([slice(first, first + MOST)] if sample.blocks else [])
         r = np.concatenate([pdist(sample.X[some]) for some in kinds])
         halves = np.concatenate([pdist(residual[some, None], "sqeuclidean") / 2.0 for some in kinds])
         most = float(r.max(initial=0.0)) / 2.0

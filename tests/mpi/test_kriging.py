@@ -28,7 +28,7 @@ def rows(n=301):
     [
         {"solver": "cg", "taper": 0.3},
         {"solver": "cholesky"},
-        {"range": None},
+        {"range": None, "sample": 203},
         {"range": None, "estimation": "blocks"},
     ],
 )
