@@ -49,7 +49,7 @@ from cakrr.kriging.system import NearSystem
 Array = NDArray[np.float64]
 PARTS = ("errors", "estimates", "time", "ranks", "draws")
 PLACES = 50_000  # to predict
-TURNS = 6  # solutions on virtual ranks
+TURNS = 25  # solutions on virtual ranks
 NEAREST, CHECKED = 500, 100  # points of a dense solution, and places where there is one
 
 

@@ -165,7 +165,7 @@ def _advance(system: LinearSystem, state: State, z: Vectors) -> None:
 def _update(
     beta: Doubles, step: Doubles, which: Longs, z: Doubles, w: Doubles, p: Doubles, s: Doubles, x: Doubles, r: Doubles
 ) -> None:  # pragma: no cover - compiled
-    """p = z + beta p, s = w + beta s, x[which] += step p and r -= step s for each right side, in one pass."""
+    """Let p = z + beta p, s = w + beta s, x[which] += step p, r -= step s for each right side, in one pass."""
     for a in range(len(which)):
         b, alpha, z_a, w_a, p_a, s_a, x_a, r_a = beta[a], step[a], z[a], w[a], p[a], s[a], x[which[a]], r[a]
         for i in range(z_a.size):

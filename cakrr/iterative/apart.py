@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import dense
 from cacore.machine.clock import working_time
-from cakrr.iterative.islands import SHARE, Island, KernelCut, islands
+from cacore.near.halo import Routed
+from cakrr.iterative.islands import SHARE, Island, KernelCut, islands, owners
 from cakrr.iterative.problem import RidgeProblem, Within
 from cakrr.iterative.solver import CGSolution, Rules
 
@@ -31,7 +32,7 @@ def solve_islands(solve_one: Solver, wanted: RidgeProblem, rules: Rules, comm: C
 
     Notes
     -----
-    The bound takes `SHARE` of the tolerance at most. The islands are solved one after the other, each on all ranks, so
+    Rows first move so that few near ones are on different ranks, once, and the solution travels back. The bound takes `SHARE` of the tolerance at most. The islands are solved one after the other, each on all ranks, so
     each has all of the memory for its factor and its kernel values.
     """
     return _Archipelago(wanted, rules, comm).solve(solve_one)
@@ -41,14 +42,17 @@ class _Archipelago:
     """One call of :func:`solve_islands`."""
 
     def __init__(self, wanted: RidgeProblem, rules: Rules, comm: Communicator) -> None:
-        self.wanted, self.rules, self.comm, self.begun = wanted, rules, comm, working_time()
+        self.rules, self.comm, self.begun = rules, comm, working_time()
+        self.routed: Routed | None = None
         with comm.phase("partition"):
-            n, m = float(comm.allreduce(np.array([float(wanted.X.shape[0])]))[0]), wanted.X.shape[0]
+            n = float(comm.allreduce(np.array([float(wanted.X.shape[0])]))[0])
+            wanted = self._moved(wanted, int(n))
+            self.wanted, m = wanted, wanted.X.shape[0]
             w = np.ones(m) if wanted.weights is None else wanted.weights
             self.weight = float(comm.allreduce(np.array([w.sum()]))[0]) / n
             largest = float(comm.allreduce(np.array([w.max(initial=0.0)]), "max")[0]) / self.weight  # of S^2
             self.n = int(n)
-            allowed = SHARE * rules.tol * min(wanted.lams) * n / largest
+            allowed = self._allowed(wanted, self.n) / largest
             self.islands, cut = islands(dense(wanted.X), wanted.kernel, allowed, comm)
             self.cut = KernelCut(cut.squared, cut.bound * largest, cut.allowed * largest, cut.share)
             self.squares = np.tile(self._norms(wanted.y.T * np.sqrt(w / self.weight)), len(wanted.lams))
@@ -58,6 +62,31 @@ class _Archipelago:
         self.products: Counter[str] = Counter()
         self.facts: list[dict[str, Any]] = []
         self.sent = 0
+
+    def _allowed(self, wanted: RidgeProblem, n: int) -> float:
+        """Norm of what may be left out of K, if no weight is above the mean."""
+        return SHARE * self.rules.tol * min(wanted.lams) * n
+
+    def _moved(self, wanted: RidgeProblem, n: int) -> RidgeProblem:
+        """The problem, with its rows on the ranks that :func:`owners` chooses; collective."""
+        if self.comm.size == 1:
+            return wanted
+        X, t = dense(wanted.X), wanted.y.shape[1]
+        w = np.zeros((len(X), 0)) if wanted.weights is None else wanted.weights[:, None]
+        packed = np.column_stack([wanted.number, wanted.y, w, X])  # a number below 2^53 is exact as a float64
+        toward = owners(X, wanted.kernel, self._allowed(wanted, n), self.comm)
+        self.routed = Routed.to(packed, toward, self.comm)
+        number, y, w, rows = np.split(self.routed.rows, np.cumsum([1, t, w.shape[1]]), axis=1)
+        return replace(
+            wanted, X=np.ascontiguousarray(rows, X.dtype), number=number[:, 0].astype(np.int64), y=y.copy(),
+            weights=None if wanted.weights is None else w[:, 0].copy(),
+        )  # fmt: skip
+
+    def _home(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows of `V`, shape (t, m), for the rows that this rank gave; collective."""
+        if self.routed is None:
+            return V
+        return np.ascontiguousarray(self.routed.home(np.ascontiguousarray(V.T)).T)
 
     def _norms(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
         """Squared norms of the rows of `V`, shape (t, m), over all ranks; the same bits on all ranks."""
@@ -69,12 +98,13 @@ class _Archipelago:
             self._solve(solve_one, number, island)
         with self.comm.phase("partition"):
             x = np.sqrt(self._norms(self.x))
+            alpha, solved = self._home(self.alpha), self._home(self.x)
         size = np.sqrt(np.where(self.squares > 0, self.squares, 1.0))
         residual = (np.sqrt(self.left) + self.cut.bound * x) / size
         solution = CGSolution(
-            self.x, residual, self.iterations, self.stopped, size, dict(self.products), self.sent
+            solved, residual, self.iterations, self.stopped, size, dict(self.products), self.sent
         )  # fmt: skip
-        return self.alpha, solution, self._entry(solution)
+        return alpha, solution, self._entry(solution)
 
     def _solve(self, solve_one: Solver, number: int, island: Island) -> None:
         """Solve one island, unless the time is over, and add it to the sums."""

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.kernels import Kernel
-from cacore.kernels.near import spatial_groups, squared_cutoff
-from cacore.near.boxes import Boxes, Index
+from cacore.kernels.near import spatial_groups, spatial_order, squared_cutoff
+from cacore.near.boxes import Boxes, Index, Runs
 
 BOX = 256  # most rows of a box, which is the height of a strip of tiles
 SHARE = 0.1  # share of the tolerance that the cut may use
 LEAST = 1024  # rows of a system: smaller islands are solved together
+_GOLDEN = 0.6180339887498949
 _GAP = 1e-3  # kernel value across a gap at which boxes end
 _LEVELS = np.append(2.0 ** -np.arange(4.0, 61.0), 0.0)  # kernel values at which K may be cut; 0: where it ends
 
@@ -77,9 +78,7 @@ class Tiles:
         """Number of pairs of rows that are computed."""
         boxes = _together(self.boxes)
         counts = np.concatenate([np.diff(ends) for ends in self.ends])
-        runs, total = boxes.near(boxes, self.squared), np.concatenate([[0], np.cumsum(counts)])
-        each = np.concatenate([[0], np.cumsum(total[runs.last] - total[runs.first])])
-        return int(counts @ (each[runs.starts[1:]] - each[runs.starts[:-1]]))
+        return int(counts @ _near_rows(boxes.near(boxes, self.squared), counts))
 
 
 @dataclass(frozen=True)
@@ -124,15 +123,9 @@ def islands(
     About n d log2(n / `BOX`) operations for the order, shared by the ranks, and 6 d B^2 for B boxes on each of them.
     One Allgather of 2 d + 1 numbers per box.
     """
-    order, ends = _ordered(X, kernel)
-    mine = Boxes.of_rows(X[order], ends, kernel.separable)
-    table = np.concatenate([mine.lower, mine.upper, np.diff(ends)[None].astype(np.float64)]).T
-    per_rank = comm.allgather(np.array([len(mine)], np.int64), np.ones(comm.size, np.int64))
-    every = comm.allgather(np.ascontiguousarray(table), per_rank)
-    d, counts = X.shape[1], every[:, -1].astype(np.int64)
-    lower, upper = (np.ascontiguousarray(side.T) for side in (every[:, :d], every[:, d:-1]))
-    boxes = Boxes(lower, upper, kernel.separable)
-    owner = np.repeat(np.arange(comm.size), per_rank)
+    every = _Everywhere.of(X, kernel, comm)
+    order, ends, boxes, counts, owner = every.order, every.ends, every.boxes, every.counts, every.owner
+    d, per_rank = X.shape[1], np.bincount(owner, minlength=comm.size)
     squared, bound = _cut(boxes, counts, kernel, allowed)
     systems = _systems(boxes.near(boxes, squared).joined(), counts)
     found, pairs = [], 0
@@ -152,6 +145,82 @@ def islands(
         pairs += tiles.pairs
     n = int(counts.sum())
     return found, KernelCut(squared, bound, allowed, pairs / max(1, n * n))
+
+
+def owners(X: NDArray[np.floating], kernel: Kernel, allowed: float, comm: Communicator) -> Index:
+    """Rank that each of this rank's rows should move to, so that few near rows are on different ranks; collective.
+
+    The boxes of every island are put in spatial order and divided among all ranks, into stretches of equal work: that
+    of a box is the number of its near pairs. Islands are solved one after the other, so each needs all ranks.
+
+    Parameters
+    ----------
+    X, kernel, allowed
+        As of :func:`islands`.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_local,)
+
+    Notes
+    -----
+    As costly as :func:`islands`. Boxes of rows that are anywhere on the ranks are wider than those after the move.
+    """
+    every = _Everywhere.of(X, kernel, comm)
+    boxes, counts = every.boxes, every.counts
+    runs = boxes.near(boxes, _cut(boxes, counts, kernel, allowed)[0])
+    work = (counts * _near_rows(runs, counts)).astype(np.float64)
+    systems, middles = _systems(runs.joined(), counts), (boxes.lower + boxes.upper).T / 2.0
+    rank = np.zeros(len(boxes), np.int64)
+    for system in range(int(systems.max(initial=-1)) + 1):
+        some = np.flatnonzero(systems == system)
+        some = some[spatial_order(middles[some], 1)]
+        ends = np.cumsum(work[some])
+        turn = _GOLDEN * system  # the few boxes of small islands are not always the same rank's
+        rank[some] = np.floor(((ends - work[some] / 2.0) / ends[-1] + turn) % 1.0 * comm.size)
+    toward = np.empty(len(X), np.int64)
+    toward[every.order] = np.repeat(rank[every.owner == comm.rank], np.diff(every.ends))
+    return toward
+
+
+@dataclass(frozen=True)
+class _Everywhere:
+    """Boxes of all ranks' rows, rank by rank, and the order of this rank's rows.
+
+    Attributes
+    ----------
+    order, ends : ndarray of int64
+        Order of this rank's rows, and the borders of its boxes.
+    boxes : Boxes
+    counts, owner : ndarray of int64, shape (boxes,)
+        Number of rows, and rank, of each box.
+    """
+
+    order: Index
+    ends: Index
+    boxes: Boxes
+    counts: Index
+    owner: Index
+
+    @classmethod
+    def of(cls, X: NDArray[np.floating], kernel: Kernel, comm: Communicator) -> _Everywhere:
+        """Order the rows, and gather all boxes: 2 d + 1 numbers each; collective."""
+        d = X.shape[1]
+        order, ends = _ordered(X, kernel)
+        mine = Boxes.of_rows(X[order], ends, kernel.separable)
+        table = np.concatenate([mine.lower, mine.upper, np.diff(ends)[None].astype(np.float64)]).T
+        per_rank = comm.allgather(np.array([len(mine)], np.int64), np.ones(comm.size, np.int64))
+        every = comm.allgather(np.ascontiguousarray(table), per_rank)
+        lower, upper = (np.ascontiguousarray(side.T) for side in (every[:, :d], every[:, d:-1]))
+        boxes, counts = Boxes(lower, upper, kernel.separable), every[:, -1].astype(np.int64)
+        return cls(order, ends, boxes, counts, np.repeat(np.arange(comm.size), per_rank))
+
+
+def _near_rows(runs: Runs, counts: Index) -> Index:
+    """Number of rows in the boxes near each box, shape (boxes,)."""
+    total = np.concatenate([[0], np.cumsum(counts)])
+    each = np.concatenate([[0], np.cumsum(total[runs.last] - total[runs.first])])
+    return np.asarray(each[runs.starts[1:]] - each[runs.starts[:-1]])
 
 
 def _together(some: list[Boxes]) -> Boxes:

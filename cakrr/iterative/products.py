@@ -77,32 +77,39 @@ def strips(counts: NDArray[np.int64], rank: int, tiles: Tiles | None = None) -> 
 
     With `tiles`, a strip is a box of rows, and has the columns near it.
     """
-    R, own, number = len(counts), int(counts[rank]), 0
+    R, number = len(counts), 0
     found: list[list[Strip]] = []
     for step in range(R // 2 + 1):
-        other = (rank + step) % R
-        rows, columns = (0, own), (0, int(counts[other]))
-        if step and 2 * step == R:  # these two ranks share their block: it is halved along the lower rank's rows
-            if rank < other:
-                rows = (0, own // 2)
-            else:
-                columns = (int(counts[other]) // 2, int(counts[other]))
-        if tiles is None:
-            heights = blocks(own, _ROWS)
-            near = [[(0, int(counts[other]))]] * len(heights)
-        else:
-            ends = tiles.ends[rank].tolist()
-            heights, near = list(pairwise(ends)), tiles.near(rank, other)
-        some = []
-        for (lo, end), ranges in zip(heights, near, strict=True):
-            hi = min(end, rows[1])
-            if lo >= hi:
-                break
-            beside = _cut_up(ranges, columns[0] if step else hi, columns[1])
-            some.append(Strip(number, other, (lo, hi), not step, beside))
-            number += 1
-        found.append(some)
+        found.append(strips_with(counts, rank, step, tiles, number))
+        number += len(found[-1])
     return found
+
+
+def strips_with(
+    counts: NDArray[np.int64], rank: int, step: int, tiles: Tiles | None = None, number: int = 0
+) -> list[Strip]:  # fmt: skip
+    """Strips that `rank` computes with the rank that is `step` ranks further, the first of which has this `number`."""
+    R, own = len(counts), int(counts[rank])
+    other = (rank + step) % R
+    rows, columns = (0, own), (0, int(counts[other]))
+    if step and 2 * step == R:  # these two ranks share their block: it is halved along the lower rank's rows
+        if rank < other:
+            rows = (0, own // 2)
+        else:
+            columns = (int(counts[other]) // 2, int(counts[other]))
+    if tiles is None:
+        heights = blocks(own, _ROWS)
+        near = [[(0, int(counts[other]))]] * len(heights)
+    else:
+        heights, near = list(pairwise(tiles.ends[rank].tolist())), tiles.near(rank, other)
+    some: list[Strip] = []
+    for (lo, end), ranges in zip(heights, near, strict=True):
+        hi = min(end, rows[1])
+        if lo >= hi:
+            break
+        beside = _cut_up(ranges, columns[0] if step else hi, columns[1])
+        some.append(Strip(number + len(some), other, (lo, hi), not step, beside))
+    return some
 
 
 def _cut_up(ranges: list[tuple[int, int]], first: int, end: int) -> list[tuple[int, int]]:
@@ -152,12 +159,22 @@ class KernelProducts:
         self._others: dict[int, Points] = {}
         self._nonzeros = np.zeros(self.comm.size, np.int64)
         self.calls, self.sent = {"single": 0, "double": 0}, 0
+        self._meet()
+        keep.plan([strip for some in self.steps for strip in some])
+
+    @property
+    def rows(self) -> str:
+        """How rows of other ranks are met, for the report."""
+        return "ring" if self.ring else "gathered"
+
+    def _meet(self) -> None:
+        """Make ready for the rows of other ranks; collective."""
+        spread = self.spread
         if self.comm.size > 1 and not self.ring:
             self._gathered = gather_rows(spread.X, self.comm, spread.counts)
         elif self.ring and is_sparse(spread.X):
             mine = np.array([spread.X.nnz], np.int64)
             self._nonzeros = self.comm.allgather(mine, np.ones(self.comm.size, np.int64))
-        keep.plan([strip for some in self.steps for strip in some])
 
     def __call__(self, V: NDArray[np.float64], single: bool) -> NDArray[np.float64]:
         """``V S K S`` for `V`, shape (t, n_local); collective.
@@ -270,7 +287,7 @@ class KernelProducts:
 
         rank, total = some[0].rank, out
         if rank != self.comm.rank:
-            total = back.setdefault(rank, np.zeros((t, int(self.spread.counts[rank]))))
+            total = back.setdefault(rank, np.zeros((t, points.X.shape[0])))
         with in_order(work, [(strip,) for strip in some]) as products:
             for strip, right, left in products:
                 out[:, slice(*strip.rows)] += right

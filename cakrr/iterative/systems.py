@@ -18,7 +18,9 @@ from cacore.machine import memory, threads
 from cacore.machine.scratch import Scratch
 from cakrr.iterative import plan
 from cakrr.iterative.apart import solve_islands
+from cakrr.iterative.islands import Tiles
 from cakrr.iterative.keep import Keep
+from cakrr.iterative.near_products import Borrowing, NearProducts, borrows
 from cakrr.iterative.preconditioner import Factor, Preconditioner, ResidualBlocks, residual_blocks
 from cakrr.iterative.problem import RidgeProblem
 from cakrr.iterative.products import KernelProducts, gathers
@@ -40,6 +42,18 @@ def needed(shape: tuple[int, int, int], row_bytes: float, lams: int, limit: int,
     everyone = int(1.5 * row_bytes * n) if gathers(comm, int(row_bytes * n), limit) else int(4 * row_bytes * n_local)
     vectors: int = 8 * sides * (12 * n_local + (2 * threads.current() + 2) * n // 2)
     return int(3 * row_bytes * n_local) + everyone + vectors + 24 * n
+
+
+def _products(
+    spread: SpreadRows, kernel: Kernel, keep: Keep, gathered: bool, tiles: Tiles | None
+) -> KernelProducts:  # fmt: skip
+    """Products over ranks: by a halo if K is cut and it fits; otherwise all rows are gathered, or pass in a ring."""
+    comm = spread.comm
+    if tiles is not None and comm.size > 1:
+        borrowing = Borrowing.of(spread.counts, tiles, comm.rank)
+        if borrows(borrowing, spread.X.shape[0], gathered, comm):
+            return NearProducts(spread, kernel, keep, tiles, borrowing)
+    return KernelProducts(spread, kernel, keep, ring=not gathered, tiles=tiles)
 
 
 class Systems:
@@ -101,7 +115,7 @@ class Systems:
         with comm.phase("partition"):
             keep, gathered = Keep(int(least), self.scratch), gathers(comm, int(each * self.shape[0]), limit)
             tiles = None if within is None else within.tiles
-            products = KernelProducts(spread, kernel, keep, ring=not gathered, tiles=tiles)
+            products = _products(spread, kernel, keep, gathered, tiles)
         largest = float(comm.allreduce(np.array([spread.diagonal(kernel).max(initial=0.0)]), "max")[0])
         B = spread.scaled(np.ascontiguousarray(np.tile(wanted.y.T, (len(lams), 1))))
         advance = options.progress(f"conjugate gradients ({wanted.name})", plan.TYPICAL)
@@ -114,7 +128,7 @@ class Systems:
             "iterations": solution.iterations.tolist(), "residual": solution.residual.tolist(),
             "stopped": solution.stopped, "products": solution.products,
             "values": "single, refined in double" if products.single else "double",
-            "kept": keep.share, "rows": "ring" if products.ring else "gathered",
+            "kept": keep.share, "rows": products.rows,
             "seconds_factor": built, "seconds_iterations": time.perf_counter() - begun,
             "bytes": {"sent": int(sent), "predicted": solution.sent},
             **({"scratch_gbps": self.scratch.rate / 1e9} if self.scratch is not None and self.scratch.read else {}),

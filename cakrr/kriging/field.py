@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.near.cubes import Cubes
-from cakrr.kriging.halo import Halo
+from cacore.near.halo import Halo, Routed
 from cakrr.kriging.regions import Regions
 
 
@@ -56,40 +56,6 @@ class PointColumns:
 
 
 @dataclass
-class Routed:
-    """Rows of all ranks on the ranks whose regions they lie in, and the way back.
-
-    Attributes
-    ----------
-    rows : ndarray, shape (m, c)
-        The rows that have arrived here.
-    """
-
-    rows: NDArray[np.float64]
-    comm: Communicator
-    _received: NDArray[np.int64]
-    _send: NDArray[np.int64]
-
-    @classmethod
-    def to_owners(
-        cls, rows: NDArray[np.float64], X: NDArray[np.float64], regions: Regions, comm: Communicator
-    ) -> Routed:
-        """Send each of `rows`, shape (n_local, c), to the rank that owns its point in `X`; collective."""
-        toward = regions.owners(X)
-        send = np.argsort(toward, kind="stable")
-        counts = np.bincount(toward, minlength=comm.size).astype(np.int64)
-        arrived, received = comm.alltoall(rows[send], counts)
-        return cls(arrived, comm, received, send)
-
-    def home(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Answers to the rows, shape (m, k), back on the ranks that sent them, shape (n_local, k); collective."""
-        found, _ = self.comm.alltoall(answers, self._received)
-        out = np.empty_like(found)
-        out[self._send] = found
-        return out
-
-
-@dataclass
 class Field:
     """This rank's points, those that it borrows, and the regions of all ranks.
 
@@ -121,7 +87,7 @@ class Field:
         Each point travels once, and once more to every rank whose region is closer than `radius`: d + 2 + c numbers.
         """
         regions = Regions.divide(given.X, radius, comm)
-        moved = Routed.to_owners(given.packed(), given.X, regions, comm)
+        moved = Routed.to(given.packed(), regions.owners(given.X), comm)
         return cls.arranged(moved.rows, given.X.shape[1], regions, radius, comm)
 
     @classmethod
@@ -133,15 +99,16 @@ class Field:
         `packed` is of :meth:`PointColumns.packed`, for d coordinates.
         """
         X = packed[:, :d]
-        first = Halo(X, regions, radius, comm).border
+        first = Halo(len(X), regions.lent(X, radius, comm.rank), comm).border
         order = np.argsort(packed[:, d + 1], kind="stable")  # independent of the ranks that read the points
         if math.isfinite(radius) and len(X):
             order = order[Cubes(X[order], radius).order]
         order = order[np.argsort(first[order], kind="stable")]
         packed = packed[order]
-        halo = Halo(np.ascontiguousarray(packed[:, :d]), regions, radius, comm)
+        halo = Halo(len(packed), regions.lent(packed[:, :d], radius, comm.rank), comm)
         inner = int(len(packed) - np.count_nonzero(first))
-        return cls(PointColumns.unpacked(halo.points(packed), d), len(packed), inner, radius, regions, halo, comm)
+        every = np.concatenate([packed, halo.fetch(packed)])
+        return cls(PointColumns.unpacked(every, d), len(packed), inner, radius, regions, halo, comm)
 
     @property
     def owned(self) -> PointColumns:

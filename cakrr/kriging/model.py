@@ -22,11 +22,12 @@ from cacore.kernels import Kernel
 from cacore.machine import memory
 from cacore.machine.threads import blocks
 from cacore.near.correlation import Correlation
+from cacore.near.halo import Routed
 from cacore.near.inverse import LAST, nearest_earlier, regressions
 from cacore.near.matrix import NearMatrix
 from cakrr.kriging import stored
 from cakrr.kriging.drift import Drift
-from cakrr.kriging.field import Field, PointColumns, Routed
+from cakrr.kriging.field import Field, PointColumns
 from cakrr.kriging.simulate import NOISE, Draws, normals, places_of
 from cakrr.kriging.space import Space
 from cakrr.kriging.system import DenseSystem, KrigingSystem, NearSystem
@@ -159,7 +160,7 @@ class KrigingModel:
                 total = int(ranks.allreduce(np.array([len(X)], np.int64))[0])
             with ranks.agreed():
                 kind = self.variance_of(total, variance) if variance else ""
-            moved = Routed.to_owners(np.column_stack([Z, self.drift.functions(X)]), Z, near.regions, ranks)
+            moved = Routed.to(np.column_stack([Z, self.drift.functions(X)]), near.regions.owners(Z), ranks)
             Q, F = np.ascontiguousarray(moved.rows[:, : Z.shape[1]]), moved.rows[:, Z.shape[1] :]
             sums = self._sums(Q, near, 1 + len(self.beta) * bool(kind))
             answers = np.column_stack([F @ self.beta + sums[:, 0], np.zeros(len(Q))])
@@ -193,7 +194,7 @@ class KrigingModel:
             near = self._settled(ranks)
             first, total = ranks.offset(len(X))
             place = places_of(first, len(X), self.n, total, seed)
-            moved = Routed.to_owners(np.column_stack([Z, place, self.drift.functions(X)]), Z, near.regions, ranks)
+            moved = Routed.to(np.column_stack([Z, place, self.drift.functions(X)]), near.regions.owners(Z), ranks)
             d = Z.shape[1]
             Q, F = np.ascontiguousarray(moved.rows[:, :d]), moved.rows[:, d + 1 :]
             limit = memory.limit_per_rank(ranks)

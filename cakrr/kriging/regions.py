@@ -99,6 +99,16 @@ class Regions:
         gaps = np.maximum(np.maximum(self.low[rank] - X, X - self.high[rank]), 0.0)
         return np.asarray(np.einsum("ij,ij->i", gaps, gaps) <= radius**2 * (1.0 + 1e-9))
 
+    def lent(self, X: NDArray[np.float64], radius: float, rank: int) -> list[NDArray[np.int64]]:
+        """Points of `rank` that each other rank borrows: those closer to its region than `radius`.
+
+        Only these have neighbours among the points that `rank` borrows. In the plane, a region of n points lends about
+        4 radius sqrt(n density).
+        """
+        none = np.zeros(0, np.int64)
+        others = range(len(self.low))
+        return [none if other == rank else np.flatnonzero(self.near(X, other, radius)) for other in others]
+
 
 @dataclass(frozen=True)
 class Histogram:

@@ -119,9 +119,9 @@ class NearSystem:
         """``G' u`` for each row u of `U`, shape (t, own); collective: inner rows while what is others' travels."""
         field, total = self.field, np.zeros((len(self.field.points), len(U)))
         self.factor.add_transposed(U, total, field.inner, field.own)
-        returning = field.halo.begin_home(total)
+        returning = field.halo.begin_home(total[field.own :])
         self.factor.add_transposed(U, total[: field.own], 0, field.inner)
-        returning.add()
+        returning.add(total[: field.own])
         self.returned += (len(U), 1)
         return np.ascontiguousarray(total[: field.own].T)
 
