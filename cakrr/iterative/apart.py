@@ -32,7 +32,8 @@ def solve_islands(solve_one: Solver, wanted: RidgeProblem, rules: Rules, comm: C
 
     Notes
     -----
-    Rows first move so that few near ones are on different ranks, once, and the solution travels back. The bound takes `SHARE` of the tolerance at most. The islands are solved one after the other, each on all ranks, so
+    Rows first move so that few near ones are on different ranks, once, and the solution travels back. The bound takes
+    `SHARE` of the tolerance at most. The islands are solved one after the other, each on all ranks, so
     each has all of the memory for its factor and its kernel values.
     """
     return _Archipelago(wanted, rules, comm).solve(solve_one)

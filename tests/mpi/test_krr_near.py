@@ -13,9 +13,14 @@ from helpers.references import matrix, ridge
 
 from cacore.comm import Communicator
 from cacore.io.checkpoint import Checkpoint
+from cacore.kernels import Kernel
 from cacore.near import expansion
+from cacore.near.halo import Routed
 from cakrr.dkrr import dkrr
 from cakrr.iterative import islands, solver
+from cakrr.iterative.keep import Keep
+from cakrr.iterative.near_products import Borrowing, NearProducts
+from cakrr.iterative.spread import SpreadRows
 from cakrr.methods.dkrr import fit
 from cakrr.options import RidgeOptions
 
@@ -44,6 +49,7 @@ def rows(by_class=False):
 def test_is_kernel_ridge(by_class, ring, everywhere, monkeypatch):
     if ring:
         monkeypatch.setattr("cakrr.iterative.systems.gathers", lambda *_: False)
+        monkeypatch.setattr("cakrr.iterative.systems.borrows", lambda *_: False)
     X, y, w = rows(by_class)
     my, comm = even(N), Communicator(WORLD)
     result = dkrr(dataset(X, y, my, weights=w), TOLD, comm)
@@ -56,6 +62,49 @@ def test_is_kernel_ridge(by_class, ring, everywhere, monkeypatch):
     assert sum(found["near"]["rows"]) == N
     assert found["bytes"]["sent"] == found["bytes"]["predicted"]
     assert (found["bytes"]["sent"] > 0) == (R > 1)
+    assert found["rows"] == ("gathered" if R == 1 else "ring" if ring else "halo")
+
+
+def borrowed(counts, tiles, rank):
+    """Rows of other ranks in the tiles that `rank` computes, by all pairs of boxes."""
+    found = 0
+    for step in range(1, R // 2 + 1):
+        other = (rank + step) % R
+        halved = 2 * step == R
+        last = counts[rank] // 2 if halved and rank < other else counts[rank]
+        first = counts[other] // 2 if halved and rank > other else 0
+        here, there = tiles.boxes[rank], tiles.boxes[other]
+        near = np.zeros(counts[other], np.bool_)
+        for a in np.flatnonzero(tiles.ends[rank][:-1] < last):
+            gap = np.maximum(np.maximum(there.lower - here.upper[:, [a]], here.lower[:, [a]] - there.upper), 0.0)
+            for b in np.flatnonzero((gap**2).sum(axis=0) <= tiles.squared):
+                near[max(first, tiles.ends[other][b]) : tiles.ends[other][b + 1]] = True
+        found += np.count_nonzero(near)
+    return found
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_products_borrow_the_rows_of_their_tiles_alone(single):
+    """The product with all of K, and bytes that are those of the rows near a rank's own."""
+    rng, comm, kernel, my = np.random.default_rng(0), Communicator(WORLD), Kernel("wendland2").with_sigma(0.1), even(N)
+    X, V = rng.random((N, 2)), rng.normal(size=(3, N))
+    toward = islands.owners(X[my], kernel, 1e-12, comm)
+    number = Routed.to(np.arange(N, dtype=float)[my, None], toward, comm).rows[:, 0].astype(int)
+    (island,), _ = islands.islands(X[number], kernel, 1e-12, comm)
+    number = number[island.rows]
+    spread = SpreadRows(X[number], number, kernel, comm)
+    lending = Borrowing.of(spread.counts, island.tiles, RANK)
+    if R == 1:
+        assert lending.size == 0
+        return
+    made = NearProducts(spread, kernel, Keep(1 << 20), island.tiles, lending)
+    before = comm.sent("other")[0].sum()
+    for _ in range(2):
+        close(made(V[:, number], single), (V @ matrix(kernel, X))[:, number], 1e-4 if single else 1e-12)
+    sent = WORLD.allreduce(int(comm.sent("other")[0].sum() - before))
+    assert lending.size == borrowed(spread.counts, island.tiles, RANK)
+    assert sent == 2 * 3 * (12 if single else 16) * WORLD.allreduce(lending.size) == 2 * made.predicted_bytes(3, single)
+    assert 0.7 * N / R < len(number) < 1.4 * N / R
 
 
 def test_product_over_features(everywhere):
