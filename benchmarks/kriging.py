@@ -154,7 +154,7 @@ def timed(points: list[int], neighbours: float, workers: int, limit: int) -> Ite
 
 
 def iteration(n: int, ranks: int, neighbours: float, network: str) -> Record:
-    """Seconds of one iteration on virtual ranks; of each computation, the least of all iterations of all turns counts."""
+    """Seconds of an iteration on virtual ranks; of each computation, the least over all iterations and turns counts."""
     correlation = correlation_of("wendland2", n, 2, neighbours)
     X = np.random.default_rng(0).random((n, 2))
     found: list[Any] = [None] * ranks

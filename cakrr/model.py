@@ -21,7 +21,7 @@ from cacore.kernels import Kernel
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import JACKKNIFE, Calibration
 from cakrr.coarse_file import check_coarse, read_coarse, stored_coarse
-from cakrr.part import ARRAYS, PART, PartModel, joined
+from cakrr.part import ARRAYS, PART, PartModel, summed
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.coarse_variance import CoarseVariance
 from cakrr.solver.noise import Noise
@@ -153,7 +153,8 @@ class KRRModel(InParts):
         Notes
         -----
         With ``nearest`` and ``soft``, each row is sent to the ranks of its models, and predictions are sent back. With
-        ``all`` and ``sum``, every row is sent to every rank, and one reduction adds up n_test x t numbers.
+        ``all`` and ``sum``, every row is sent to every rank, and one reduction adds up n_test x t numbers; with ``sum``
+        and a kernel that ends, to the ranks near it, if that saves much.
         """
         return self.predict_routes(X, comm)[self.route]
 
@@ -201,8 +202,8 @@ class KRRModel(InParts):
             if self.on_points and self.coarse is not None:
                 return {self.route: self.offset + self.coarse.predict(Z)}
             if self.route == "sum" and self.coarse is None:
-                answer = joined(list(self.parts.values()), self.kernel, self.target_shape)
-                return {self.route: self.offset + visit(Z, answer, ranks, self.target_shape)}
+                parts = list(self.parts.values())
+                return {self.route: self.offset + summed(parts, self.kernel, Z, ranks, self.target_shape)}
             values, weights = self.consult(Z, self.answer, ranks, self.target_shape)
             if self.soft is None:
                 answers = {self.route: values.mean(axis=1)}

@@ -9,14 +9,16 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
 from cacore.data.rows import Rows, nbytes
 from cacore.data.stored import in_memory
 from cacore.explain.expansion import Expansion
 from cacore.io.layout import Array, Layout
 from cacore.kernels import Kernel
 from cacore.near.expansion import Piece, expansion
+from cacore.near.visits import near_ranks, visit_near
 from cacore.probability.calibrator import CALIBRATOR
-from partition.model import SHARED
+from partition.model import SHARED, visit
 
 _JOINED = 1 << 28  # bytes of pieces that are joined for predictions
 
@@ -86,6 +88,19 @@ def joined(
         return total
 
     return predict
+
+
+def summed(
+    parts: Sequence[PartModel], kernel: Kernel, Z: Rows, comm: Communicator, shape: tuple[int, ...]
+) -> NDArray[np.float64]:  # fmt: skip
+    """Sum of all ranks' parts of one model for this rank's rows, shape (n_local, *shape); collective.
+
+    Where the kernel ends, rows visit only the ranks that have rows near them, if that saves much. A model trained with
+    ``near`` has neighbouring rows on one rank.
+    """
+    answer = joined(parts, kernel, shape)
+    near = near_ranks(kernel, [part.piece for part in parts], Z, comm)
+    return visit(Z, answer, comm, shape) if near is None else visit_near(Z, near, answer, comm, shape)
 
 
 # Arrays of a model file, and of each part: parts of m rows, a coarse model with M centres.

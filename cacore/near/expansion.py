@@ -68,11 +68,18 @@ def expansion(kernel: Kernel, pieces: Sequence[Piece], X: Rows) -> NDArray[np.fl
 def may_pay(kernel: Kernel, rows: list[Rows], X: Rows) -> bool:
     """True if near groups may cost less than all pairs; looks at the shapes alone."""
     (n, d), m = X.shape, sum(A.shape[0] for A in rows)
-    if not (kernel.compiled and kernel.of_distance and min(m, n) > GROUP):
+    if not min(m, n) > GROUP:
         return False
     if any(is_sparse(A) and math.prod(A.shape) * A.dtype.itemsize > WIDE * nbytes(A) for A in [*rows, X]):
         return False
-    order = _SORT * d * (m * math.log2(m / GROUP) + n * math.log2(n / GROUP))
+    return pays(kernel, m, n, d)
+
+
+def pays(kernel: Kernel, m: int, n: int, d: int) -> bool:
+    """True if putting m and n rows of d features in order costs little beside the kernel values of all pairs."""
+    if not (kernel.compiled and kernel.of_distance and min(m, n)):
+        return False
+    order = _SORT * d * (m * math.log2(max(2.0, m / GROUP)) + n * math.log2(max(2.0, n / GROUP)))
     return order < 0.1 * m * n * (_VALUE + 2 * d)
 
 

@@ -262,22 +262,28 @@ class Exact:
 
     def model(self, alpha: NDArray[np.float64]) -> KRRModel:
         """The model in pieces, each on the rank that has the rows."""
-        pieces = threads.blocks(self.X.shape[0], PIECE)
+        weights = self.prepared.samples.columns.get("weight")
+        if self.prepared.classes is not None and self.options.probability is None:
+            weights = None  # not needed afterwards
+        return self._in_pieces(self.X, alpha, weights)
+
+    def _in_pieces(
+        self, X: Rows, alpha: NDArray[np.float64], weights: NDArray[np.float64] | None
+    ) -> KRRModel:  # fmt: skip
+        """The model of these rows, shape (m, d), with their coefficients and weights; collective."""
+        pieces = threads.blocks(X.shape[0], PIECE)
         first, _ = self.comm.offset(len(pieces))
         owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
         sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
         made = KRRModel(
             method=self.method.name, route=self.method.route, sigma=self.width.sigma, lam=self.lam,
-            offset=self.prepared.offset, centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
-            standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.width.like,
+            offset=self.prepared.offset, centers=np.zeros((0, X.shape[1])), sizes=sizes, owners=owners,
+            standardizer=self.standardizer, dtype=str(X.dtype), like=self.width.like,
             classes=self.prepared.classes,
         )  # fmt: skip
-        weights = self.prepared.samples.columns.get("weight")
-        if made.classes is not None and self.options.probability is None:
-            weights = None  # not needed afterwards
         for i, (lo, hi) in enumerate(pieces):
             weight = None if weights is None else weights[lo:hi]
-            made.parts[first + i] = PartModel(self.X[lo:hi], alpha[lo:hi], weight)
+            made.parts[first + i] = PartModel(X[lo:hi], alpha[lo:hi], weight)
         return made
 
 

@@ -10,13 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.rows import Rows, dense
 from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
+from cacore.kernels.near import spatial_order
 from cacore.machine import memory
 from cacore.machine.clock import working_time
 from cacore.machine.scratch import Scratch
+from cacore.near.halo import Routed
 from cakrr.grid_search import left_out
+from cakrr.iterative.islands import owners
 from cakrr.iterative.problem import RidgeProblem
 from cakrr.iterative.solver import Rules
 from cakrr.iterative.systems import Systems, needed
@@ -214,6 +218,24 @@ class Iterative(Exact):
             return remembered(self.checkpoint, name, checked, self.comm)
         except _LateError:
             return late
+
+    def _in_pieces(
+        self, X: Rows, alpha: NDArray[np.float64], weights: NDArray[np.float64] | None
+    ) -> KRRModel:  # fmt: skip
+        """See :meth:`Exact._in_pieces`; of near rows, neighbours are put on one rank, so that new rows visit few."""
+        comm = self.comm
+        if not (self.options.near and comm.size > 1):
+            return super()._in_pieces(X, alpha, weights)
+        with comm.phase("partition"):
+            A, shape = dense(X), alpha.shape[1:]
+            columns = [A, alpha.reshape(len(A), -1)] + ([] if weights is None else [weights[:, None]])
+            toward = owners(A, self.width.kernel, float(np.finfo(A.dtype).eps), comm)
+            rows = Routed.to(np.column_stack(columns), toward, comm).rows
+        d, t = A.shape[1], columns[1].shape[1]
+        A = np.ascontiguousarray(rows[:, :d], A.dtype)
+        order = spatial_order(A) if len(A) else np.zeros(0, np.int64)
+        alpha = np.ascontiguousarray(rows[order, d : d + t].reshape(-1, *shape), alpha.dtype)
+        return super()._in_pieces(A[order], alpha, None if weights is None else rows[order, d + t].copy())
 
     def accept(self, residual: float, model: KRRModel) -> None:
         """Refuse a solution that did not converge, except a useful one stopped by the time limit; collective."""

@@ -10,11 +10,12 @@ import scipy.sparse as sp
 from helpers.checks import close
 from helpers.distributed import RANK, WORLD, R, by_one, dataset, even
 from helpers.references import matrix, ridge
+from scipy.spatial.distance import cdist
 
 from cacore.comm import Communicator
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from cacore.near import expansion
+from cacore.near import expansion, visits
 from cacore.near.halo import Routed
 from cakrr.dkrr import dkrr
 from cakrr.iterative import islands, solver
@@ -22,6 +23,7 @@ from cakrr.iterative.keep import Keep
 from cakrr.iterative.near_products import Borrowing, NearProducts
 from cakrr.iterative.spread import SpreadRows
 from cakrr.methods.dkrr import fit
+from cakrr.model import KRRModel
 from cakrr.options import RidgeOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -142,6 +144,35 @@ def test_predictions_of_near_rows(kernel, dtype, form, everywhere, monkeypatch):
     part = model.parts[RANK]
     mine = matrix(model.kernel, X.astype(np.float64), part.X.astype(np.float64)) @ part.alpha.astype(np.float64)
     close(got, WORLD.allreduce(mine) + model.offset, 1e-5 if dtype == "float32" else 1e-10)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_new_rows_visit_the_ranks_that_are_near(targets, everywhere, folder, monkeypatch):
+    """The answers of all pairs, from rows that are sent as often as another rank has a box near theirs."""
+    monkeypatch.setattr(visits, "GROUP", 4)
+    monkeypatch.setattr(visits, "ROWS", 100)  # several rounds
+    monkeypatch.setattr(expansion, "_SORT", 0)
+    rng, my, comm = np.random.default_rng(0), even(N), Communicator(WORLD)
+    X, Q = rng.random((N, 2)), rng.random((701, 2))
+    y = np.sin(7 * X)[:, :targets].squeeze()
+    told = replace(TOLD, kernel="wendland2", sigma=(0.06,), tol=1e-8)
+    model = dkrr(dataset(X, y, my), told, comm).model
+    model.save(folder / "model.h5")
+    new = even(len(Q))
+    for one in (model, KRRModel.load(folder / "model.h5", comm)):
+        got = everywhere(one.predict(Q[new], comm))
+        parts = WORLD.allgather([(part.X, part.alpha) for part in one.parts.values()])
+        rows, alpha = (np.concatenate([piece[k] for some in parts for piece in some]) for k in (0, 1))
+        close(got, matrix(one.kernel, Q, rows) @ alpha + one.offset, 1e-12)
+    np.testing.assert_array_equal(np.sort(rows[:, 0]), np.sort(X[:, 0]))
+    if R > 1:
+        pieces = [part.piece for part in model.parts.values()]
+        near = visits.near_ranks(model.kernel, pieces, Q[new], comm)
+        assert near is not None
+        owner = np.concatenate([np.full(sum(len(A) for A, _ in some), rank) for rank, some in enumerate(parts)])
+        reached = np.stack([(cdist(Q[new], rows[owner == rank]) < 0.06).any(axis=1) for rank in range(R)], axis=1)
+        assert near[reached].all()
+        assert WORLD.allreduce(np.count_nonzero(near)) < 2.0 * len(Q)
 
 
 def test_killed_and_resumed(folder, monkeypatch):
