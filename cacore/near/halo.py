@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +72,7 @@ class Halo:
         border[self._lent] = True
         return border
 
-    def begin(self, V: NDArray[np.floating]) -> BorrowedEntries:
+    def begin(self, V: NDArray[Number]) -> BorrowedEntries[Number]:
         """Begin to fetch the entries of borrowed rows in `V`, shape (t, own)."""
         every = np.empty((self.own + self.size, len(V)), V.dtype)
         every[: self.own] = V.T
@@ -95,7 +95,7 @@ class Halo:
 
 
 @dataclass(frozen=True)
-class BorrowedEntries:
+class BorrowedEntries(Generic[Number]):
     """Entries of borrowed rows that are on their way.
 
     Attributes
@@ -104,14 +104,14 @@ class BorrowedEntries:
         The entries of own rows, and room for the others; its transpose is C-contiguous.
     """
 
-    every: NDArray[np.floating]
+    every: NDArray[Number]
     _moving: Exchange
 
     def move(self) -> None:
         """Let the messages make progress while this rank computes."""
         self._moving.move()
 
-    def wait(self) -> NDArray[np.floating]:
+    def wait(self) -> NDArray[Number]:
         """Wait for all of them, and return `every`."""
         self._moving.wait()
         return self.every

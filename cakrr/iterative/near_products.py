@@ -131,7 +131,7 @@ class NearProducts(KernelProducts):
     def setup_bytes(self) -> int:
         """Bytes that all ranks together send to borrow the rows."""
         R = self.comm.size
-        return self.borrowed * self.spread.X.shape[1] * self.spread.X.dtype.itemsize + 8 * R * (R - 1) + 8 * R
+        return int(self.borrowed * self.spread.X.shape[1] * self.spread.X.dtype.itemsize) + 8 * R * (R - 1) + 8 * R
 
 
 def borrows(borrowing: Borrowing, own: int, gathered: bool, comm: Communicator) -> bool:

@@ -172,7 +172,7 @@ def test_new_rows_visit_the_ranks_that_are_near(targets, everywhere, folder, mon
         owner = np.concatenate([np.full(sum(len(A) for A, _ in some), rank) for rank, some in enumerate(parts)])
         reached = np.stack([(cdist(Q[new], rows[owner == rank]) < 0.06).any(axis=1) for rank in range(R)], axis=1)
         assert near[reached].all()
-        assert WORLD.allreduce(np.count_nonzero(near)) < 2.0 * len(Q)
+        assert WORLD.allreduce(np.count_nonzero(near)) < 2.1 * len(Q)
 
 
 def test_killed_and_resumed(folder, monkeypatch):
