@@ -153,8 +153,7 @@ class KRRModel(InParts):
         Notes
         -----
         With ``nearest`` and ``soft``, each row is sent to the ranks of its models, and predictions are sent back. With
-        ``all`` and ``sum``, every row is sent to every rank, and one reduction adds up n_test x t numbers; with ``sum``
-        and a kernel that ends, to the ranks near it, if that saves much.
+        ``all`` and ``sum``, every row visits every rank, or those of :func:`cacore.near.visits.near_ranks`.
         """
         return self.predict_routes(X, comm)[self.route]
 

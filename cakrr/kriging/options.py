@@ -100,7 +100,7 @@ class KrigingOptions(Options):
     )  # fmt: skip
     sample: int = option(
         20_000, "most points that they are estimated from: random ones, and blocks of neighbours", checks.whole(100),
-        report=True, metavar="N",
+        report=True, group=KERNEL, metavar="N",
     )  # fmt: skip
     drift: str | tuple[int | str, ...] = option(
         "constant", "mean of the field: none (0), constant, linear or quadratic in the coordinates, or columns of the "
