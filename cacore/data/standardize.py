@@ -17,6 +17,8 @@ from cacore.data.stored import empty_like
 from cacore.errors import InputError
 from cacore.machine.threads import blocks
 
+_BLOCK_BYTES = 16 << 20
+
 
 @dataclass(frozen=True)
 class Standardizer:
@@ -107,10 +109,12 @@ class Standardizer:
             mean = np.zeros(d)
         else:
             square, left = np.zeros(d), np.zeros(d)
-            for lo, hi in blocks(len(X), 4096):
+            for lo, hi in _blocks(X):
                 gap = X[lo:hi] - mean
-                square += w[lo:hi] @ (gap * gap)
                 left += w[lo:hi] @ gap  # rounding error of the mean
+                np.multiply(gap, gap, out=gap)
+                square += w[lo:hi] @ gap
+                del gap  # before the next rows are read
             square, left = np.split(comm.allreduce(np.concatenate([square, left])) / total[d], 2)
         vanished = (square < 1e-290) & (level < 1e-140) & ((level > 0) | (left != 0))
         bad = np.flatnonzero(vanished | ~(square < np.inf))
@@ -143,8 +147,11 @@ class Standardizer:
         if self.narrow:
             mean, scale = mean.astype(X.dtype), scale.astype(X.dtype)
         with np.errstate(over="ignore"):
-            for lo, hi in blocks(len(X), 4096):
-                out[lo:hi] = (X[lo:hi] - mean) / scale
+            for lo, hi in _blocks(X):
+                part = X[lo:hi] - mean
+                part /= scale
+                out[lo:hi] = part
+                del part  # before the next rows are read
         return out
 
 
@@ -157,10 +164,15 @@ def relative(weights: NDArray[Any], comm: Communicator) -> NDArray[np.float64]:
     return weights / power_of_two(float(comm.allreduce(weights.max(initial=0.0, keepdims=True), "max")[0]))
 
 
+def _blocks(X: Rows) -> list[tuple[int, int]]:
+    """Ranges of rows that take at most :data:`_BLOCK_BYTES` in double precision."""
+    return blocks(X.shape[0], int(np.clip(_BLOCK_BYTES // (8 * max(1, X.shape[1])), 1, 4096)))
+
+
 def _weighted(X: Rows, w: NDArray[np.float64]) -> NDArray[np.float64]:
     if is_sparse(X):
         return np.asarray(w @ X, np.float64).ravel()
     total = np.zeros(X.shape[1])
-    for lo, hi in blocks(len(X), 4096):
+    for lo, hi in _blocks(X):
         total += w[lo:hi] @ X[lo:hi].astype(np.float64, copy=False)
     return total

@@ -18,6 +18,8 @@ from cacore.machine.threads import blocks
 if TYPE_CHECKING:
     from cacore.arrays import Reals
 
+_BLOCK_BYTES = 4 << 20  # of rows that are read at a time, where they are in a file
+
 
 def row_hashes(X: Rows, y: NDArray[np.generic]) -> NDArray[np.uint64]:
     """64-bit fingerprint of each row and its target, shape (m,); zeros do not count, so dense and CSR rows agree.
@@ -32,7 +34,7 @@ def row_hashes(X: Rows, y: NDArray[np.generic]) -> NDArray[np.uint64]:
         ends = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value, dtype=np.uint64)])
         return mix64(start + ends[X.indptr[1:]] - ends[X.indptr[:-1]])
     words = _words(np.arange(X.shape[1]))
-    for lo, hi in blocks(X.shape[0], 1 << 14):
+    for lo, hi in blocks(X.shape[0], max(1, _BLOCK_BYTES // (8 * max(1, X.shape[1])))):
         _add_hashes(X[lo:hi], words, start[lo:hi])
     return mix64(start)
 

@@ -24,6 +24,8 @@ from cacore.io.stream import check_regular
 from cacore.io.table import Table, check_size
 
 _BLOCK = 1 << 24
+# Bytes of chunks that the library keeps per open dataset: by default 1 MiB, since HDF5 2.0 8 MiB.
+_KEPT = 1 << 20
 # Exceptions raised when a damaged file is read.
 _DAMAGE = (
     OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError,
@@ -59,7 +61,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
     """Open a file read-only; a missing, truncated or invalid file raises an InputError, also inside the block."""
     check_regular(path)
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(path, "r", rdcc_nbytes=_KEPT) as file:
             yield file
     except InputError:
         raise
@@ -307,7 +309,7 @@ def created(path: Path, **options: Any) -> Iterator[h5py.File]:
 @contextmanager
 def data_file(path: Path) -> Iterator[h5py.File]:
     """Create a file of the native layout."""
-    with created(path, libver=FORMAT) as file:
+    with created(path, libver=FORMAT, rdcc_nbytes=0) as file:  # rows are written in whole chunks, each once
         file.attrs["schema"] = np.bytes_(b"cakernels-data/1")
         yield file
 

@@ -64,6 +64,7 @@ class Selection:
             X, y = self._gathered(self.kept[first : first + window], step, dtype, limit)
             for lo in range(0, X.shape[0], step):
                 yield self._formed(X[lo : lo + step]), None if y is None else y[lo : lo + step]
+            del X, y  # before the next window is read
 
     def hashes(self, limit: int) -> NDArray[np.uint64]:
         """Fingerprint of each row and its target; 8 bytes per row stay in memory."""
@@ -100,6 +101,7 @@ class Selection:
                 if y is not None:
                     y_parts.append(y[taken])
         X = concatenate(X_parts)
+        X_parts.clear()
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         return X[place], np.concatenate(y_parts)[place] if y_parts else None

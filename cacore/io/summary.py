@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from cacore.io import native
 from cacore.io.names import listed
 from cacore.io.table import Table
 from cacore.io.words import printable
+from cacore.machine.threads import blocks
 
 _MOST = 20  # classes, or targets per row, that are shown
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes of targets to read at a time
 
 
 class TargetSummary:
@@ -70,8 +72,8 @@ def of_file(path: Path, name: Path, chosen: dict[str, str]) -> list[str]:
             if shape.sparse:
                 entries = group["X/data"].shape[0]
             if shape.y is not None:
-                for lo in range(0, shape.n, _BLOCK):
-                    targets.add(group["y"][lo : lo + _BLOCK])
+                for lo, hi in blocks(shape.n, max(1, _BLOCK // (8 * math.prod(shape.y[1:])))):
+                    targets.add(group["y"][lo:hi])
         lines.append(_line(name, split, (shape.n, shape.d), shape.dtype, entries, targets))
     return lines
 

@@ -194,12 +194,12 @@ def test_near_rows(monkeypatch):
     for name in ("_NEAR", "_NEAR_FINE"):
         monkeypatch.setattr(f"casvm.solver.near_columns.{name}", 2.0)
     monkeypatch.setattr(distributed, "_LOOK", 1)
-    X, y = kinds(1201)
+    X, y = kinds(601)
     kernel, made, original = Kernel("gaussian", gamma=32.0), [], NearColumns.__init__
     monkeypatch.setattr(
         NearColumns, "__init__", lambda self, *args: (made.append(len(args[0])), original(self, *args))[1]
     )
-    cuts = np.r_[0, np.arange(1, R) * 7, 1201] if R > 1 else [0, 1201]
+    cuts = np.r_[0, np.arange(1, R) * 7, 601] if R > 1 else [0, 601]
     share, alpha = solve(X, y, slice(cuts[RANK], cuts[RANK + 1]), 100, Limits(1e-5), kernel)
     assert made == [cuts[RANK + 1] - cuts[RANK]]
     assert share.converged

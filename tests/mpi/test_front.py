@@ -111,8 +111,8 @@ def test_blend_on_ranks(folder):
 def test_probabilities_and_class_blend_on_ranks(folder, monkeypatch):
     settings = {"kernel": "gaussian", "partitioner": "kmeans", "gamma": 0.5, "tol": 1e-8}
     monkeypatch.setattr(race, "first", lambda *_: [Candidate("CASVC", settings, 0)])
-    X, y = clouds(120, k=3, d=4)
-    own = even(120)
+    X, y = clouds(75, k=3, d=4)
+    own = even(75)
     model = AutoKernelClassifier(**QUICK, probability=True, comm=WORLD).fit(X[own], y[own])
     alone = by_one(lambda: AutoKernelClassifier(**QUICK, probability=True).fit(X, y))
     near(model.predict_proba(X[own]), alone.predict_proba(X[own]), 1e-6)

@@ -41,10 +41,11 @@ def nothing_is_left_behind():
     assert not pending
 
 
+FEW = {"sigma": [1.0, 2.0], "lam": [1e-3, 1e-2]}  # a search, but not that of the default grid
 ESTIMATORS = {
-    "bkrr2": (lambda comm: BKRR2(n_parts=SIZE, random_state=0, comm=comm), 1),
-    "twolevel": (lambda comm: TwoLevelKRR(n_parts=SIZE, centers=20, random_state=0, comm=comm), 1),
-    "dkrr": (lambda comm: DKRR(random_state=0, comm=comm), 1),
+    "bkrr2": (lambda comm: BKRR2(n_parts=SIZE, **FEW, random_state=0, comm=comm), 1),
+    "twolevel": (lambda comm: TwoLevelKRR(n_parts=SIZE, centers=20, **FEW, random_state=0, comm=comm), 1),
+    "dkrr": (lambda comm: DKRR(**FEW, random_state=0, comm=comm), 1),
     "casvm": (lambda comm: CASVC(n_parts=SIZE, partitioner="random", random_state=0, comm=comm), 2),
     "cpsvm": (lambda comm: CASVC(n_parts=SIZE, partitioner="kmeans", random_state=0, comm=comm), 2),
     "cascade": (lambda comm: CascadeSVC(n_parts=SIZE, random_state=0, comm=comm), 2),
@@ -162,7 +163,7 @@ def test_a_rank_that_is_done_hears_of_another_that_fails():
 
 def test_communicators_are_freed(few_communicators):
     """After errors that all ranks agree on as well."""
-    for turn in range(60):
+    for turn in range(40):
         with contextlib.suppress(InputError), collective(WORLD) as ranks:
             ranks.node()
             with ranks.agreed():
@@ -196,7 +197,7 @@ def test_scalapack(place):
 @needs_library
 def test_scalapack_gives_its_communicators_back(few_communicators):
     """After errors that all ranks agree on as well."""
-    for turn in range(120):
+    for turn in range(40):
         refused = contextlib.suppress(InputError)
         with refused, collective(WORLD) as ranks, BlockCyclic(9, ranks, block=2), ranks.agreed():
             if turn % 2 and RANK == 0:

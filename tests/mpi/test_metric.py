@@ -95,10 +95,10 @@ def test_what_the_exact_method_sends(monkeypatch):
 
 @pytest.mark.parametrize(("name", "metric"), some([("cpsvm", "full"), ("dissmo", "full"), ("dcsvm", "diagonal")]))
 def test_svm(name, metric, mine, everywhere):
-    (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
+    (X, y), (T, _), comm = ripples(83), ripples(41, 1), Communicator(WORLD)
     method, more = SVM[name]
     options = SVMOptions(**more, C=10.0, gamma=0.3, tol=1e-6, metric=metric, metric_rounds=1, seed=2)
-    got = method(Dataset(X[mine(157)].copy(), y[mine(157)] > 0), options, comm)
+    got = method(Dataset(X[mine(83)].copy(), y[mine(83)] > 0), options, comm)
     values = everywhere(got.model.decision_function(T[mine(41)]))
     serial = by_one(method, Dataset(X.copy(), y > 0), options)
     near(got.errors, serial.errors, 1e-12)
