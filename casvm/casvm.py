@@ -8,6 +8,10 @@ predicted by the mean of all decisions. ``--route nearest`` is the listing's own
 Training takes about 2 s m nnz flops per part of m rows, with s support vectors and nnz nonzeros per row, and memory for
 this rank's rows and the kernel cache. Partitioning and training send nothing. In prediction a row is sent to every
 rank, or with ``--route nearest`` to one rank and back.
+
+From here to the update of one pair of rows: :func:`partition.in_parts.in_parts` has the listing's lines,
+:mod:`casvm.solver.smo` solves the problem of a part, and :func:`casvm.solver.pair.optimise_pairs` updates the pairs.
+:mod:`casvm.tasks.classes` makes one such problem per pair of classes.
 """
 
 from casvm.methods import in_parts

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def in_parts(
     method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Dataset | None = None
 ) -> ClassFit:
-    """Train one classifier per part; see :func:`casvm.methods.parts.fit`."""
-    from casvm.methods.parts import fit
+    """Train one classifier per part; see :func:`partition.in_parts.in_parts`."""
+    from casvm.tasks.classes import ClassesTask
 
-    return _trained(fit, method, train, options, comm)
+    return _trained(ClassesTask.in_parts, method, train, options, comm)
 
 
 def in_a_tree(
@@ -50,15 +50,16 @@ def of_all_rows(
 def of_values(
     method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator, test: Dataset | None = None
 ) -> SVMFit[SVRModel]:
-    """Train a regression, quantiles or one class; see :func:`casvm.methods.parts.fit_values`."""
-    from casvm.methods.parts import fit_values
-    from casvm.tasks.quantiles import calibrated
+    """Train a regression, quantiles or one class; in parts, or see :func:`casvm.methods.dissmo.of_values`."""
+    from casvm.methods import dissmo, lengths
+    from casvm.tasks.quantiles import QuantilesTask, calibrated
+    from casvm.tasks.values import ValuesTask
 
-    if options.metric == "none":
-        return calibrated(fit_values, method, train, options, comm)
-    from casvm.methods import lengths
-
-    return calibrated(partial(lengths.fit, fit_values), method, train, options, comm)
+    kind = QuantilesTask if options.quantile is not None else ValuesTask
+    fit = partial(dissmo.of_values, kind) if options.exact else kind.in_parts
+    if options.metric != "none":
+        fit = partial(lengths.fit, fit)
+    return calibrated(fit, method, train, options, comm)
 
 
 def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:

@@ -28,6 +28,7 @@ from casvm.solver import distributed
 from casvm.solver.quantiles import centered
 from casvm.tasks.classes import ClassesTask
 from casvm.tasks.values import ValuesTask, kept_of, merged
+from casvm.value_options import ValueMethod, ValueOptions
 from partition.in_parts import solve_all
 
 
@@ -66,8 +67,24 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
     return task.fit(model, numbers[None], every, sizes)
 
 
-def of_values(task: ValuesTask, comm: Communicator) -> SVMFit[SVRModel]:
-    """Solve the regression or one-class problem of all rows; see :func:`casvm.methods.parts.fit_values`. Collective."""
+def of_values(
+    kind: type[ValuesTask], method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator
+) -> SVMFit[SVRModel]:
+    """Solve the regression, quantile or one-class problem of all rows; a collective call.
+
+    Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`, and `kind` the class of the task.
+
+    Raises
+    ------
+    InputError
+        On all ranks: invalid options or rows, insufficient memory, or a checkpoint of another run.
+
+    Notes
+    -----
+    The cost is that of :func:`casvm.solver.distributed.solve`, or of :func:`casvm.solver.smo.solve` on one rank without
+    a working set. Memory holds this rank's rows and its kernel cache; the model stays in pieces.
+    """
+    task = kind.prepared(method, train, options, comm)
     if task.searches:
         settle_values(task, comm)
     rows, options, problem = task.rows, task.options, task.problem

@@ -26,6 +26,7 @@ from casvm.options import SVMMethod, SVMOptions
 from casvm.value_options import ValueMethod, ValueOptions
 from partition.base import Algorithm, Division
 from partition.divide import deal, divide, hand_out
+from partition.in_parts import in_parts
 from partition.redistribute import Parts, assign_owners
 from partition.routing import SOFT, Soft, gap
 from partition.task import Part, PartTask, Trained
@@ -93,6 +94,26 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         with comm.phase("read"):
             task._read(train, comm)
         return task
+
+    @classmethod
+    def in_parts(cls, method: Any, train: Dataset, options: Any, comm: Communicator) -> SVMFit[Trained]:
+        """Train one model per part (Algorithm 5 and its clustered relatives); a collective call.
+
+        Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
+
+        Raises
+        ------
+        InputError
+            On all ranks: invalid options, rows or targets, more parts than rows, insufficient memory, or a checkpoint
+            of another run.
+
+        Notes
+        -----
+        A search for settings comes first, if requested. Each part then costs what :func:`casvm.solver.smo.solve` does.
+        Memory holds this rank's rows and the kernel caches. Training sends nothing; partitioning sends nothing for
+        random parts.
+        """
+        return in_parts(cls.prepared(method, train, options, comm), comm)
 
     def _read(self, train: Dataset, comm: Communicator) -> None:
         columns = self.columns(train.target(), train.row_weights(), comm)
