@@ -145,9 +145,7 @@ class ClassBlend(Blend):
         require(all(one.problems == problems for one in self.calibrators), "calibrators of other classes")
 
 
-def classified(
-    models: list[Any], weights: NDArray[np.float64], calibrators: list[Calibrator], comm: CommLike
-) -> Any:  # fmt: skip
+def classified(models: list[Any], weights: NDArray[np.float64], calibrators: list[Calibrator], comm: CommLike) -> Any:
     """The only classifier if there are no calibrators, otherwise the blend."""
     if not calibrators:
         return models[0]

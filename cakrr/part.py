@@ -71,9 +71,7 @@ class PartModel:
         return in_memory(self.X).astype(self.alpha.dtype, copy=False), self.alpha
 
 
-def joined(
-    parts: Sequence[PartModel], kernel: Kernel, shape: tuple[int, ...]
-) -> Callable[[Rows], NDArray[np.float64]]:  # fmt: skip
+def joined(parts: Sequence[PartModel], kernel: Kernel, shape: tuple[int, ...]) -> Callable[[Rows], NDArray[np.float64]]:
     """The function of rows X that sums up the predictions of parts of one model, (len(X), *shape).
 
     Pieces are joined, up to `_JOINED` bytes, so that a kernel that ends needs no distant pairs of all of them.

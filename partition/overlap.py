@@ -19,9 +19,7 @@ from partition.assign import PartRows
 from partition.base import Division
 
 
-def overlapping(
-    X: Rows, division: Division, overlap: float, comm: Communicator
-) -> tuple[NDArray[np.int64], Division]:  # fmt: skip
+def overlapping(X: Rows, division: Division, overlap: float, comm: Communicator) -> tuple[NDArray[np.int64], Division]:
     """Add to each part of m rows the ``overlap * m`` closest rows of other parts; collective.
 
     The distance of a row x of part p from part q is |x - c_q|^2 - |x - c_p|^2, which is 0 half way between the centres.

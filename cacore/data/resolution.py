@@ -71,9 +71,7 @@ class Moments:
             check_steps(mean, deviation, dtype, where, names)
 
 
-def check_resolved(
-    X: Rows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = ()
-) -> None:  # fmt: skip
+def check_resolved(X: Rows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = ()) -> None:
     """Refuse dense training rows, used in this dtype, with a column that it does not resolve; collective, one pass.
 
     Arguments are otherwise those of :meth:`Moments.check`.

@@ -66,9 +66,7 @@ class Checkpoint:
         if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(f"{self.path}: is a file; --checkpoint needs a directory")
 
-    def open(
-        self, facts: dict[str, object], comm: Communicator, expected: Mapping[str, int] | None = None
-    ) -> None:  # fmt: skip
+    def open(self, facts: dict[str, object], comm: Communicator, expected: Mapping[str, int] | None = None) -> None:
         """Resume the run that `facts` describe, or begin it; collective.
 
         `expected` has the number of pieces of a whole run, by kind, where it is known; see :attr:`resumed`.

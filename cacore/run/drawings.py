@@ -162,9 +162,7 @@ def heat_map(
     return _drawing(low + 38, what, *marks)
 
 
-def _cell(
-    x: float, y: float, wide: float, tall: float, value: Value, level: Value, where: str, shown: Shown
-) -> Markup:  # fmt: skip
+def _cell(x: float, y: float, wide: float, tall: float, value: Value, level: Value, where: str, shown: Shown) -> Markup:
     title = element("title", f"{where}: {'none' if value is None else shown(value)}")
     if value is None or level is None:
         return element("g", title, element("rect", x=x, y=y, width=wide - 1, height=tall - 1, cls="empty"))

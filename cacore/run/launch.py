@@ -96,9 +96,7 @@ def run(
         sys.exit(130)
 
 
-def run_alone(
-    work: Callable[[Communicator], None], prog: str, why: str, argv: list[str] | None = None
-) -> None:  # fmt: skip
+def run_alone(work: Callable[[Communicator], None], prog: str, why: str, argv: list[str] | None = None) -> None:
     """Do `work` in this process, as :func:`run` does; under mpiexec, refuse in one line of rank 0, status 2.
 
     The process connects to no others. `why` is the reason why it needs none, such as "it works in one process".

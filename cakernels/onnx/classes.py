@@ -71,9 +71,7 @@ def at_least_zero(g: Graph, scores: Value) -> Value:
     return g.cast(g.columns(scores, 0) >= 0.0, np.int64)
 
 
-def calibrated(
-    g: Graph, decisions: Value, calibrator: Calibrator, problems: NDArray[np.int64] | None = None
-) -> Value:  # fmt: skip
+def calibrated(g: Graph, decisions: Value, calibrator: Calibrator, problems: NDArray[np.int64] | None = None) -> Value:
     """:meth:`cacore.probability.calibrator.Calibrator.first`: probabilities of the problems' first classes."""
     if calibrator.A is not None and calibrator.B is not None:
         A, B = (one if problems is None else one[problems] for one in (calibrator.A, calibrator.B))

@@ -35,9 +35,7 @@ class Score:
     finish: Callable[[float], float]
     by_class: bool = False
 
-    def error(
-        self, data: Data, rows: NDArray[np.bool_], predicted: NDArray[Any], comm: Communicator
-    ) -> float:  # fmt: skip
+    def error(self, data: Data, rows: NDArray[np.bool_], predicted: NDArray[Any], comm: Communicator) -> float:
         """Error of the predictions for this rank's rows in the mask, over all ranks; one Allreduce."""
         y = data.y[rows]
         w = np.ones(len(y)) if data.weights is None else data.weights[rows]

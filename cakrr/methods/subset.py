@@ -229,9 +229,7 @@ def _facts(
     }  # fmt: skip
 
 
-def solved(
-    method: RidgeMethod, task: Task, offset: Offset, standardizer: Standardizer | None, dtype: str
-) -> RidgeFit:  # fmt: skip
+def solved(method: RidgeMethod, task: Task, offset: Offset, standardizer: Standardizer | None, dtype: str) -> RidgeFit:
     """Choose the setting, solve, and build the model; collective."""
     comm, begun = task.comm, task.comm.seconds["train"]
     with comm.phase("train"):

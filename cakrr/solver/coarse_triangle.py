@@ -80,9 +80,7 @@ def coefficients(
     return learned, whole if other.rows else learned
 
 
-def _blocks(
-    parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel
-) -> Iterator[NDArray[np.float64]]:  # fmt: skip
+def _blocks(parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel) -> Iterator[NDArray[np.float64]]:
     """Blocks [K y 1] of these rows, times the roots of their weights."""
     right, M = kernel.points(centers), centers.shape[0]
     y = parts["y"].reshape(len(parts), int(np.prod(parts["y"].shape[1:])))

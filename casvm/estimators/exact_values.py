@@ -88,9 +88,7 @@ class OneProcessValues(OneProcess):
         own = {name: check for name, check in checks.items() if hasattr(self, name)}
         return {name: float(check(getattr(self, name), f"{name} =")) for name, check in own.items()}
 
-    def _solve(
-        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
-    ) -> Solution:  # fmt: skip
+    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
         """Solve the dual with these values of C, epsilon and nu; all weights are above 0."""
         raise NotImplementedError
 
@@ -256,9 +254,7 @@ class SMOSVR(SearchedRegressor):
 
     _svm_type = "epsilon_svr"
 
-    def _solve(
-        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
-    ) -> Solution:  # fmt: skip
+    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
         dual = Dual.regression(y, params["C"] * weights, params["epsilon"])
         return solve_part(X, setting.kernel, dual, setting.limits, setting.cache_bytes, setting.watch)
 
@@ -294,9 +290,7 @@ class SMONuSVR(_Regressor):
 
     C: float = 1.0
 
-    def _solve(
-        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
-    ) -> Solution:  # fmt: skip
+    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
         solution = solve_regression(
             X, setting.kernel, y, params["C"] * weights, params["nu"], setting.limits, setting.cache_bytes,
             setting.watch,
@@ -340,9 +334,7 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         self._keep_names(columns)
         return self
 
-    def _solve(
-        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
-    ) -> Solution:  # fmt: skip
+    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
         return solve_one_class(
             X, setting.kernel, weights, params["nu"], setting.limits, setting.cache_bytes, setting.watch
         )

@@ -22,9 +22,7 @@ _COLUMN_BYTES = 64  # memory per row stored in a file: its class, bound, number,
 _COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
 
 
-def check_memory(
-    rows: int, options: DualOptions, largest: int | None = None, ranks: int = 0, copied: int = 0
-) -> None:  # fmt: skip
+def check_memory(rows: int, options: DualOptions, largest: int | None = None, ranks: int = 0, copied: int = 0) -> None:
     """Raise a MemoryLimitError if `rows` bytes of rows and the kernel cache do not fit.
 
     `ranks` is the number of ranks if the rows are parts, which could also be kept in a file, and otherwise 0.

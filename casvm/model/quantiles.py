@@ -111,9 +111,7 @@ class QuantileModel(SVRModel):
         found = np.sort(values, axis=1)
         return found if self.shifts is None else np.sort(found + self.shifts, axis=1)
 
-    def predict_interval(
-        self, X: Rows, coverage: float = 0.9, method: str = "quantile", comm: CommLike = None
-    ) -> Ends:  # fmt: skip
+    def predict_interval(self, X: Rows, coverage: float = 0.9, method: str = "quantile", comm: CommLike = None) -> Ends:
         """Lower and upper ends of intervals for new targets at this rank's rows, shape (n_local,); collective.
 
         Conformalised quantile regression (Romano, Patterson and Candes, 2019): the two quantiles whose levels differ by

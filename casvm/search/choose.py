@@ -151,9 +151,7 @@ class _Search:
             found.choose()
         return found
 
-    def _round(
-        self, number: int, these: list[int], alive: NDArray[np.bool_], total: NDArray[np.int64]
-    ) -> None:  # fmt: skip
+    def _round(self, number: int, these: list[int], alive: NDArray[np.bool_], total: NDArray[np.int64]) -> None:
         """Add the counts of these folds, for the remaining settings, to `total`."""
         todo = np.zeros((len(alive), *self.shape), np.bool_)
         todo[..., these] = alive[..., None]

@@ -80,9 +80,7 @@ def bytes_needed(rows: int, k: int) -> int:
     return (2 if k == 2 else 3) * 8 * rows * padded(rows)
 
 
-def judge(
-    task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE
-) -> FoldCounts:  # fmt: skip
+def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE) -> FoldCounts:
     """Cross-validate a part's settings.
 
     Parameters

@@ -54,9 +54,7 @@ class Piece:
         return int(predicted_cost(np.array(float(len(self.rows)))))
 
 
-def pieces(
-    parts: Parts, P: int, needed: Callable[[int], int], options: DualOptions, comm: Communicator
-) -> list[Piece]:  # fmt: skip
+def pieces(parts: Parts, P: int, needed: Callable[[int], int], options: DualOptions, comm: Communicator) -> list[Piece]:
     """This rank's pieces, part by part; collective.
 
     A piece has at most :data:`MOST` or :data:`WHOLE` rows, or fewer if memory is short. ``needed(rows)`` returns the

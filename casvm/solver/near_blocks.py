@@ -230,9 +230,7 @@ class Rounds(ABC):
     def _count(self, size: int) -> int:
         """Blocks on all ranks."""
 
-    def change(
-        self, mine: OwnRows, beta: Vector, b: float, tol: float, gap: float, most: int
-    ) -> Change | None:  # fmt: skip
+    def change(self, mine: OwnRows, beta: Vector, b: float, tol: float, gap: float, most: int) -> Change | None:
         """Optimise all ranks' blocks, and find a change that keeps the sum of beta; None if there is none. Collective.
 
         Parameters

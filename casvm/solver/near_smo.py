@@ -82,9 +82,7 @@ class NearValues:
         return replace(solution, beta=solution.beta[back], decision=solution.decision[back])
 
 
-def near_values(
-    X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int
-) -> NearValues | None:  # fmt: skip
+def near_values(X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int) -> NearValues | None:
     """The near values of a part for duals with bounds up to those of `dual`, or None if most values matter."""
     n = dual.n
     if kernel is None or n < LEAST_ROWS or X.shape[1] * n * 8 > cache_bytes:

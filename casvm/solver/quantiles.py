@@ -62,9 +62,7 @@ def solve_quantiles(
     return [centered(one, dual) for one, dual in zip(solutions, duals, strict=True)]
 
 
-def _together(
-    values: PartValues, duals: Sequence[Dual], watch: Callable[[Progress], None] | None
-) -> list[Solution]:  # fmt: skip
+def _together(values: PartValues, duals: Sequence[Dual], watch: Callable[[Progress], None] | None) -> list[Solution]:
     """Solve the duals with shared kernel values.
 
     Two starts differ from each other by a multiple of the distances between the bounds, but for the few rows that

@@ -65,9 +65,7 @@ class PartValues:
         gram = self.gram if self.near is None else self.near.gram
         return np.array([gram.rows_computed, gram.values_computed, gram.values_read])
 
-    def solve(
-        self, dual: Dual, watch: Callable[[Progress], None] | None = None, exact: bool = True
-    ) -> Solution:  # fmt: skip
+    def solve(self, dual: Dual, watch: Callable[[Progress], None] | None = None, exact: bool = True) -> Solution:
         """Solve a dual from its start, made feasible; rows of K kept over all columns are not computed again.
 
         If not `exact`, the objective is the one that the steps have added up. Kernel values are counted since the last

@@ -66,9 +66,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
     def __post_init__(self) -> None:
         self.ratio = self.options.ratio
 
-    def columns(
-        self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator
-    ) -> dict[str, NDArray[Any]]:  # fmt: skip
+    def columns(self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator) -> dict[str, NDArray[Any]]:
         """Class code, bound of alpha and global number of each row; refuses a single class. Collective."""
         self.classes = all_classes(y[weights > 0], comm)
         with comm.agreed():

@@ -137,9 +137,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         self.measure(comm)
 
     @abstractmethod
-    def columns(
-        self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator
-    ) -> dict[str, NDArray[Any]]:  # fmt: skip
+    def columns(self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator) -> dict[str, NDArray[Any]]:
         """The columns stored with the rows, from targets and weights; collective."""
 
     def check_rows(self, comm: Communicator) -> None:

@@ -120,9 +120,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
     def __post_init__(self) -> None:
         self.divisions = self.options.divisions if self.P > 1 else 1
 
-    def columns(
-        self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator
-    ) -> dict[str, NDArray[Any]]:  # fmt: skip
+    def columns(self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator) -> dict[str, NDArray[Any]]:
         """Target, weight and global number of each row; sets the problem, and `tol` as a number. Collective."""
         options, one_class = self.options, self.method.one_class
         if not one_class:
