@@ -213,6 +213,4 @@ def blended(
     for one in models:
         if one.family not in Blend.kinds:
             raise InputError(f"a model of the {one.family} family cannot be blended")
-    return Blend(
-        members=models, weights=weights, source=dict(models[0].source), calibration=calibration, comm=comm
-    )  # fmt: skip
+    return Blend(members=models, weights=weights, source=dict(models[0].source), calibration=calibration, comm=comm)

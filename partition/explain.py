@@ -23,15 +23,7 @@ from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.explain import ABSENT
 from cacore.explain.expansion import Expansion
-from cacore.explain.explanation import (
-    SAMPLE,
-    Explanation,
-    Groups,
-    Players,
-    answered,
-    outcome,
-    require_columns,
-)
+from cacore.explain.explanation import SAMPLE, Explanation, Groups, Players, answered, outcome, require_columns
 from cacore.explain.shapley import Game, require_factors
 
 

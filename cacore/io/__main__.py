@@ -21,11 +21,7 @@ def _parser(rank: int) -> argparse.ArgumentParser:
     )
     convert.add_argument("destination", metavar="DST.h5", type=path_argument)
     convert.add_argument(
-        "--test",
-        metavar="SRC",
-        action="append",
-        type=path_argument,
-        help="file of test rows; may be repeated",
+        "--test", metavar="SRC", action="append", type=path_argument, help="file of test rows; may be repeated"
     )
     convert.add_argument("--target", metavar="COLUMN", help="name or number of the target column (default: the last)")
     convert.add_argument(

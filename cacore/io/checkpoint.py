@@ -218,10 +218,7 @@ class Checkpoint:
 
 
 def remembered(
-    checkpoint: Checkpoint | None,
-    name: str,
-    work: Callable[[], Kept],
-    comm: Communicator | None = None,
+    checkpoint: Checkpoint | None, name: str, work: Callable[[], Kept], comm: Communicator | None = None
 ) -> Kept:
     """Result of `work`, taken from the checkpoint if an earlier run saved it.
 

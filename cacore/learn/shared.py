@@ -91,9 +91,7 @@ def probability(
 
 def balanced(text: str = "weight the classes so that each counts equally") -> ClassWeight:
     """Declare that classes are weighted by the inverse of their frequency."""
-    return option(
-        None, text, flag="--balanced", estimator="", group=KERNEL, action="store_const", const="balanced"
-    )  # fmt: skip
+    return option(None, text, flag="--balanced", estimator="", group=KERNEL, action="store_const", const="balanced")
 
 
 def standardize(default: bool) -> bool:

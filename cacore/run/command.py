@@ -204,9 +204,7 @@ def _tested(
         return {"probability": family.probability(model, None, {}, {}, comm)}
     answers = _answers(family, model, test, comm, limit)
     metrics = family.metrics(model, test, answers, comm)
-    said: dict[str, Any] = {
-        "metrics": metrics, "probability": family.probability(model, test, answers, metrics, comm)
-    }  # fmt: skip
+    said: dict[str, Any] = {"metrics": metrics, "probability": family.probability(model, test, answers, metrics, comm)}
     if test.overlap is None:
         return said
     with comm.uncounted():

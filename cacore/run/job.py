@@ -97,9 +97,7 @@ class Predicting(Job):
         None, "write the predictions: CSV, or Parquet or HDF5 if the name ends with .parquet or .h5", path, short="-o",
         metavar="OUT.csv",
     )  # fmt: skip
-    decisions: bool = option(
-        False, "also write the decision values", yes_or_no, group=FILES, action="store_true"
-    )  # fmt: skip
+    decisions: bool = option(False, "also write the decision values", yes_or_no, group=FILES, action="store_true")
     probability: bool = option(
         False, "also write the probability of each class; the model must have been trained with --probability",
         yes_or_no, group=UNCERTAINTY, action="store_true",

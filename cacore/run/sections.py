@@ -224,8 +224,7 @@ def time(report: Report) -> Iterator[Markup]:
     if report["ranks"] > 1 and len(busy) > 1:
         drawn = columns("Seconds at work", busy, [f"rank {k}" for k in range(len(busy))], seconds)
         yield figure(
-            drawn,
-            f"Seconds of each rank at work; the busiest: {report['solver']['imbalance']:.3g} times the mean.",
+            drawn, f"Seconds of each rank at work; the busiest: {report['solver']['imbalance']:.3g} times the mean."
         )
 
 

@@ -224,9 +224,7 @@ class Dual:
         """
         y, bound = np.asarray(y, np.float64), np.asarray(C, np.float64)
         none, start = np.zeros(len(y)), _filled(bound, 0.5 * nu * float(bound.sum()))
-        return cls(
-            np.r_[-y, -y], np.r_[none, -bound], np.r_[bound, none], np.r_[start, -start], by_sign=True
-        )  # fmt: skip
+        return cls(np.r_[-y, -y], np.r_[none, -bound], np.r_[bound, none], np.r_[start, -start], by_sign=True)
 
     @property
     def n(self) -> int:

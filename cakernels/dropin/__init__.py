@@ -24,10 +24,7 @@ from cakernels.dropin.seams import Seams
 
 __all__ = ["CLASSES", "CallLedger", "counts", "patch_sklearn", "unpatch_sklearn"]
 
-CLASSES = {
-    "sklearn.svm": ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"),
-    "sklearn.kernel_ridge": ("KernelRidge",),
-}
+CLASSES = {"sklearn.svm": ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"), "sklearn.kernel_ridge": ("KernelRidge",)}
 
 _in_place: Seams | None = None  # scikit-learn is patched for the whole process, or it is not
 

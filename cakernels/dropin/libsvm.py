@@ -116,9 +116,7 @@ class Dense(_Library):
                 one.iterations,
             )  # fmt: skip
 
-        return self._train(
-            given.get("svm_type", 0), problem, lambda: self._original.fit(X, Y, **given), order
-        )  # fmt: skip
+        return self._train(given.get("svm_type", 0), problem, lambda: self._original.fit(X, Y, **given), order)
 
     def predict(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
         """Classes, numbered from 0, or values."""

@@ -131,9 +131,7 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
     wanted, kind = loader.of(model).targets(model)
 
     def read(path: Path) -> Dataset:
-        asked = Predicting(
-            model=job.model, data=path, target=job.target, ignore_extra_columns=job.ignore_extra_columns
-        )  # fmt: skip
+        asked = Predicting(model=job.model, data=path, target=job.target, ignore_extra_columns=job.ignore_extra_columns)
         return reading.read_to_predict(asked, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
 
     compiled(warm_up, comm, not job.quiet)

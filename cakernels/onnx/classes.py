@@ -47,9 +47,7 @@ def shares(g: Graph, decisions: Value, k: int) -> Value:
     """:func:`cacore.svm.decision.shares`, shape (n, k)."""
     pairs = list(combinations(range(k), 2))
     both = g.op("Concat", decisions, -decisions, axis=1)
-    own = [
-        [pair + len(pairs) * (i != c) for pair, (i, j) in enumerate(pairs) if c in (i, j)] for c in range(k)
-    ]  # fmt: skip
+    own = [[pair + len(pairs) * (i != c) for pair, (i, j) in enumerate(pairs) if c in (i, j)] for c in range(k)]
     least = g.reduced("Min", g.columns(both, own), keep=False)
     share = g.op("Max", 1.0 + g.op("Min", least, 1.0), 0.0)
     share = g.op("Where", g.reduced("Max", share) > 0.0, share, 1.0)

@@ -57,9 +57,7 @@ _OF_LENGTH: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
     "wendland2": lambda g, r, k: _ending(g, r, k, 1.0 + (k.degree // 2 + 3) * (k.gamma * r)),
     "wendland4": lambda g, r, k: _ending(g, r, k, _wendland4(k.gamma * r, k.degree // 2 + 3)),
 }
-_OF_L1: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
-    "l1": lambda g, t, k: g.op("Exp", -k.gamma * t),
-}
+_OF_L1: dict[str, Callable[[Graph, Value, Kernel], Value]] = {"l1": lambda g, t, k: g.op("Exp", -k.gamma * t)}
 # Factors (1 - r)^p q(r), as p and q, of r = gamma |x_k - z_k|.
 _OF_FEATURE: dict[str, tuple[float, Callable[[Value], float | Value]]] = {
     "wendland0_product": (1.0, lambda r: 1.0),

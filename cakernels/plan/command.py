@@ -44,11 +44,7 @@ class Planning(Job):
     """Options of the command; those of the method follow them."""
 
     method: str | None = option(
-        None,
-        f"{', '.join(METHODS)}; left out with --check",
-        flag="method",
-        metavar="METHOD",
-        nargs="?",
+        None, f"{', '.join(METHODS)}; left out with --check", flag="method", metavar="METHOD", nargs="?"
     )
     data: Path | None = option(
         None, "training rows, of which samples are taken (default: generated rows)", checks.path, flag="data",

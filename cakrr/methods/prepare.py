@@ -14,13 +14,7 @@ from cacore.comm.alike import canonical
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
 from cacore.data.resolution import check_resolved
-from cacore.data.rows import (
-    LARGEST_TARGET,
-    Rows,
-    check_squares,
-    check_targets,
-    dense,
-)
+from cacore.data.rows import LARGEST_TARGET, Rows, check_squares, check_targets, dense
 from cacore.data.standardize import Standardizer, relative
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint

@@ -254,9 +254,7 @@ def solved(method: RidgeMethod, task: Task, offset: Offset, standardizer: Standa
         model.parts[0] = PartModel(np.zeros((1, d), dtype), np.zeros((1, *beta.shape[1:]) if many else 1, dtype))
     with comm.uncounted():
         busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
-    params = {
-        "centers": M, "leaves": task.source.leaves, "condition": _condition(chosen.system)
-    }  # fmt: skip
+    params = {"centers": M, "leaves": task.source.leaves, "condition": _condition(chosen.system)}
     return RidgeFit(
         model, np.array([chosen.system.rows]), chosen.grid, params, seconds=np.array([busy.max()]), busy=busy
     )

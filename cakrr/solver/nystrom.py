@@ -67,9 +67,7 @@ class PointSystem:
     def leading(self, M: int) -> PointSystem:
         """The system of the first M points."""
         rest = np.square(self.q[M:]).sum(axis=0)
-        return PointSystem(
-            self.R[:M, :M], self.q[:M], self.left + rest, self.L[:M, :M], self.weight, self.rows
-        )  # fmt: skip
+        return PointSystem(self.R[:M, :M], self.q[:M], self.left + rest, self.L[:M, :M], self.weight, self.rows)
 
     def triangle(self, lam: float) -> tuple[Array, Array]:
         """C and d of the problem with this lambda, whose coefficients solve C c = d; 2/3 M^3 flops."""

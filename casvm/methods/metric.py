@@ -103,9 +103,7 @@ class _Round:
 
     def again(self, root: Root) -> _Round:
         """The next round, in this metric."""
-        return _Round(
-            self.train, self.method, self.rows, self.options, self.form, self.comm, root, self.number + 1
-        )  # fmt: skip
+        return _Round(self.train, self.method, self.rows, self.options, self.form, self.comm, root, self.number + 1)
 
     def trained(self, which: slice | NDArray[np.bool_], name: str) -> SVMFit[SVMModel]:
         """The method's fit of some rows, in the metric; collective."""

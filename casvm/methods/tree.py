@@ -268,9 +268,7 @@ class _Tree:
         more = {"passes": passes, "average_parallelism": parallel, "layers": layers}
         solver = named(np.array(summed))
         measured = terms(sizes, self.task.nonzeros, self.task.n_iter, solver)
-        return SVMFit(
-            model, sizes, solver, every.sum(axis=(1, 2)), self.options.limits.tol, measured, notes, more
-        )  # fmt: skip
+        return SVMFit(model, sizes, solver, every.sum(axis=(1, 2)), self.options.limits.tol, measured, notes, more)
 
 
 def _joined(leaf: Samples, support: Samples | None) -> Samples:

@@ -298,9 +298,7 @@ class SMO(ABC):
     ) -> Pairs:
         """Solve the problem of a working set; `K` is from :meth:`casvm.solver.gram.KernelMatrix.square`."""
         size, dual = len(v), self.active.dual
-        problem = Pairs(
-            v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64), dual.epsilon, dual.by_sign
-        )  # fmt: skip
+        problem = Pairs(v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64), dual.epsilon, dual.by_sign)
         problem.optimise(K, np.arange(size), *self._effort(size, gap, most))
         return problem
 

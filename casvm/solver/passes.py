@@ -89,10 +89,7 @@ def update(
                 loop.store(x, values, chain)
                 up = builder.select(loop.may(flags, chain, RISE), x, lowest)
                 down = builder.select(loop.may(flags, chain, FALL), kink(x, chain), highest)
-                after += [
-                    *loop.best(up, largest, at),
-                    loop.smaller(down, smallest),
-                ]
+                after += [*loop.best(up, largest, at), loop.smaller(down, smallest)]
             return after
 
         results = loop.run(args[6], [lowest, loop.constant(loop.place, 0), highest] * loop.chains, turn)
