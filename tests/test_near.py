@@ -93,6 +93,11 @@ def test_near_are_all_groups_with_rows_within_the_distance():
     assert runs.blocks.mean() < 0.5 * -(-len(some) // 16)
 
 
+def solve_near(X, kernel, dual, limits, cache_bytes, watch=None):
+    found = near_smo.near_values(X, kernel, dual, limits, cache_bytes)
+    return None if found is None else found.solve(dual, limits, watch)
+
+
 def solve_whole(X, dual):
     return smo.solve(KernelRows(X, KERNEL, "float64", PLENTY), dual, LIMITS)
 
@@ -109,7 +114,7 @@ def whole(kind):
 def test_solutions_are_those_of_the_whole_matrix(kind, form):
     X, y = clusters()
     dual, expected, seen = problems(y)[kind], whole(kind), []
-    got = near_smo.solve_near(form(X), KERNEL, dual, LIMITS, PLENTY, seen.append)
+    got = solve_near(form(X), KERNEL, dual, LIMITS, PLENTY, seen.append)
     assert got is not None
     assert got.converged
     assert got.gap < LIMITS.tol
@@ -124,7 +129,7 @@ def test_solutions_are_those_of_the_whole_matrix(kind, form):
 
 def test_the_solution_is_libsvms():
     X, y = clusters()
-    got = near_smo.solve_near(X, KERNEL, Dual.classification(y, np.full(len(y), 10.0)), LIMITS, PLENTY)
+    got = solve_near(X, KERNEL, Dual.classification(y, np.full(len(y), 10.0)), LIMITS, PLENTY)
     beta, decision, _ = libsvm(KERNEL, X, y, 10.0, LIMITS.tol)
     K = matrix(KERNEL, X)
     assert got.objective == pytest.approx(np.abs(beta).sum() - 0.5 * beta @ K @ beta, rel=1e-7)
@@ -138,7 +143,7 @@ def test_other_kernels_that_end_or_decay(kind, gamma):
         Kernel(kind, gamma=gamma),
         Dual.classification(y, np.full(len(y), 10.0)),
     )
-    got = near_smo.solve_near(X, kernel, dual, LIMITS, PLENTY)
+    got = solve_near(X, kernel, dual, LIMITS, PLENTY)
     expected = smo.solve(KernelRows(X, kernel, "float64", PLENTY), dual, LIMITS)
     assert got.objective == pytest.approx(expected.objective, rel=1e-7)
     np.testing.assert_allclose(got.decision, expected.decision, rtol=0, atol=20 * LIMITS.tol)
@@ -169,7 +174,7 @@ def test_few_values_are_computed_and_read():
     """Counts, which are the same on every machine: no more than what is near, for every row and every pair."""
     X, y = clusters(3001)
     dual = Dual.classification(y, np.full(len(y), 10.0))
-    got = near_smo.solve_near(X, KERNEL, dual, Limits(), PLENTY)
+    got = solve_near(X, KERNEL, dual, Limits(), PLENTY)
     whole = solve_whole(X, dual)
     assert got.kernel_values < 0.5 * whole.kernel_values
     assert got.values_read < 0.35 * 2 * len(y) * got.iterations
@@ -181,7 +186,7 @@ def test_the_same_bits_for_any_number_of_threads(monkeypatch):
     dual, found = Dual.classification(y, np.full(len(y), 10.0)), []
     for count in (1, 3):
         monkeypatch.setattr(threads, "_limit", count)
-        found.append(near_smo.solve_near(X, KERNEL, dual, Limits(), PLENTY))
+        found.append(solve_near(X, KERNEL, dual, Limits(), PLENTY))
     for name in ("beta", "decision", "objective", "iterations", "kernel_values", "values_read"):
         np.testing.assert_array_equal(*(getattr(one, name) for one in found))
 
@@ -191,7 +196,7 @@ def test_wide_kernels_few_rows_and_other_kernels_are_left_to_the_whole_matrix(mo
     dual = Dual.classification(y, np.ones(len(y)))
 
     def taken(kernel=KERNEL, cache_bytes=PLENTY):
-        return near_smo.solve_near(X, kernel, dual, LIMITS, cache_bytes) is not None
+        return solve_near(X, kernel, dual, LIMITS, cache_bytes) is not None
 
     assert taken()
     assert not taken(Kernel("gaussian", gamma=0.5))

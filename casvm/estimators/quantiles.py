@@ -125,15 +125,6 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
 
     _svm_type = "quantile_svr"
 
-    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Train on `X`, shape (n, d), dense or CSR, and targets `y`, shape (n,); neither is changed.
-
-        With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 are ignored. Invalid input raises an
-        InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached, and a warning if all targets
-        are equal, since the model is then this constant.
-        """
-        return super().fit(X, y, sample_weight)
-
     def predict(self, X: RowsLike) -> NDArray[np.float64]:
         """Quantiles for `X`, shape (n, d): shape (n,) for a single level, and (n, t) for a sequence of t levels.
 
@@ -215,14 +206,6 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
     """
 
     comm: CommLike = None
-
-    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Train on `X`, shape (n_local, d), dense or CSR, and targets `y`, shape (n_local,); neither is changed.
-
-        Rows of weight 0 are ignored. Invalid input raises an InputError, a ValueError. A ConvergenceWarning is issued
-        if a limit was reached.
-        """
-        return super().fit(X, y, sample_weight)
 
     def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
         checks.levels(self.quantile, "quantile =")  # without one, the options would mean a regression of the mean

@@ -335,19 +335,7 @@ def _compact(K: Reals, kept: Longs) -> None:  # pragma: no cover - compiled
 def _add_columns(
     values: Reals, slots: Longs, change: Doubles, columns: Longs, total: Doubles
 ) -> None:  # pragma: no cover - compiled
-    """Sum products with some columns of kept rows of K.
-
-    Parameters
-    ----------
-    values : float32 or float64, shape (slots, stride)
-        Rows of K.
-    slots : int64, shape (m,)
-        Rows to read.
-    change : float64, shape (m,)
-    columns : int64, shape (k,)
-    total : float64, shape (k,)
-        ``total += change @ values[slots][:, columns]``.
-    """
+    """Sum products with some columns of kept rows of K: ``total += change @ values[slots][:, columns]``."""
     for i in range(slots.size):
         row, c = values[slots[i]], change[i]
         for k in range(columns.size):
@@ -380,16 +368,9 @@ def _sums_of_rows(K: Doubles, weights: Doubles, sums: Doubles) -> None:  # pragm
 def _copy_fresh(
     own: Reals, known: Longs, all_fresh: Longs, fresh: Longs, K: Reals
 ) -> None:  # pragma: no cover - compiled
-    """Fill the rows of a square that are not kept: from their own values, and by symmetry from the kept rows.
+    """Fill the rows `fresh` of a square `K`: from their `own` values, and by symmetry from the kept rows.
 
-    Parameters
-    ----------
-    own : of the type of `K`, shape (fresh.size, all_fresh.size)
-    known, all_fresh : int64
-        The kept rows of the square, already filled in, and all others.
-    fresh : int64
-        Rows to fill.
-    K : float32 or float64, shape (size, size)
+    `known` are the kept rows, which are filled in, and `all_fresh` all others, the columns of `own`.
     """
     for r in range(fresh.size):
         i, line, row = fresh[r], K[fresh[r]], own[r]

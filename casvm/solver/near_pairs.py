@@ -202,12 +202,8 @@ def _advance(
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """``v -= step (K_i - K_j)`` over the blocks near this group, whose extremes are updated.
 
-    Parameters
-    ----------
-    first, second : int, or None for the second
-        Start of each row of K in the pool; both cover the blocks near this group.
-    v, pool, step, up, down, runs, group, W, tops, bottoms
-        As in :func:`_optimise`.
+    `first` and `second`, if there is one, are the starts of the rows of K in the pool; both cover these blocks. Other
+    arguments are as in :func:`_optimise`.
     """
     at = 0
     for k in range(runs.starts[group], runs.starts[group + 1]):
@@ -232,14 +228,8 @@ def _partner(
 ) -> tuple[int, float]:  # fmt: skip  # pragma: no cover - compiled
     """The row with the largest gain as partner of a row of this group, and their kernel value.
 
-    Parameters
-    ----------
-    at : int
-        Start of the row's values in the pool.
-    top, bottom : float
-        The row's v, and the smallest v of a row that falls.
-    v, down, bottoms, runs, group, pool, diagonals, W
-        As in :func:`_optimise`, for one side.
+    The row has its values at `at` in the pool, and v `top`; `bottom` is the smallest v of a row that falls. Other
+    arguments are as in :func:`_optimise`, for one side.
     """
     real, row = pool.dtype.type, _place(bottom, bottoms, v, down, W)
     # Distant rows all have the same curvature, so the one with the least v gains most. If that row is near, it gains

@@ -281,16 +281,8 @@ def _cut(
 ) -> int:  # pragma: no cover - compiled
     """Cut rows to some of their columns and compact them; update `place`, and return the numbers in use.
 
-    Parameters
-    ----------
-    pool : float32 or float64, shape (>= the numbers in use,)
-    rows, places : int64, shape (m,)
-        In ascending order of `places`.
-    place : int64, shape (n,)
-    before, after : Runs
-        Near blocks of each group of W rows, before and after the cut.
-    kept : int64, shape (columns,)
-        Each column's number before the cut.
+    `rows` and their `places`, ascending, have shape (m,); `before` and `after` are the near blocks of each group of W
+    rows; `kept` is each column's number before the cut.
     """
     at, where = 0, np.full(before.last.max(), -1)
     for k in range(rows.size):

@@ -31,32 +31,6 @@ SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.4)
 _CHUNK = 2000  # pairs between two checks for inactive rows
 
 
-def solve_near(
-    X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int,
-    watch: Callable[[Progress], None] | None = None,
-) -> Solution | None:  # fmt: skip
-    """Solve the dual of a part's rows if most kernel values vanish; otherwise return None.
-
-    Parameters
-    ----------
-    X, kernel, limits, cache_bytes, watch
-        See :class:`cacore.svm.dual.PartSolver`.
-    dual : Dual
-        With a feasible start, if any.
-
-    Returns
-    -------
-    Solution or None
-        The neglected values change a gradient by at most a thousandth of the tolerance.
-
-    Notes
-    -----
-    About one row of K per support vector, and two passes over the near rows per pair, in one thread.
-    """
-    found = near_values(X, kernel, dual, limits, cache_bytes)
-    return None if found is None else found.solve(dual, limits, watch)
-
-
 @dataclass(frozen=True, eq=False)
 class NearValues:
     """The kernel values of a part that are not negligible.
@@ -83,7 +57,11 @@ class NearValues:
 
 
 def near_values(X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int) -> NearValues | None:
-    """The near values of a part for duals with bounds up to those of `dual`, or None if most values matter."""
+    """The near values of a part for duals with bounds up to those of `dual`, or None if most values matter.
+
+    The neglected values change a gradient by at most a thousandth of the tolerance. A solution takes about one row of K
+    per support vector, and two passes over the near rows per pair, in one thread.
+    """
     n = dual.n
     if kernel is None or n < LEAST_ROWS or X.shape[1] * n * 8 > cache_bytes:
         return None

@@ -243,26 +243,9 @@ def _extremes(
 def _violating(
     v: Reals, may: Bytes, first: Reals, second: Reals, step: float, width: float | None
 ) -> tuple[int, float, float, int]:  # pragma: no cover - compiled
-    """Apply the last step and find the row with the largest v.
+    """Apply the last step, with the rows `first` and `second` of K, shape (size,), and find the next pair's first row.
 
-    Parameters
-    ----------
-    v, may, width
-        As for :func:`optimise_pairs`.
-    first, second : float32 or float64, shape (size,)
-        The rows of K of the last pair.
-    step : float64
-
-    Returns
-    -------
-    i : int
-        The row.
-    top : of the type of `v`
-        Its v.
-    violation : of the type of `v`
-        Of the pair that violates most.
-    side : int
-        This pair's line of `may`.
+    Returns the row, its v, which is the largest, the violation of the pair, and the pair's line of `may`.
     """
     i, top, bottom = update(v, may[0], first, second, step, width, v.size)
     violation, side = top - bottom, 0

@@ -132,18 +132,9 @@ class RowCache:
 
 @numba.njit(cache=True, nogil=True)
 def _cut(memory: Reals, lo: int, hi: int, old: int, new: int, kept: Longs) -> None:  # pragma: no cover - compiled
-    """Copy some columns of rows to their new places in the same memory; they overlap no row yet to be moved.
+    """Copy the columns `kept` of rows `lo` to `hi` to their new places in the same memory, followed by zeros.
 
-    Parameters
-    ----------
-    memory : float32 or float64, shape (>= hi * old,)
-        Row r begins at r * old and moves to r * new.
-    lo, hi : int
-        Rows to move.
-    old, new : int
-        Row length before and after, new >= kept.size.
-    kept : int64, shape (columns,)
-        Columns that stay, followed by zeros.
+    Row r begins at r * old and moves to r * new, where it overlaps no row yet to be moved.
     """
     for row in range(lo, hi):
         for k in range(kept.size):
@@ -154,18 +145,7 @@ def _cut(memory: Reals, lo: int, hi: int, old: int, new: int, kept: Longs) -> No
 
 @numba.njit(cache=True, nogil=True)
 def _copy(values: Reals, slots: Longs, columns: Longs, out: Reals, into: Longs) -> None:  # pragma: no cover - compiled
-    """Copy some columns of some rows.
-
-    Parameters
-    ----------
-    values : float32 or float64, shape (slots, stride)
-    slots : int64, shape (m,)
-        Rows to copy.
-    columns : int64, shape (k,)
-    out : of the type of `values`, shape (> max(into), >= k)
-        ``out[into, :k] = values[slots][:, columns]``.
-    into : int64, shape (m,)
-    """
+    """Copy some columns of some rows: ``out[into, :k] = values[slots][:, columns]``, for k columns."""
     for i in range(slots.size):
         row, line = values[slots[i]], out[into[i]]
         for k in range(columns.size):
