@@ -34,19 +34,15 @@ class LabelModel(TrainedModel, Protocol):
     @property
     def calibrator(self) -> Calibrator | None:
         """Turns scores into probabilities."""
-        ...
 
     def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """One score per class; a single column for two classes."""
-        ...
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
         """Labels of rows with these scores."""
-        ...
 
     def probabilities(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """One probability per class."""
-        ...
 
 
 class ClassModel(LabelModel, Protocol):
@@ -57,7 +53,6 @@ class ClassModel(LabelModel, Protocol):
     @property
     def kernel(self) -> Kernel | None:
         """The kernel; None if rows are kernel values."""
-        ...
 
 
 LabelModelT = TypeVar("LabelModelT", bound=LabelModel)

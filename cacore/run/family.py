@@ -37,26 +37,21 @@ class TrainedModel(Protocol):
     @property
     def dtype(self) -> str:
         """Floating-point type of the rows."""
-        ...
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Number of rows, or of support vectors, of each part."""
-        ...
 
     @property
     def source(self) -> dict[str, Any]:
         """How the training file was read."""
-        ...
 
     @property
     def n_features(self) -> int:
         """Number of features of the rows that it predicts."""
-        ...
 
     def described(self) -> dict[str, object]:
         """The model's own entries of the report's params."""
-        ...
 
 
 class Loader(Protocol):
@@ -64,11 +59,9 @@ class Loader(Protocol):
 
     def load(self, path: Path, comm: Communicator) -> TrainedModel:
         """A saved model; collective."""
-        ...
 
     def of(self, model: TrainedModel) -> AnyAnswering:
         """The family of a loaded model."""
-        ...
 
 
 class Answering(ABC, Generic[ModelT, AnswersT]):

@@ -39,7 +39,6 @@ class Saveable(Protocol):
 
     def save(self, path: Path, comm: Communicator) -> None:
         """Write the model; collective."""
-        ...
 
 
 def save_model(model: Saveable, path: Path, comm: Communicator) -> None:
