@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ from cacore.errors import InputError
 from cacore.kernels.registry import declaration
 from cacore.run.job import Training
 from casvm.fit import SVMFit
+from casvm.options import SVMOptions
+from casvm.value_options import ValueOptions
 from partition.model import InParts
 
 
-def check_libsvm(job: Training, kernel: str | Callable[..., object], comm: Communicator) -> dict[str, Path]:
-    """The output file of ``--libsvm``, if given; refuses several ranks, and kernels that LIBSVM lacks.
+def check_libsvm(job: Training, options: SVMOptions | ValueOptions, comm: Communicator) -> dict[str, Path]:
+    """The output file of ``--libsvm``, if given; refuses several ranks, and kernels and metrics that LIBSVM lacks.
 
     Raises
     ------
@@ -25,8 +27,10 @@ def check_libsvm(job: Training, kernel: str | Callable[..., object], comm: Commu
         return {}
     if comm.size > 1:
         raise InputError("--libsvm: only one process can write the parts; save --model, and convert it on one rank")
-    if declaration(kernel).libsvm is None:
-        raise InputError(f"--libsvm: LIBSVM has no {kernel} kernel; save --model instead")
+    if declaration(options.kernel).libsvm is None:
+        raise InputError(f"--libsvm: LIBSVM has no {options.kernel} kernel; save --model instead")
+    if options.metric != "none":
+        raise InputError("--libsvm: LIBSVM's format has no metric; leave out --libsvm or --metric")
     return {"--libsvm": job.libsvm}
 
 

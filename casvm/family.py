@@ -46,21 +46,15 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
     def check(self, method: SVMMethod, job: Training, options: SVMOptions, comm: Communicator) -> dict[str, Path]:
         """Check the options that exclude --libsvm or --out-of-core; returns the further output files."""
         options.check_out_of_core(job.libsvm is not None)
-        files = check_libsvm(job, options.kernel, comm)
-        if files and options.metric != "none":
-            raise InputError("--libsvm: LIBSVM's format has no metric; leave out --libsvm or --metric")
+        files = check_libsvm(job, options, comm)
         if files and options.probability not in (None, "sigmoid"):
             raise InputError(
                 f"--libsvm: LIBSVM's format has no {options.probability} probabilities; give --probability"
             )
         return files
 
-    def warm_up(self, dtype: str, options: SVMOptions) -> None:
-        """Compile the code of all methods with a small CA-SVM."""
-        self.warm_up_prediction(dtype)
-
     def warm_up_prediction(self, dtype: str) -> None:
-        """Train and predict with a small CA-SVM."""
+        """Compile the code of all methods with a small CA-SVM."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         _WARM_UP(Dataset(X, (np.arange(24) % 2).astype(np.int64)), SVMOptions(max_iter=50)).model.predict(X[:2])

@@ -42,9 +42,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
 
     def check(self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator) -> dict[str, Path]:
         """Check --libsvm; returns the further output files."""
-        if job.libsvm is not None and options.metric != "none":
-            raise InputError("--libsvm: LIBSVM's format has no metric; leave out --libsvm or --metric")
-        return check_libsvm(job, options.kernel, comm)
+        return check_libsvm(job, options, comm)
 
     def warm_up(self, dtype: str, options: ValueOptions) -> None:
         """Compile the code of prediction, and of nu-SVR or the search if they are requested."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cacore.io.words import amount
@@ -136,15 +136,8 @@ def _varied(rows: list[dict[str, Any]]) -> list[str]:
 
 def _levels(cells: list[list[float | None]], smaller: bool) -> list[list[float | None]]:
     """Colours from 0 for the largest to 1 for the smallest error, by its logarithm; scores count as 1 - score."""
-    least = 1e-12
-    logs = [
-        [None if value is None else math.log(max(value if smaller else 1 - value, least)) for value in line]
-        for line in cells
-    ]
-    known = sorted(value for line in logs for value in line if value is not None)
-    low, high = known[0], known[-1]
-    wide = (high - low) or 1.0
-    return [[None if value is None else 1 - (value - low) / wide for value in line] for line in logs]
+    errors = [[None if one is None else max(one if smaller else 1 - one, 1e-12) for one in line] for line in cells]
+    return _by_logarithm(errors, 1.0, 0.0)
 
 
 def _race(report: Report) -> Iterator[Markup]:
@@ -250,21 +243,23 @@ def traffic(report: Report) -> Iterator[Markup]:
     if not any(any(line) for line in total):
         return
     names = [str(k * group) for k in range(count)]
-    levels = _by_logarithm(total)
     cells = [[value or None for value in line] for line in total]
     drawn = heat_map("Bytes between ranks", cells, [*names, "all"], names, ("sending rank", "receiving rank"),
-                     lambda value: amount(value).replace(" ", ""), levels)  # fmt: skip
+                     lambda value: amount(value).replace(" ", ""), _by_logarithm(cells, 0.1, 1.0))  # fmt: skip
     groups = f" Each line and column is {group} ranks." if group > 1 else ""
     yield figure(drawn, "Bytes in partitioning and training, on a logarithmic scale. Line all: reductions and gathers, "
                  f"which have no single receiver.{groups}")  # fmt: skip
 
 
-def _by_logarithm(matrix: list[list[int]]) -> list[list[float | None]]:
-    """Colours from 0.1 for the smallest positive value to 1 for the largest."""
-    known = [value for line in matrix for value in line if value > 0]
-    low, high = math.log(min(known)), math.log(max(known))
+def _by_logarithm(
+    cells: Sequence[Sequence[float | None]], first: float, last: float
+) -> list[list[float | None]]:  # fmt: skip
+    """Colours from `first` for the smallest number to `last` for the largest, by their logarithms."""
+    logs = [[None if value is None else math.log(value) for value in line] for line in cells]
+    known = [value for line in logs for value in line if value is not None]
+    low, high = min(known), max(known)
     wide = (high - low) or 1.0
-    return [[None if value <= 0 else 0.1 + 0.9 * (math.log(value) - low) / wide for value in line] for line in matrix]
+    return [[None if one is None else first + (last - first) * (one - low) / wide for one in line] for line in logs]
 
 
 # -- features, parameters, environment ---------------------------------------------------------
