@@ -51,7 +51,7 @@ SCRIPTS = {
     "krr-two-level": ("krr_two_level", True, "two-level models: random centres beside pivots, and refinement"),
     "krr-subset": ("krr_subset", True, "least squares on M points: digits, errors beside others, seconds, the tree"),
     "kriging": ("kriging", False, "kriging of fields of known covariance: errors, seconds, memory, virtual ranks"),
-    "kriging-peers": ("kriging_peers", False, "kriging beside PyKrige, GSTools and scikit-learn's Gaussian process"),
+    "kriging-peers": ("kriging_peers", False, "kriging beside other packages' kriging and Gaussian processes"),
     "partitioners": ("covtype_partition", True, "every partitioner on covtype, beside scikit-learn's KMeans"),
     "divide": ("divide", False, "dividing rows into many parts, in one level and in two, on virtual ranks"),
     "balance": ("balance", True, "part sizes and ranks' busy time of KRR and SVM methods (Figs. 2.4, 2.6, 3.6)"),
