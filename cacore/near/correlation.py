@@ -14,12 +14,15 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.evaluate import Parameters, finish
 from cacore.kernels.registry import SQUARED
+from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles
 
 # A correlation in compiled code: the kernel's parameters, and 1 / taper, or 0 without one.
 Compiled = tuple[Parameters, float]
+
+_BLOCK = 1 << 18  # correlations computed at a time
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,22 @@ class Correlation:
         return values.reshape(np.shape(distances))
 
     def matrix(self, X: NDArray[np.float64], Z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Correlations of all points `X`, shape (n, d), with all points `Z`, (m, d): n m (3 d + about 10) flops."""
-        squares = np.zeros((len(X), len(Z)))
-        for x, z in zip(X.T, Z.T, strict=True):
-            squares += np.square(x[:, None] - z)
-        flat = squares.reshape(-1)
-        correlate(flat, np.zeros_like(flat), np.empty_like(flat), *self.compiled)
-        return squares
+        """Correlations of all points `X`, shape (n, d), with all points `Z`, (m, d): n m (3 d + about 10) flops.
+
+        Beside the result, two blocks of at most 2 MiB, or of a row, per thread.
+        """
+        found = np.empty((len(X), len(Z)))
+
+        def fill(lo: int, hi: int) -> None:
+            squares, gap = found[lo:hi], np.empty((hi - lo, len(Z)))
+            squares[:] = 0.0
+            for x, z in zip(X[lo:hi].T, Z.T, strict=True):
+                np.subtract(x[:, None], z, out=gap)
+                squares += np.square(gap, out=gap)
+            correlate(squares.reshape(-1), np.zeros(squares.size), gap.reshape(-1), *self.compiled)
+
+        for_blocks(fill, blocks(len(X), max(1, _BLOCK // max(1, len(Z)))))
+        return found
 
     def cut(
         self, corners: NDArray[np.float64], counts: NDArray[np.float64], edge: NDArray[np.float64], bound: float

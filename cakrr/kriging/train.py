@@ -276,7 +276,7 @@ def _radius(
     wanted = options.solver if options.solver != "auto" else "cholesky" if rows.n <= DENSE else "cg"
     if wanted == "cholesky":
         with comm.agreed():
-            need = 24 * rows.n**2
+            need = 16 * rows.n**2
             memory.require(need, options.memory_limit, f"the dense matrix of {rows.n:,} points", "use --solver cg")
         return math.inf, {}
     with comm.agreed():
