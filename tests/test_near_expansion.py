@@ -71,13 +71,13 @@ def test_what_is_left_out_is_below_the_rounding():
     A, c, X = rows()
     c[5:, 1] = 0.0
     for kernel in NARROW:
-        squared = expansion.reach(kernel, A, c, X)
+        squared = expansion.reach(kernel, [(A, c)], X)
         D = np.square(X[:, None] - A)
         far = (D.max(axis=2) if kernel.separable else D.sum(axis=2)) > squared
         assert far.any()
         lost = (matrix(kernel, X, A) * far) @ np.abs(c)
         assert (lost.max(axis=0) <= np.finfo(np.float64).eps * np.abs(c).max(axis=0)).all()
-    assert np.isfinite(expansion.reach(NARROW[0], A, 0 * c, X))
+    assert np.isfinite(expansion.reach(NARROW[0], [(A, 0 * c)], X))
 
 
 @pytest.mark.parametrize(

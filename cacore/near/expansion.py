@@ -7,7 +7,7 @@ within the radius; what the others would add is below the rounding of the larges
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ _SHARE = 0.7  # share of the pairs from which on all of them cost less
 _VALUE, _SORT = 30, 120  # cost of a kernel value beside its distance, and of a number that is put in order once
 
 
+Reduce = Callable[[NDArray[np.float64], str], NDArray[np.float64]]
 Piece = tuple[Rows, NDArray[np.floating]]  # rows, shape (m, d), and their coefficients, shape (m,) or (m, t)
 
 
@@ -84,19 +85,26 @@ def pays(kernel: Kernel, m: int, n: int, d: int) -> bool:
 
 
 def reach(
-    kernel: Kernel, A: NDArray[np.floating], coefficients: NDArray[np.floating], X: NDArray[np.floating]
-) -> float:  # fmt: skip
+    kernel: Kernel, pieces: Sequence[Piece], X: NDArray[np.floating], reduce: Reduce = lambda values, op: values
+) -> float:
     """The squared distance beyond which all rows together change no sum; infinity if there is none.
 
-    See :func:`expansion` for the bound.
+    If rows are on several ranks, `reduce` combines their arrays by "sum", "min" or "max". See :func:`expansion` for the
+    bound.
     """
-    low, high = (np.minimum(A.min(axis=0), X.min(axis=0)), np.maximum(A.max(axis=0), X.max(axis=0)))
-    span = high.astype(np.float64) - low
-    sizes = np.abs(coefficients.reshape(len(A), -1)).astype(np.float64)
-    sums = sizes.sum(axis=0)
-    used = sums > 0
-    least = (sizes.max(axis=0)[used] / sums[used]).min(initial=1.0)
-    return squared_cutoff(kernel, float(span @ span), float(np.finfo(coefficients.dtype).eps * least))
+    some = [(A, np.abs(c.reshape(len(c), -1)).astype(np.float64), np.finfo(c.dtype).eps) for A, c in pieces if len(c)]
+    ends = np.full((2, X.shape[1]), np.inf)
+    for A in [X, *(A for A, _, _ in some)]:
+        ends = np.minimum(ends, [A.min(axis=0, initial=np.inf), -A.max(axis=0, initial=-np.inf)])
+    low, high = reduce(ends, "min") * [[1.0], [-1.0]]
+    most = [max((size.shape[1] for _, size, _ in some), default=0), max((eps for _, _, eps in some), default=0.0)]
+    columns, eps = reduce(np.array(most, np.float64), "max").tolist()
+    sums, largest = np.zeros(int(columns)), np.zeros(int(columns))
+    for _, size, _ in some:
+        sums, largest = sums + size.sum(axis=0), np.maximum(largest, size.max(axis=0))
+    sums, largest = reduce(sums, "sum"), reduce(largest, "max")
+    used, span = sums > 0, high - low
+    return squared_cutoff(kernel, float(span @ span), eps * float((largest[used] / sums[used]).min(initial=1.0)))
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ class NearGroups:
         cls, kernel: Kernel, A: NDArray[np.floating], coefficients: NDArray[np.floating], X: NDArray[np.floating]
     ) -> NearGroups | None:  # fmt: skip
         """The near groups; None if all pairs count."""
-        squared = reach(kernel, A, coefficients, X)
+        squared = reach(kernel, [(A, coefficients)], X)
         if not math.isfinite(squared):
             return None
         (order, ends), (places, stops) = spatial_groups(A, GROUP), spatial_groups(X, GROUP)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import is_sparse
 from cacore.kernels import Kernel
-from cacore.kernels.near import spatial_groups, squared_cutoff
+from cacore.kernels.near import spatial_groups
 from cacore.machine.threads import blocks
 from cacore.near.boxes import Boxes
-from cacore.near.expansion import GROUP, Piece, pays
+from cacore.near.expansion import GROUP, Piece, pays, reach
 
 ROWS = 1 << 16  # rows of all ranks that visit at a time
 _SHARE = 0.7  # share of the pairs of a row and a rank from which on every row visits every rank
@@ -49,7 +49,7 @@ def near_ranks(
     plain = not any(is_sparse(A) for A in [X, *(A for A, _ in pieces)])
     if comm.size == 1 or not comm.all(plain) or not pays(kernel, int(rows[1]), int(rows[0]), d):
         return None
-    squared = _reach(kernel, pieces, X, comm)
+    squared = reach(kernel, pieces, X, comm.allreduce)
     if not math.isfinite(squared):
         return None
     mine = [_boxes(A, kernel) for A, _ in pieces]
@@ -93,23 +93,3 @@ def _boxes(A: NDArray[np.floating], kernel: Kernel) -> Boxes:
     """Boxes of groups of neighbouring rows."""
     order, ends = spatial_groups(A, GROUP)
     return Boxes.of_rows(A[order], ends, kernel.separable)
-
-
-def _reach(kernel: Kernel, pieces: Sequence[Piece], X: NDArray[np.floating], comm: Communicator) -> float:
-    """The squared distance of :func:`cacore.near.expansion.reach`, for the rows of all ranks; collective."""
-    ends = np.full((2, X.shape[1]), np.inf)
-    for A in [X, *(A for A, _ in pieces)]:
-        ends = np.minimum(ends, [A.min(axis=0, initial=np.inf), -A.max(axis=0, initial=-np.inf)])
-    low, high = comm.allreduce(ends, "min") * [[1.0], [-1.0]]
-    most = int(comm.allreduce(np.array([max((c[:1].size for _, c in pieces), default=0)]), "max")[0])
-    sizes = [np.abs(c.reshape(len(c), -1)).astype(np.float64) for _, c in pieces]
-    sums = comm.allreduce(sum((one.sum(axis=0) for one in sizes), np.zeros(most)))
-    largest = np.zeros(most)
-    for one in sizes:
-        largest = np.maximum(largest, one.max(axis=0, initial=0.0))
-    largest = comm.allreduce(largest, "max")
-    used, span = sums > 0, high - low
-    least = float((largest[used] / sums[used]).min(initial=1.0))
-    eps = max((float(np.finfo(c.dtype).eps) for _, c in pieces), default=0.0)
-    floor = float(comm.allreduce(np.array([eps]), "max")[0]) * least
-    return squared_cutoff(kernel, float(span @ span), floor)
