@@ -99,13 +99,14 @@ class Field:
         `packed` is of :meth:`PointColumns.packed`, for d coordinates.
         """
         X = packed[:, :d]
-        first = Halo(len(X), regions.lent(X, radius, comm.rank), comm).border
+        lent = regions.lent(X, radius, comm.rank)
+        first = Halo(len(X), lent, comm).border
         order = np.argsort(packed[:, d + 1], kind="stable")  # independent of the ranks that read the points
         if math.isfinite(radius) and len(X):
             order = order[Cubes(X[order], radius).order]
         order = order[np.argsort(first[order], kind="stable")]
-        packed = packed[order]
-        halo = Halo(len(packed), regions.lent(packed[:, :d], radius, comm.rank), comm)
+        packed, place = packed[order], np.argsort(order)
+        halo = Halo(len(packed), [np.sort(place[some]) for some in lent], comm)
         inner = int(len(packed) - np.count_nonzero(first))
         every = np.concatenate([packed, halo.fetch(packed)])
         return cls(PointColumns.unpacked(every, d), len(packed), inner, radius, regions, halo, comm)
