@@ -68,7 +68,7 @@ def test_a_nugget_that_the_values_do_not_determine(tmp_path, capsys):
 
 
 def test_deviations():
-    """Those of a normal density are known; flat and saddle-shaped ones have none."""
+    """A normal density has known deviations; one that is flat or saddle-shaped has none."""
     A = np.random.default_rng(0).normal(size=(3, 3))
     H = A @ A.T + np.eye(3)
     best = np.array([1.0, -2.0, 0.5])
