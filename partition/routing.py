@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, is_sparse
 from cacore.kernels import Kernel, Points
-from cacore.machine.threads import blocks, for_blocks
+from cacore.machine.threads import blocks, for_blocks, rows_in
 from partition.assign import PartRows
 
 _BLOCK_BYTES = 1 << 22
@@ -90,7 +90,7 @@ def _squared(X: Rows, centers: NDArray[np.float64], keep: Callable[[int, int, ND
         keep(lo, hi, points.squares[:, None] + middle.squares - 2.0 * linear.block(points, middle))
 
     widest = len(centers) if is_sparse(X) else max(centers.shape)
-    for_blocks(rows, blocks(X.shape[0], max(1, _BLOCK_BYTES // (8 * widest))))
+    for_blocks(rows, blocks(X.shape[0], rows_in(_BLOCK_BYTES, widest)))
 
 
 @dataclass(frozen=True)

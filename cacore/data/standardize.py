@@ -15,7 +15,7 @@ from cacore.data.resolution import check_steps
 from cacore.data.rows import Rows, is_sparse, power_of_two
 from cacore.data.stored import empty_like
 from cacore.errors import InputError
-from cacore.machine.threads import blocks
+from cacore.machine.threads import blocks, rows_in
 
 _BLOCK_BYTES = 16 << 20
 
@@ -166,7 +166,7 @@ def relative(weights: NDArray[Any], comm: Communicator) -> NDArray[np.float64]:
 
 def _blocks(X: Rows) -> list[tuple[int, int]]:
     """Ranges of rows that take at most :data:`_BLOCK_BYTES` in double precision."""
-    return blocks(X.shape[0], int(np.clip(_BLOCK_BYTES // (8 * max(1, X.shape[1])), 1, 4096)))
+    return blocks(X.shape[0], min(4096, rows_in(_BLOCK_BYTES, X.shape[1])))
 
 
 def _weighted(X: Rows, w: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, is_sparse
 from cacore.data.shuffle import mix64
-from cacore.machine.threads import blocks
+from cacore.machine.threads import blocks, rows_in
 
 if TYPE_CHECKING:
     from cacore.arrays import Reals
@@ -34,7 +34,7 @@ def row_hashes(X: Rows, y: NDArray[np.generic]) -> NDArray[np.uint64]:
         ends = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value, dtype=np.uint64)])
         return mix64(start + ends[X.indptr[1:]] - ends[X.indptr[:-1]])
     words = _words(np.arange(X.shape[1]))
-    for lo, hi in blocks(X.shape[0], max(1, _BLOCK_BYTES // (8 * max(1, X.shape[1])))):
+    for lo, hi in blocks(X.shape[0], rows_in(_BLOCK_BYTES, X.shape[1])):
         _add_hashes(X[lo:hi], words, start[lo:hi])
     return mix64(start)
 

@@ -15,7 +15,7 @@ from cacore.io import native
 from cacore.io.names import listed
 from cacore.io.table import Table
 from cacore.io.words import printable
-from cacore.machine.threads import blocks
+from cacore.machine.threads import blocks, rows_in
 
 _MOST = 20  # classes, or targets per row, that are shown
 _BLOCK = 1 << 20  # bytes of targets to read at a time
@@ -72,7 +72,7 @@ def of_file(path: Path, name: Path, chosen: dict[str, str]) -> list[str]:
             if shape.sparse:
                 entries = group["X/data"].shape[0]
             if shape.y is not None:
-                for lo, hi in blocks(shape.n, max(1, _BLOCK // (8 * math.prod(shape.y[1:])))):
+                for lo, hi in blocks(shape.n, rows_in(_BLOCK, math.prod(shape.y[1:]))):
                     targets.add(group["y"][lo:hi])
         lines.append(_line(name, split, (shape.n, shape.d), shape.dtype, entries, targets))
     return lines

@@ -19,7 +19,7 @@ from cacore.data.rows import Rows, dense
 from cacore.kernels.points import Points
 from cacore.kernels.registry import FEATURES, L1, SQUARED
 from cacore.kernels.values import Kernel
-from cacore.machine.threads import blocks
+from cacore.machine.threads import blocks, rows_in
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Reals
@@ -52,7 +52,7 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals) -> Iterator
     c = np.asarray(coefficients, np.float64)
     centered = kernel.shifts and not sp.issparse(Z) and len(Z)
     right = Points(Z.astype(np.float64), dense(Z).mean(axis=0, dtype=np.float64) if centered else None)
-    of, step = kernel.declared.of, max(1, _BYTES // (8 * max(1, *Z.shape)))
+    of, step = kernel.declared.of, rows_in(_BYTES, max(Z.shape))
     whole = dense(right.X) if of in (L1, FEATURES) else np.zeros((0, 0))
     for lo, hi in blocks(X.shape[0], step):
         left = Points(X[lo:hi].astype(np.float64), right.shift)

@@ -209,6 +209,11 @@ def blocks(n: int, step: int) -> list[tuple[int, int]]:
     return [(lo, min(lo + step, n)) for lo in range(0, n, step)]
 
 
+def rows_in(nbytes: int, width: int) -> int:
+    """Number of rows of `width` numbers in double precision that take at most so many bytes; at least 1."""
+    return max(1, nbytes // (8 * max(1, width)))
+
+
 def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[object, ...]], parallel: bool = True) -> None:
     """Call ``work(*task)`` for every task on this rank's threads; see :func:`in_order`."""
     with in_order(work, tasks, parallel) as results:
