@@ -49,7 +49,7 @@ def _of_near_rows(
     dense = not (is_sparse(A) or is_sparse(X)) and layout.packed
     if not (dense and weights.shape[1] == 1 and may_pay(kernel, [A], X)):
         return False
-    cutoff = reach(kernel, A, weights.astype(layout.dtype, copy=False), X)
+    cutoff = reach(kernel, [(A, weights.astype(layout.dtype, copy=False))], X)
     if not np.isfinite(cutoff):
         return False
     order = spatial_order(X, _BOX)
