@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,7 @@ def search(race: Race) -> Found:
     if best is None:
         return _without_judges(race)
     mixed = combined(race, best)
-    waiting = range(len(mixed.trials), 0, -1)
-    trained = [_trained_on_all(race, trial, models) for trial, models in zip(mixed.trials, waiting, strict=True)]
+    trained = [_trained_on_all(race, trial, mixed.trials[i + 1 :]) for i, trial in enumerate(mixed.trials)]
     return _found(race, best, mixed, trained)
 
 
@@ -114,23 +114,24 @@ def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEsti
     )  # fmt: skip
 
 
-def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[BaseEstimator, int]:
+def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial]) -> tuple[BaseEstimator, int]:
     """The candidate trained on all rows, or on as many as there is time for; otherwise as it is. And how many.
 
-    The time left is that of so many `models`, of which this is the first. They share it if fewer rows are a way to keep
-    to it; otherwise the first ones, which are better, have what they need.
+    The `later` models of a blend keep an equal share of the time that is left, if it is enough to train them anew. What
+    is not enough for them, or more than they need, is this one's.
     """
     left = race.budget.left()
     with race.comm.uncounted():
         left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0])
-    share = left / models
-    rows = race.rows_in(trial, FINAL * (share if race.split.folds == 1 else left))  # there is room for a delay
+    equal = left / (1 + len(later))
+    share = left - sum(_use(race, one, equal) for one in later) if later else left
+    rows = _rows(race, trial, share) or _rows(race, trial, left)
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
     divisions, expected = 1, race.seconds(trial, rows, last=True)
     if race.data.task == REGRESSION or math.isinf(left):
         spare = (0.8 * share - expected) / max(_MORE * expected, 1e-9)
-        divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // models)))
+        divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // (1 + len(later)))))
     every = np.ones(len(race.split.fold), np.bool_)
     mask = every if rows in (0, race.data.n) else race.split.training(0, rows)
     fitted, failed = None, False
@@ -144,6 +145,17 @@ def _trained_on_all(race: Race, trial: Trial, models: int) -> tuple[BaseEstimato
     if race.comm.all(not failed):
         return fitted, rows or race.data.n
     return trial.fitted, trial.rows
+
+
+def _rows(race: Race, trial: Trial, seconds: float) -> int:
+    """Number of rows on which a last training ends in time, even with a delay; 0 if that is no use."""
+    return race.rows_in(trial, FINAL * seconds)
+
+
+def _use(race: Race, trial: Trial, seconds: float) -> float:
+    """The part of this time that training the candidate for the last time needs."""
+    rows = _rows(race, trial, seconds)
+    return min(seconds, FINAL * race.seconds(trial, rows, last=True)) if rows else 0.0
 
 
 def _without_judges(race: Race) -> Found:

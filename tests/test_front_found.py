@@ -1,0 +1,84 @@
+"""The end of a search: how the models of a blend share the time that is left."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+import cakernels.search.found
+from cacore.comm import Communicator
+from cakernels.search.candidates import Candidate
+from cakernels.search.data import REGRESSION, Data
+from cakernels.search.deadline import Budget
+from cakernels.search.found import search, started
+from cakernels.search.mixture import Mixture
+from cakernels.search.race import Race, Trial
+from cakernels.search.scores import SCORES
+
+ALONE = Communicator()
+N, TRAINED = 6000, 5100  # rows, and the most of them that train while the others judge
+
+
+class Clock(Budget):
+    """A time of which only trainings take some."""
+
+    def __init__(self, seconds):
+        super().__init__(seconds)
+        self.now = 0.0
+
+    def left(self):
+        return self.seconds - self.now
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """The rows of the last trainings of a blend, from the rows and seconds of its models so far and the time left."""
+    rng = np.random.default_rng(0)
+    data = Data.of(rng.normal(size=(N, 2)), rng.normal(size=N), None, REGRESSION, ALONE)
+    monkeypatch.setattr(cakernels.search.found, "until", lambda _: nullcontext())
+    monkeypatch.setattr(Race, "run", lambda self: None)
+
+    def found(left, *models):
+        race = started(data, SCORES["rmse"], Clock(left), ALONE, None, 0, None)
+        race.trials = [
+            Trial(Candidate("BKRR2", {"sigma": 1.0 + i}), n, 0.1 + i, seconds, 0.0, fitted=object())
+            for i, (n, seconds) in enumerate(models)
+        ]
+
+        def trained(self, candidate, mask, n, divisions=1):
+            trial = next(one for one in self.trials if one.candidate == candidate)
+            self.budget.now += self.seconds(trial, n, last=True)
+            return object()
+
+        monkeypatch.setattr(Candidate, "after", lambda self, fitted, last=False: self)
+        monkeypatch.setattr(Race, "trained", trained)
+        mixed = Mixture(race.trials, np.full(len(models), 1 / len(models)))
+        monkeypatch.setattr(cakernels.search.found, "combined", lambda race, best: mixed)
+        got = search(race)
+        assert race.budget.now <= left
+        return got.rows
+
+    return found
+
+
+def test_all_models_have_all_rows_where_the_time_is_enough(rows):
+    assert rows(40.0, (TRAINED, 10.0), (TRAINED, 10.0)) == [N, N]
+
+
+def test_a_share_that_is_enough_for_no_model_goes_to_the_first(rows):
+    assert rows(20.0, (TRAINED, 10.0), (TRAINED, 10.0)) == [N, TRAINED]
+
+
+def test_a_later_model_keeps_what_it_needs(rows):
+    assert rows(36.0, (TRAINED, 25.0), (TRAINED, 2.0)) == [N, N]
+
+
+def test_the_first_comes_before_a_later_one_for_which_its_share_would_do(rows):
+    assert rows(30.0, (TRAINED, 25.0), (TRAINED, 10.0)) == [N, TRAINED]
+
+
+def test_models_of_few_rows_share_the_time(rows):
+    first, second = rows(40.0, (1000, 10.0), (1000, 10.0))
+    assert 1500 <= first <= second < TRAINED
