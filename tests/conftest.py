@@ -17,6 +17,10 @@ import sys
 import warnings
 from pathlib import Path
 
+# A BLAS thread without work would keep a core for hundredths of a second, in every command that the tests start; the
+# library reads this when it is loaded.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles
+
 import hypothesis
 import numpy as np
 import pytest

@@ -130,7 +130,7 @@ def test_a_refusal_keeps_its_kind():
         assert every_rank_raises(MemoryLimitError, lambda check=check: work(check)) == "too much"
 
 
-@pytest.mark.parametrize("length", [0, 10_000, 3_000_000])
+@pytest.mark.parametrize("length", [0, 10_000, 300_000])
 def test_messages_of_any_length(length):
     def work():
         with collective(WORLD) as ranks:

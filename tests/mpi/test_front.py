@@ -109,7 +109,7 @@ def test_blend_on_ranks(folder):
 
 
 def test_probabilities_and_class_blend_on_ranks(folder, monkeypatch):
-    settings = {"kernel": "gaussian", "partitioner": "kmeans", "gamma": 0.5, "tol": 1e-8}
+    settings = {"kernel": "gaussian", "partitioner": "kmeans", "gamma": 0.5, "C": 0.1, "tol": 1e-8}
     monkeypatch.setattr(race, "first", lambda *_: [Candidate("CASVC", settings, 0)])
     X, y = clouds(75, k=3, d=4)
     own = even(75)

@@ -110,7 +110,7 @@ def test_one_rank_fails_before_any_of_its_calls(name, rank, monkeypatch):
     monkeypatch.setattr(Transport, "call", counted)
     expected = work()
     made = WORLD.bcast(len(calls), rank)
-    for place in np.unique(np.linspace(1, made, 5).astype(int)).tolist():
+    for place in np.unique(np.linspace(1, made, 4).astype(int)).tolist():
         last = place if rank == RANK else None
         assert every_rank_raises(RankError, work) == f"rank {rank}: ZeroDivisionError: before call {place}"
     last = None
@@ -163,7 +163,7 @@ def test_a_rank_that_is_done_hears_of_another_that_fails():
 
 def test_communicators_are_freed(few_communicators):
     """After errors that all ranks agree on as well."""
-    for turn in range(40):
+    for turn in range(20):
         with contextlib.suppress(InputError), collective(WORLD) as ranks:
             ranks.node()
             with ranks.agreed():
@@ -197,7 +197,7 @@ def test_scalapack(place):
 @needs_library
 def test_scalapack_gives_its_communicators_back(few_communicators):
     """After errors that all ranks agree on as well."""
-    for turn in range(40):
+    for turn in range(20):
         refused = contextlib.suppress(InputError)
         with refused, collective(WORLD) as ranks, BlockCyclic(9, ranks, block=2), ranks.agreed():
             if turn % 2 and RANK == 0:

@@ -83,9 +83,9 @@ def test_columns_of_many_right_hand_sides_are_shared(comm):
 
 @needs_library
 def test_many_matrices(comm, few_communicators):
-    """More than an MPI library has communicators for, were they not given back: it has 15 left."""
+    """More than an MPI library has communicators for, were they not given back: it has 8 left."""
     A, y = definite(9), np.arange(9.0)
-    for _ in range(20):
+    for _ in range(12):
         matrix = BlockCyclic(9, comm, block=2)
         matrix.close()
         matrix.close()
