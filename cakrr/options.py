@@ -15,7 +15,7 @@ from cacore.learn.options import KERNEL, METRIC, PARTS, SEARCH, SOLVER, UNCERTAI
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.tuning import grid
-from cakrr.rules import JACKKNIFE, LEFT_OUT, LENGTHS, ROUTES, RULES
+from cakrr.rules import JACKKNIFE, LEFT_OUT, ROUTES, RULES
 
 if TYPE_CHECKING:
     from cacore.data.labels import ClassWeight
@@ -211,7 +211,7 @@ class RidgeOptions(Options):
         only=lambda method: not method.coarse,
     )
     out_of_core: bool = shared.out_of_core(only=lambda method: bool(method.partitioner) and not method.coarse)
-    metric: str = shared.metric(LENGTHS)
+    metric: str = shared.metric()
     metric_rounds: int = shared.metric_rounds()
     scaling: str = option(
         "deviation", "scale features by their standard deviation, by normal scores of their quantiles, or "

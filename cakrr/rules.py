@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cacore.learn.rules import Rule
+from cacore.learn.shared import LENGTHS
 
 if TYPE_CHECKING:
     from cakrr.method import RidgeMethod
     from cakrr.options import RidgeOptions
 
 ROUTES = ("nearest", "soft", "all")
-LENGTHS = "lengths"  # metric of length scales that minimise the leave-one-out error
 LEFT_OUT, JACKKNIFE = "loo", "jackknife+"  # intervals from leave-one-out errors
 LEAST_LAM = 1e-30  # smallest lambda of cg, whose directions grow with 1 / lambda
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cacore.kernels.registry import declaration
 from cacore.learn.rules import Rule
+from cacore.learn.shared import LENGTHS
 from cacore.svm.solvers import DEFAULT
 
 if TYPE_CHECKING:
@@ -28,6 +29,17 @@ SEARCH: tuple[Rule[SVMOptions, Any], ...] = (
     ),
 )
 
+OF_LENGTHS: tuple[Rule[Any, Any], ...] = (
+    Rule(
+        lambda o, m: o.metric == LENGTHS and callable(o.kernel),
+        "metric: it needs the derivative of the kernel, and a callable has none; name a kernel",
+    ),
+    Rule(
+        lambda o, m: o.metric == LENGTHS and not declaration(o.kernel).of_distance,
+        f"metric {LENGTHS}: the {{o.kernel}} kernel is not a function of distance; use another, or leave out metric",
+    ),
+)
+
 RULES: tuple[Rule[SVMOptions, SVMMethod], ...] = (
     Rule(
         lambda o, m: o.ratio and not m.partitioner,
@@ -42,13 +54,14 @@ RULES: tuple[Rule[SVMOptions, SVMMethod], ...] = (
         "per_part: training of {m.name} ends in one model; leave it out",
     ),
     Rule(
-        lambda o, m: o.per_part and o.metric != "none",
-        "per_part: a metric is learned with one setting for all parts; leave out per_part or metric",
+        lambda o, m: o.per_part and o.metric not in ("none", LENGTHS),
+        f"per_part: a metric in rounds has one setting for all parts; leave out per_part, or take metric {LENGTHS}",
     ),
     Rule(
         lambda o, m: o.per_part and not o.searches,
         "per_part: there is one value of C and of gamma; give several",
     ),
+    *OF_LENGTHS,
     *SEARCH,
 )
 
@@ -80,14 +93,7 @@ VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (
         lambda o, m: o.metric != "none" and m.one_class,
         "metric: one class has no targets to learn length scales from; leave it out",
     ),
-    Rule(
-        lambda o, m: o.metric != "none" and callable(o.kernel),
-        "metric: it needs the derivative of the kernel, and a callable has none; name a kernel",
-    ),
-    Rule(
-        lambda o, m: o.metric != "none" and not declaration(o.kernel).of_distance,
-        "metric lengths: the {o.kernel} kernel is not a function of distance; use another, or leave out metric",
-    ),
+    *OF_LENGTHS,
     Rule(
         lambda o, m: not o.exact and o.working_set is not None,
         "working_set: it only applies to --exact, since each part is solved by one rank; leave it out",

@@ -30,7 +30,7 @@ SCALE = "scale"  # value of C, epsilon or tol: these numbers times the targets' 
 _SEARCHED = ("C", "epsilon", "gamma")
 SCALED = {"C": 1.0, "epsilon": 0.1, "tol": 1e-3}
 UNSEARCHED = "there are too few rows to compare settings: C, epsilon and gamma that were not given are set to scale"
-METRICS = ("none", "lengths")
+METRICS = ("none", shared.LENGTHS)
 NU = 0.5  # default for one class
 PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # choices of the commands; the first is the default
 

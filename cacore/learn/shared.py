@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from cacore.data.labels import ClassWeight
     from cacore.io.checkpoint import Checkpoint
 
-METRICS = ("none", "diagonal", "full")
+LENGTHS = "lengths"  # metric of length scales that minimise the leave-one-out error
+METRICS = ("none", "diagonal", "full", LENGTHS)
 ADAPTIVE = ("std", "parts")  # widths of intervals that vary with the row
 
 seed = whole(0, (1 << 32) - 1)
@@ -67,12 +68,11 @@ def check_out_of_core(wanted: bool, scratch: Path | None, given: dict[str, bool]
             raise InputError(f"{name}: needs all rows in memory; leave it out, or --out-of-core")
 
 
-def metric(*more: str) -> str:
-    """Declare the learned metric, see :mod:`cacore.data.metric`; `more` are further forms of it."""
-    text = "learn, in rounds of training, how much each feature counts (diagonal) or each direction (full)"
-    text += "; or learn length scales that reduce the leave-one-out error (lengths)" if more else ""
-    forms = (*METRICS, *more)
-    return option("none", text, one_of(*forms), group=METRIC, choices=forms)
+def metric() -> str:
+    """Declare the learned metric, see :mod:`cacore.data.metric` and :mod:`cacore.data.lengths`."""
+    text = "learn, in rounds of training, how much each feature counts (diagonal) or each direction (full); or learn "
+    text += f"length scales that reduce the leave-one-out error ({LENGTHS})"
+    return option("none", text, one_of(*METRICS), group=METRIC, choices=METRICS)
 
 
 def metric_rounds() -> int:

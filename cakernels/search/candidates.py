@@ -178,10 +178,10 @@ def _bound(kernel: str) -> str:
     return "grid" if kernel in _ROUGH else "scale"
 
 
-def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART) -> Candidate:
+def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART, metric: str = "none") -> Candidate:
     grid = {"C": "grid", **({} if kernel == "linear" else {"gamma": "grid"})}
     scaled = {"standardize": True} if standardize else {}
-    return Candidate("CASVC", {"kernel": kernel, "partitioner": "kmeans", **scaled, **grid}, part)
+    return Candidate("CASVC", {"kernel": kernel, **_learned(metric), "partitioner": "kmeans", **scaled, **grid}, part)
 
 
 def _classifiers(data: Data) -> list[Candidate]:
@@ -190,6 +190,8 @@ def _classifiers(data: Data) -> list[Candidate]:
     if data.sparse:
         found += [_svm(False, "linear", whole), _ridge("BKRR2Classifier", "gaussian", part=2 * PART)]
         return found
+    if data.d <= _BROAD:
+        found.append(_svm(True, "laplacian", whole, "lengths"))
     part = 2 * PART
     found.append(_ridge("BKRR2Classifier", "auto", part=part))
     found.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
@@ -223,9 +225,11 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
         settings["kernel"] = str(rng.choice(KERNELS[:4] if svm else ("auto", *KERNELS[:4])))
         if parent.estimator == "CASVR":
             settings["C"] = _bound(settings["kernel"])
-    elif what == "metric" and not data.sparse and parent.estimator != "CASVR":
+    elif what == "metric" and not data.sparse:
         forms = ["none", *(["diagonal"] if data.d <= _BROAD else []), *(["full"] if data.d <= _DEEP else [])]
-        if parent.estimator.startswith("BKRR2"):
+        if parent.estimator == "CASVR":
+            forms = forms[:1]
+        if not parent.estimator.startswith("TwoLevel"):
             forms.append("lengths")
         kept = {key: value for key, value in settings.items() if not key.startswith("metric")}
         settings = kept | _learned(str(rng.choice(forms)))

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from cacore.data.metric import SAMPLE, Root, best_round
 from cacore.io.checkpoint import remembered
 from cacore.kernels.gradients import moments, stacked
+from cacore.learn.shared import LENGTHS
 from cakrr.methods.lengths import scales
 from cakrr.methods.settings import Chosen, RidgeGrid
 from cakrr.methods.task import RidgeTask
-from cakrr.rules import LENGTHS
 from cakrr.solver.system import ridge_system
 
 Chooser = Callable[[RidgeTask, RidgeGrid], Chosen]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cacore.learn.shared import LENGTHS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -55,10 +57,12 @@ def of_values(
     from casvm.tasks.quantiles import QuantilesTask, calibrated
     from casvm.tasks.values import ValuesTask
 
+    with comm.agreed():
+        options.checked(method, comm.size)
     kind = QuantilesTask if options.quantile is not None else ValuesTask
     fit = partial(dissmo.of_values, kind) if options.exact else kind.in_parts
     if options.metric != "none":
-        fit = partial(lengths.fit, fit)
+        fit = partial(lengths.fit, fit, lengths.VALUES)
     return calibrated(fit, method, train, options, comm)
 
 
@@ -66,6 +70,10 @@ def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOption
     """Fit with this trainer; before that, search for settings and learn a metric, if requested."""
     with comm.agreed():
         options.checked(method, comm.size)
+    if options.metric == LENGTHS:
+        from casvm.methods import lengths
+
+        return lengths.fit(partial(_trained, fit), lengths.CODES, method, train, options, comm)
     if options.searches and (method.one_model or options.metric != "none"):
         from casvm.methods.settle import settle_apart
 
