@@ -228,6 +228,19 @@ def test_candidates_of_sparse_rows_keep_them_sparse():
     assert not any({"metric", "scaling"} & set(one.settings) for one in changed)
 
 
+def test_svms_of_classes_may_learn_length_scales():
+    """At first by default, and among the changes, for dense rows of not too many features."""
+    data = classes()
+    assert any(one.svm and one.settings.get("metric") == "lengths" for one in first(data))
+    wide = replace(data, X=np.zeros((150, 5000)))
+    assert not any(one.svm and "metric" in one.settings for one in first(wide))
+    plain = Candidate("CASVC", {"kernel": "laplacian"}, 0)
+    changed = [one for one, _ in zip(further(data, [plain], np.random.default_rng(0)), range(60), strict=False)]
+    assert {one.settings.get("metric") for one in changed} == {None, "diagonal", "full", "lengths"}
+    fitted = next(one for one in changed if one.settings.get("metric") == "lengths").make(150, 0).fit(data.X, data.y)
+    assert fitted.metric_.shape == (data.d,)
+
+
 class Stepped(Budget):
     """A clock that goes on when it is told to."""
 

@@ -27,6 +27,7 @@ from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.machine import memory
 from cacore.svm.problem import numeric_gamma
 from casvm.fit import SVMFit
 from casvm.model.model import SVMModel
@@ -99,7 +100,7 @@ def fit(
             standardizer = Standardizer.fit(X[present], comm, None if weights is None else weights[present])
             X = standardizer.apply(X)
         check_squares(X, comm)
-    sample = _Sample.of(Dataset(X, y, weights=weights), targets, options.seed, comm)
+    sample = _Sample.of(Dataset(X, y, weights=weights), targets, options, comm)
     root, errors = _learned(sample, options, comm)
     inner = replace(options, standardize=False, metric="none")
     fitted = train(method, Dataset(mapped(X, root), y, weights=weights), inner, comm)
@@ -115,9 +116,9 @@ def _learned(
     d = sample.X.shape[1]
     gamma = numeric_gamma(sample.X, "scale", Communicator(), options.kernel)
     kernel = options.kernel_with(gamma).suited(d)
-    common, factors = sample.scales(kernel, comm)
     told = np.zeros(2)
     with comm.phase("train"):
+        common, factors = sample.scales(kernel, comm)
         with comm.agreed():
             if comm.rank == 0:
                 told = np.array([sample.error(kernel, one) for one in (common, factors)])
@@ -145,7 +146,9 @@ class _Sample:
     pieces: list[slice]
 
     @classmethod
-    def of(cls, rows: Dataset, targets: RidgeTargets, seed: int, comm: Communicator) -> _Sample:
+    def of(
+        cls, rows: Dataset, targets: RidgeTargets, options: SVMOptions | ValueOptions, comm: Communicator
+    ) -> _Sample:  # fmt: skip
         """A random sample that does not depend on the number of ranks; collective."""
         weights = rows.row_weights()
         counted = np.flatnonzero(weights > 0)
@@ -153,9 +156,12 @@ class _Sample:
         with comm.agreed():
             if n < 2:
                 raise InputError(f"metric lengths: {n} row{'s' * (n != 1)} with a weight above 0; it needs 2 or more")
-        learning = min(targets.pieces * LEARN, n - max(1, n // 5))
-        place = Shuffle(n, seed).position(np.arange(first, first + len(counted)))
-        mine = np.flatnonzero(place < min(n, learning + JUDGE))
+            learning = min(targets.pieces * LEARN, n - max(1, n // 5))
+            count, d = min(n, learning + JUDGE), rows.X.shape[1]
+            remedy = "leave out metric, or use metric diagonal where there is one"
+            memory.require(3 * 8 * count * d, options.memory_limit, f"{count:,} dense rows for length scales", remedy)
+        place = Shuffle(n, options.seed).position(np.arange(first, first + len(counted)))
+        mine = np.flatnonzero(place < count)
         chosen = counted[mine]
         told = targets.of(rows, comm)[chosen]
         columns = np.column_stack([place[mine], weights[chosen], told]).astype(np.float64)

@@ -14,6 +14,7 @@ from cacore.io.checkpoint import Checkpoint
 from cakrr import BKRR2, bkrr2, dckrr, dkrr, twolevel
 from cakrr.options import RidgeOptions
 from casvm import CASVC, cpsvm, dcsvm, dissmo
+from casvm.methods import lengths
 from casvm.options import SVMOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -192,3 +193,19 @@ def test_lengths(mine, everywhere):
     close(everywhere(got.model.predict(T[mine(41)])), serial.model.predict(T), 1e-5)
     evaluations, left = divmod(comm.totals()[0]["train"]["bytes"], R * 8 * (X.shape[1] + 3))
     assert (evaluations > 0, left) == (R > 1, 0)
+
+
+@pytest.mark.parametrize("name", ["cpsvm", "dissmo"])
+def test_lengths_of_classes(name, mine, everywhere, monkeypatch):
+    """The ranks share four pieces of the sample; the scales are those of one process."""
+    monkeypatch.setattr(lengths, "LEARN", 30)
+    (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
+    method, more = SVM[name]
+    options = SVMOptions(C=10.0, metric="lengths", standardize=True, seed=2, **more)
+    got = method(dataset(X, y > 0, mine(157)), options, comm)
+    serial = by_one(method, dataset(X, y > 0), options)
+    close(got.model.standardizer.root, serial.model.standardizer.root, 1e-5)
+    close(got.errors, serial.errors, 1e-5)
+    assert len({root.tobytes() for root in WORLD.allgather(got.model.standardizer.root)}) == 1
+    decided, alone = got.model.decision_function(T[mine(41)], WORLD), serial.model.decision_function(T)
+    close(everywhere(decided), alone, 2e-3)
