@@ -189,14 +189,15 @@ class _Sample:
 
     def error(self, kernel: Kernel, factors: NDArray[np.float64]) -> float:
         """Mean squared error of ridge regression on the first piece, with these factors, for the rows that judge."""
-        own, judges = self.pieces[0], slice(self.pieces[-1].stop, None)
-        A, X = (kernel.points(self.X[rows] * factors[:-1]) for rows in (own, judges))
-        w = self.weights[own]
-        level = np.average(self.Y[own], axis=0, weights=w)
-        G = kernel.block(A, A) + np.diag(factors[-1] * LAM * w.sum() / w)
+        m = self.pieces[0].stop
+        rows = np.r_[:m, self.pieces[-1].stop : len(self.Y)]
+        points, Y, w = kernel.points(self.X[rows] * factors[:-1]), self.Y[rows], self.weights[rows]
+        K = kernel.block(points, points)
+        level = np.average(Y[:m], axis=0, weights=w[:m])
+        G = K[:m, :m] + np.diag(factors[-1] * LAM * w[:m].sum() / w[:m])
         try:
-            alpha = scipy.linalg.solve(G, self.Y[own] - level, assume_a="pos")
+            alpha = scipy.linalg.solve(G, Y[:m] - level, assume_a="pos")
         except np.linalg.LinAlgError:
             return float("inf")
-        gap = self.Y[judges] - level - kernel.block(X, A) @ alpha
-        return float(np.average(np.square(gap).sum(axis=1), weights=self.weights[judges]))
+        gap = Y[m:] - level - K[m:, :m] @ alpha
+        return float(np.average(np.square(gap).sum(axis=1), weights=w[m:]))
