@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
+import cakernels.search.deadline
 import cakernels.search.found
 from cacore.comm import Communicator
 from cakernels.search.candidates import Candidate
@@ -82,3 +83,26 @@ def test_the_first_comes_before_a_later_one_for_which_its_share_would_do(rows):
 def test_models_of_few_rows_share_the_time(rows):
     first, second = rows(40.0, (1000, 10.0), (1000, 10.0))
     assert 1500 <= first <= second < TRAINED
+
+
+def test_last_training_learns_length_scales_again():
+    """An SVM's last training has no search, which takes most of the time; its length scales take half."""
+    plain, scaled = (
+        Trial(Candidate("CASVC", {"kernel": "laplacian", **more}, 0), 1000, 0.1, 10.0, 0.0, settings=100)
+        for more in ({}, {"metric": "lengths"})
+    )
+    assert plain.share(last=True) == 1 / 301
+    assert plain.share(last=False) == 13 / 301
+    assert scaled.share(last=True) == scaled.share(last=False) == 0.5
+
+
+def test_compiling_is_not_the_candidate(monkeypatch):
+    """The clock of a candidate stands still meanwhile; that of the whole search goes on."""
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(None), ALONE, None, 0, 1)
+    clock = iter(range(0, 1000, 3))
+    monkeypatch.setattr(cakernels.search.deadline, "working_time", lambda: float(next(clock)))
+    trial = race.tried(Candidate("BKRR2", {"sigma": 1.0}), 48)
+    readings = next(clock) // 3
+    assert trial.seconds == 3.0 * (readings - 1)
+    assert trial.ended < trial.seconds

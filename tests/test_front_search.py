@@ -249,6 +249,8 @@ class Stepped(Budget):
     def spent(self, comm):
         return self.now
 
+    worked = spent
+
     def left(self):
         return self.seconds - self.now
 

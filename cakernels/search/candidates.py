@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cacore.learn.shared import LENGTHS
 from cakernels.plan.growth import RIDGE_POWER, SVM_POWER
 from cakernels.search.data import CLASSIFICATION, Data
 
@@ -77,9 +78,12 @@ class Candidate:
 
         Length scales are learned on as many rows however many there are.
         """
+        lengths = self.settings.get("metric") == LENGTHS
+        if not self.part and not self.svm:
+            return RIDGE_POWER
         if not self.part:
-            return SVM_POWER if self.svm else RIDGE_POWER
-        return 0.5 if self.settings.get("metric") == "lengths" else 1.05
+            return 1.0 if lengths else SVM_POWER
+        return 0.5 if lengths else 1.05
 
     def of(self, n: int) -> Candidate:
         """This candidate for n rows in all: parts that would hold all of them are one part."""
@@ -230,7 +234,7 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
         if parent.estimator == "CASVR":
             forms = forms[:1]
         if not parent.estimator.startswith("TwoLevel"):
-            forms.append("lengths")
+            forms.append(LENGTHS)
         kept = {key: value for key, value in settings.items() if not key.startswith("metric")}
         settings = kept | _learned(str(rng.choice(forms)))
     elif what == "scaling" and not svm and not data.sparse:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from cacore.comm import Communicator
+from cacore.machine.clock import working_time
 
 
 class TimeIsUp(KeyboardInterrupt):
@@ -40,6 +41,11 @@ class Budget:
         """Seconds since the beginning, the same on all ranks; collective."""
         with comm.uncounted():
             return float(comm.bcast(np.array([time.perf_counter() - self._started]))[0])
+
+    def worked(self, comm: Communicator) -> float:
+        """Rank 0's seconds that were not spent compiling; only differences have a meaning. Collective."""
+        with comm.uncounted():
+            return float(comm.bcast(np.array([working_time()]))[0])
 
     def left(self) -> float | None:
         """Seconds to the end by this rank's clock; None if there is no limit."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cacore.comm import CommLike, Communicator, collective
 from cacore.data.rows import Rows
 from cacore.errors import InputError, RankError
+from cacore.learn.shared import LENGTHS
 from cakernels.class_blend import for_classes, labels, outputs
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import FOLDED, REGRESSION, Data, Split
@@ -34,6 +35,7 @@ _LONGEST = 0.25  # most of the time that one candidate may take
 _SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
 _LOADED = 3  # times that share, up to which a first fold, which loads code, is followed by a second one
 _NEAR = 4  # settings of an SVM's search on more rows
+_SCALES = 0.5  # share of its time that a candidate takes to learn length scales
 _FEWEST = 500  # rows of the smallest sample on a slow machine
 _DULL = 200  # candidates in a row that were known, after which there is nothing left to try
 
@@ -50,7 +52,7 @@ class Trial:
     error : float
         Its error on the held-out rows; infinite if it failed.
     seconds : float
-        Of training and judging, in all folds.
+        Of training and judging, in all folds, without compiling.
     ended : float
         Seconds from the beginning of the search to its end.
     held : ndarray
@@ -79,9 +81,12 @@ class Trial:
     def share(self, last: bool) -> float:
         """Share of its time that another training takes, on as many rows, if it searches less or, the last, not at all.
 
-        A search of s settings in five folds is taken to cost 3 s trainings, since bad settings end early.
+        A search of s settings in five folds is taken to cost 3 s trainings, since bad settings end early. Length scales
+        are learned every time.
         """
-        return min(1.0, (1 + (0 if last else 3 * _NEAR)) / (1 + 3 * self.settings)) if self.settings else 1.0
+        least = _SCALES if self.candidate.settings.get("metric") == LENGTHS else 0.0
+        searched = (1 + (0 if last else 3 * _NEAR)) / (1 + 3 * self.settings) if self.settings else 1.0
+        return max(least, min(1.0, searched))
 
 
 @dataclass
@@ -283,7 +288,7 @@ class Race:
 
     def tried(self, candidate: Candidate, rows: int) -> Trial:
         """Train a candidate on a sample, in every fold, and judge it; collective."""
-        begun, left = self.budget.spent(self.comm), self.budget.left()
+        begun, left = self.budget.worked(self.comm), self.budget.left()
         trial = Trial(candidate, rows, math.inf, 0.0, 0.0)
         late = failed = False
         try:
@@ -302,8 +307,7 @@ class Race:
             trial.error = self.score.error(self.data, self.judged, np.asarray(trial.predicted), self.comm)
             trial.why = "" if math.isfinite(trial.error) else "its predictions are not finite"
             trial.settings = len(getattr(trial.fitted, "cv_results_", {"params": ()})["params"])
-        trial.ended = self.budget.spent(self.comm)
-        trial.seconds = trial.ended - begun
+        trial.ended, trial.seconds = self.budget.spent(self.comm), self.budget.worked(self.comm) - begun
         return trial
 
     def _folds(self, candidate: Candidate, rows: int) -> tuple[NDArray[np.generic], NDArray[np.generic], Any]:
@@ -311,14 +315,14 @@ class Race:
         kept, fold = None, 0
         found: list[NDArray[np.generic]] = []
         while fold < self.folds:
-            begun = self.budget.spent(self.comm)
+            begun = self.budget.worked(self.comm)
             fitted = self.trained(candidate, self.split.training(fold, rows), rows)
             out = self.split.held(fold)
             told = self._told(fitted, self.data.X[out])
             if kept is None:
                 found = [np.zeros((len(out), *one.shape[1:]), one.dtype) for one in told]
                 kept = fitted
-            self._adapt(fold, self.budget.spent(self.comm) - begun)
+            self._adapt(fold, self.budget.worked(self.comm) - begun)
             for place, one in enumerate(told):
                 found[place] = found[place].astype(np.promote_types(found[place].dtype, one.dtype), copy=False)
                 found[place][out] = one
