@@ -40,13 +40,13 @@ SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.4)
 _LOOK = 8  # rounds between two checks for idle rows
 # A round has at most this many pairs per active row, and at least so many per rank. With more, shares that hardly
 # violate wait for others.
-_PAIRS, _LEAST_PAIRS = 1 / 32, 64
+_PAIRS, _LEAST_PAIRS = 0.1, 64
 _RELAX = 0.1  # share of the violation that a round leaves
 _INNER = 0.3  # share of the tolerance by which a row may violate at the bias: two that do are within the tolerance
 _MET = 0.75  # share of the tolerance below which the sum is put right
-_EARLY = 0.3  # share of its step that b takes while shares violate
 _STEEPEST = 0.25  # largest step of b, as a share of the violation
-_FLATTEST = 0.02  # least change of the sum per unit of b and free row
+_WP = 0.75
+_COMMON, _COMMON_BYTES = 2048, 1 << 28  # most rows that are also optimised on all ranks alike, and memory for them
 _GROUPS = 512  # groups of rows that show how many are near
 
 
@@ -90,9 +90,22 @@ def _cuts(rows: AllRows, X: NDArray[np.floating], order: Index, ranks: int) -> l
     boxes = Boxes.of_points(points, order, size, rows.kernel.separable)
     step = max(1, len(boxes) // _GROUPS)
     some = Boxes(boxes.lower[:, ::step].copy(), boxes.upper[:, ::step].copy(), boxes.separable)
-    weights = np.cumsum(np.repeat(np.sqrt(1.0 + boxes.near(some, rows.cutoff).blocks), size)[:n])
+    weights = np.cumsum(np.repeat((1.0 + boxes.near(some, rows.cutoff).blocks) ** _WP, size)[:n])
     cuts = np.searchsorted(weights, weights[-1] * np.arange(1, ranks) / ranks)
     return [0, *cuts.tolist(), n]
+
+
+def _at_bias(
+    gram: NearRows, dual: Dual, b: float, v: Vector, beta: Vector, lower: Vector, upper: Vector
+) -> NearPairs:  # fmt: skip
+    """The active rows, and behind them one without kernel values and far from its bounds, which takes and gives at b.
+
+    Above a kink, v of rows that rise is lower by epsilon.
+    """
+    far = 1.0 + float(np.maximum(upper, -lower).sum() + np.abs(beta).sum())
+    padding = np.zeros(len(gram.near.rows) - 1 - len(v))
+    lines = (v, b + dual.epsilon), (beta, 2 * far), (lower, far), (upper, 3 * far)
+    return NearPairs(gram, dual, *(np.concatenate([line, padding, [end]]) for line, end in lines))
 
 
 class Shares(OnRanks):
@@ -138,7 +151,6 @@ class Shares(OnRanks):
         self.active = ActiveSet(dual, gram, SHRINKING, comm.allreduce, lambda numbers: comm.allreduce(numbers, "max"))
         self.b: float | None = None
         self.excess = 0.0
-        self._settled: tuple[float, float] | None = None  # b and the excess after the last round that settled
         active = self.active
         moved = np.flatnonzero(active.beta)
         if dual.start is not None:
@@ -199,7 +211,7 @@ class Shares(OnRanks):
         active, comm = self.active, self.comm
         b = self.b = middle(top, bottom) if self.b is None else self.b
         gap, before, v = max(top - b, b - bottom), active.beta, active.v
-        problem, pairs = self._problem(b), max(_LEAST_PAIRS, int(_PAIRS * active.size / comm.size))
+        problem, pairs = self._problem(b), max(_LEAST_PAIRS, int(_PAIRS * len(v)))
         pairs = min(pairs, most // comm.size + (comm.rank < most % comm.size))
         problem.optimise(max(_INNER * self.limits.tol, _RELAX * gap), pairs)
         beta = problem.beta[: len(before)]
@@ -210,9 +222,9 @@ class Shares(OnRanks):
         kink = active.dual.epsilon * float(np.abs(beta).sum() - np.abs(before).sum())
         facts = [
             float(change @ v) - kink, float(change @ (v - after)), float(change.sum()), problem.iterations,
-            problem.iterations == pairs, np.count_nonzero(active.free(np.arange(len(v)))),
+            np.count_nonzero(active.free(np.arange(len(v)))),
         ]  # fmt: skip
-        gain, square, more, done, busy, free = comm.allreduce(np.array(facts, np.float64)).tolist()
+        gain, square, more, done, free = comm.allreduce(np.array(facts, np.float64)).tolist()
         share = self._share(gain - b * more, square)
         if share < 1.0:
             beta, after = np.clip(before + share * change, active.lower, active.upper), v + share * (after - v)
@@ -220,7 +232,11 @@ class Shares(OnRanks):
         self.objective += share * (gain - 0.5 * share * square)
         self.excess += share * more
         self.iterations, self.rounds = self.iterations + int(done), self.rounds + 1
-        self._move_bias(max(1.0, free), busy == 0, gap)
+        if share == 1.0 and len(numbers) <= _COMMON:
+            tol = max(_INNER * self.limits.tol, _RELAX * gap)
+            self.iterations += self._together(numbers, here, b, tol, max(0, most - int(done)))
+        # The larger b, the smaller the sum, by at most 1 / K_ii per free row and unit of b.
+        self.b += float(np.clip(self.excess / max(1.0, free), -_STEEPEST * gap, _STEEPEST * gap))
         return done > 0 or self.b != b
 
     @staticmethod
@@ -229,30 +245,35 @@ class Shares(OnRanks):
         return min(1.0, max(gain, 0.0) / square) if square > 0 else 1.0
 
     def _problem(self, b: float) -> NearPairs:
-        """The active rows, and behind them one without kernel values and far from its bounds: what it takes is v = b.
+        """The problem of this rank's active rows at a bias."""
+        active = self.active
+        return _at_bias(self.gram, active.dual, b, active.v, active.beta, active.lower, active.upper)
 
-        Above a kink, v of rows that rise is lower by epsilon.
+    def _together(self, numbers: Index, places: Index, b: float, tol: float, most: int) -> int:
+        """Optimise rows of all shares on every rank alike, and return the number of pairs.
+
+        `places` are those of this rank's among its active rows. Near rows of different shares, which would take many
+        rounds to agree, meet here.
         """
-        active, place = self.active, len(self.gram.near.rows) - 1
-        far = 1.0 + float(np.maximum(active.upper, -active.lower).sum() + np.abs(active.beta).sum())
-        padding = np.zeros(place - len(active.rows))
-        lines = (
-            (active.v, b + active.dual.epsilon), (active.beta, 2 * far), (active.lower, far), (active.upper, 3 * far),
-        )  # fmt: skip
-        return NearPairs(self.gram, active.dual, *(np.concatenate([line, padding, [end]]) for line, end in lines))
-
-    def _move_bias(self, free: float, settled: bool, gap: float) -> None:
-        """Move b by the excess: the larger b, the smaller the sum, by at most 1 / K_ii per free row."""
-        assert self.b is not None
-        slope = free
-        if settled:
-            if self._settled is not None and self._settled[0] != self.b:
-                before, excess = self._settled
-                seen = (excess - self.excess) / (self.b - before)
-                slope = min(max(seen, _FLATTEST * free), free) if seen > 0 else free
-            self._settled = self.b, self.excess
-        step = (1.0 if settled else _EARLY) * self.excess / slope
-        self.b += float(np.clip(step, -_STEEPEST * gap, _STEEPEST * gap))
+        active, gram, comm = self.active, self.gram, self.comm
+        v, beta, lower, upper = comm.allgather(
+            np.column_stack([active.v[places], active.beta[places], active.lower[places], active.upper[places]])
+        ).T.copy()
+        own = NearRows(gram.X[numbers], gram.kernel, gram.dtype, gram.layout, gram.cutoff, _COMMON_BYTES, len(numbers))
+        own.begin()
+        problem = _at_bias(own, active.dual, b, v, beta, lower, upper)
+        problem.optimise(tol, most)
+        change = problem.beta[: len(beta)] - beta
+        after = problem.v[: len(beta)]
+        kink = active.dual.epsilon * float(np.abs(beta + change).sum() - np.abs(beta).sum())
+        self.objective += 0.5 * float(change @ (v + after)) - kink
+        self.excess += float(change.sum())
+        here = (numbers < len(gram.own)).nonzero()[0]
+        moved = np.flatnonzero(change)
+        solved = active.beta.copy()
+        solved[places] = problem.beta[here]
+        active.v, active.beta = self._problem(b).without(numbers[moved], change[moved]), solved
+        return problem.iterations
 
     def _balance(self) -> None:
         """Make up for the excess by small changes of free rows; of all rows that can, if these are not enough."""
