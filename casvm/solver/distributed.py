@@ -89,15 +89,15 @@ def solve(
         sizes = np.array([np.abs(dual.linear).max(initial=0.0), dual.largest_bound])
         unit = Unit.of(*comm.allreduce(sizes, "max").tolist())
     state = unfinished.get() if unfinished is not None else None
-    same, limits, watch = unit.dual(dual), unit.limits(limits), unit.watch(watch)
+    same, inner, watch = unit.dual(dual), unit.limits(limits), unit.watch(watch)
     if state is not None:
         same = replace(same, start=state["beta"])
-    rows = AllRows.of(X, same, kernel, limits, cache_bytes, comm, f"{cpu_name()} {threads.current()}")
+    rows = AllRows.of(X, same, kernel, inner, cache_bytes, comm, f"{cpu_name()} {threads.current()}")
     solver: OnRanks
     if working_set is None and rows.in_shares:
-        solver = in_shares(rows, X, same, limits, comm, watch)
+        solver = in_shares(rows, X, same, inner, comm, watch)
     else:
-        solver = _Distributed(rows, X, same, limits, cache_bytes, comm, working_set, watch)
+        solver = _Distributed(rows, X, same, inner, cache_bytes, comm, working_set, watch)
     solver.unfinished = unfinished
     if state is not None:
         solver.go_on(state)

@@ -45,7 +45,6 @@ _RELAX = 0.1  # share of the violation that a round leaves
 _INNER = 0.3  # share of the tolerance by which a row may violate at the bias: two that do are within the tolerance
 _MET = 0.75  # share of the tolerance below which the sum is put right
 _STEEPEST = 0.25  # largest step of b, as a share of the violation
-_WP = 0.75
 _COMMON, _COMMON_BYTES = 2048, 1 << 28  # most rows that are also optimised on all ranks alike, and memory for them
 _GROUPS = 512  # groups of rows that show how many are near
 
@@ -84,13 +83,13 @@ def in_shares(
 
 
 def _cuts(rows: AllRows, X: NDArray[np.floating], order: Index, ranks: int) -> list[int]:
-    """Ends of the ranks' stretches of the spatial order, for equal sums of the root of how many rows are near each."""
+    """Ends of the ranks' stretches of the spatial order, for about the same work each."""
     layout, size, n = rows.layout, width(rows.layout.dtype), len(order)
     points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
     boxes = Boxes.of_points(points, order, size, rows.kernel.separable)
     step = max(1, len(boxes) // _GROUPS)
     some = Boxes(boxes.lower[:, ::step].copy(), boxes.upper[:, ::step].copy(), boxes.separable)
-    weights = np.cumsum(np.repeat((1.0 + boxes.near(some, rows.cutoff).blocks) ** _WP, size)[:n])
+    weights = np.cumsum(np.repeat(1.0 + boxes.near(some, rows.cutoff).blocks, size)[:n])
     cuts = np.searchsorted(weights, weights[-1] * np.arange(1, ranks) / ranks)
     return [0, *cuts.tolist(), n]
 
