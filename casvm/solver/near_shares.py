@@ -70,10 +70,8 @@ def in_shares(
     ends = _cuts(rows, every, order, comm.size)
     first, last = ends[comm.rank], ends[comm.rank + 1]
     mine = np.roll(order, -first)
-    packed = every.nbytes // 2
-    gram = NearRows(
-        every[mine], rows.kernel, rows.dtype, rows.layout, rows.cutoff, rows.cache_bytes - packed, last - first
-    )
+    room = rows.cache_bytes - every.nbytes
+    gram = NearRows(every[mine], rows.kernel, rows.dtype, rows.layout, rows.cutoff, room, last - first)
     linear, lower, upper, begun = lines[order[first:last]].T.copy()
     same = replace(
         dual, linear=linear, lower=lower, upper=upper, start=None if dual.start is None else begun, known=None
@@ -134,7 +132,8 @@ class Shares(OnRanks):
 
     Notes
     -----
-    A round sends 16 bytes per row that moves, to all ranks, and two reductions of a few numbers.
+    A round sends 16 bytes per row that moves to all ranks, 32 more if few do, and two reductions of a few numbers. A rank
+    holds all rows, and their numbers; rows of K over its own columns as far as memory allows.
     """
 
     gram: NearRows
