@@ -132,8 +132,8 @@ class Shares(OnRanks):
 
     Notes
     -----
-    A round sends 16 bytes per row that moves to all ranks, 32 more if few do, and two reductions of a few numbers. A rank
-    holds all rows, and their numbers; rows of K over its own columns as far as memory allows.
+    A round sends 16 bytes per row that moves to all ranks, 32 more if few do, and two reductions of a few numbers.
+    A rank holds all rows, and rows of K over its own columns as far as memory allows.
     """
 
     gram: NearRows

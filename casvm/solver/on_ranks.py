@@ -1,4 +1,4 @@
-"""What solvers of one dual on many ranks have in common: what all ranks know of the rows, and checkpoints."""
+"""Base of the solvers of one dual on many ranks: facts about all rows that all ranks share, and checkpoints."""
 
 from __future__ import annotations
 
