@@ -258,6 +258,10 @@ class SMO(ABC):
     def _look(self) -> tuple[float, float, bool]:
         """The largest v of an active row that may rise, the smallest of one that may fall, and True if time is up."""
 
+    def _met(self, gap: float) -> bool:
+        """True if the active rows meet the stopping criterion with this violation."""
+        return gap < self.limits.tol
+
     @abstractmethod
     def _shrink(self, top: float, bottom: float) -> None:
         """Shrink idle rows, if a check is due."""
@@ -282,7 +286,7 @@ class SMO(ABC):
             if math.isnan(top - bottom):  # on all ranks, or on none
                 raise overflow()
             ending = late or not moved or self.iterations >= most
-            if top - bottom < limits.tol or ending:
+            if self._met(top - bottom) or ending:
                 if not active.unshrink(self._reconstruct, limits.tol, ending):
                     return self._solution()
                 self._unshrunk()

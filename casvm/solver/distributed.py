@@ -10,32 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from zlib import crc32
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, gather_rows, largest_size, nbytes
+from cacore.data.rows import Rows, gather_rows
 from cacore.errors import InputError
-from cacore.io.checkpoint import Kept, Unfinished
+from cacore.io.checkpoint import Unfinished
 from cacore.kernels import Kernel
-from cacore.kernels.columns import Layout
-from cacore.kernels.near import squared_cutoff
 from cacore.limits import Limits
 from cacore.machine import threads
-from cacore.machine.clock import working_time
 from cacore.machine.cpu import cpu_name
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.problem import precision
-from casvm.solver import near_blocks, near_shares
-from casvm.solver.active_set import SMO, ActiveSet, Shrinking, middle
+from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near import VANISHED
-from casvm.solver.near_blocks import BlockRounds, Rounds
-from casvm.solver.near_columns import NearColumns, near_round_size
-from casvm.solver.near_shares import ShareRounds
+from casvm.solver.near_columns import NearColumns
+from casvm.solver.near_shares import in_shares
+from casvm.solver.on_ranks import AllRows, OnRanks
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
@@ -46,7 +38,6 @@ SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # smallest working set of which half stays for the next round
 _LOOK = 2000  # rows of working sets between two checks for idle rows
 _VISITORS = 2048  # rows sent to all ranks at a time
-_SAMPLE = 1000
 _RELAX = 0.03  # share of the violation that a round leaves if the pairs of the last one cost far less than its square
 _HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise and fall, flags of what is due
 _LATE, _DUE = 1, 2  # flags: time to stop; time for a checkpoint
@@ -88,8 +79,8 @@ def solve(
     Notes
     -----
     A round costs q^2 kernel values on every rank, or 3/8 of them where they are expensive, and m per row that moved.
-    If all near rows fit, rounds take all of them, the first in shares (:mod:`casvm.solver.near_shares`).
-    From 16 ranks on, rounds of near rows are solved in blocks (:mod:`casvm.solver.near_blocks`). It sends 32 bytes per
+    If every rank has room for all rows and most kernel values vanish, each rank optimises a share of the rows
+    (:mod:`casvm.solver.near_shares`). Otherwise a round sends 32 bytes per
     proposed row (40 if rows have two nonzero bounds); there are about as many proposals as new rows in the working set.
     A chosen row is sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three
     quarters of the other ranks' rows, or of 2 q rows if that is more.
@@ -98,82 +89,61 @@ def solve(
         sizes = np.array([np.abs(dual.linear).max(initial=0.0), dual.largest_bound])
         unit = Unit.of(*comm.allreduce(sizes, "max").tolist())
     state = unfinished.get() if unfinished is not None else None
-    same = unit.dual(dual)
+    same, inner, watch = unit.dual(dual), unit.limits(limits), unit.watch(watch)
     if state is not None:
         same = replace(same, start=state["beta"])
-    solver = _Distributed(X, same, kernel, unit.limits(limits), cache_bytes, comm, working_set, unit.watch(watch))
+    rows = AllRows.of(X, same, kernel, inner, cache_bytes, comm, f"{cpu_name()} {threads.current()}")
+    solver: OnRanks
+    if working_set is None and rows.in_shares:
+        solver = in_shares(rows, X, same, inner, comm, watch)
+    else:
+        solver = _Distributed(rows, X, same, inner, cache_bytes, comm, working_set, watch)
     solver.unfinished = unfinished
     if state is not None:
         solver.go_on(state)
-    return unit.solution(solver.run(solver.n), limits.tol)
+    return unit.solution(solver.run(rows.n), limits.tol)
 
 
-class _Distributed(SMO):
+class _Distributed(OnRanks):
     """SMO on all ranks; rows are numbered globally, in the order of the ranks."""
 
-    unfinished: Unfinished | None = None
+    gram: KernelRows
 
     def __init__(
-        self, X: Rows, dual: Dual, kernel: Kernel, limits: Limits, cache_bytes: int, comm: Communicator,
+        self, rows: AllRows, X: Rows, dual: Dual, limits: Limits, cache_bytes: int, comm: Communicator,
         working_set: int | None, watch: Callable[[Progress], None] | None,
     ) -> None:  # fmt: skip
         super().__init__(limits, watch)
-        self.X, self.comm = X, comm
-        counts = comm.allgather(np.array([dual.n]))
-        self.starts = np.append(0, np.cumsum(counts))
-        self.first, self.stop, self.n = (int(self.starts[at]) for at in (comm.rank, comm.rank + 1, -1))
-        largest, size = comm.allreduce(np.array([dual.largest_bound, largest_size(X)]), "max").tolist()
-        sample = gather_rows(X[:: max(1, self.n // _SAMPLE)], comm)
-        dtype = precision(self.n, sample, kernel, largest, limits.tol)
-        layout = Layout.of(sample, kernel, dtype, size)
-        floor = VANISHED * limits.tol / (max(1.0, largest) * self.n)
-        cutoff = squared_cutoff(kernel, 4.0 * X.shape[1] * size**2, floor)
-        near = comm.all(NearColumns.pays(X, kernel, layout, cutoff, sample))
-        # Other processors, libraries or thread counts may round differently; then rank 0 alone decides.
-        facts = f"{cpu_name()} {threads.current()} {np.__version__} {numba.__version__}"
-        same = np.array([crc32(facts.encode())], np.int64)
-        self.alike = bool(comm.allreduce(same, "max")[0] == comm.allreduce(same, "min")[0])
-        in_blocks = near and self.alike and near_blocks.pay(self.n, comm.size)
-        row = max(1, nbytes(X) // max(1, dual.n))
-        self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
-        least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
-        most = near_blocks.most_rows(self.n) if in_blocks else self.n // 2 if near else self.n // 8
-        room = near_round_size(self.n, self.row_bytes, least) if near and not in_blocks and comm.size > 1 else 0
-        self.whole = working_set is None and self.n <= min(room, near_shares.MOST_ROWS)
-        if self.whole:
-            most = working_set = self.n
-        elif working_set is None and near:
-            working_set = near_round_size(most, self.row_bytes, least)
-        elif working_set is None:
-            working_set = round_size(self.n, layout.price, dual.epsilon > 0)
+        self.X, self.comm, self.starts, self.n, self.alike = X, comm, rows.starts, rows.n, rows.alike
+        self.first, self.stop = (int(self.starts[comm.rank + at]) for at in (0, 1))
+        self.row_bytes, kernel, layout = rows.row_bytes, rows.kernel, rows.layout
+        most = self.n // 2 if rows.near else self.n // 8
+        if working_set is None:
+            regression = dual.epsilon > 0
+            working_set = rows.round_size(most) if rows.near else round_size(self.n, layout.price, regression)
         self.q = max(2, min(working_set, most) // 2 * 2)
-        capacity = self._capacity(int(counts.max()), least)
+        capacity = self._capacity(int(np.diff(self.starts).max()), rows.cache_bytes)
         self.pool, room = Pool(X, capacity), cache_bytes - capacity * self.row_bytes
         with comm.agreed():
             dual.initial()
             if dual.by_sign:
                 raise InputError("nu-SVMs: the exact nu-SVR and nu-SVC cannot be solved on several ranks")
-            if near:
-                self.gram: KernelRows = NearColumns(X, kernel, dtype, layout, self.pool.X, cutoff, room)
+            if rows.near:
+                self.gram = NearColumns(X, kernel, rows.dtype, layout, self.pool.X, rows.cutoff, room)
             else:
-                self.gram = KernelRows(X, kernel, dtype, room, layout, self.pool.X)
+                self.gram = KernelRows(X, kernel, rows.dtype, room, layout, self.pool.X)
         self.one_bound = comm.all(bool(((dual.lower == 0) | (dual.upper == 0)).all()))
         self.width = 4 if self.one_bound else 5  # numbers of a proposal: v, beta, the bounds, number of the row
-        self.divided: Rounds | None = ShareRounds(dual, comm) if self.whole and self.alike else None
-        if in_blocks:
-            self.divided = BlockRounds(sample, capacity, dual.epsilon, comm)
         self.looks = 0
-        self.quota = np.full((comm.size, 2), 1 if self.whole else max(1, -(-self.q // (2 * comm.size))))
+        self.quota = np.full((comm.size, 2), max(1, -(-self.q // (2 * comm.size))))
         self.seen = np.inf, -np.inf  # the last top and bottom
         self._last = WorkingSet.empty()
         self.active = ActiveSet(dual, self.gram, SHRINKING, comm.allreduce, partial(comm.allreduce, op="max"))
-        self.objective = 0.0
         if dual.start is not None:
             beta, v = self.active.beta, self.active.v
             moved = np.flatnonzero(beta)
             self._reconstruct(moved, beta[moved], self.active.rows, v)
-            terms = 0.5 * float(np.sum(-dual.linear * beta) + beta @ v) - dual.epsilon * float(np.abs(beta).sum())
-            self.objective = float(comm.allreduce(np.array([terms]))[0])
+        self.objective = self._begun()
 
     def _capacity(self, most: int, cache_bytes: int) -> int:
         """Rows of the pool, the same on all ranks; every rank has at least this cache."""
@@ -215,31 +185,15 @@ class _Distributed(SMO):
         lines[np.arange(lines.shape[1]) < lengths[:, None]] = numbers
         times = lines[:, 4].astype(np.int64)
         if (times & _DUE).any():
-            self._keep()
+            self._keep(self.active.all_beta())
         return float(lines[:, 0].max()), float(lines[:, 1].min()), bool((times & _LATE).any())
 
     def _time(self) -> int:
         """Flags of what is due: _LATE, _DUE, both or 0."""
-        due = self.unfinished is not None and self.comm.rank == 0 and self.unfinished.due()
-        return _LATE * self._late() + _DUE * due
-
-    def _keep(self) -> None:
-        assert self.unfinished is not None
-        counts = [self.iterations, self.rounds, self.gram.rows_computed, self.gram.values_computed]
-        seconds = working_time() - self.begun
-        self.unfinished.put(beta=self.active.all_beta(), counts=np.array(counts), seconds=np.array(seconds))
-
-    def go_on(self, state: Kept) -> None:
-        """Resume the counts and the clock of a killed run, whose beta is the start of this one."""
-        self.iterations, self.rounds, rows, values = state["counts"].tolist()
-        self.gram.rows_computed, self.gram.values_computed = rows, self.gram.values_computed + values
-        self.begun -= float(state["seconds"])
+        return _LATE * self._late() + _DUE * self._due()
 
     def _chosen(self, top: float, bottom: float) -> WorkingSet:
-        """The working set: rows kept from the last one, and the worst violators of all ranks; or all rows."""
-        if self.whole:
-            self.seen, active = (top, bottom), self.active
-            return WorkingSet.of_all(self.comm, active.v, active.beta, active.lower, active.upper)
+        """The working set: rows kept from the last one, and the worst violators of all ranks."""
         count, epsilon = (self.q - len(self._last.numbers)) // 2, self.active.dual.epsilon
         sides = []
         for side, sign, compared in ((0, -1.0, rising), (1, 1.0, falling)):
@@ -260,12 +214,9 @@ class _Distributed(SMO):
         return self._last.with_rows(both[np.unique(both[:, -1], return_index=True)[1]])
 
     def _step(self, top: float, bottom: float, most: int) -> bool:
-        """Solve a working set's problem: on every rank, or in blocks, each on one rank."""
+        """Solve a working set's problem on every rank."""
         chosen, active = self._chosen(top, bottom), self.active
         slots, size = self._slots(chosen.numbers), len(chosen.numbers)
-        rounds = self.divided
-        if rounds is not None and rounds.suit(size, self.rounds) and self._in_blocks(slots, chosen, top - bottom, most):
-            return True
         order, stay = self.gram.arranged(slots, chosen.numbers)
         chosen, slots = chosen.taken(order), slots[order]
         problem = self._solved(slots, chosen, stay, top - bottom, most)
@@ -278,7 +229,7 @@ class _Distributed(SMO):
         self.objective += 0.5 * float(change @ (chosen.v + v))
         self.objective -= active.dual.epsilon * float(np.abs(beta).sum() - np.abs(chosen.beta).sum())
         self.iterations, self.rounds = self.iterations + done, self.rounds + 1
-        if len(active.v) and not self.whole:
+        if len(active.v):
             # A row that has arrived at a bound rarely moves again.
             free = (chosen.lower < beta) & (beta < chosen.upper)
             self.gram.subtract(slots[moved], change[moved], active.v, free[moved])
@@ -286,46 +237,8 @@ class _Distributed(SMO):
         at = active.place[chosen.numbers[here] - self.first]
         active.beta[at], active.v[at] = beta[here], v[here]
         solved = WorkingSet(chosen.numbers, v, beta, chosen.lower, chosen.upper)
-        self._last = solved.kept(self.q // 2 if self.q >= _KEEP and not self.whole else 0)
+        self._last = solved.kept(self.q // 2 if self.q >= _KEEP else 0)
         return done > 0
-
-    def _in_blocks(self, slots: Index, chosen: WorkingSet, gap: float, most: int) -> bool:
-        """Solve a working set's problem in blocks; return False, with nothing changed, if that does not help."""
-        gram, active, rounds = self.gram, self.active, self.divided
-        assert isinstance(gram, NearColumns)
-        assert rounds is not None
-        mine = rounds.mine(gram, slots, self.rounds, chosen.v, chosen.beta, chosen.lower, chosen.upper)
-        found = rounds.change(mine, chosen.beta, self._bias(chosen), self.limits.tol, gap, most)
-        if found is None:
-            return False
-        change = np.zeros(len(slots))
-        change[found.places] = found.beta - chosen.beta[found.places]
-        total = gram.sums(slots[found.places], change[found.places])
-        here = self._here(chosen.numbers)
-        at = active.place[chosen.numbers[here] - self.first]
-        share, gain = rounds.step(change[here], chosen.v[here], chosen.beta[here], total[at])
-        if share == 0:
-            return False
-        beta = chosen.beta.copy()
-        beta[found.places] = found.beta
-        if share < 1:
-            beta = np.clip(chosen.beta + share * change, chosen.lower, chosen.upper)
-        active.v -= share * total
-        active.beta[at] = beta[here]
-        self.objective += gain
-        self.iterations, self.rounds = self.iterations + found.pairs, self.rounds + 1
-        if self.whole:
-            return True
-        kept = WorkingSet(chosen.numbers, chosen.v, beta, chosen.lower, chosen.upper).kept(3 * self.q // 4)
-        self._last = kept = kept.taken(np.argsort(kept.numbers))
-        v = active.v[active.place[kept.numbers[self._here(kept.numbers)] - self.first]]
-        kept.v = self.comm.allgather(v, np.diff(np.searchsorted(kept.numbers, self.starts)).astype(np.int64))
-        return True
-
-    def _bias(self, chosen: WorkingSet) -> float:
-        """The mean v of the free rows of a working set, or of its extremes."""
-        free = (chosen.lower < chosen.beta) & (chosen.beta < chosen.upper) & (chosen.beta != 0)
-        return float(np.mean(chosen.v[free])) if free.any() else middle(*self.seen)
 
     def _solved(self, slots: Index, chosen: WorkingSet, stay: Index, gap: float, most: int) -> PairState:
         """Solve the problem of a working set; if most kernel values vanish, over near rows only."""
@@ -335,7 +248,7 @@ class _Distributed(SMO):
             self.relax = _RELAX if 32 * solved.iterations < len(slots) * self.gram.price else SMO.relax
             return solved
         near = self.gram.pairs(slots, self.active.dual, *state)
-        near.optimise(*self._effort(len(slots), 0.0 if self.whole else gap, most))
+        near.optimise(*self._effort(len(slots), gap, most))
         self.gram.count(near)
         return near
 
@@ -359,8 +272,6 @@ class _Distributed(SMO):
             into = self.pool.free(len(missing))
             self.gram.forget(into)
             self.pool.put(into, absent, X)
-            if self.divided is not None:
-                self.divided.put(into, np.asarray(X))
             self.gram.sources = self.pool.X
             slots[missing] = into
         return slots

@@ -98,6 +98,11 @@ class KernelRows:
             self._cache.restrict(kept)
         self._turn_to(self.active[kept])
 
+    def resume(self, rows: int, values: int) -> None:
+        """Count rows and kernel values that a killed run computed."""
+        self.rows_computed += rows
+        self.values_computed += values
+
     def restart(self) -> None:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
         self._reused = self._whole is not None

@@ -15,12 +15,12 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.near import STRETCH, NearPanels, spatial_order
 from cacore.kernels.sums import width
-from cacore.machine.threads import blocks, for_blocks
+from cacore.machine.threads import blocks
 from cacore.svm.dual import Dual
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_pairs import NearPairs
 from casvm.solver.near_rows import NearRows
-from casvm.solver.pair import Index, Vector, padded
+from casvm.solver.pair import Index, Vector
 
 _SAMPLE = 200
 # Largest share of near columns at which computing a row of K is faster than reading it from memory: of many columns, of
@@ -51,7 +51,6 @@ class NearColumns(KernelRows):
         self, X: Rows, kernel: Kernel, dtype: DTypeLike, layout: Layout, sources: Rows, cutoff: float, cache_bytes: int
     ) -> None:  # fmt: skip
         self.cutoff, self.cache_bytes, self._order = cutoff, cache_bytes, spatial_order(X, _stretch(len(X)))
-        self._squares = np.zeros(0, np.dtype(dtype))
         super().__init__(X, kernel, dtype, 0, layout, sources)
 
     @classmethod
@@ -102,36 +101,9 @@ class NearColumns(KernelRows):
 
     def pairs(self, rows: Index, dual: Dual, v: Vector, beta: Vector, lower: Vector, upper: Vector) -> NearPairs:
         """The problem of a working set in the order of :meth:`arranged`; allocates memory for its rows of K."""
-        return NearPairs(self.near_rows(rows), dual, v, beta, lower, upper)
-
-    def near_rows(self, rows: Index) -> NearRows:
-        """A working set's kernel values, in the order of :meth:`arranged`; allocates memory for them."""
         gram = NearRows(self.sources[rows], self.kernel, self.dtype, self.layout, self.cutoff, self.cache_bytes)
         gram.begin()
-        return gram
-
-    def squares(self, sets: list[Index], extra: int) -> list[NDArray[np.floating]]:
-        """K(rows, rows) of each set, padded, with `extra` rows and columns of zeros; valid until the next call."""
-        sizes = [padded(len(rows) + extra) for rows in sets]
-        ends = np.cumsum([0, *(size * size for size in sizes)])
-        if self._squares.size < ends[-1]:
-            self._squares = np.zeros(ends[-1], self.dtype)
-        made = [
-            self._squares[begin : begin + size * size].reshape(size, size)
-            for begin, size in zip(ends.tolist(), sizes, strict=False)
-        ]
-
-        def fill(lo: int, hi: int) -> None:
-            for rows, K in zip(sets[lo:hi], made[lo:hi], strict=True):
-                m = len(rows)
-                K[m:], K[:m, m:] = 0, 0
-                self.layout.columns(self.sources, rows).add(
-                    self.kernel, self.layout.rows(self.sources, rows), 0, m, store=K
-                )
-
-        for_blocks(fill, blocks(len(sets), 1))
-        self.values_computed += sum(len(rows) ** 2 for rows in sets)
-        return made
+        return NearPairs(gram, dual, v, beta, lower, upper)
 
     def count(self, problem: NearPairs) -> None:
         """Add the kernel values that a working set's problem computed and read."""

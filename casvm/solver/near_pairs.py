@@ -16,7 +16,7 @@ from cacore.near.boxes import Runs
 from cacore.svm.dual import Dual
 from casvm.solver.near_passes import advance, extremes, largest_gain
 from casvm.solver.near_rows import Near, NearRows, row_of
-from casvm.solver.pair import LEAST, PairState, Vector, padded, rising
+from casvm.solver.pair import LEAST, Index, PairState, Vector, padded, rising
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Reals
@@ -73,6 +73,11 @@ class NearPairs(PairState):
             if not full:
                 return
             self.gram.make_room()
+
+    def without(self, rows: Index, change: Vector) -> Vector:
+        """V of the active rows of `gram`, less ``change @ K(rows, active)``; the problem is not optimised further."""
+        self.gram.subtract(rows, change, self._state[0])
+        return self.v[: len(self.gram.active)].copy()
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

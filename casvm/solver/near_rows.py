@@ -87,6 +87,9 @@ class NearRows:
         Squared distance beyond which values are left out.
     cache_bytes : int
         Memory for the rows (as CSR and packed) and the kept values.
+    own : int, optional
+        Number of rows, the first ones, that are columns. Behind the active columns then stands the bias: one more
+        row, in a group of its own, without kernel values.
 
     Notes
     -----
@@ -94,20 +97,23 @@ class NearRows:
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, dtype: DTypeLike, layout: Layout, cutoff: float, cache_bytes: int
+        self, X: Rows, kernel: Kernel, dtype: DTypeLike, layout: Layout, cutoff: float, cache_bytes: int,
+        own: int | None = None,
     ) -> None:  # fmt: skip
         self.X, self.kernel, self.dtype, self.layout, self.cutoff = X, kernel, np.dtype(dtype), layout, cutoff
         self.n, self.width = int(X.shape[0]), width(layout.dtype)
         self._points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
-        everything = np.arange(self.n)
-        self._boxes = self._around(everything, self.width)
-        self._runs = self._boxes.near(self._boxes, cutoff)
+        self.biased, self.own = own is not None, np.arange(self.n if own is None else own)
+        self._boxes = self._around(np.arange(self.n), self.width)
+        self._columns = self._around(self.own, self.width) if self.biased else self._boxes
+        self._runs = self._boxes.near(self._columns, cutoff)
         csr = self._points.X
         packed = layout.nbytes(X) + csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
         self.room = max(0, cache_bytes - packed) // self.dtype.itemsize
         self._pool, self._counts = np.zeros(0, self.dtype), np.zeros(4, np.int64)
-        self._place, self._used = np.full(self.n, -1), np.zeros(self.n, np.int64)
-        self.active = everything
+        # Behind the rows a whole group: the bias has a number there.
+        self._place, self._used = np.full(self.n + 2 * self.width, -1), np.zeros(self.n + 2 * self.width, np.int64)
+        self.active = self.own
 
     @property
     def diagonal(self) -> float:
@@ -140,15 +146,19 @@ class NearRows:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
         return int(self._counts[READ])
 
+    def resume(self, rows: int, values: int) -> None:
+        """Count rows and kernel values that a killed run computed."""
+        self._counts[[ROWS, VALUES]] += rows, values
+
     def _around(self, rows: Index, size: int) -> Boxes:
         """Boxes of groups of `size` of these rows."""
         return Boxes.of_points(self._points, rows, size, self.kernel.separable)
 
     def begin(self) -> None:
         """Make all columns active. The first call allocates the memory; later ones keep its rows if they still fit."""
-        if self._pool.size and len(self.active) == self.n:
+        if self._pool.size and len(self.active) == len(self.own):
             return
-        self.active = np.arange(self.n)
+        self.active = self.own
         least = _LEAST * self.width * int(self._runs.blocks.max(initial=0))
         if not self._pool.size:
             self._pool = np.zeros(min(max(self.room, least), self.size), self.dtype)
@@ -157,11 +167,15 @@ class NearRows:
     def activate(self, rows: Index) -> None:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
         self.active, layout = rows, self.layout
-        every = len(rows) == self.n
-        panels = Panels(self.X, layout.dtype, layout.shift, None if every else rows, layout.measure)
-        boxes = self._boxes if every else self._around(rows, self.width)
-        self.runs = self._runs if every else self._boxes.near(boxes, self.cutoff)
+        every = len(rows) == len(self.own)
+        panels = Panels(self.X, layout.dtype, layout.shift, None if len(rows) == self.n else rows, layout.measure)
+        self.runs = self._runs if every else self._boxes.near(self._around(rows, self.width), self.cutoff)
         self._place[:], self._counts[TAKEN] = -1, 0
+        if self.biased:
+            bias = -(-self.n // self.width) * self.width
+            rows = np.append(rows, np.full(-len(rows) % self.width + 1, bias))  # padding is never chosen
+            starts, blocks_ = self.runs.starts, self.runs.blocks
+            self.runs = self.runs._replace(starts=np.append(starts, starts[-1]), blocks=np.append(blocks_, 0))
         csr = self._points.X
         self.near = Near(
             panels.data, panels.norms, csr.data, csr.indices, csr.indptr, self._points.squares,
@@ -169,23 +183,13 @@ class NearRows:
             self._counts, rows,
         )  # fmt: skip
 
-    def add_bias(self) -> int:
-        """Add a row without kernel values to the active ones, in a group of its own; return its place."""
-        near, runs, place = self.near, self.near.runs, -(-len(self.active) // self.width) * self.width
-        number = -(-self.n // self.width) * self.width
-        self._place, self._used = np.full(number + 1, -1), np.zeros(number + 1, np.int64)
-        self._counts[TAKEN] = 0
-        rows = np.zeros(place + 1, np.int64)  # padding is never chosen
-        rows[: len(self.active)], rows[place] = self.active, number
-        runs = runs._replace(starts=np.append(runs.starts, runs.starts[-1]), blocks=np.append(runs.blocks, 0))
-        self.near = near._replace(rows=rows, runs=runs, place=self._place, used=self._used)
-        return place
-
     def restrict(self, kept: Index) -> None:
         """See :class:`casvm.solver.gram.KernelMatrix`; kept values are cut to these columns."""
         before, places = self.runs, self._place.copy()
         self.activate(self.active[kept])
-        rows = self.active[places[self.active] >= 0]
+        places[self.own], own = -1, places[self.active]
+        places[self.active] = own  # own rows that are no longer active will hardly move; those of other ranks may
+        rows = np.flatnonzero(places[: self.n] >= 0)
         rows = rows[np.argsort(places[rows])]
         self._counts[TAKEN] = _cut(self._pool, rows, places[rows], before, kept, self.runs, self.width, self._place)
 
@@ -206,6 +210,15 @@ class NearRows:
         for begin, length, end in zip(before.tolist(), lengths[kept].tolist(), ends.tolist(), strict=True):
             self._pool[end - length : end] = self._pool[begin : begin + length]
         self._counts[TAKEN] = int(ends[-1]) if len(ends) else 0
+
+    def subtract(self, rows: Index, change: Vector, v: Vector) -> None:
+        """``v -= change @ K(rows, active)``, for `v` of all panels; rows of K are kept. One thread."""
+        done, now = 0, int(self._used.max(initial=0)) + 1
+        while True:
+            done = _subtract(self.near, rows, change, v, now, done)
+            if done == len(rows):
+                return
+            self.make_room()
 
     def product(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
         """``change @ K(rows, columns)``, for any columns; `exact`: in double precision.
@@ -273,6 +286,23 @@ def row_of(near: Near, row: int, now: int) -> int:  # pragma: no cover - compile
     near.counts[ROWS] += 1
     near.counts[VALUES] += size
     return begin
+
+
+@numba.njit(cache=True, nogil=True)
+def _subtract(
+    near: Near, rows: Longs, change: Doubles, v: Doubles, now: int, begin: int
+) -> int:  # pragma: no cover - compiled
+    """Perform :meth:`NearRows.subtract` from row `begin` on; return the first row for which there is no room."""
+    W, runs = near.data.shape[2], near.runs
+    for k in range(begin, rows.size):
+        at, group = row_of(near, rows[k], now), rows[k] // W
+        if at < 0:
+            return k
+        for r in range(runs.starts[group], runs.starts[group + 1]):
+            for column in range(runs.first[r] * W, runs.last[r] * W):
+                v[column] -= change[k] * near.pool[at]
+                at += 1
+    return int(rows.size)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,100 +1,308 @@
-"""Rounds of Dis-SMO in shares, for kernels most of whose values vanish: each rank solves one share of all rows.
+"""Dis-SMO in shares, for kernels most of whose values vanish: each rank optimises its own stretch of all rows.
 
-If every rank has room for all rows, the rows are put in spatial order and cut into one stretch per rank. Rows of
-different stretches hardly know each other, and share the bias as blocks do (:mod:`casvm.solver.near_blocks`). Each rank
-solves its stretch with rows of K that hold only near values. From there, a round of all rows on all ranks ends what the
-cuts left: of covtype, 50,000 rows on 2 ranks, 58,000 pairs instead of 191,000.
+If every rank has room for all rows, these are put in spatial order and cut into one stretch per rank. Rows of different
+stretches hardly know each other. In each round, a rank optimises some pairs of its own rows, and tells all ranks which
+rows moved. A rank computes a row of K, its own or another's, over its own columns only, and keeps it. So all ranks
+together compute each kernel value once, as one process does.
+
+What the shares have in common is the bias b. At a given b, a share is optimised without a constraint on its sum; after
+each round b moves by what the sum of all rows has in excess. At the end, small changes of all free rows make up for the
+rest.
+
+Related: Hsieh, Si and Dhillon, Communication-efficient parallel block minimization for kernel machines
+(arXiv 1608.02010), whose dual has no bias.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.svm.dual import Dual
-from casvm.solver.near_blocks import Rounds
-from casvm.solver.near_columns import NearColumns
+from cacore.data.rows import Rows, gather_rows
+from cacore.errors import InputError
+from cacore.kernels.near import spatial_order
+from cacore.kernels.panels import nonzeros
+from cacore.kernels.sums import width
+from cacore.limits import Limits
+from cacore.near.boxes import Boxes
+from cacore.svm.dual import Dual, Progress, Solution
+from casvm.solver.active_set import ActiveSet, Shrinking, middle
 from casvm.solver.near_pairs import NearPairs
+from casvm.solver.near_rows import NearRows
+from casvm.solver.on_ranks import AllRows, OnRanks
 from casvm.solver.pair import Index, Vector
 
-# With more rows, rounds of half of them may be faster (not measured). On 50,000 rows of covtype, 2 ranks take 0.6 times
-# the processor time of such rounds; on 100,000, 0.72 times.
-MOST_ROWS = 100_000
+SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.4)
+_LOOK = 8  # rounds between two checks for idle rows
+# A round has at most this many pairs per active row, and at least so many per rank. With more, shares that hardly
+# violate wait for others.
+_PAIRS, _LEAST_PAIRS = 0.1, 64
+_RELAX = 0.1  # share of the violation that a round leaves
+_INNER = 0.3  # share of the tolerance by which a row may violate at the bias: two that do are within the tolerance
+_MET = 0.75  # share of the tolerance below which the sum is put right
+_STEEPEST = 0.25  # largest step of b, as a share of the violation
+_COMMON, _COMMON_BYTES = 2048, 1 << 28  # most rows that are also optimised on all ranks alike, and memory for them
+_GROUPS = 512  # groups of rows that show how many are near
 
 
-class OwnShare:
-    """The share of this rank, optimised at one bias after another.
+def in_shares(
+    rows: AllRows, X: Rows, dual: Dual, limits: Limits, comm: Communicator,
+    watch: Callable[[Progress], None] | None,
+) -> Shares:  # fmt: skip
+    """The solver of all ranks' rows, of which this rank has `X`; arguments as in :mod:`casvm.solver.distributed`.
+
+    Notes
+    -----
+    Sends each row and its 32 bytes of bounds, linear term and start once to all ranks.
+    """
+    with comm.agreed():
+        start = dual.initial()
+        if dual.by_sign:
+            raise InputError("nu-SVMs: the exact nu-SVR and nu-SVC cannot be solved on several ranks")
+    counts = np.diff(rows.starts)
+    every = np.asarray(gather_rows(X, comm, counts))
+    lines = comm.allgather(np.column_stack([dual.linear, dual.lower, dual.upper, start]), counts)
+    order = spatial_order(every, width(rows.layout.dtype))
+    ends = _cuts(rows, every, order, comm.size)
+    first, last = ends[comm.rank], ends[comm.rank + 1]
+    mine = np.roll(order, -first)
+    room = rows.cache_bytes - every.nbytes
+    gram = NearRows(every[mine], rows.kernel, rows.dtype, rows.layout, rows.cutoff, room, last - first)
+    linear, lower, upper, begun = lines[order[first:last]].T.copy()
+    same = replace(
+        dual, linear=linear, lower=lower, upper=upper, start=None if dual.start is None else begun, known=None
+    )
+    own = slice(int(rows.starts[comm.rank]), int(rows.starts[comm.rank + 1]))
+    return Shares(gram, same, order, ends, own, limits, watch, comm)
+
+
+def _cuts(rows: AllRows, X: NDArray[np.floating], order: Index, ranks: int) -> list[int]:
+    """Ends of the ranks' stretches of the spatial order, for about the same work each."""
+    layout, size, n = rows.layout, width(rows.layout.dtype), len(order)
+    points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
+    boxes = Boxes.of_points(points, order, size, rows.kernel.separable)
+    step = max(1, len(boxes) // _GROUPS)
+    some = Boxes(boxes.lower[:, ::step].copy(), boxes.upper[:, ::step].copy(), boxes.separable)
+    weights = np.cumsum(np.repeat(1.0 + boxes.near(some, rows.cutoff).blocks, size)[:n])
+    cuts = np.searchsorted(weights, weights[-1] * np.arange(1, ranks) / ranks)
+    return [0, *cuts.tolist(), n]
+
+
+def _at_bias(
+    gram: NearRows, dual: Dual, b: float, v: Vector, beta: Vector, lower: Vector, upper: Vector
+) -> NearPairs:  # fmt: skip
+    """The active rows, and behind them one without kernel values and far from its bounds, which takes and gives at b.
+
+    Above a kink, v of rows that rise is lower by epsilon.
+    """
+    far = 1.0 + float(np.maximum(upper, -lower).sum() + np.abs(beta).sum())
+    padding = np.zeros(len(gram.near.rows) - 1 - len(v))
+    lines = (v, b + dual.epsilon), (beta, 2 * far), (lower, far), (upper, 3 * far)
+    return NearPairs(gram, dual, *(np.concatenate([line, padding, [end]]) for line, end in lines))
+
+
+class Shares(OnRanks):
+    """SMO on all ranks, each of which optimises a share of the rows at one bias.
 
     Parameters
     ----------
-    gram : NearColumns
+    gram : NearRows
+        All rows in spatial order, turned so that this rank's come first; these are its columns.
     dual : Dual
-        Provides epsilon.
-    slots : ndarray of int64, shape (size,)
-        The working set's rows.
-    places : ndarray of int64, shape (m,)
-        Places of this rank's rows in the working set, in spatial order.
-    v, beta, lower, upper : ndarray of float64, shape (size,)
+        The dual of this rank's share, with the total of all ranks.
+    order : ndarray of int64, shape (n,)
+        Number of the row at each place of the spatial order.
+    ends : list of int, length ranks + 1
+        Ends of the shares in this order.
+    own : slice
+        Numbers of the rows that this rank was given.
+    limits, watch, comm
+        See :func:`casvm.solver.distributed.solve`.
+
+    Attributes
+    ----------
+    b : float or None
+        The bias of the next round.
+    excess : float
+        The sum of all beta, less the total.
+
+    Notes
+    -----
+    A round sends 16 bytes per row that moves to all ranks, 32 more if few do, and two reductions of a few numbers.
+    A rank holds all rows, and rows of K over its own columns as far as memory allows.
     """
+
+    gram: NearRows
 
     def __init__(
-        self, gram: NearColumns, dual: Dual, slots: Index, places: Index, v: Vector, beta: Vector, lower: Vector,
-        upper: Vector,
+        self, gram: NearRows, dual: Dual, order: Index, ends: list[int], own: slice, limits: Limits,
+        watch: Callable[[Progress], None] | None, comm: Communicator,
     ) -> None:  # fmt: skip
-        self.places, self.pairs, self._dual, self._columns = [places], 0, dual, gram
-        self._bounds, self._state = (lower[places], upper[places]), (v[places], beta[places])
-        if len(places):
-            self._gram = gram.near_rows(slots[places])
-            self._bias = self._gram.add_bias()
+        super().__init__(limits, watch)
+        gram.begin()
+        self.gram, self.order, self.own, self.comm = gram, order, own, comm
+        self.first, self.sizes = ends[comm.rank], np.diff(ends)
+        self.active = ActiveSet(dual, gram, SHRINKING, comm.allreduce, lambda numbers: comm.allreduce(numbers, "max"))
+        self.b: float | None = None
+        self.excess = 0.0
+        active = self.active
+        moved = np.flatnonzero(active.beta)
+        if dual.start is not None:
+            self._reconstruct(moved, active.beta[moved], active.rows, active.v)
+        self.objective = self._begun()
 
-    def optimise(self, b: float, tol: float, most: int) -> tuple[float, Vector]:
-        """Optimise at this bias, with at most `most` pairs; return the sum of beta, and beta."""
-        (lower, upper), (v, beta) = self._bounds, self._state
-        m = len(v)
-        if m == 0:
-            return 0.0, beta
-        far = 1.0 + float(np.maximum(upper, -lower).sum() + np.abs(beta).sum())
-        padding = np.zeros(self._bias - m)
-        lines = (v, b + self._dual.epsilon), (beta, 2 * far), (lower, far), (upper, 3 * far)
-        problem = NearPairs(self._gram, self._dual, *(np.concatenate([line, padding, [end]]) for line, end in lines))
-        before = self._gram.values_computed, self._gram.values_read
+    # -- what the loop asks for ----------------------------------------------------------------------------
+
+    def _look(self) -> tuple[float, float, bool]:
+        top, bottom, late, due = self._ends()
+        if self.excess and (due or top - bottom < _MET * self.limits.tol):
+            self._balance()
+            top, bottom, *_ = self._ends()
+        if due:
+            self._keep(self._returned(self.active.all_beta()))
+        return top, bottom, late
+
+    def _ends(self) -> tuple[float, float, bool, bool]:
+        """The extremes of all ranks' active rows, and True if time is up, and if a checkpoint is due. Collective."""
+        top, bottom = self.active.extremes()
+        told = np.array([top, -bottom, float(self._late()), float(self._due())])
+        top, negative, late, due = self.comm.allreduce(told, "max").tolist()
+        return top, -negative, late > 0, due > 0
+
+    def _met(self, gap: float) -> bool:
+        return gap < self.limits.tol and not self.excess
+
+    def _shrink(self, top: float, bottom: float) -> None:
+        if self.rounds % _LOOK == 0:
+            self.active.shrink(self.active.idle(top, bottom))
+
+    def _unshrunk(self) -> None:
+        pass
+
+    def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
+        numbers, values, _ = self._told(moved, change)
+        if len(numbers) and len(rows):
+            v -= self.gram.product(numbers, values, rows)
+
+    def _square(self, rows: Index, beta: Vector) -> float:
+        numbers, values, _ = self._told(rows, beta)
+        if not len(rows):
+            return 0.0
+        return float(self.gram.product(numbers, values, rows, exact=True) @ beta)
+
+    def _solution(self) -> Solution:
+        active = self.active
+        if self.excess:
+            self._balance()
+            active.top, active.bottom, *_ = self._ends()
+        solution = super()._solution()
+        return replace(solution, beta=self._returned(solution.beta), decision=self._returned(solution.decision))
+
+    # -- a round -------------------------------------------------------------------------------------------
+
+    def _step(self, top: float, bottom: float, most: int) -> bool:
+        """Optimise pairs of every rank's share at one bias, and tell all ranks which rows moved."""
+        active, comm = self.active, self.comm
+        b = self.b = middle(top, bottom) if self.b is None else self.b
+        gap, before, v = max(top - b, b - bottom), active.beta, active.v
+        problem, pairs = self._problem(b), max(_LEAST_PAIRS, int(_PAIRS * len(v)))
+        pairs = min(pairs, most // comm.size + (comm.rank < most % comm.size))
+        problem.optimise(max(_INNER * self.limits.tol, _RELAX * gap), pairs)
+        beta = problem.beta[: len(before)]
+        change = beta - before
+        here = np.flatnonzero(change)
+        numbers, values, mine = self._told(active.rows[here], change[here])
+        after = problem.without(np.delete(numbers, mine), np.delete(values, mine))
+        kink = active.dual.epsilon * float(np.abs(beta).sum() - np.abs(before).sum())
+        facts = [
+            float(change @ v) - kink, float(change @ (v - after)), float(change.sum()), problem.iterations,
+            np.count_nonzero(active.free(np.arange(len(v)))),
+        ]  # fmt: skip
+        gain, square, more, done, free = comm.allreduce(np.array(facts, np.float64)).tolist()
+        share = self._share(gain - b * more, square)
+        if share < 1.0:
+            beta, after = np.clip(before + share * change, active.lower, active.upper), v + share * (after - v)
+        active.v, active.beta = after, beta.copy()
+        self.objective += share * (gain - 0.5 * share * square)
+        self.excess += share * more
+        self.iterations, self.rounds = self.iterations + int(done), self.rounds + 1
+        if share == 1.0 and len(numbers) <= _COMMON:
+            tol = max(_INNER * self.limits.tol, _RELAX * gap)
+            self.iterations += self._together(numbers, here, b, tol, max(0, most - int(done)))
+        # The larger b, the smaller the sum, by at most 1 / K_ii per free row and unit of b.
+        self.b += float(np.clip(self.excess / max(1.0, free), -_STEEPEST * gap, _STEEPEST * gap))
+        return done > 0 or self.b != b
+
+    @staticmethod
+    def _share(gain: float, square: float) -> float:
+        """The best share of a change, by its slope and curvature: 1 unless shares did the same thing at once."""
+        return min(1.0, max(gain, 0.0) / square) if square > 0 else 1.0
+
+    def _problem(self, b: float) -> NearPairs:
+        """The problem of this rank's active rows at a bias."""
+        active = self.active
+        return _at_bias(self.gram, active.dual, b, active.v, active.beta, active.lower, active.upper)
+
+    def _together(self, numbers: Index, places: Index, b: float, tol: float, most: int) -> int:
+        """Optimise rows of all shares on every rank alike, and return the number of pairs.
+
+        `places` are those of this rank's among its active rows. Near rows of different shares, which would take many
+        rounds to agree, meet here.
+        """
+        active, gram, comm = self.active, self.gram, self.comm
+        v, beta, lower, upper = comm.allgather(
+            np.column_stack([active.v[places], active.beta[places], active.lower[places], active.upper[places]])
+        ).T.copy()
+        own = NearRows(gram.X[numbers], gram.kernel, gram.dtype, gram.layout, gram.cutoff, _COMMON_BYTES, len(numbers))
+        own.begin()
+        problem = _at_bias(own, active.dual, b, v, beta, lower, upper)
         problem.optimise(tol, most)
-        self._columns.values_computed += self._gram.values_computed - before[0]
-        self._columns.values_read += self._gram.values_read - before[1]
-        self._state = problem.v[:m].copy(), problem.beta[:m].copy()
-        self.pairs += problem.iterations
-        return float(self._state[1].sum()), self._state[1]
+        change = problem.beta[: len(beta)] - beta
+        after = problem.v[: len(beta)]
+        kink = active.dual.epsilon * float(np.abs(beta + change).sum() - np.abs(beta).sum())
+        self.objective += 0.5 * float(change @ (v + after)) - kink
+        self.excess += float(change.sum())
+        here = (numbers < len(gram.own)).nonzero()[0]
+        moved = np.flatnonzero(change)
+        solved = active.beta.copy()
+        solved[places] = problem.beta[here]
+        active.v, active.beta = self._problem(b).without(numbers[moved], change[moved]), solved
+        return problem.iterations
 
+    def _balance(self) -> None:
+        """Make up for the excess by small changes of free rows; of all rows that can, if these are not enough."""
+        active, comm = self.active, self.comm
+        excess = float(comm.allreduce(np.array([active.all_beta().sum()]))[0]) - active.dual.total
+        end = active.lower if excess > 0 else active.upper
+        if active.dual.epsilon:  # not beyond the kink
+            end = np.where(active.beta * end < 0, 0.0, end)
+        slack, free = np.abs(active.beta - end), active.free(np.arange(len(end)))
+        count = max(1.0, float(comm.allreduce(np.array([np.count_nonzero(free)]))[0]))
+        some = np.where(free, np.minimum(slack, 4.0 * abs(excess) / count), 0.0)
+        room, most = comm.allreduce(np.array([some.sum(), slack.sum()])).tolist()
+        if room < abs(excess):
+            some, room = slack, most
+        change = -excess / room * some if room else some
+        beta = np.clip(active.beta + change, active.lower, active.upper)
+        change = beta - active.beta
+        here = np.flatnonzero(change)
+        numbers, values, _ = self._told(active.rows[here], change[here])
+        active.v, active.beta = self._problem(0.0).without(numbers, values), beta
+        self.excess = 0.0
 
-class ShareRounds(Rounds):
-    """The first round in shares, one per rank; later ones are not divided.
+    def _told(self, rows: Index, values: Vector) -> tuple[Index, Vector, slice]:
+        """Rows of all ranks' shares with their values: their numbers here, and which are of this rank. Collective."""
+        lines, counts = self.comm.allgather_parts(np.column_stack([(self.first + rows).astype(np.float64), values]))
+        begin = int(counts[: self.comm.rank].sum())
+        numbers = (lines[:, 0].astype(np.int64) - self.first) % len(self.order)
+        return numbers, lines[:, 1].copy(), slice(begin, begin + len(rows))
 
-    Parameters
-    ----------
-    dual : Dual
-        Provides epsilon.
-    comm : Communicator
-    """
-
-    def __init__(self, dual: Dual, comm: Communicator) -> None:
-        super().__init__(dual.epsilon, comm)
-        self._dual = dual
-
-    def suit(self, size: int, seed: int) -> bool:
-        """True for the first round."""
-        return seed == 0
-
-    def put(self, slots: Index, X: NDArray[np.floating]) -> None:
-        """Do nothing: the order is computed once."""
-
-    def _count(self, size: int) -> int:
-        return self.comm.size
-
-    def mine(
-        self, gram: NearColumns, slots: Index, seed: int, v: Vector, beta: Vector, lower: Vector, upper: Vector
-    ) -> OwnShare:  # fmt: skip
-        """This rank's share of a working set, whose values have shape (size,)."""
-        order, _ = gram.arranged(slots, slots)
-        first, last = (len(slots) * rank // self.comm.size for rank in (self.comm.rank, self.comm.rank + 1))
-        return OwnShare(gram, self._dual, slots, order[first:last], v, beta, lower, upper)
+    def _returned(self, values: Vector) -> Vector:
+        """Values of the rows that this rank was given, from those of its share. Collective."""
+        found = np.empty(len(self.order))
+        found[self.order] = self.comm.allgather(values, self.sizes)
+        return found[self.own]

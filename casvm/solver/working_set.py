@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
 from casvm.solver.pair import Index, Vector
 
 
@@ -26,12 +25,6 @@ class WorkingSet:
         """A working set without rows."""
         none = np.zeros(0)
         return cls(np.zeros(0, np.int64), none, none, none, none)
-
-    @classmethod
-    def of_all(cls, comm: Communicator, *values: Vector) -> WorkingSet:
-        """All rows of all ranks, from v, beta, lower and upper of this rank's: 32 bytes per row. Collective."""
-        lines = comm.allgather(np.column_stack(values))
-        return cls(np.arange(len(lines)), *lines.T.copy())
 
     def kept(self, most: int) -> WorkingSet:
         """At most `most` of the rows, free ones first, chosen by number and so anywhere in space."""

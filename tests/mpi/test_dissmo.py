@@ -20,7 +20,7 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, DisSMOSVC
 from casvm.model.part import join
-from casvm.solver import distributed, kernel_rows, smo
+from casvm.solver import distributed, kernel_rows, on_ranks, smo
 from casvm.solver.active_set import ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_columns import NearColumns
@@ -284,10 +284,11 @@ def test_no_rank_holds_all_rows(working_set, monkeypatch):
     monkeypatch.setattr(
         Pool, "__init__", lambda self, like, room: (make(self, like, room), pools.append((like.shape[0], room)))[0]
     )
-    monkeypatch.setattr(
-        distributed, "gather_rows", lambda *args: (got := gather(*args), gathered.append(got.shape[0]))[0]
-    )
-    monkeypatch.setattr(distributed, "_SAMPLE", 50)
+    for module in (distributed, on_ranks):
+        monkeypatch.setattr(
+            module, "gather_rows", lambda *args: (got := gather(*args), gathered.append(got.shape[0]))[0]
+        )
+    monkeypatch.setattr(on_ranks, "_SAMPLE", 50)
     monkeypatch.setattr(distributed, "_VISITORS", 50)
     X, y = drawn_clouds(331)
     result = train(X, y, even(331), Communicator(WORLD), working_set=working_set)
