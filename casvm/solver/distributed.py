@@ -80,8 +80,8 @@ def solve(
     -----
     A round costs q^2 kernel values on every rank, or 3/8 of them where they are expensive, and m per row that moved.
     If every rank has room for all rows and most kernel values vanish, each rank optimises a share of the rows
-    (:mod:`casvm.solver.near_shares`). Otherwise a round sends 32 bytes per
-    proposed row (40 if rows have two nonzero bounds); there are about as many proposals as new rows in the working set.
+    (:mod:`casvm.solver.near_shares`). Otherwise a round sends 32 bytes per proposed row (40 if rows have two nonzero
+    bounds); there are about as many proposals as new rows in the working set.
     A chosen row is sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three
     quarters of the other ranks' rows, or of 2 q rows if that is more.
     """
