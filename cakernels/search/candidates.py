@@ -23,7 +23,7 @@ _SVM_PART = 100_000  # rows of a part of an SVM, whose time grows with rows time
 _SVR_PART = 5_000  # rows of a part of support vector regression, where most rows are support vectors
 _MORE = {"C": 4.0, "gamma": 2.0}  # factors by which the best values grow with more rows
 _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candidate: 1.2 GB
-_ROUNDS = 4
+_ROUNDS = {"diagonal": 4, "full": 4, LENGTHS: 3}  # of learning a metric: most of the gain is in the first ones
 _HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda; folds would take five times as long
 _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
 KERNELS = ("gaussian", "laplacian", "matern52", "l1", "linear")
@@ -140,9 +140,9 @@ def _ridge(estimator: str, kernel: str, metric: str = "none", part: int = PART, 
     return Candidate(estimator, {"kernel": kernel, **_learned(metric), **route, **held, **more}, part)
 
 
-def _learned(metric: str) -> dict[str, Any]:
-    """Parameters of a learned metric; few rounds, since most of the gain is in the first ones."""
-    rounds = {"metric_rounds": _ROUNDS} if metric in ("diagonal", "full") else {}
+def _learned(metric: str, svm: bool = False) -> dict[str, Any]:
+    """Parameters of a learned metric; an SVM learns length scales once, without rounds."""
+    rounds = {} if svm and metric == LENGTHS else {"metric_rounds": _ROUNDS.get(metric)}
     return {} if metric == "none" else {"metric": metric, **rounds}
 
 
@@ -184,8 +184,8 @@ def _bound(kernel: str) -> str:
 
 def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART, metric: str = "none") -> Candidate:
     grid = {"C": "grid", **({} if kernel == "linear" else {"gamma": "grid"})}
-    scaled = {"standardize": True} if standardize else {}
-    return Candidate("CASVC", {"kernel": kernel, **_learned(metric), "partitioner": "kmeans", **scaled, **grid}, part)
+    scaled = {**_learned(metric, svm=True), **({"standardize": True} if standardize else {})}
+    return Candidate("CASVC", {"kernel": kernel, "partitioner": "kmeans", **scaled, **grid}, part)
 
 
 def _classifiers(data: Data) -> list[Candidate]:
@@ -236,7 +236,7 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
         if not parent.estimator.startswith("TwoLevel"):
             forms.append(LENGTHS)
         kept = {key: value for key, value in settings.items() if not key.startswith("metric")}
-        settings = kept | _learned(str(rng.choice(forms)))
+        settings = kept | _learned(str(rng.choice(forms)), svm)
     elif what == "scaling" and not svm and not data.sparse:
         settings["scaling"] = str(rng.choice(("deviation", "quantile")))
     else:
