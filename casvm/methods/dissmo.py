@@ -45,7 +45,7 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
     Notes
     -----
     For the cost, see :func:`casvm.solver.distributed.solve`. A rank holds all rows only if most kernel values vanish
-    and an eighth of its cache has room for them. The model stays in pieces.
+    and half of its cache has room for them. The model stays in pieces.
     """
     task = ClassesTask.prepared(method, train, options, comm)
     rows = task.rows

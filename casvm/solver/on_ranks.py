@@ -27,6 +27,7 @@ from casvm.solver.pair import Index, Vector
 
 _SAMPLE = 1000
 _LEAST_ROWS = 64  # per rank, for shares
+_FEW = 2048  # rows that every rank has room for
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +93,8 @@ class AllRows:
     def in_shares(self) -> bool:
         """True if each rank should optimise a share of the rows, all of which must fit on every rank."""
         ranks = len(self.starts) - 1
-        fits = self.near and self.alike and self.round_size(self.n) >= self.n
-        return bool(fits and ranks > 1 and self.n >= _LEAST_ROWS * ranks)
+        fits = self.n <= max(_FEW, self.cache_bytes // (2 * self.row_bytes))
+        return bool(self.near and self.alike and fits and ranks > 1 and self.n >= _LEAST_ROWS * ranks)
 
     def round_size(self, most: int) -> int:
         """Rows per round of near rows, at most `most`."""
