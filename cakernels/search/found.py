@@ -123,15 +123,15 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial]) -> tuple[B
     left = race.budget.left()
     with race.comm.uncounted():
         left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0])
-    equal = left / (1 + len(later))
-    share = left - sum(_use(race, one, equal) for one in later) if later else left
+    models = 1 + len(later)
+    share = left - sum(_use(race, one, left / models) for one in later)
     rows = _rows(race, trial, share) or _rows(race, trial, left)
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
     divisions, expected = 1, race.seconds(trial, rows, last=True)
     if race.data.task == REGRESSION or math.isinf(left):
         spare = (0.8 * share - expected) / max(_MORE * expected, 1e-9)
-        divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // (1 + len(later)))))
+        divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // models)))
     every = np.ones(len(race.split.fold), np.bool_)
     mask = every if rows in (0, race.data.n) else race.split.training(0, rows)
     fitted, failed = None, False

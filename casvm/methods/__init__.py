@@ -57,11 +57,11 @@ def of_values(
     from casvm.tasks.quantiles import QuantilesTask, calibrated
     from casvm.tasks.values import ValuesTask
 
-    with comm.agreed():
-        options.checked(method, comm.size)
     kind = QuantilesTask if options.quantile is not None else ValuesTask
     fit = partial(dissmo.of_values, kind) if options.exact else kind.in_parts
     if options.metric != "none":
+        with comm.agreed():
+            options.checked(method, comm.size)
         fit = partial(lengths.fit, fit, lengths.VALUES)
     return calibrated(fit, method, train, options, comm)
 

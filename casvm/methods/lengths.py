@@ -47,7 +47,7 @@ Trainer = Callable[[MethodT, Dataset, OptionsT, Communicator], SVMFit[ModelT]]
 
 @dataclass(frozen=True)
 class RidgeTargets:
-    """RidgeTargets of the ridge regression whose errors are minimised.
+    """Targets of the ridge regression whose errors are minimised.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class _Sample:
     ----------
     X : ndarray of float64, shape (m, d)
     Y : ndarray of float64, shape (m, t)
-        RidgeTargets.
+        Targets.
     weights : ndarray of float64, shape (m,)
     pieces : list of slice
         Rows whose leave-one-out errors, inside their piece, are minimised.

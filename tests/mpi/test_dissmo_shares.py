@@ -138,7 +138,7 @@ def test_shares_that_never_meet(monkeypatch):
 
 @pytest.mark.mpi(min_size=2)
 def test_checkpoints_are_feasible(monkeypatch):
-    """What is kept in any round satisfies the constraints, so that a run can start from it."""
+    """The coefficients kept in any round are feasible, so that a run can start from them."""
     whole, kept = classification(), []
 
     class Often:
