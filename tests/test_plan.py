@@ -166,6 +166,18 @@ def test_memory_of_an_svm_that_keeps_a_fifth_of_its_kernel_values():
     assert needs.peak(runs, jobs[1], Kind.SHARED, SVMOptions(), 8, 1.0) == peaks[1]  # it was run itself
 
 
+def test_memory_of_an_svm_whose_runs_are_too_small_to_tell():
+    """As many rows of K, per row, as the largest run had support vectors; and besides, what the runs took."""
+    job, small = JobLayout(10_000, 20, 1, 1, 1, 1), JobLayout(2_000, 20, 1, 1, 1, 1)
+    rows, values = needs.memory(small, Kind.SHARED, SVMOptions(), 8, 1.0)
+    share = 0.4
+    one = ran(small, {}, peak=(200 * MIB + rows + share * values) / MIB, n_support=[800])
+    rows, values = needs.memory(job, Kind.SHARED, SVMOptions(), 8, 1.0)
+    expected = 200 * MIB + rows + share * values
+    assert needs.peak([one], job, Kind.SHARED, SVMOptions(), 8, 1.0) == pytest.approx(expected)
+    assert values == 4.0e8
+
+
 def test_flops_of_ridge_parts():
     """One pair: m^2 d + m^3/3 per part, in choosing nothing; a grid of 5 x 5 on 90 % of the rows adds to that."""
     job, method = replace(JOB, n=8_000, parts=8), method_named("bkrr2")

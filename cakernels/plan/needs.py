@@ -57,7 +57,8 @@ def memory(
 def peak(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, itemsize: int, density: float) -> float:
     """Peak memory of a rank in bytes: that of the job if it was run, or the formula's plus what else the runs took.
 
-    The memory for kernel values is the formula's, times the share of it by which the peaks of the runs grow.
+    The memory for kernel values is the formula's, times the share of it by which the peaks of the runs grow. If they
+    are too small to tell, it is the share of support vectors, for SVMs.
     """
     if itself := of_job(runs, job):
         return itself[-1].peak
@@ -66,17 +67,25 @@ def peak(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, itemsize
     runs = [run for run in runs if run.layout.ranks == runs[0].layout.ranks]
     terms = [memory(run.layout, kind, options, itemsize, density, run.largest) for run in runs]
     share = _share([run.peak - one for run, (one, _) in zip(runs, terms, strict=True)], [two for _, two in terms])
+    if share is None:
+        svm = kind in (Kind.SVM_PARTS, Kind.SHARED)
+        share = _kept(max(runs, key=lambda run: run.layout.n)) if svm else 1.0
     besides = [run.peak - one - share * two for run, (one, two) in zip(runs, terms, strict=True)]
     return max(0.0, *besides) + rows + share * values
 
 
-def _share(peaks: Sequence[float], values: Sequence[float]) -> float:
-    """Growth of the peaks with the memory for kernel values, from 0.05 to 1; 1 if the runs do not tell."""
+def _share(peaks: Sequence[float], values: Sequence[float]) -> float | None:
+    """Growth of the peaks with the memory for kernel values, from 0.05 to 1; None if the runs do not tell."""
     most = max(values)
     if most < _TELLS or most - min(values) < 0.5 * most:
-        return 1.0
+        return None
     slope, _ = np.polyfit(values, peaks, 1)
     return float(np.clip(slope, 0.05, 1.0))
+
+
+def _kept(run: Ran) -> float:
+    """Share of its kernel values that an SVM keeps: the rows of K of its support vectors."""
+    return min(1.0, float(sum(run.report["solver"]["n_support"])) / run.layout.n)
 
 
 def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method: Method) -> float:

@@ -201,10 +201,10 @@ def _classifiers(data: Data) -> list[Candidate]:
     found.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
     if data.n <= _WHOLE:
         found.append(_ridge("BKRR2Classifier", "auto", part=0))
+    found.append(_svm(True, "laplacian", whole))
     if data.d <= _DEEP:
         found.append(_ridge("BKRR2Classifier", "laplacian", "full", part=part))
-        found.append(_ridge("BKRR2Classifier", "laplacian", "lengths", part=part))
-    found.append(_svm(True, "laplacian", whole))
+        found.append(_ridge("BKRR2Classifier", "laplacian", "lengths", part=part))  # slow with many features
     return found
 
 
