@@ -170,6 +170,7 @@ class _Run:
         job = self.job
         race = started(self.rows, self.score, self.budget, self.comm, self.comm.mpi, job.seed, job.max_candidates)
         race.probability, race.calibrate = job.probability, job.calibrate
+        race.asked = 0 if self.test is None else self.test.n
         race.seen = lambda trial: self._seen(race, trial)
         try:
             with ended_by_sigterm(), self.comm.phase("train"):

@@ -35,7 +35,10 @@ class Clock(Budget):
 
 @pytest.fixture
 def rows(monkeypatch):
-    """The rows of the last trainings of a blend, from the rows and seconds of its models so far and the time left."""
+    """The rows of the last trainings of a blend, from the rows and seconds of its models so far and the time left.
+
+    As many rows are predicted afterwards as have judged, each model in the seconds named last.
+    """
     rng = np.random.default_rng(0)
     data = Data.of(rng.normal(size=(N, 2)), rng.normal(size=N), None, REGRESSION, ALONE)
     monkeypatch.setattr(cakernels.search.found, "until", lambda _: nullcontext())
@@ -44,9 +47,10 @@ def rows(monkeypatch):
     def found(left, *models):
         race = started(data, SCORES["rmse"], Clock(left), ALONE, None, 0, None)
         race.trials = [
-            Trial(Candidate("BKRR2", {"sigma": 1.0 + i}), n, 0.1 + i, seconds, 0.0, fitted=object())
-            for i, (n, seconds) in enumerate(models)
+            Trial(Candidate("BKRR2", {"sigma": 1.0 + i}), n, 0.1 + i, seconds, 0.0, fitted=object(), judging=sum(more))
+            for i, (n, seconds, *more) in enumerate(models)
         ]
+        race.asked = N - TRAINED
 
         def trained(self, candidate, mask, n, divisions=1):
             trial = next(one for one in self.trials if one.candidate == candidate)
@@ -83,6 +87,27 @@ def test_the_first_comes_before_a_later_one_for_which_its_share_would_do(rows):
 def test_models_of_few_rows_share_the_time(rows):
     first, second = rows(40.0, (1000, 10.0), (1000, 10.0))
     assert 1500 <= first <= second < TRAINED
+
+
+def test_predictions_keep_their_time(rows):
+    """A training takes 11.9 s, and predictions take 1.2 times as long by parts of 1,200 rows as by parts of 1,020."""
+    assert rows(12.5, (TRAINED, 10.0)) == [N]
+    assert rows(12.5, (TRAINED, 10.0, 1.0)) == [TRAINED]
+    assert rows(13.2, (TRAINED, 10.0, 1.0)) == [N]
+    assert rows(25.5, (TRAINED, 10.0, 1.0), (TRAINED, 10.0)) == [N, N]
+    assert rows(24.5, (TRAINED, 10.0, 1.0), (TRAINED, 10.0)) == [N, TRAINED]
+
+
+def test_time_for_predictions_is_kept_from_the_beginning():
+    X = np.random.default_rng(0).normal(size=(N, 2))
+    race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(100.0), ALONE, None, 0, 1)
+    race.trials = [race.tried(Candidate("BKRR2", {"sigma": 1.0, "lam": 1e-3}), TRAINED)]
+    (trial,) = race.trials
+    assert 0 < trial.judging < trial.seconds
+    trial.judging, before = 2.0, race.reserve()
+    race.asked = 10 * (N - TRAINED)
+    assert race.predicting(trial, TRAINED) == 20.0
+    assert race.reserve() > before + 10.0
 
 
 def test_last_training_learns_length_scales_again():

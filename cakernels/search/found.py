@@ -85,7 +85,10 @@ def search(race: Race) -> Found:
     if best is None:
         return _without_judges(race)
     mixed = combined(race, best)
-    trained = [_trained_on_all(race, trial, mixed.trials[i + 1 :]) for i, trial in enumerate(mixed.trials)]
+    trained: list[tuple[BaseEstimator, int]] = []
+    for i, trial in enumerate(mixed.trials):
+        after = sum(race.predicting(one, rows) for one, (_, rows) in zip(mixed.trials, trained, strict=False))
+        trained.append(_trained_on_all(race, trial, mixed.trials[i + 1 :], after))
     return _found(race, best, mixed, trained)
 
 
@@ -114,15 +117,16 @@ def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEsti
     )  # fmt: skip
 
 
-def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial]) -> tuple[BaseEstimator, int]:
+def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: float) -> tuple[BaseEstimator, int]:
     """The candidate trained on all rows, or on as many as there is time for; otherwise as it is. And how many.
 
+    Of the time, `after` seconds are for the predictions of the models before it.
     The `later` models of a blend keep an equal share of the time that is left, if it is enough to train them anew. What
     is not enough for them, or more than they need, is this one's.
     """
     left = race.budget.left()
     with race.comm.uncounted():
-        left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0])
+        left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0]) - after
     models = 1 + len(later)
     share = left - sum(_use(race, one, left / models) for one in later)
     rows = _rows(race, trial, share) or _rows(race, trial, left)
@@ -136,7 +140,7 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial]) -> tuple[B
     mask = every if rows in (0, race.data.n) else race.split.training(0, rows)
     fitted, failed = None, False
     try:
-        with until(None if math.isinf(left) else left):
+        with until(None if math.isinf(left) else left - race.predicting(trial, rows or race.data.n)):
             fitted = race.trained(trial.candidate.after(trial.fitted, last=True), mask, rows or race.data.n, divisions)
     except (TimeIsUp, InputError, RankError):
         if trial.fitted is None:
@@ -153,9 +157,9 @@ def _rows(race: Race, trial: Trial, seconds: float) -> int:
 
 
 def _use(race: Race, trial: Trial, seconds: float) -> float:
-    """The part of this time that training the candidate for the last time needs."""
+    """The part of this time that training the candidate for the last time, and its predictions, need."""
     rows = _rows(race, trial, seconds)
-    return min(seconds, FINAL * race.seconds(trial, rows, last=True)) if rows else 0.0
+    return min(seconds, race.end(trial, rows)) if rows else race.predicting(trial, trial.rows)
 
 
 def _without_judges(race: Race) -> Found:

@@ -65,6 +65,8 @@ class Trial:
         Reason for a failure, or for going no further.
     settings : int
         Number of settings that its own search has compared, if a training on more rows compares fewer; otherwise 0.
+    judging : float
+        Those of the seconds that predictions took.
     """
 
     candidate: Candidate
@@ -77,6 +79,7 @@ class Trial:
     fitted: Any = None
     why: str = ""
     settings: int = 0
+    judging: float = 0.0
 
     def share(self, last: bool) -> float:
         """Share of its time that another training takes, on as many rows, if it searches less or, the last, not at all.
@@ -114,6 +117,8 @@ class Race:
         Form of the probabilities that the model will have, whether it is a blend or not.
     calibrate : bool
         True if the model will have intervals.
+    asked : int
+        Number of rows, of all ranks, that the model will predict within the same time.
 
     Notes
     -----
@@ -132,6 +137,7 @@ class Race:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     probability: str | None = None
     calibrate: bool = False
+    asked: int = 0
     trials: list[Trial] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -178,16 +184,26 @@ class Race:
         return min(max(grown, 0.5 * usual), 1.2 * usual)
 
     def rows_in(self, trial: Trial, seconds: float) -> int:
-        """Largest number of rows on which training this candidate is expected to end in time.
+        """Largest number of rows on which training this candidate, and predicting, are expected to end in time.
 
         That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
         """
-        one = FINAL * self.seconds(trial, trial.rows, last=True)
+        one = FINAL * self.seconds(trial, trial.rows, last=True) + self.predicting(trial, trial.rows)
         rows = trial.rows * (max(seconds, 0.0) / max(one, 1e-9)) ** (1.0 / self._power(trial))
         if rows >= self.data.n:
             return self.data.n
         rows = int(min(rows, self.split.n_train))
         return rows if self.split.folds == 1 and rows >= 1.5 * trial.rows else 0
+
+    def predicting(self, trial: Trial, rows: int) -> float:
+        """Predicted seconds for the rows that are asked for, by this candidate trained on so many rows.
+
+        They grow with the rows of a part.
+        """
+        n, folds = self.data.n, self.split.folds
+        judges = n - self.split.n_train if folds == 1 else n * self.folds / folds
+        grown = rows / trial.candidate.parts(rows) * trial.candidate.parts(trial.rows) / trial.rows
+        return trial.judging * self.asked / judges * grown
 
     @property
     def judged(self) -> NDArray[np.bool_]:
@@ -225,7 +241,7 @@ class Race:
         return self._started(left)
 
     def reserve(self) -> float:
-        """Seconds to keep for the last training, on all rows: of the best candidate, and of a blend if they are few.
+        """Seconds to keep for the end: for the best candidate on all rows, and for a blend if they are few.
 
         At least a twentieth of the time is kept, since a training before it may end late.
         """
@@ -234,10 +250,14 @@ class Race:
             return 0.0
         rows = self.rows_in(best, _LAST * self.budget.seconds)
         if not rows:
-            return 0.0
-        blend = FINAL * sum(self.seconds(one, self.data.n, last=True) for one in self.leading())
-        alone = FINAL * self.seconds(best, rows, last=True)
+            return self.predicting(best, best.rows)
+        blend = sum(self.end(one, self.data.n) for one in self.leading())
+        alone = self.end(best, rows)
         return max(alone, _LEAST * self.budget.seconds, blend if blend <= _BLENDED * self.budget.seconds else 0.0)
+
+    def end(self, trial: Trial, rows: int) -> float:
+        """Most seconds of the last training on so many rows, and of the predictions after it."""
+        return FINAL * self.seconds(trial, rows, last=True) + self.predicting(trial, rows)
 
     def _promoted(self, left: float) -> tuple[Candidate, int] | None:
         """A candidate among the best third on its sample that goes on to the next one, in time."""
@@ -293,7 +313,7 @@ class Race:
         late = failed = False
         try:
             with until(None if left is None else min(left - self.reserve(), _LONGEST * (self.budget.seconds or 0))):
-                trial.held, trial.predicted, trial.fitted = self._folds(candidate, rows)
+                trial.held, trial.predicted, trial.fitted = self._folds(trial)
         except (InputError, RankError, TimeIsUp, FloatingPointError, np.linalg.LinAlgError) as error:
             late, failed = isinstance(error, TimeIsUp) or TimeIsUp.__name__ in str(error), True
             trial.why = " ".join(str(error).split())
@@ -310,15 +330,16 @@ class Race:
         trial.ended, trial.seconds = self.budget.spent(self.comm), self.budget.worked(self.comm) - begun
         return trial
 
-    def _folds(self, candidate: Candidate, rows: int) -> tuple[NDArray[np.generic], NDArray[np.generic], Any]:
-        """Outputs and predictions for this rank's judged rows, and the estimator of the first fold."""
+    def _folds(self, trial: Trial) -> tuple[NDArray[np.generic], NDArray[np.generic], Any]:
+        """Outputs and predictions for this rank's judged rows, and the estimator of the first fold; times judging."""
         kept, fold = None, 0
         found: list[NDArray[np.generic]] = []
         while fold < self.folds:
             begun = self.budget.worked(self.comm)
-            fitted = self.trained(candidate, self.split.training(fold, rows), rows)
-            out = self.split.held(fold)
+            fitted = self.trained(trial.candidate, self.split.training(fold, trial.rows), trial.rows)
+            out, trained = self.split.held(fold), self.budget.worked(self.comm)
             told = self._told(fitted, self.data.X[out])
+            trial.judging += self.budget.worked(self.comm) - trained
             if kept is None:
                 found = [np.zeros((len(out), *one.shape[1:]), one.dtype) for one in told]
                 kept = fitted
