@@ -121,6 +121,21 @@ def test_last_training_learns_length_scales_again():
     assert scaled.share(last=True) == scaled.share(last=False) == 0.5
 
 
+@pytest.mark.parametrize(
+    ("before", "rows", "factor"), [(500, 1000, 4), (500, 4000, 16), (2000, 4000, 2), (500, 250, 0.25)]
+)
+def test_an_svm_of_more_rows_than_a_part_takes_longer_by_more_parts(before, rows, factor):
+    svm = Candidate("CASVC", {"kernel": "gaussian"}, 1000)
+    assert svm.grown(before, rows, svm.power) == factor
+    assert svm.rows_within(before, factor, svm.power) == rows
+
+
+def test_parts_of_ridge_regression_take_longer_by_their_number():
+    ridge = Candidate("BKRR2", {"kernel": "gaussian"}, 1000)
+    assert ridge.grown(500, 4000, ridge.power) == pytest.approx(8**1.05)
+    assert ridge.rows_within(500, 8**1.05, ridge.power) == pytest.approx(4000)
+
+
 def test_compiling_is_not_the_candidate(monkeypatch):
     """The clock of a candidate stands still meanwhile; that of the whole search goes on."""
     X = np.random.default_rng(0).normal(size=(60, 2))

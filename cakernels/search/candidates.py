@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -74,16 +75,31 @@ class Candidate:
 
     @property
     def power(self) -> float:
-        """Exponent with which the time grows with the rows: that of one part, or of the number of parts.
+        """Exponent with which the time grows with the rows, for SVMs up to a whole part.
 
         Length scales are learned on as many rows however many there are.
         """
         lengths = self.settings.get("metric") == LENGTHS
-        if not self.part and not self.svm:
-            return RIDGE_POWER
-        if not self.part:
+        if self.svm:
             return 1.0 if lengths else SVM_POWER
+        if not self.part:
+            return RIDGE_POWER
         return 0.5 if lengths else 1.05
+
+    def grown(self, before: int, rows: int, power: float) -> float:
+        """Factor by which the time grows from some rows to more, with this exponent; SVMs beyond a part with rows."""
+        one = min(rows, self._alone(before))
+        return float((one / before) ** power * rows / one)
+
+    def rows_within(self, before: int, factor: float, power: float) -> float:
+        """Number of rows for which the time is so many times that for `before` rows."""
+        most = self._alone(before)
+        rows = before * factor ** (1.0 / power)
+        return float(rows if rows <= most else most * factor / self.grown(before, most, power))
+
+    def _alone(self, before: int) -> int:
+        """Most rows of an SVM's only part, at least `before`."""
+        return max(before, self.part) if self.svm and self.part else sys.maxsize
 
     def of(self, n: int) -> Candidate:
         """This candidate for n rows in all: parts that would hold all of them are one part."""

@@ -172,7 +172,7 @@ class Race:
     def seconds(self, trial: Trial, rows: int, last: bool = False) -> float:
         """Predicted seconds of one training of this candidate on so many rows; the `last` one does not search."""
         once = trial.seconds * trial.share(last) / self.folds
-        return float(once * (rows / trial.rows) ** self._power(trial))
+        return once * trial.candidate.grown(trial.rows, rows, self._power(trial))
 
     def _power(self, trial: Trial) -> float:
         """Exponent of the time in the rows: as measured, if this candidate has been trained on fewer rows as well."""
@@ -189,7 +189,7 @@ class Race:
         That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
         """
         one = FINAL * self.seconds(trial, trial.rows, last=True) + self.predicting(trial, trial.rows)
-        rows = trial.rows * (max(seconds, 0.0) / max(one, 1e-9)) ** (1.0 / self._power(trial))
+        rows = trial.candidate.rows_within(trial.rows, max(seconds, 0.0) / max(one, 1e-9), self._power(trial))
         if rows >= self.data.n:
             return self.data.n
         rows = int(min(rows, self.split.n_train))
