@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import subprocess
 import sys
@@ -125,6 +126,15 @@ def test_collections_of_garbage_are_not_timed(monkeypatch):
     traces = World(3).run(work)
     assert now == [15.0]
     assert [step.seconds for trace in traces for step in trace] == [0.0] * 6
+
+
+def test_reading_the_clock_is_not_timed(monkeypatch):
+    """Every reading takes a second here, and nothing else does."""
+    seconds = itertools.count()
+    monkeypatch.setattr("benchmarks.cluster.world.time.thread_time", lambda: float(next(seconds)))
+    monkeypatch.setattr("benchmarks.cluster.world.gc.callbacks", [])  # a collection reads the clock as well
+    traces = World(3).run(lambda comm: [comm.barrier() for _ in range(3)])
+    assert [step.seconds for trace in traces for step in trace] == [0.0] * 9
 
 
 def test_ranks_that_wait_for_one_another():
