@@ -46,7 +46,8 @@ _INNER = 0.3  # share of the tolerance by which a row may violate at the bias: t
 _MET = 0.75  # share of the tolerance below which the sum is put right
 _STEEPEST = 0.25  # largest step of b, as a share of the violation
 _COMMON, _COMMON_BYTES = 2048, 1 << 28  # most rows that are also optimised on all ranks alike, and memory for them
-_GROUPS = 512  # groups of rows that show how many are near
+_FEW = 0.1  # share of the active rows up to which they are, if the shares' changes contradict each other
+_GROUPS = 256  # groups of rows that show how many are near each
 
 
 def in_shares(
@@ -81,13 +82,13 @@ def in_shares(
 
 
 def _cuts(rows: AllRows, X: NDArray[np.floating], order: Index, ranks: int) -> list[int]:
-    """Ends of the ranks' stretches of the spatial order, for about the same work each."""
+    """Ends of the ranks' stretches of the spatial order, for about the same work each, by a sample of its groups."""
     layout, size, n = rows.layout, width(rows.layout.dtype), len(order)
-    points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
-    boxes = Boxes.of_points(points, order, size, rows.kernel.separable)
-    step = max(1, len(boxes) // _GROUPS)
-    some = Boxes(boxes.lower[:, ::step].copy(), boxes.upper[:, ::step].copy(), boxes.separable)
-    weights = np.cumsum(np.repeat(1.0 + boxes.near(some, rows.cutoff).blocks, size)[:n])
+    step = max(1, n // (size * _GROUPS)) * size
+    some = order[np.minimum(np.arange(0, n, step)[:, None] + np.arange(size), n - 1).ravel()]
+    points = nonzeros(X, layout.dtype, layout.shift, some, layout.measure)
+    boxes = Boxes.of_points(points, np.arange(len(some)), size, rows.kernel.separable)
+    weights = np.cumsum(np.repeat(1.0 + boxes.near(boxes, rows.cutoff).blocks, step)[:n])
     cuts = np.searchsorted(weights, weights[-1] * np.arange(1, ranks) / ranks)
     return [0, *cuts.tolist(), n]
 
@@ -230,7 +231,8 @@ class Shares(OnRanks):
         self.objective += share * (gain - 0.5 * share * square)
         self.excess += share * more
         self.iterations, self.rounds = self.iterations + int(done), self.rounds + 1
-        if share == 1.0 and len(numbers) <= _COMMON:
+        # Without this, changes that contradict each other would be halved round by round until the end.
+        if len(numbers) <= (_COMMON if share == 1.0 else min(_COMMON, _FEW * active.size)):
             tol = max(_INNER * self.limits.tol, _RELAX * gap)
             self.iterations += self._together(numbers, here, b, tol, max(0, most - int(done)))
         # The larger b, the smaller the sum, by at most 1 / K_ii per free row and unit of b.
