@@ -295,13 +295,15 @@ def _subtract(
     """Perform :meth:`NearRows.subtract` from row `begin` on; return the first row for which there is no room."""
     W, runs = near.data.shape[2], near.runs
     for k in range(begin, rows.size):
-        at, group = row_of(near, rows[k], now), rows[k] // W
+        at, group, by = row_of(near, rows[k], now), rows[k] // W, change[k]
         if at < 0:
             return k
         for r in range(runs.starts[group], runs.starts[group + 1]):
-            for column in range(runs.first[r] * W, runs.last[r] * W):
-                v[column] -= change[k] * near.pool[at]
-                at += 1
+            first, size = runs.first[r] * W, (runs.last[r] - runs.first[r]) * W
+            row, part = near.pool[at : at + size], v[first : first + size]
+            for column in range(size):  # of vectors of its own, which makes it vector instructions
+                part[column] -= by * row[column]
+            at += size
     return int(rows.size)
 
 
