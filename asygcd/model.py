@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
-from cacore.data.rows import Rows, RowsLike
+from cacore.data.rows import AnyRows, Rows, RowsLike
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import in_memory
 from cacore.data.validation import rows_to_predict
 from cacore.explain.expansion import Expansion
 from cacore.explain.explanation import Explanation, Groups, names_of_decisions
@@ -87,10 +88,10 @@ class AsyGCDModel:
         """Entries of the report about the model."""
         return {"method": "asygcd", "C": self.C, "multi_class": self.multi_class}
 
-    def decisions(self, X: Rows) -> NDArray[np.float64]:
+    def decisions(self, X: AnyRows) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n, m). 2 n nnz flops, nnz the nonzeros of all support vectors."""
         Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer, self.source)
-        return expansion(self.kernel, self.X, self.coef, Z)
+        return expansion(self.kernel, self.X, self.coef, in_memory(Z))
 
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs that :meth:`explain` explains."""
@@ -106,7 +107,7 @@ class AsyGCDModel:
         f = Expansion(self.X, self.coef, np.zeros(self.coef.shape[1]), self.kernel)
         return explained_alone(self, f, X, background, groups, comm, interactions)
 
-    def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def scores(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions as a single column for two classes, otherwise one score per class.
 
         With "ovo" a score is the number of votes plus a fraction that breaks ties. `comm` is ignored; models that lie
@@ -124,7 +125,7 @@ class AsyGCDModel:
         """Decisions with the sign flipped for two classes: positive for the first one, as for pairs of classes."""
         return -decisions if len(self.classes) == 2 else decisions
 
-    def probabilities(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def probabilities(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Probabilities of the classes, shape (n, k), with sum 1; `comm` is ignored, as in :meth:`scores`.
 
         With "ovo", the pairs' probabilities are coupled (:func:`cacore.probability.coupling.coupled`); with "ovr", the
@@ -146,12 +147,12 @@ class AsyGCDModel:
         ties = scores.shape[1] > 1 and self.multi_class == "ovr"
         return np.asarray(self.classes[scores.argmax(axis=1) if ties else votes(scores)])
 
-    def decision_function(self, X: Rows) -> NDArray[np.float64]:
+    def decision_function(self, X: AnyRows) -> NDArray[np.float64]:
         """Scores of :meth:`scores`, but of shape (n,) for two classes, positive for the second."""
         scores = self.scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict(self, X: Rows) -> NDArray[np.generic]:
+    def predict(self, X: AnyRows) -> NDArray[np.generic]:
         """Labels for `X`, shape (n, d)."""
         return self.labels(self.scores(X))
 

@@ -19,6 +19,7 @@ from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.resolution import check_resolved
 from cacore.data.rows import Rows, check_squares
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import in_memory
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
@@ -61,8 +62,9 @@ def fit(
     kept = np.flatnonzero(weights > 0)
     classes = all_classes(y[kept], comm)
     require_classes(classes)
-    rows = train.X if len(kept) == len(weights) else train.X[kept]
-    X, standardizer = rows, None
+    rows = in_memory(train.X) if len(kept) == len(weights) else train.X[kept]
+    X: Rows = rows
+    standardizer = None
     if options.standardize:
         standardizer = Standardizer.fit(rows, comm, weights[kept])
         X = standardizer.apply(rows)

@@ -18,6 +18,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.regressor import Regressing
 from cacore.data.rows import Rows, RowsLike
 from cacore.data.saving import Saved
+from cacore.data.stored import in_memory
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.explain.estimator import Explains
@@ -69,7 +70,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
                 if train.weights is not None and not n:
                     raise InputError("Sample weights must contain at least one non-zero number.")
             seed = shared_seed(self.random_state, comm)
-            data = Data.of(train.X, train.target(), train.weights, self._task, comm)
+            data = Data.of(in_memory(train.X), train.target(), train.weights, self._task, comm)
             race = started(data, score, budget, comm, self.comm, seed, most)
             race.fixed = self._shared()
             race.probability, race.calibrate = form, intervals
@@ -110,7 +111,8 @@ class AutoKernel(Saved, Explains, BaseEstimator):
 
     def _given(self, X: RowsLike, least: int = 1) -> Rows:
         """Checked rows to predict."""
-        return validated(self, X, reset=False, accept_sparse="csr", dtype="float64", ensure_min_samples=least)
+        rows: Rows = validated(self, X, reset=False, accept_sparse="csr", dtype="float64", ensure_min_samples=least)
+        return rows
 
     def predict(self, X: RowsLike) -> NDArray[np.generic]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""

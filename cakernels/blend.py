@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike, collective
-from cacore.data.rows import Rows, RowsLike
+from cacore.data.rows import AnyRows, Rows, RowsLike
 from cacore.errors import InputError
 from cacore.explain.explanation import Explanation, Groups
 from cacore.files import described
@@ -75,7 +75,7 @@ class Blend:
         return {"method": "blend", "models": [one.described()["method"] for one in self.members],
                 "weights": self.weights.tolist()}  # fmt: skip
 
-    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def predict(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Predictions for this rank's rows, shape (n_local, *target_shape); a collective call."""
         ranks = self.comm if comm is None else comm
         terms = [weight * one.predict(X, ranks) for weight, one in zip(self.weights, self.members, strict=True)]
@@ -97,7 +97,7 @@ class Blend:
         return total
 
     def predict_interval(
-        self, X: Rows, coverage: float = 0.9, comm: CommLike = None
+        self, X: AnyRows, coverage: float = 0.9, comm: CommLike = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 

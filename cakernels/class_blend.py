@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike
 from cacore.data.labels import check_classes, read_classes, stored_classes
-from cacore.data.rows import Rows, RowsLike
+from cacore.data.rows import AnyRows, Rows, RowsLike
 from cacore.errors import InputError
 from cacore.explain.explanation import Explanation, Groups
 from cacore.io.model_file import require
@@ -21,7 +21,7 @@ from casvm.model.model import SVMModel
 from partition.model import InParts
 
 
-def outputs(model: Any, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+def outputs(model: Any, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
     """Outputs of a classifier for its classes, shape (n_local, k), or (n_local, 1) for two; a collective call.
 
     The largest output wins; of two classes, a positive output means the second.
@@ -79,7 +79,7 @@ class ClassBlend(Blend):
         """Shape of one row's label."""
         return ()
 
-    def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def scores(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Outputs for this rank's rows, shape (n_local, k), or (n_local, 1) for two classes; a collective call.
 
         Those of the only member, or else mean probabilities; of two classes, the second one's less the first one's.
@@ -96,11 +96,11 @@ class ClassBlend(Blend):
         codes = (scores[:, 0] > 0).astype(np.int64) if scores.shape[1] == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
-    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
+    def predict(self, X: AnyRows, comm: CommLike = None) -> NDArray[Any]:
         """Labels of this rank's rows, shape (n_local,); a collective call."""
         return self.labels(self.scores(X, comm))
 
-    def probabilities(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def probabilities(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Probabilities of the classes for this rank's rows, shape (n_local, k); a collective call."""
         terms = [
             weight * calibrator.of_classes(outputs(one, X, self._on(comm)))

@@ -12,6 +12,7 @@ import numpy as np
 
 from cacore import checks
 from cacore.comm import Communicator
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.files import printing
 from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option
@@ -117,7 +118,7 @@ def _fit(comm: Communicator, argv: list[str] | None, begun: float) -> None:
         if job.calibrate and task != data.REGRESSION:
             raise InputError("--calibrate: it is for numbers, and the task is classification: --task, or --probability")
     compiled(lambda: _warm_up(task), comm, not job.quiet)
-    rows = data.Data.of(train.X, train.target(), None, task, comm)
+    rows = data.Data.of(in_memory(train.X), train.target(), None, task, comm)
     _Run(job, comm, train, test, notes, rows, score, Budget(job.within, begun)).go()
 
 

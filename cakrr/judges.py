@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
-from cacore.data.rows import Rows, gather_rows
+from cacore.data.rows import AnyRows, gather_rows
 from cacore.data.stored import some
 from partition.redistribute import Parts, redistribute
 from partition.routing import Soft, closest, nearest
@@ -28,7 +28,7 @@ class JudgedRows:
         Weight of this model's prediction, in each of K soft routes.
     """
 
-    X: Rows
+    X: AnyRows
     number: NDArray[np.int64]
     share: NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cacore.comm import CommLike, Communicator
 from cacore.data.columns import Columns
 from cacore.data.labels import check_classes, read_classes, stored_classes
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows, Rows
 from cacore.errors import InputError
 from cacore.explain.expansion import Expansion
 from cacore.io import model_file
@@ -135,7 +135,7 @@ class KRRModel(InParts):
         """Entries of a report about the model."""
         return {"method": self.method, "sigma": self.sigma, "lambda": self.lam}
 
-    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def predict(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Predictions for this rank's rows; a collective call.
 
         Parameters
@@ -158,7 +158,7 @@ class KRRModel(InParts):
         return self.predict_routes(X, comm)[self.route]
 
     def predict_std(
-        self, X: Rows, comm: CommLike = None, limit: int | None = None
+        self, X: AnyRows, comm: CommLike = None, limit: int | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predictions for this rank's rows, and standard deviations of new targets there; a collective call.
 
@@ -169,7 +169,7 @@ class KRRModel(InParts):
             return deviation.predict(self, X, ranks, limit)
 
     def predict_interval(
-        self, X: Rows, coverage: float = 0.9, adaptive: bool | str | None = None, comm: CommLike = None,
+        self, X: AnyRows, coverage: float = 0.9, adaptive: bool | str | None = None, comm: CommLike = None,
         limit: int | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
@@ -191,7 +191,7 @@ class KRRModel(InParts):
             assert ends is not None
             return ends
 
-    def predict_routes(self, X: Rows, comm: CommLike = None) -> dict[str, NDArray[np.float64]]:
+    def predict_routes(self, X: AnyRows, comm: CommLike = None) -> dict[str, NDArray[np.float64]]:
         """Predictions by route, as :meth:`predict`: the model's own route, and for "soft" also "nearest"."""
         with self._ranks(comm, "predict_routes") as ranks, ranks.phase("predict"):
             with ranks.agreed():
@@ -213,7 +213,7 @@ class KRRModel(InParts):
         return {route: answer + base for route, answer in answers.items()}
 
     def consult(
-        self, Z: Rows, answer: Answer, comm: Communicator, shape: tuple[int, ...] = ()
+        self, Z: AnyRows, answer: Answer, comm: Communicator, shape: tuple[int, ...] = ()
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Answers of the models that the route selects for each row, and their weights; a collective call.
 
@@ -259,11 +259,11 @@ class KRRModel(InParts):
 
     _answer = answer  # the hook of InParts
 
-    def standardized(self, X: Rows, comm: Communicator) -> Rows:
+    def standardized(self, X: AnyRows, comm: Communicator) -> AnyRows:
         """This rank's rows, checked and standardised for the models; collective."""
         return self._received(X, comm)
 
-    def oracle(self, X: Rows, y: NDArray[np.float64], comm: CommLike = None) -> NDArray[np.float64]:
+    def oracle(self, X: AnyRows, y: NDArray[np.float64], comm: CommLike = None) -> NDArray[np.float64]:
         """Smallest error |f(x) - y| of the P models for each of this rank's rows, given targets `y`; collective."""
 
         def least(rows: Rows, target: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -81,23 +81,25 @@ class _Gradients(Observation):
         require_smooth(kernel)
         d, Z = self.X.shape[1], dense(centers).astype(np.float64)
         shift = Z.mean(axis=0) if kernel.shifts else np.zeros(d)
-        left, right = Points(self.X - shift), Points(Z - shift)
+        at, places = self.X - shift, Z - shift
+        left, right = Points(at), Points(places)
         if kernel.separable:
             return self._of_factors(kernel, left, right)
         slopes = np.asarray(kernel.derivative(kernel.arguments(left, right)), np.float64)
         if self.along is None:  # along every feature: d k / d x_i
-            steps = right.X.T[None] if kernel.declared.of != SQUARED else left.X[:, :, None] - right.X.T
+            steps = places.T[None] if kernel.declared.of != SQUARED else at[:, :, None] - places.T
         else:
-            steps = self.along @ right.X.T
+            steps = self.along @ places.T
             if kernel.declared.of == SQUARED:
-                steps = np.einsum("nkd,nd->nk", self.along, left.X)[:, :, None] - steps
+                steps = np.einsum("nkd,nd->nk", self.along, at)[:, :, None] - steps
         factor = 2.0 if kernel.declared.of == SQUARED else 1.0
         return np.asarray(factor * slopes[:, None] * steps).reshape(len(self), len(Z))
 
     def _of_factors(self, kernel: Kernel, left: Points, right: Points) -> NDArray[np.float64]:
         """:meth:`rows` of a product over the features."""
         values = kernel.arguments(left, right)
-        every = np.stack([values * slope(kernel, x, z) for x, z in zip(left.X.T, right.X.T, strict=True)], axis=1)
+        columns = zip(dense(left.X).T, dense(right.X).T, strict=True)
+        every = np.stack([values * slope(kernel, x, z) for x, z in columns], axis=1)
         if self.along is not None:
             every = self.along @ every
         return every.reshape(len(self), len(right))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, nbytes
+from cacore.data.rows import AnyRows, Rows, dense, nbytes
 from cacore.data.stored import in_memory
 from cacore.explain.expansion import Expansion
 from cacore.io.layout import Array, Layout
@@ -45,7 +45,7 @@ class PartModel:
         Leave-one-out errors y - f(x) of the part's rows, for jackknife+ intervals.
     """
 
-    X: Rows
+    X: AnyRows
     alpha: NDArray[np.floating]
     weight: NDArray[np.float64] | None = None
     factor: NDArray[np.float64] | None = None
@@ -89,7 +89,7 @@ def joined(parts: Sequence[PartModel], kernel: Kernel, shape: tuple[int, ...]) -
 
 
 def summed(
-    parts: Sequence[PartModel], kernel: Kernel, Z: Rows, comm: Communicator, shape: tuple[int, ...]
+    parts: Sequence[PartModel], kernel: Kernel, Z: AnyRows, comm: Communicator, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:  # fmt: skip
     """Sum of all ranks' parts of one model for this rank's rows, shape (n_local, *shape); collective.
 
@@ -97,8 +97,8 @@ def summed(
     ``near`` has neighbouring rows on one rank.
     """
     answer = joined(parts, kernel, shape)
-    near = near_ranks(kernel, [part.piece for part in parts], Z, comm)
-    return visit(Z, answer, comm, shape) if near is None else visit_near(Z, near, answer, comm, shape)
+    near = near_ranks(kernel, [part.piece for part in parts], in_memory(Z), comm)
+    return visit(Z, answer, comm, shape) if near is None else visit_near(dense(Z), near, answer, comm, shape)
 
 
 # Arrays of a model file, and of each part: parts of m rows, a coarse model with M centres.

@@ -58,7 +58,7 @@ def part_lines(made: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def problem_lines(what: str, solver: dict[str, Any], rows: Any) -> Iterator[str]:
+def problem_lines(what: str, solver: dict[str, Any], rows: object) -> Iterator[str]:
     """Yield a line per problem; `rows` has the number of rows of each."""
     columns = (rows, *(solver[name] for name in ("n_support", "iterations", "gap", "seconds")))
     for number, (m, support, iterations, gap, seconds) in enumerate(zip(*columns, strict=True)):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, dense, in_blocks, is_sparse, largest_size
+from cacore.data.rows import AnyRows, Rows, dense, in_blocks, is_sparse, largest_size
 from cacore.data.shuffle import Shuffle
 from cacore.data.stored import some
 from cacore.machine import threads
@@ -41,7 +41,7 @@ class PartRows:
         and the row's global index, not on the number of ranks.
     """
 
-    def __init__(self, X: Rows, comm: Communicator, seed: int) -> None:
+    def __init__(self, X: AnyRows, comm: Communicator, seed: int) -> None:
         self.X, self.comm, self.seed = X, comm, seed
         self.first, self.n = comm.offset(X.shape[0])
         self.shuffle = Shuffle(self.n, seed)
@@ -168,7 +168,7 @@ class PartRows:
         lo: int,
         hi: int,
         use: Callable[[int, Rows, NDArray[np.floating], NDArray[np.floating]], None],
-        X: Rows | None = None,
+        X: AnyRows | None = None,
     ) -> None:
         """Call `use` for each block of rows with x.c and |c|^2/2; the nearest centre has the least |c|^2/2 - x.c.
 

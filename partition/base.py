@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from cacore.checks import Convert, whole
 from cacore.comm import Communicator, as_communicator
 from cacore.data.containers import unmasked
-from cacore.data.rows import Rows, RowsLike, check_alike, check_range
+from cacore.data.rows import AnyRows, RowsLike, check_alike, check_range
 from cacore.data.validation import checked_rows, shared_seed
 from cacore.errors import InputError
 from partition.assign import PartRows
@@ -94,12 +94,12 @@ class Algorithm:
             sizes = comm.allreduce(np.bincount(labels, minlength=self.n_parts).astype(np.int64))
         return Division(labels, centers, sizes, getattr(self, "n_iter_", 0))
 
-    def _checked(self, X: RowsLike) -> Rows:
-        X = checked_rows(X, ("float64", "float32"))
-        check_range(X)
+    def _checked(self, X: RowsLike) -> AnyRows:
+        rows = checked_rows(X, ("float64", "float32"))
+        check_range(rows)
         for name, check in self.checks.items():
             check(getattr(self, name), f"{name} =")
-        return X
+        return rows
 
     def _check_parts(self, n: int, n_local: int, comm: Communicator) -> None:
         if self.n_parts > n:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows
 from cacore.data.shuffle import Shuffle
 from cacore.data.stored import StoredRows, is_stored, permuted
 from cacore.errors import InputError
@@ -38,7 +38,7 @@ def named(partitioner: str | Algorithm) -> Algorithm:
 def divide(
     partitioner: str | Algorithm,
     n_parts: int,
-    X: Rows,
+    X: AnyRows,
     comm: Communicator,
     seed: Any,
     y: ArrayLike | None = None,

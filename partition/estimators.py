@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import CommLike, collective
 from cacore.data.asking import same_fit
-from cacore.data.rows import Rows, RowsLike
+from cacore.data.rows import AnyRows, RowsLike
 from cacore.data.validation import check_same_names, validated
 from partition import algorithms
 from partition.base import REGISTERED, Algorithm
@@ -91,7 +91,7 @@ class Partitioner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         """Return the distance of each row to each centre, shape (n, P): 2 n P d flops."""
         return distances(self._rows(X), self.centers_)
 
-    def _rows(self, X: RowsLike) -> Rows:
+    def _rows(self, X: RowsLike) -> AnyRows:
         """Checked rows for the fitted centres."""
         check_is_fitted(self)
         validated(self, X, reset=False, skip_check_array=True)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
 from cacore.data.columns import Columns
-from cacore.data.rows import Rows, RowsLike, dense, gather_rows
+from cacore.data.rows import AnyRows, Rows, RowsLike, dense, gather_rows
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import in_memory
+from cacore.data.stored import StoredRows, in_memory
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.explain import ABSENT
@@ -117,11 +117,11 @@ class Explained(Whole):
     def _ranks(self, comm: CommLike, call: str) -> AbstractContextManager[Communicator]:
         raise NotImplementedError
 
-    def _received(self, X: Rows, comm: Communicator) -> Rows:
+    def _received(self, X: RowsLike | StoredRows, comm: Communicator) -> AnyRows:
         raise NotImplementedError
 
     def _answered(
-        self, Z: Rows, comm: Communicator, shape: tuple[int, ...], answer: Callable[[int, Rows], NDArray[Any]]
+        self, Z: AnyRows, comm: Communicator, shape: tuple[int, ...], answer: Callable[[int, Rows], NDArray[Any]]
     ) -> NDArray[np.float64]:
         raise NotImplementedError
 
@@ -160,7 +160,7 @@ def _players(model: Whole, functions: list[Expansion], groups: Groups | None) ->
 
 
 def _baselines(
-    model: Whole, Z: Rows, background: RowsLike | str | None, comm: Communicator
+    model: Whole, Z: AnyRows, background: RowsLike | str | None, comm: Communicator
 ) -> NDArray[np.float64] | None:
     """Standardised rows of the background, the same on all ranks, or None; collective."""
     if background is None:
@@ -185,7 +185,7 @@ def _baselines(
     return found
 
 
-def sampled(X: Rows, comm: Communicator) -> Rows:
+def sampled(X: AnyRows, comm: Communicator) -> Rows:
     """Up to 100 of all ranks' rows, the same on every rank and for any number of ranks; collective."""
     with comm.uncounted():
         first, n = comm.offset(X.shape[0])

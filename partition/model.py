@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
-from cacore.data.rows import Rows, check_alike, exchange_rows, gather_rows
+from cacore.data.rows import AnyRows, Rows, RowsLike, check_alike, exchange_rows, gather_rows
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import StoredRows
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.files import described
@@ -201,7 +202,7 @@ class InParts(Explained):
         raise NotImplementedError
 
     def _answered(
-        self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
+        self, Z: AnyRows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
     ) -> NDArray[np.float64]:
         """Prediction, by the model's route, for each of this rank's rows, shape (n_local, *shape); collective.
 
@@ -228,7 +229,7 @@ class InParts(Explained):
         return total
 
     def _asked(
-        self, Z: Rows, labels: NDArray[np.int32], comm: Communicator, shape: tuple[int, ...] = (),
+        self, Z: AnyRows, labels: NDArray[np.int32], comm: Communicator, shape: tuple[int, ...] = (),
         answer: Answer | None = None,
     ) -> NDArray[np.float64]:  # fmt: skip
         """Answer of part ``labels[i]`` for row i, shape (n_local, *shape); collective.
@@ -254,7 +255,7 @@ class InParts(Explained):
         return out
 
     def _weighted(
-        self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
+        self, Z: AnyRows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Answers of the models of the nearest centres, nearest first, and their weights; see :meth:`_asked`.
 
@@ -283,13 +284,13 @@ class InParts(Explained):
         if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
             raise InputError("other ranks hold the model: save it, and load it on the ranks that use it")
 
-    def _received(self, X: Rows, comm: Communicator) -> Rows:
+    def _received(self, X: RowsLike | StoredRows, comm: Communicator) -> AnyRows:
         """This rank's rows, checked with the same result on all ranks, and standardised."""
         with comm.agreed():
-            X = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer, self.source)
+            Z = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer, self.source)
             self._check_ranks(comm)
-        check_alike(X, comm)
-        return X
+        check_alike(Z, comm)
+        return Z
 
 
 def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: CommLike = None) -> Model:
@@ -312,7 +313,7 @@ def one_piece_a_rank(shared: dict[str, Any], parts: model_file.StoredParts, join
 
 
 def visit(
-    X: Rows, answer: Callable[..., NDArray[np.float64]], comm: Communicator, shape: tuple[int, ...] = (),
+    X: AnyRows, answer: Callable[..., NDArray[np.float64]], comm: Communicator, shape: tuple[int, ...] = (),
     op: str = "sum", column: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Sum or minimum of all ranks' answers for each row, shape (n_local, *shape); collective.

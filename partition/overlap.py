@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows
 from cacore.data.selection import smallest
 from partition.assign import PartRows
 from partition.base import Division
 
 
-def overlapping(X: Rows, division: Division, overlap: float, comm: Communicator) -> tuple[NDArray[np.int64], Division]:
+def overlapping(
+    X: AnyRows, division: Division, overlap: float, comm: Communicator
+) -> tuple[NDArray[np.int64], Division]:
     """Add to each part of m rows the ``overlap * m`` closest rows of other parts; collective.
 
     The distance of a row x of part p from part q is |x - c_q|^2 - |x - c_p|^2, which is 0 half way between the centres.

@@ -172,7 +172,7 @@ def _exchange(
             pieces.insert(0, block[np.argsort(arrived)])
         else:
             out[arrived] = block
-            if consume:
+            if consume and isinstance(X, np.ndarray):
                 X.resize((rows.start, X.shape[1]), refcheck=False)  # frees the rows that were sent
     return concatenate(pieces) if out is None else out
 

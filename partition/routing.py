@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, is_sparse
+from cacore.data.rows import AnyRows, is_sparse
 from cacore.kernels import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks, rows_in
 from partition.assign import PartRows
@@ -17,7 +17,7 @@ from partition.assign import PartRows
 _BLOCK_BYTES = 1 << 22
 
 
-def nearest(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.int32]:
+def nearest(X: AnyRows, centers: NDArray[np.float64]) -> NDArray[np.int32]:
     """Index of the nearest centre of each row; ties go to the lower index.
 
     Parameters
@@ -39,7 +39,7 @@ def nearest(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.int32]:
     return labels
 
 
-def closest(X: Rows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+def closest(X: AnyRows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Indices of the k nearest centres of each row, nearest first, and the squared distances to them.
 
     Parameters
@@ -69,7 +69,7 @@ def closest(X: Rows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.i
     return parts, squares
 
 
-def distances(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+def distances(X: AnyRows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
     """Euclidean distances of the rows to all centres, shape (n, P), as float64: 2 n P d flops on all threads."""
     found = np.empty((X.shape[0], len(centers)))
 
@@ -80,7 +80,7 @@ def distances(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _squared(X: Rows, centers: NDArray[np.float64], keep: Callable[[int, int, NDArray[np.float64]], None]) -> None:
+def _squared(X: AnyRows, centers: NDArray[np.float64], keep: Callable[[int, int, NDArray[np.float64]], None]) -> None:
     """Call ``keep(lo, hi, squares)`` for blocks of rows; rounding may make a squared distance negative."""
     shift = None if is_sparse(X) else centers.mean(axis=0)
     middle, linear = Points(centers, shift), Kernel("linear")
@@ -125,7 +125,7 @@ class Soft:
         """Return this routing with t multiplied by `unit`, and with k at most P."""
         return Soft(min(self.k, P), self.t * unit)
 
-    def of_all(self, X: Rows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of_all(self, X: AnyRows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Weights of all P models for each row, shape (n, P), in the order of the centres."""
         parts, squares = closest(X, centers, len(centers))
         weights = np.empty_like(squares)
@@ -136,14 +136,14 @@ class Soft:
 SOFT = Soft(4, 0.35)  # default, if held-out rows do not choose k and t; t in units of `gap`
 
 
-def gap(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:
+def gap(X: AnyRows, centers: NDArray[np.float64], comm: Communicator) -> float:
     """Mean of d_2^2 - d_1^2 over all ranks' rows, d_1 and d_2 to the two nearest centres: a unit for t; collective."""
     _, squares = closest(X, centers, 2)
     total = comm.allreduce(np.array([(squares[:, 1] - squares[:, 0]).sum(), len(squares)]))
     return float(total[0] / max(total[1], 1.0))
 
 
-def double_variance(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:
+def double_variance(X: AnyRows, centers: NDArray[np.float64], comm: Communicator) -> float:
     """Twice the variance of all ranks' rows about their centres: with this t, weights are probabilities; collective.
 
     Suppose that each part's rows are Gaussian about its centre, with the same variance s^2 in the directions in which

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cacore.comm import Communicator
 from cacore.data import stored
-from cacore.data.dataset import Samples
+from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import check_range, largest_size
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import Arriving, StoredRows, empty_like, in_memory, permuted, some
@@ -21,6 +21,11 @@ from cacore.io import native
 from cacore.io.checkpoint import Checkpoint
 from cacore.io.fingerprints import fingerprint
 from cacore.svm.problem import numeric_gamma
+from cakrr import bkrr2
+from cakrr.options import RidgeOptions
+from casvm.casvm import casvm
+from casvm.model.libsvm import export_libsvm
+from casvm.options import SVMOptions
 from partition.redistribute import redistribute
 
 
@@ -238,6 +243,35 @@ def test_a_file_that_changes_while_it_is_copied(folder, tmp_path, monkeypatch, r
     monkeypatch.setattr(native, "read_block", block)
     message = "numbers.h5: it changed while it was read; read it again when nothing writes to it"
     refuses("cakrr.bkrr2", [path, "--partitions", "2", "--out-of-core"], message, tmp_path)
+
+
+# -- models whose rows are still in a file -----------------------------------------------------
+
+
+def trained(method, options, y, folder=None):
+    X = table(n=90) / 100
+    return method(Dataset(X if folder is None else filed(X, folder), y), options).model
+
+
+def alike(got, expected):
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_deviations_and_shares_of_features(tmp_path):
+    """What a part's rows are needed for after the training: they are read from the file."""
+    options, X = RidgeOptions(partitions=2, sigma=(2.0,), lam=(1e-3,)), table(seed=1)[:9] / 100
+    y = np.sin(table(n=90)[:, 0])
+    model, expected = trained(bkrr2.METHOD, options, y, tmp_path), trained(bkrr2.METHOD, options, y)
+    alike(model.predict_std(X), expected.predict_std(X))
+    alike([model.explain(X, X).values], [expected.explain(X, X).values])
+
+
+def test_support_vectors_for_libsvm(tmp_path):
+    y, options = (table(n=90)[:, 0] > 0).astype(int), SVMOptions(partitions=2, gamma=0.5)
+    written = export_libsvm(trained(casvm, options, y, tmp_path), tmp_path / "file.model")
+    expected = export_libsvm(trained(casvm, options, y), tmp_path / "memory.model")
+    assert [path.read_text() for path in written] == [path.read_text() for path in expected]
 
 
 # -- memory ------------------------------------------------------------------------------------

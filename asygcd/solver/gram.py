@@ -5,13 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from asygcd.solver.bundle import Bundle
 from asygcd.solver.cache import HITS, MISSES, VALUES, ColumnCache, link
 from asygcd.solver.columns import ALIGNED, CachedColumns, addresses
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, is_sparse
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import WIDEST, Layout
@@ -71,7 +70,7 @@ class KernelCaches:
     ) -> None:  # fmt: skip
         if not kernel.compiled:
             raise InputError("Asy-GCD cannot evaluate a callable kernel: use SMOSVC, or CASVC with the solver smo")
-        if kernel.separable and sp.issparse(X) and X.shape[1] > WIDEST:
+        if kernel.separable and is_sparse(X) and X.shape[1] > WIDEST:
             raise InputError(
                 f"Asy-GCD: the {kernel.kind} kernel needs dense rows, too large with {X.shape[1]:,} features: use "
                 f"SMOSVC, or at most {WIDEST:,} features"
@@ -182,9 +181,11 @@ def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:
         If they do not; the message has the figures.
     """
     n, d = X.shape
-    wide = sp.issparse(X) and d > WIDEST
-    numbers = X.nnz if sp.issparse(X) else n * d
-    packed = (32 if wide else 12) * numbers + 12 * n * (Features.of(X).packed if wide else d)
+    if is_sparse(X):
+        wide = d > WIDEST
+        packed = (32 if wide else 12) * X.nnz + 12 * n * (Features.of(X).packed if wide else d)
+    else:
+        packed = 24 * n * d
     cache = min(cache_bytes, 8 * 2 * n * n * threads)  # a cache never holds more than all n columns
     needed = packed + 40 * n * threads + cache
     memory.require(needed, limit, "storing packed rows and the kernel cache", "use a smaller cache, or fewer rows")

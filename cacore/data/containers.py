@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, csr, is_csr, is_sparse
+from cacore.data.rows import csr, is_csr, is_sparse
+from cacore.data.sparse import CSR
 from cacore.errors import InputError
 
 _REBUILD = "build the matrix again from rows, columns and values"
@@ -38,7 +39,7 @@ def other_type(kind: str) -> str | None:
     return next((remedy for form, remedy in _OTHER_TYPES if re.match(form, kind, re.IGNORECASE)), None)
 
 
-def column_types(X: Any) -> list[tuple[Any, str]] | None:
+def column_types(X: object) -> list[tuple[Any, str]] | None:
     """Name and type of each column of a pandas or polars DataFrame or an Arrow table; None for other input."""
     if hasattr(X, "column_names") and hasattr(X, "schema"):
         return [(name, str(X.schema.field(j).type)) for j, name in enumerate(X.column_names)]
@@ -105,7 +106,7 @@ def _check_type(kind: str, where: str) -> None:
         raise InputError(f"{where}: of type {kind[:60]}, not numbers: {remedy}")
 
 
-def _objects(X: Any) -> NDArray[Any]:
+def _objects(X: object) -> NDArray[Any]:
     """Cells of a list as an array of objects; none if its rows differ in length."""
     try:
         return np.asarray(X, object)
@@ -146,7 +147,7 @@ def _where(name: str, at: Sequence[int]) -> str:
     return f"{name}, column {at[1]}: row {at[0]}" if len(at) == 2 else f"{name}: row {at[0] if len(at) else 0}"
 
 
-def sound(X: Any, name: str = "X") -> Rows:
+def sound(X: Any, name: str = "X") -> Any:
     """CSR rows whose index arrays are valid, with 32-bit indices where they suffice and without duplicates.
 
     `X` itself, if it is such; duplicate entries are summed, as scipy does. Raises an InputError for invalid arrays.
@@ -190,7 +191,7 @@ def _check_numbers(numbers: NDArray[Any], count: int, axis: str, name: str) -> N
     raise InputError(f"{name}: an entry has the {axis} number {first}, and {axis}s are 0 to {count - 1}: {_REBUILD}")
 
 
-def _canonical(X: Rows) -> Rows:
+def _canonical(X: CSR) -> CSR:
     """Valid CSR rows with ascending column numbers, each once in its row."""
     used = int(X.indptr[-1])
     rows = csr(X.data[:used], X.indices[:used], X.indptr, X.shape)  # a new matrix, without flags cached for the old one

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.columns import UNNAMED, Columns
-from cacore.data.rows import Rows, concatenate
+from cacore.data.rows import AnyRows, concatenate
 from cacore.data.stored import some
 from cacore.errors import InputError
 
@@ -44,7 +44,7 @@ class Dataset:
         is known of its values; empty otherwise.
     """
 
-    X: Rows
+    X: AnyRows
     y: NDArray[Any] | None
     n: int = -1
     where: str = "X"
@@ -72,7 +72,7 @@ class Dataset:
         kept = self.weights > 0
         return replace(self, X=self.X[kept], y=self.target()[kept], weights=self.weights[kept])
 
-    def give(self) -> Rows:
+    def give(self) -> AnyRows:
         """Return the rows and drop them here, so that they are not kept in memory twice."""
         X = self.X
         self.X = X[:0].copy()
@@ -91,7 +91,7 @@ class Samples:
         the shuffled order, coefficients.
     """
 
-    X: Rows
+    X: AnyRows
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:

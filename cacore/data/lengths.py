@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from cacore.comm import Communicator
+from cacore.data.rows import dense
 from cacore.kernels.gradients import slope as slope_of_factor
 from cacore.kernels.registry import L1
 from cacore.kernels.values import Kernel
@@ -150,7 +151,7 @@ def slope(
     elif kernel.declared.of == L1:
         by_scale = np.array([-np.vdot(W, np.abs(x[:, None] - x)) for x in X.T])
     else:
-        Z = points.X
+        Z = dense(points.X)
         by_scale = -4.0 * (W.sum(axis=1) @ np.square(Z) - np.einsum("ij,ij->j", Z, W @ Z))
     total = float(weights @ np.square(errors).sum(axis=1))
     return total, np.append(by_scale, by_ridge)

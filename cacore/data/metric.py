@@ -10,14 +10,14 @@ The loop over rounds, which trains, judges and updates the metric, is :func:`bes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, is_sparse
+from cacore.data.rows import AnyRows, Rows, is_sparse
 from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.machine.threads import blocks
@@ -36,7 +36,15 @@ Root = NDArray[np.float64]  # (d, d) symmetric, or (d,)
 AnyRound = TypeVar("AnyRound", bound="Round")
 
 
-def mapped(X: Rows, root: Root | None) -> Rows:
+@overload
+def mapped(X: Rows, root: Root | None) -> Rows: ...
+
+
+@overload
+def mapped(X: AnyRows, root: Root | None) -> AnyRows: ...
+
+
+def mapped(X: AnyRows, root: Root | None) -> AnyRows:
     """Rows times the root, in the dtype of `X`; dense if the root is a full matrix. Without a root, `X` itself."""
     if root is None:
         return X

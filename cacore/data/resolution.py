@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, check_alike, in_blocks, is_sparse
+from cacore.data.rows import AnyRows, check_alike, in_blocks, is_sparse
 from cacore.errors import InputError
 
 STEPS = 100  # deviation of a column, in spacings between float32 numbers, below which rounding affects the predictions
@@ -71,7 +71,9 @@ class Moments:
             check_steps(mean, deviation, dtype, where, names)
 
 
-def check_resolved(X: Rows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = ()) -> None:
+def check_resolved(
+    X: AnyRows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = ()
+) -> None:
     """Refuse dense training rows, used in this dtype, with a column that it does not resolve; collective, one pass.
 
     Arguments are otherwise those of :meth:`Moments.check`.
@@ -83,7 +85,7 @@ def check_resolved(X: Rows, dtype: DTypeLike, comm: Communicator, where: str = "
         moments.check(dtype, comm, where, names)
 
 
-def check_given(X: Any, rows: Rows, comm: Communicator, names: tuple[str, ...] = ()) -> None:
+def check_given(X: object, rows: AnyRows, comm: Communicator, names: tuple[str, ...] = ()) -> None:
     """Refuse rows that single precision does not resolve, before their rounding is forgotten; collective.
 
     Parameters

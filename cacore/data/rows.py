@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cacore.comm import Communicator, Unquoted, require_same
-from cacore.data.stored import StoredRows
+from cacore.data.sparse import CSR, Numbers
+from cacore.data.stored import StoredRows, in_memory
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
+    from typing_extensions import TypeIs
 
 _PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
 _SAMPLE = 1000
 _NUMBERS = 1 << 20  # numbers per block when rows are read block by block
 LARGEST_TARGET = 1e150  # whose square, and sums of squares, do not overflow double precision
 
-Rows = Any  # an ndarray, a scipy CSR matrix or array, or rows in a file (:class:`cacore.data.stored.StoredRows`)
+Rows: TypeAlias = Numbers | CSR  # in memory
+DenseRows: TypeAlias = Numbers | StoredRows
+AnyRows: TypeAlias = Rows | StoredRows  # in memory or in a file
+SameRows = TypeVar("SameRows", Numbers, CSR, StoredRows, Rows, DenseRows, AnyRows)  # a function returns what it takes
 RowsLike: TypeAlias = "ArrayLike | spmatrix | sparray"  # rows as users give them; a DataFrame is array-like
 
 
@@ -31,22 +36,23 @@ def block_bounds(n: int, size: int, rank: int) -> tuple[int, int]:
     return n * rank // size, n * (rank + 1) // size
 
 
-def in_blocks(X: Rows) -> Iterator[Rows]:
+def in_blocks(X: DenseRows) -> Iterator[NDArray[Any]]:
     """Blocks of dense rows; the same blocks for rows in memory and in a file."""
     for lo, hi in blocks(X.shape[0], max(1, _NUMBERS // max(1, X.shape[1]))):
         yield X[lo:hi]
 
 
-def is_sparse(X: Rows) -> bool:
+def is_sparse(X: object) -> TypeIs[CSR]:
     """True if `X` is CSR."""
     return hasattr(X, "indptr")
 
 
-def csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, ...]) -> Rows:
+def csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, ...]) -> CSR:
     """CSR rows from these arrays, without a copy. scipy.sparse is loaded only here, for runs with sparse rows."""
     from scipy.sparse import csr_matrix
 
-    return csr_matrix((data, indices, indptr), shape=shape)
+    rows: CSR = csr_matrix((data, indices, indptr), shape=shape)
+    return rows
 
 
 def is_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, ...]) -> bool:
@@ -61,17 +67,17 @@ def is_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shap
     )  # fmt: skip
 
 
-def nbytes(X: Rows) -> int:
+def nbytes(X: AnyRows) -> int:
     """Bytes of memory of the rows; 0 for rows in a file."""
     return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if is_sparse(X) else int(X.nbytes)
 
 
-def check_alike(X: Rows, comm: Communicator) -> None:
+def check_alike(X: AnyRows, comm: Communicator) -> None:
     """Raise an error on all ranks if rows differ between ranks in their number of features, kind or type."""
     require_same(kind_of_rows(X), comm)
 
 
-def kind_of_rows(X: Rows) -> dict[str, object]:
+def kind_of_rows(X: AnyRows) -> dict[str, object]:
     """Facts in which all ranks' rows must be alike: number of features, dense or CSR, type of the numbers."""
     return {
         "features of X": X.shape[1],
@@ -80,24 +86,26 @@ def kind_of_rows(X: Rows) -> dict[str, object]:
     }
 
 
-def concatenate(pieces: list[Rows]) -> Rows:
-    """Stack blocks of rows of one kind."""
+def concatenate(pieces: Sequence[AnyRows]) -> Rows:
+    """Stack blocks of rows of one kind; they are read if they are in a file."""
     if len(pieces) == 1:
-        return pieces[0]
+        return in_memory(pieces[0])
     if not is_sparse(pieces[0]):
-        return np.concatenate(pieces)
+        return np.concatenate([dense(piece) for piece in pieces])
     from scipy.sparse import vstack
 
-    return vstack(pieces, format="csr")
-
-
-def dense(X: Rows) -> NDArray[Any]:
-    """The rows as an ndarray."""
-    rows: NDArray[Any] = X.toarray() if is_sparse(X) else X
+    rows: CSR = vstack(pieces, format="csr")
     return rows
 
 
-def worth_packing(X: Rows, comm: Communicator) -> bool:
+def dense(X: AnyRows) -> NDArray[Any]:
+    """The rows as an ndarray; read if they are in a file."""
+    if is_sparse(X):
+        return X.toarray()
+    return X[:] if isinstance(X, StoredRows) else X
+
+
+def worth_packing(X: AnyRows, comm: Communicator) -> bool:
     """True if dense rows have enough zeros to send them without these; one Allreduce of two numbers."""
     if is_sparse(X) or comm.size == 1:
         return False
@@ -118,7 +126,7 @@ def _unpacked(bits: NDArray[np.uint8], values: NDArray[Any], d: int) -> NDArray[
     return out
 
 
-def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: bool = False) -> Rows:
+def exchange_rows(X: SameRows, counts: NDArray[np.int64], comm: Communicator, pack: bool = False) -> SameRows:
     """Send rows, sorted by receiver, like :meth:`Communicator.alltoall`; CSR stays CSR.
 
     With `pack`, which must be the same on all ranks, dense rows are sent without their zeros. Rows in a file go
@@ -160,7 +168,7 @@ def _exchanged_in_file(X: StoredRows, counts: NDArray[np.int64], comm: Communica
     return out
 
 
-def gather_rows(X: Rows, comm: Communicator, counts: NDArray[np.int64] | None = None) -> Rows:
+def gather_rows(X: SameRows, comm: Communicator, counts: NDArray[np.int64] | None = None) -> SameRows:
     """All ranks' rows, in rank order, on every rank; `counts` as for :meth:`Communicator.allgather`.
 
     If the rows are in files, each rank gets a file with all rows.
@@ -190,14 +198,16 @@ def _gathered_in_file(X: StoredRows, comm: Communicator) -> StoredRows:
 
 def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
     """The root's rows on every rank; the argument of the other ranks is ignored."""
-    if comm.size == 1:
-        return X
-    shape = comm.bcast(None if X is None else np.array([*X.shape, is_sparse(X)], np.int64), root)
+    own = X if comm.rank == root else None
+    if own is not None and comm.size == 1:
+        return own
+    shape = comm.bcast(None if own is None else np.array([*own.shape, is_sparse(own)], np.int64), root)
     if not shape[2]:
-        return comm.bcast(X, root)
-    lengths = comm.bcast(None if X is None else np.diff(X.indptr).astype(np.int64), root)
-    data = comm.bcast(None if X is None else X.data, root)
-    return _csr(data, comm.bcast(None if X is None else X.indices, root), lengths, int(shape[1]))
+        return comm.bcast(None if own is None or is_sparse(own) else own, root)
+    sparse = own if is_sparse(own) else None
+    lengths = comm.bcast(None if sparse is None else np.diff(sparse.indptr).astype(np.int64), root)
+    data = comm.bcast(None if sparse is None else sparse.data, root)
+    return _csr(data, comm.bcast(None if sparse is None else sparse.indices, root), lengths, int(shape[1]))
 
 
 def send_rows(X: Rows, dest: int, comm: Communicator) -> None:
@@ -226,13 +236,14 @@ def scatter_rows(X: Rows | None, n: int, comm: Communicator, root: int = 0) -> R
     if not kind[0]:
         return comm.scatter(None if X is None else np.asarray(X), counts, root)
     # Other ranks take the value type from the root.
-    example = comm.bcast(X[:0].data if X is not None and comm.rank == root else None, root)
+    own = X if is_sparse(X) and comm.rank == root else None
+    example = comm.bcast(None if own is None else own.data[:0], root)
     none = np.zeros(0, np.int64)
-    send = X if comm.rank == root else _csr(example, none, none, int(kind[1]))
-    return exchange_rows(send, counts if comm.rank == root else np.zeros(comm.size, np.int64), comm)
+    send = _csr(example, none, none, int(kind[1])) if own is None else own
+    return exchange_rows(send, np.zeros(comm.size, np.int64) if own is None else counts, comm)
 
 
-def _csr(data: NDArray[Any], indices: NDArray[np.int64], lengths: NDArray[np.int64], d: int) -> Rows:
+def _csr(data: NDArray[Any], indices: NDArray[np.int64], lengths: NDArray[np.int64], d: int) -> CSR:
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     index = np.int32 if max(d, len(data)) < 2**31 else np.int64
     return csr(data, indices.astype(index), indptr.astype(index), (len(lengths), d))
@@ -267,14 +278,14 @@ def first_nonfinite(X: Rows, dtype: np.dtype[np.floating] | None = None) -> tupl
     return row, column, float(block[tuple(place)])
 
 
-def _where(X: Rows, first: int, column: int = 0) -> tuple[int, int]:
+def _where(X: AnyRows, first: int, column: int = 0) -> tuple[int, int]:
     """Row and column of a number: given directly for dense rows, by its index among the stored numbers for CSR."""
     if not is_sparse(X):
         return first, column
     return int(np.searchsorted(X.indptr, first, side="right")) - 1, int(X.indices[first])
 
 
-def largest_size(X: Rows) -> float:
+def largest_size(X: AnyRows) -> float:
     """Largest absolute value; 0 without entries."""
     if is_sparse(X):
         return _largest(X.data)
@@ -295,7 +306,7 @@ def largest_usable(dtype: DTypeLike) -> float:
     return 1e16 if np.dtype(dtype) == np.float32 else 1e150
 
 
-def check_range(X: Rows, where: str = "X") -> float:
+def check_range(X: AnyRows, where: str = "X") -> float:
     """Largest absolute value; an InputError, beginning with `where`, if its square may overflow. One pass over `X`."""
     most, largest = largest_usable(X.dtype), largest_size(X)
     if largest <= most:
@@ -313,7 +324,7 @@ def check_range(X: Rows, where: str = "X") -> float:
     )
 
 
-def check_squares(X: Rows, comm: Communicator) -> None:
+def check_squares(X: AnyRows, comm: Communicator) -> None:
     """Refuse training rows whose squares overflow, or all underflow, in their precision; collective."""
     with comm.uncounted():
         with comm.agreed():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from cacore.comm import Communicator
 from cacore.data.metric import Root, mapped
 from cacore.data.quantiles import normal_scores
 from cacore.data.resolution import check_steps
-from cacore.data.rows import Rows, is_sparse, power_of_two
+from cacore.data.rows import AnyRows, Rows, dense, is_sparse, power_of_two
 from cacore.data.stored import empty_like
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, rows_in
@@ -81,7 +81,7 @@ class Standardizer:
 
     @classmethod
     @np.errstate(over="ignore", invalid="ignore")
-    def fit(cls, X: Rows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:
+    def fit(cls, X: AnyRows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:
         """Mean and scale of all ranks' rows; two Allreduces of about d numbers, and one of a number for weights.
 
         The second pass squares differences from the mean, so columns far from 0 lose no digits.
@@ -129,14 +129,20 @@ class Standardizer:
         scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
         return cls(mean, scale)
 
-    def apply(self, X: Rows, in_place: bool = False) -> Rows:
+    @overload
+    def apply(self, X: Rows, in_place: bool = False) -> Rows: ...
+
+    @overload
+    def apply(self, X: AnyRows, in_place: bool = False) -> AnyRows: ...
+
+    def apply(self, X: AnyRows, in_place: bool = False) -> AnyRows:
         """Transformed rows, in the dtype of `X`; `in_place` allows overwriting `X`."""
         X = self._scaled(X, in_place)
         if self.quantiles is not None:
-            X = normal_scores(X.toarray() if is_sparse(X) else X, self.quantiles)
+            X = normal_scores(dense(X), self.quantiles)
         return mapped(X, self.root)
 
-    def _scaled(self, X: Rows, in_place: bool) -> Rows:
+    def _scaled(self, X: AnyRows, in_place: bool) -> AnyRows:
         if is_sparse(X) and not self.mean.any():
             with np.errstate(over="ignore"):
                 return X.multiply(1.0 / self.scale).tocsr().astype(X.dtype, copy=False)
@@ -164,12 +170,12 @@ def relative(weights: NDArray[Any], comm: Communicator) -> NDArray[np.float64]:
     return weights / power_of_two(float(comm.allreduce(weights.max(initial=0.0, keepdims=True), "max")[0]))
 
 
-def _blocks(X: Rows) -> list[tuple[int, int]]:
+def _blocks(X: AnyRows) -> list[tuple[int, int]]:
     """Ranges of rows that take at most :data:`_BLOCK_BYTES` in double precision."""
     return blocks(X.shape[0], min(4096, rows_in(_BLOCK_BYTES, X.shape[1])))
 
 
-def _weighted(X: Rows, w: NDArray[np.float64]) -> NDArray[np.float64]:
+def _weighted(X: AnyRows, w: NDArray[np.float64]) -> NDArray[np.float64]:
     if is_sparse(X):
         return np.asarray(w @ X, np.float64).ravel()
     total = np.zeros(X.shape[1])

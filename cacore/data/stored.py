@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,10 +17,16 @@ from numpy.typing import DTypeLike, NDArray
 from cacore.machine.scratch import Scratch
 from cacore.machine.threads import blocks
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from cacore.data.rows import AnyRows, Rows, SameRows
+
 BLOCK_BYTES = 4 << 20  # bytes per read or write
 _OVER = 32 << 10  # gaps up to this many bytes are read and dropped, which makes reads fewer and longer
 
 RowNumbers: TypeAlias = slice | NDArray[np.integer] | NDArray[np.bool_]  # or a mask
+Dense = TypeVar("Dense", NDArray[Any], "StoredRows", "NDArray[Any] | StoredRows")
 
 
 class StoredRows:
@@ -156,22 +162,22 @@ class Arriving:
         return self._out
 
 
-def is_stored(X: object) -> bool:
+def is_stored(X: object) -> TypeIs[StoredRows]:
     """True if the rows are in a file."""
     return isinstance(X, StoredRows)
 
 
-def in_memory(X: Any) -> Any:
+def in_memory(X: AnyRows) -> Rows:
     """The rows in memory; read if they are in a file."""
     return X[:] if isinstance(X, StoredRows) else X
 
 
-def some(X: Any, rows: RowNumbers) -> Any:
+def some(X: SameRows, rows: RowNumbers) -> SameRows:
     """Some of the rows; if they are in a file, a view without reading."""
     return X.some(rows) if isinstance(X, StoredRows) else X[rows]
 
 
-def empty_like(X: Any) -> Any:
+def empty_like(X: Dense) -> Dense:
     """Uninitialised rows of the same shape and type; in another file if `X` is in a file."""
     return X.another(len(X)) if isinstance(X, StoredRows) else np.empty_like(X)
 

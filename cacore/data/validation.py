@@ -18,7 +18,7 @@ from cacore.comm import Communicator
 from cacore.data.columns import Columns, clean
 from cacore.data.containers import column_of, column_types, other_type, plain, unmasked
 from cacore.data.missing import is_missing
-from cacore.data.rows import Rows, RowsLike, check_range, first_nonfinite, is_sparse
+from cacore.data.rows import AnyRows, Rows, RowsLike, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import StoredRows, is_stored
 from cacore.errors import InputError
@@ -33,7 +33,7 @@ _LETTERS = {"int": "i", "uint": "u", "bool": "b", "boolean": "b"}  # numpy's for
 _TEXT = r"categor|enum|str$|string|large_string|utf8|dictionary"
 
 
-def checked_rows(X: RowsLike | StoredRows, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
+def checked_rows(X: RowsLike | StoredRows, dtypes: tuple[str, ...], order: str | None = None) -> AnyRows:
     """Rows of finite numbers, dense or CSR, of one of `dtypes`; other input is converted to the first of these.
 
     `order` is "C" or None and applies to dense rows. If the conversion fails, an InputError quotes ``check_array``.
@@ -45,14 +45,14 @@ def checked_rows(X: RowsLike | StoredRows, dtypes: tuple[str, ...], order: str |
     from sklearn.utils.validation import check_array
 
     try:
-        rows = check_array(X, accept_sparse="csr", dtype=dtypes, order=order, ensure_min_samples=0)
+        rows: Rows = check_array(X, accept_sparse="csr", dtype=dtypes, order=order, ensure_min_samples=0)
     except (ValueError, TypeError) as error:
         _refuse(error, X)
     _check_columns(X)
     return rows
 
 
-def _usable(X: Rows, dtypes: tuple[str, ...], order: str | None) -> bool:
+def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
     if is_stored(X):
         return X.dtype in dtypes
     if is_sparse(X):
@@ -65,20 +65,20 @@ def _usable(X: Rows, dtypes: tuple[str, ...], order: str | None) -> bool:
 def rows_to_predict(
     X: RowsLike | StoredRows, dtype: str, n_features: int, standardizer: Standardizer | None, source: dict[str, Any],
     what: str = "the rows to predict",
-) -> Rows:  # fmt: skip
+) -> AnyRows:  # fmt: skip
     """Rows to predict, converted to the model's dtype, checked, and standardised like the training rows.
 
     Raises an InputError for another number of features, for other names of them than in the model's `source`, for
     numbers that are not finite, and for numbers whose squares overflow, which calls the rows `what`.
     """
     check_names(X, source)
-    X = checked_rows(X, (dtype,), "C")
-    if X.shape[1] != n_features:
-        raise InputError(f"{X.shape[1]} features in {what}, {n_features} in the model")
+    rows = checked_rows(X, (dtype,), "C")
+    if rows.shape[1] != n_features:
+        raise InputError(f"{rows.shape[1]} features in {what}, {n_features} in the model")
     if standardizer is not None:
-        X = standardizer.apply(X)
-    check_range(X, what)
-    return X
+        rows = standardizer.apply(rows)
+    check_range(rows, what)
+    return rows
 
 
 def shared_seed(random_state: int | np.random.RandomState | None, comm: Communicator) -> int:
@@ -140,12 +140,12 @@ def _needs_nothing(
     return True
 
 
-def is_plain_column(y: Any) -> bool:
+def is_plain_column(y: object) -> bool:
     """True for an array of one whole number, truth value or text per row, which needs no check by itself."""
     return type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU"
 
 
-def columns_of(X: Any, y: Any = None) -> Columns:
+def columns_of(X: object, y: object = None) -> Columns:
     """Names and types of the columns of a DataFrame with names of text, and of the target; none of other input."""
     found = column_types(X)
     if not found or not all(isinstance(name, str) for name, _ in found):
@@ -158,7 +158,7 @@ def columns_of(X: Any, y: Any = None) -> Columns:
     )
 
 
-def check_names(X: Any, source: dict[str, Any]) -> None:
+def check_names(X: object, source: dict[str, Any]) -> None:
     """Raise an InputError for a DataFrame with other columns, or in another order, than those of a model's `source`."""
     here, there = columns_of(X).features, Columns.of_source(source).features
     if not here or not there or here == there or len(here) != len(there):
@@ -183,7 +183,7 @@ def check_same_names(estimator: BaseEstimator, comm: Communicator) -> None:
             raise InputError(f"{where}; give all ranks the same columns")
 
 
-def _check_columns(X: Any) -> None:
+def _check_columns(X: object) -> None:
     """Raise an InputError if a DataFrame has columns of text or categories, even if the text looks like numbers."""
     for j, (name, kind) in enumerate(column_types(X) or ()):
         column: Any = None
@@ -195,7 +195,7 @@ def _check_columns(X: Any) -> None:
             raise InputError(f"X, column {name!r}: of type {kind[:60]}, as {str(column[0])[:60]!r}: {ENCODE}")
 
 
-def _refuse(error: ValueError | TypeError, X: Any, y: Any = None) -> NoReturn:
+def _refuse(error: ValueError | TypeError, X: object, y: object = None) -> NoReturn:
     """Raise scikit-learn's error as an InputError, with the position in `X` if a value is wrong."""
     if re.search("NaN|infinity|could not convert|argument must be|DType", str(error)):
         place = _place(X)

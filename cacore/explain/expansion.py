@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows, Rows
+from cacore.data.stored import in_memory
 from cacore.kernels import Kernel
 from cacore.svm.decision import expansion
 
@@ -26,7 +27,7 @@ class Expansion:
         None if kernel values were given instead of rows.
     """
 
-    X: Rows
+    X: AnyRows
     weights: NDArray[np.float64]
     b: NDArray[np.float64]
     kernel: Kernel | None
@@ -36,4 +37,4 @@ class Expansion:
         if not len(self.weights):
             return np.tile(self.b, (Z.shape[0], 1))
         assert self.kernel is not None
-        return expansion(self.kernel, self.X, self.weights, Z) + self.b
+        return expansion(self.kernel, in_memory(self.X), self.weights, Z) + self.b

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, RowsLike
+from cacore.data.rows import AnyRows, RowsLike
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.explain.expansion import Expansion
@@ -188,7 +188,7 @@ def _matrices(each: NDArray[np.float64], pairs: NDArray[np.float64]) -> NDArray[
     return out
 
 
-def answered(f: Expansion, Z: Rows, game: Game) -> NDArray[np.float64]:
+def answered(f: Expansion, Z: AnyRows, game: Game) -> NDArray[np.float64]:
     """Values of the players, that of the empty coalition, and interactions of pairs if they are asked for.
 
     Shape (n, g + 1, q) or (n, g + 1 + g (g - 1) / 2, q).

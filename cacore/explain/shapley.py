@@ -23,7 +23,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import AnyRows, dense
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.explain.expansion import Expansion
@@ -87,7 +87,7 @@ def require_factors(kernel: Kernel | None) -> None:
         )
 
 
-def values(f: Expansion, Z: Rows, game: Game) -> NDArray[np.float64]:
+def values(f: Expansion, Z: AnyRows, game: Game) -> NDArray[np.float64]:
     """Shapley values of the players for each row.
 
     Parameters
@@ -115,7 +115,7 @@ def values(f: Expansion, Z: Rows, game: Game) -> NDArray[np.float64]:
     return _on_all_threads(f, Z, game, game.players, False)
 
 
-def interactions(f: Expansion, Z: Rows, game: Game) -> NDArray[np.float64]:
+def interactions(f: Expansion, Z: AnyRows, game: Game) -> NDArray[np.float64]:
     """Interaction indices of the pairs (0, 1), (0, 2), ..., (1, 2), ... of players for each row; see :func:`values`.
 
     Shape (n, g (g - 1) / 2, q); about g / 4 times the flops of :func:`values`.
@@ -123,7 +123,7 @@ def interactions(f: Expansion, Z: Rows, game: Game) -> NDArray[np.float64]:
     return _on_all_threads(f, Z, game, game.pairs, True)
 
 
-def _on_all_threads(f: Expansion, Z: Rows, game: Game, width: int, pairs: bool) -> NDArray[np.float64]:
+def _on_all_threads(f: Expansion, Z: AnyRows, game: Game, width: int, pairs: bool) -> NDArray[np.float64]:
     require_factors(f.kernel)
     out = np.zeros((Z.shape[0], width, f.weights.shape[1]))
     if Z.shape[0] and len(f.weights) and width:
@@ -139,7 +139,7 @@ def warm_up() -> None:
     values(f, np.ones((1, 1)), Game(np.zeros((1, 1)), np.zeros(1, np.int64)))
 
 
-def _nodes(f: Expansion, Z: Rows, game: Game) -> int:
+def _nodes(f: Expansion, Z: AnyRows, game: Game) -> int:
     """Number of nodes: enough to be exact, or as many as make no difference on a few rows."""
     most = -(-game.players // 2)
     few = Game(None if game.baselines is None else game.baselines[:2], game.player)
@@ -159,7 +159,7 @@ def _largest(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.abs(values).max(axis=(0, 1)))
 
 
-def _block(f: Expansion, Z: Rows, game: Game, nodes: int, out: NDArray[np.float64], pairs: bool) -> None:
+def _block(f: Expansion, Z: AnyRows, game: Game, nodes: int, out: NDArray[np.float64], pairs: bool) -> None:
     """Write the values of some rows, or those of `pairs`, to `out`."""
     assert f.kernel is not None
     X, points = in_memory(f.X), np.ascontiguousarray(dense(Z), np.float64)

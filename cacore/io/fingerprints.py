@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import Rows, is_sparse
+from cacore.data.rows import AnyRows, is_sparse
 from cacore.data.shuffle import mix64
 from cacore.machine.threads import blocks, rows_in
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 4 << 20  # of rows that are read at a time, where they are in a file
 
 
-def row_hashes(X: Rows, y: NDArray[np.generic]) -> NDArray[np.uint64]:
+def row_hashes(X: AnyRows, y: NDArray[np.generic]) -> NDArray[np.uint64]:
     """64-bit fingerprint of each row and its target, shape (m,); zeros do not count, so dense and CSR rows agree.
 
     Targets are numbers, shape (m,) or (m, t), or text labels.
@@ -74,7 +74,7 @@ def _add_hashes(X: Reals, words: NDArray[np.uint64], out: NDArray[np.uint64]) ->
                 out[i] += v ^ (v >> np.uint64(31))
 
 
-def fingerprint(X: Rows, y: NDArray[np.generic], weights: NDArray[np.generic] | None, comm: Communicator) -> str:
+def fingerprint(X: AnyRows, y: NDArray[np.generic], weights: NDArray[np.generic] | None, comm: Communicator) -> str:
     """Number of rows and hash of all rows, targets and weights in order; independent of their split over ranks."""
     first, n = comm.offset(X.shape[0])
     place = np.arange(first, first + X.shape[0], dtype=np.uint64)

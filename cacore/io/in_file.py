@@ -10,7 +10,7 @@ import numpy as np
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.resolution import Moments
-from cacore.data.rows import block_bounds
+from cacore.data.rows import block_bounds, dense
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io import native, stream, text
@@ -119,7 +119,7 @@ def _copied(
     y = None if shape.y is None else np.empty((hi - lo, *shape.y[1:]))
     for a, b in blocks(hi - lo, step):
         block = native.read_block(path, split, lo + a, lo + b, real, order, moments)
-        rows[a:b] = block.X
+        rows[a:b] = dense(block.X)
         if y is not None:
             y[a:b] = block.y
     return Dataset(rows, y, shape.n, f"{path} ({split})", columns=shape.columns)

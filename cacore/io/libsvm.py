@@ -120,8 +120,7 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     X = csr(data, indices, row_ends(lengths), (rows, width))
     del data, indices
     X, y = in_order(X, y, share.numbers, counts, comm)
-    X = X.toarray() if dense else X
-    return Table(X, y, str(path), lo, partial(line_of, path), base, features=own)
+    return Table(X.toarray() if dense else X, y, str(path), lo, partial(line_of, path), base, features=own)
 
 
 def row_ends(lengths: NDArray[Any]) -> NDArray[Any]:

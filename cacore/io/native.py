@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cacore.data.columns import UNNAMED, Columns
 from cacore.data.resolution import Moments
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
+from cacore.data.sparse import CSR
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.column_names import COLUMN_NAMES, read_columns, write_columns
@@ -251,14 +252,14 @@ def _targets(group: h5py.Group, lo: int, hi: int, order: Order) -> Any:
     return y if order.targets is None or y.ndim == 1 else y[:, order.targets]
 
 
-def _picked(rows: Rows, order: NDArray[np.int64]) -> Rows:
+def _picked(rows: CSR, order: NDArray[np.int64]) -> CSR:
     """CSR rows with these columns, in this order."""
     rows = rows[:, order]
     rows.sort_indices()
     return rows
 
 
-def _csr_rows(X: h5py.Group, lo: int, hi: int, where: str) -> Rows:
+def _csr_rows(X: h5py.Group, lo: int, hi: int, where: str) -> CSR:
     d, indptr = int(X.attrs["shape"][1]), X["indptr"][lo : hi + 1].astype(np.int64)
     data, indices = (X[name][max(0, indptr[0]) : max(0, indptr[-1])] for name in ("data", "indices"))
     indptr, size = indptr - indptr[0], len(X["data"])

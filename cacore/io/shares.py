@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, block_bounds, exchange_rows
+from cacore.data.rows import SameRows, block_bounds, exchange_rows
+from cacore.data.stored import some
 from cacore.errors import InputError, OutputError
 from cacore.io import stream
 
@@ -186,8 +187,8 @@ def first_error(comm: Communicator, place: Callable[[], int]) -> Iterator[None]:
 
 
 def in_order(
-    X: Rows, y: NDArray[Any], numbers: list[int], counts: list[int], comm: Communicator
-) -> tuple[Rows, NDArray[Any]]:
+    X: SameRows, y: NDArray[Any], numbers: list[int], counts: list[int], comm: Communicator
+) -> tuple[SameRows, NDArray[Any]]:
     """Redistribute the rows of all ranks into even blocks in the order of the file; collective.
 
     Parameters
@@ -217,5 +218,5 @@ def in_order(
     X, (y, _), (place, _) = exchange_rows(X, leaving, comm), comm.alltoall(y, leaving), comm.alltoall(place, leaving)
     order = np.argsort(place, kind="stable")
     if (order[1:] < order[:-1]).any():
-        X, y = X[order], y[order]
+        X, y = some(X, order), y[order]
     return X, y

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, dense, largest_size, largest_usable
+from cacore.data.rows import Rows, dense, is_sparse, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
 from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS, with_zeros
 from cacore.kernels.panels import Panels, add_rows, nonzeros, put_rows
@@ -105,21 +104,22 @@ class Layout:
         squares overflow or underflow. If `X` is itself a sample, `largest` is the largest |x| of all rows.
         """
         n, d = X.shape
-        sample = X[:: max(1, n // _SAMPLE)]
+        some = slice(None, None, max(1, n // _SAMPLE))
         if np.dtype(dtype) != np.float64:
             size = largest_size(X) if largest is None else largest
             dtype = dtype if size <= largest_usable(dtype) and kernel.fits(dtype) else np.float64
         if not kernel.compiled:
             return cls(np.dtype(np.float64), None, False, float(d))
-        if sp.issparse(X):
+        if is_sparse(X):
             measure = kernel.measure(nonzeros=True)
             if kernel.separable:
                 return cls(np.dtype(dtype), None, d <= WIDEST, float(d), measure)
-            wide = _reach(kernel, Points(sample), measure) > _FAR
+            wide = _reach(kernel, Points(X[some]), measure) > _FAR
             features = Features.of(X, every=largest is not None) if d > WIDEST else None
             met = features.met if features else X.nnz / max(1, n)
             return cls(np.dtype(np.float64 if wide else dtype), None, not features, met, measure, features)
-        shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)
+        sample, shift = X[some], None
+        nonzero = float(np.count_nonzero(sample) / max(1, sample.size))
         measure = kernel.measure(nonzero < _SPARSE)
         if kernel.shifts and n:
             mean = sample.mean(axis=0, dtype=np.float64)
@@ -135,7 +135,7 @@ class Layout:
 
     def width(self, X: Rows) -> int:
         """Largest count of numbers stored per column for a row of `X`; for wide CSR rows, without the listed ones."""
-        return int(X.shape[1]) if self.features is None or not sp.issparse(X) else max(1, self.features.packed)
+        return int(X.shape[1]) if self.features is None or not is_sparse(X) else max(1, self.features.packed)
 
     @property
     def price(self) -> float:
@@ -157,9 +157,11 @@ class Layout:
 
     def nbytes(self, X: Rows) -> int:
         """Bytes allocated by :meth:`columns`."""
-        size = X.nnz * 2 if sp.issparse(X) and not self.packed and self.shift is None else X.shape[0] * X.shape[1]
+        cells = X.shape[0] * X.shape[1]
+        entries = X.nnz if is_sparse(X) else cells
+        size = 2 * entries if is_sparse(X) and not self.packed and self.shift is None else cells
         if self.features is not None:
-            size += X.shape[0] * self.features.packed + 2 * X.nnz + 2 * self.features.listed
+            size += X.shape[0] * self.features.packed + 2 * entries + 2 * self.features.listed
         return int(size * np.dtype(self.dtype).itemsize)
 
     def _points(self, X: Rows, rows: NDArray[np.int64] | None) -> Points:
@@ -213,7 +215,12 @@ def _reach(kernel: Kernel, sample: Points, measure: int) -> float:
     if not (kernel.of_distance and len(sample)) or with_zeros(measure):
         return 0.0
     with np.errstate(all="ignore"):  # the derivative may be infinite
-        sizes = abs(sample.X).sum(axis=1) if measure == NONZEROS else sample.squares
+        if measure != NONZEROS:
+            sizes = sample.squares
+        elif is_sparse(sample.X):
+            sizes = abs(sample.X).sum(axis=1)
+        else:
+            sizes = np.abs(sample.X).sum(axis=1)
         size = float(np.mean(sizes))
         slopes = np.abs(kernel.derivative(np.array([0.0, _NEAR * size])))
         return float(max(slopes[0], _RARE * slopes[1])) * size

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, dense, is_sparse
+from cacore.data.rows import AnyRows, Rows, dense, is_sparse
 from cacore.errors import InputError
 from cacore.kernels.points import Points
 from cacore.kernels.registry import GIVEN, KernelKind, named
@@ -35,7 +35,7 @@ class GivenKernel(Kernel):
     """
 
     kind: str = GIVEN.name
-    function: Callable[[Rows, Rows], object] = np.dot
+    function: Callable[[Rows, Rows], object] = field(kw_only=True)
     name: str = "the callable kernel"
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class GivenKernel(Kernel):
             )
         return returned
 
-    def diagonal(self, X: Rows) -> NDArray[np.float64]:
+    def diagonal(self, X: AnyRows) -> NDArray[np.float64]:
         """See :class:`Kernel`; computed from blocks of 32 rows."""
         out = np.empty(X.shape[0])
         for lo, hi in blocks(len(out), _ALONE):
@@ -111,7 +111,7 @@ class GivenKernel(Kernel):
             out[lo:hi] = np.diagonal(self.block(some, some))
         return out
 
-    def largest(self, X: Rows, dtype: DTypeLike) -> float:
+    def largest(self, X: AnyRows, dtype: DTypeLike) -> float:
         """See :class:`Kernel`; the largest value of a positive definite kernel is on the diagonal."""
         value = float(np.abs(self.diagonal(X)).max(initial=0.0))
         if not value <= float(np.finfo(dtype).max) / 4:

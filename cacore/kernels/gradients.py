@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import Rows, dense, is_sparse
 from cacore.kernels.points import Points
 from cacore.kernels.registry import FEATURES, L1, SQUARED
 from cacore.kernels.values import Kernel
@@ -50,8 +49,8 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals) -> Iterator
     gradient; likewise for `l1` and `wendland0_product`, because sign(0) = 0.
     """
     c = np.asarray(coefficients, np.float64)
-    centered = kernel.shifts and not sp.issparse(Z) and len(Z)
-    right = Points(Z.astype(np.float64), dense(Z).mean(axis=0, dtype=np.float64) if centered else None)
+    shift = None if is_sparse(Z) or not kernel.shifts or not len(Z) else Z.mean(axis=0, dtype=np.float64)
+    right = Points(Z.astype(np.float64), shift)
     of, step = kernel.declared.of, rows_in(_BYTES, max(Z.shape))
     whole = dense(right.X) if of in (L1, FEATURES) else np.zeros((0, 0))
     for lo, hi in blocks(X.shape[0], step):

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from cacore.data.rows import Rows, dense
 from cacore.kernels.evaluate import FACTORS, PRODUCTS
 from cacore.kernels.panels import Panels, accumulate
-from cacore.kernels.points import Points
+from cacore.kernels.points import Nonzeros, Points
 from cacore.kernels.values import Kernel
 from cacore.machine import threads
 from cacore.machine.threads import for_blocks
@@ -139,7 +139,7 @@ class NearPanels:
         return [(lo, min(lo + step, self.n)) for lo in range(0, self.n, step)]
 
     def add(
-        self, kernel: Kernel, A: Points, cutoff: float, coefficients: NDArray[np.float64], total: NDArray[np.float64]
+        self, kernel: Kernel, A: Nonzeros, cutoff: float, coefficients: NDArray[np.float64], total: NDArray[np.float64]
     ) -> int:
         """``total += coefficients @ K(A, columns)``, without pairs beyond the squared cutoff distance.
 
@@ -147,7 +147,7 @@ class NearPanels:
         ----------
         kernel : Kernel
             A function of the squared distance, or a product over the features.
-        A : Points
+        A : Nonzeros
             From :func:`cacore.kernels.panels.nonzeros`, with this dtype, shift and measure.
         cutoff : float
             Squared distance, from :func:`squared_cutoff`.
@@ -171,7 +171,7 @@ class NearPanels:
         for_blocks(work, self.tasks(4 * threads.current()))
         return sum(counts)
 
-    def near(self, A: Points, cutoff: float) -> float:
+    def near(self, A: Nonzeros, cutoff: float) -> float:
         """The share of (row, column) pairs that :meth:`add` computes."""
         measure = self._panels.measure
         count = _count_near(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import Rows, dense, is_sparse
+from cacore.data.sparse import CSR
 from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS
 from cacore.kernels.sums import GROUP, meet, pack, room, width
 from cacore.kernels.wide import Arranged, Features, Wide
@@ -44,16 +44,16 @@ def compare(kernel: Parameters, A: Rows, B: Rows, out: NDArray[np.floating]) -> 
     distances and for factors. These take all features that are not 0 in all CSR rows.
     """
     measure = kernel[4]
-    if measure == FACTORS and sp.issparse(A) and sp.issparse(B):
+    if measure == FACTORS and is_sparse(A) and is_sparse(B):
         _sparse_factors(kernel, A, B, out)
-    elif sp.issparse(A) and sp.issparse(B):
+    elif is_sparse(A) and is_sparse(B):
         _sparse(measure, A, B, out)
-    elif measure == PRODUCTS and sp.issparse(A):
-        out[...] = A @ np.ascontiguousarray(B.T)
-    elif measure == PRODUCTS and sp.issparse(B):
-        out[...] = (B @ np.ascontiguousarray(A.T)).T
+    elif measure == PRODUCTS and is_sparse(A):
+        out[...] = A @ np.ascontiguousarray(dense(B).T)
+    elif measure == PRODUCTS and is_sparse(B):
+        out[...] = (B @ np.ascontiguousarray(dense(A).T)).T
     elif measure == PRODUCTS:
-        np.matmul(A, B.T, out=out)
+        np.matmul(dense(A), dense(B).T, out=out)
     elif out.size:
         A, B = (np.ascontiguousarray(dense(rows), out.dtype) for rows in (A, B))
         d, W = A.shape[1], width(out.dtype)
@@ -61,7 +61,7 @@ def compare(kernel: Parameters, A: Rows, B: Rows, out: NDArray[np.floating]) -> 
         _meet_all(A, B, np.arange(d, dtype=np.int32), kernel, *flat(out), room((panels, d, W), out.dtype))
 
 
-def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
+def _sparse(measure: int, A: CSR, B: CSR, out: NDArray[np.floating]) -> None:
     """:func:`compare` for CSR rows: blocks of `A` are the columns, and all rows of `B` meet each block."""
     measure = PRODUCTS if measure == PRODUCTS else NONZEROS
     for lo, hi in blocks(A.shape[0], _COLUMNS):
@@ -73,7 +73,7 @@ def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
             columns.compare(rows, part, ld, first)
 
 
-def _sparse_factors(kernel: Parameters, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
+def _sparse_factors(kernel: Parameters, A: CSR, B: CSR, out: NDArray[np.floating]) -> None:
     """:func:`compare` for CSR rows and a product over the features: of those that are not all 0, some at a time."""
     present = np.unique(np.concatenate([A.indices, B.indices]))
     out[...] = 1.0

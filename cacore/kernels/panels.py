@@ -16,9 +16,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import Rows, dense, is_sparse
 from cacore.kernels.evaluate import NONZEROS, PRODUCTS, with_zeros
-from cacore.kernels.points import Points
+from cacore.kernels.points import Nonzeros
 from cacore.kernels.sums import CACHE_BYTES, GROUP, hand_over, meet_at, pack, portions, room, taken, width
 from cacore.kernels.values import Kernel
 from cacore.machine.threads import blocks, for_blocks
@@ -72,7 +72,7 @@ class Panels:
         def fill(lo: int, hi: int) -> None:
             these = slice(lo * W, hi * W)
             block = X[these if rows is None else rows[these]]
-            if sp.issparse(block) and shift is None:
+            if is_sparse(block) and shift is None:
                 pack_csr(block.data, block.indices, block.indptr, self.data[lo:hi])
             else:
                 pack(_shifted(block, shift, dtype), self.data[lo:hi])
@@ -86,7 +86,7 @@ class Panels:
         return [(lo * W, min(hi * W, self.n)) for lo, hi in blocks(len(self.data), max(1, -(-len(self.data) // count)))]
 
     def add(
-        self, kernel: Kernel, A: Points, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
+        self, kernel: Kernel, A: Nonzeros, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
         total: NDArray[np.float64] | None = None, store: NDArray[np.floating] | None = None,
         places: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
@@ -97,7 +97,7 @@ class Panels:
         Parameters
         ----------
         kernel : Kernel
-        A : Points
+        A : Nonzeros
             Rows from :func:`nonzeros`, with the same dtype, shift and measure.
         lo, hi : int
             A range from :meth:`tasks`.
@@ -126,7 +126,7 @@ class Panels:
 def nonzeros(
     X: Rows, dtype: DTypeLike, shift: NDArray[np.floating] | None = None, rows: NDArray[np.int64] | None = None,
     measure: int = PRODUCTS,
-) -> Points:  # fmt: skip
+) -> Nonzeros:  # fmt: skip
     """The nonzeros of `X`, shifted, as rows for :meth:`Panels.add`; one pass over the values.
 
     Parameters
@@ -138,9 +138,9 @@ def nonzeros(
     rows : ndarray of int64, optional
         Numbers of the rows of `X` to take; all rows by default.
     """
-    points = object.__new__(Points)
+    points = object.__new__(Nonzeros)
     m = X.shape[0] if rows is None else len(rows)
-    if sp.issparse(X) and not with_zeros(measure) and shift is None:
+    if is_sparse(X) and not with_zeros(measure) and shift is None:
         X = X if rows is None else X[rows]
         csr = sp.csr_matrix((X.data.astype(dtype), X.indices.astype(np.int32), X.indptr.astype(np.int64)), X.shape)
         csr.sum_duplicates()  # in the copy: the norm needs the square of the sum of duplicate entries
@@ -149,7 +149,7 @@ def nonzeros(
         like, whole, pieces = np.zeros(0, dtype), with_zeros(measure), []
         # Block by block: large temporary arrays would cost more than the work on them.
         for lo, hi in blocks(m, max(256, _PIECE // max(1, X.shape[1]))):
-            if sp.issparse(X):
+            if is_sparse(X):
                 pieces.append(_compress(dense(X[some[lo:hi]]), np.arange(hi - lo), offset, like, whole))
             else:
                 pieces.append(_compress(X, some[lo:hi], offset, like, whole))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import Rows, dense, is_sparse
+from cacore.data.sparse import CSR
 
 
 class Points:
@@ -33,7 +33,7 @@ class Points:
         if shift is not None:
             X = dense(X) - shift.astype(X.dtype)
         self.X, self.shift = X, shift
-        if sp.issparse(X):
+        if is_sparse(X):
             self.squares = np.asarray(X.multiply(X).sum(axis=1), X.dtype).ravel()
         else:
             self.squares = np.einsum("ij,ij->i", X, X)
@@ -45,3 +45,9 @@ class Points:
         part = object.__new__(Points)
         part.X, part.squares, part.shift = self.X[rows], self.squares[rows], self.shift
         return part
+
+
+class Nonzeros(Points):
+    """Points whose rows are CSR, see :func:`cacore.kernels.panels.nonzeros`."""
+
+    X: CSR

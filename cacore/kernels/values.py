@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, in_blocks, is_sparse
+from cacore.data.rows import AnyRows, Rows, in_blocks, is_sparse
 from cacore.errors import InputError
 from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS, WHOLE, Parameters, address, compiled, finish
 from cacore.kernels.pairs import compare, flat
@@ -173,8 +172,9 @@ class Kernel:
         """`X` prepared for this kernel: with the shift of `like` or, if the kernel allows a shift, by its own mean."""
         if like is not None:
             return Points(X, like.shift)
-        centered = self.shifts and not sp.issparse(X) and len(X)
-        return Points(X, X.mean(axis=0, dtype=np.float64) if centered else None)
+        if is_sparse(X) or not self.shifts or not len(X):
+            return Points(X)
+        return Points(X, X.mean(axis=0, dtype=np.float64))
 
     def block(self, A: Points, B: Points, out: NDArray[np.floating] | None = None) -> NDArray[np.floating]:
         """Kernel values of every row of `A` with every row of `B`, computed in the calling thread.
@@ -211,7 +211,7 @@ class Kernel:
         """Kernel values of each row of `X` with itself, shape (m,), in double precision."""
         return self.of_squares(self._squares(X))
 
-    def largest(self, X: Rows, dtype: DTypeLike) -> float:
+    def largest(self, X: AnyRows, dtype: DTypeLike) -> float:
         """Upper bound of |K(x, z)| over all pairs of rows of `X`.
 
         Raises
@@ -359,7 +359,7 @@ class Kernel:
 
 def _block_rows(columns: int, itemsize: int, A: Points | None = None) -> int:
     """Rows per task; at least 256 for CSR rows `A`, because each task has a fixed cost for preparing them."""
-    least = 256 if A is not None and sp.issparse(A.X) else 64
+    least = 256 if A is not None and is_sparse(A.X) else 64
     return int(np.clip(_BLOCK_BYTES // max(1, columns * itemsize), least, 1024))
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, is_sparse
+from cacore.data.sparse import CSR
 from cacore.kernels.evaluate import PRODUCTS
 from cacore.kernels.sums import portions, room, taken, width
 from cacore.kernels.wide_passes import accumulate, arrange, columns_per_tile, compare, count_known, enlist, pack
@@ -58,7 +59,7 @@ class Features:
         return self.count - self.packed
 
     @classmethod
-    def of(cls, X: Rows, every: bool = False) -> Features:
+    def of(cls, X: CSR, every: bool = False) -> Features:
         """Numbering for CSR rows, shape (n, d): one pass over the nonzeros and the features.
 
         Only features that both sides of a kernel value contain matter, so it is enough if one side is among the rows
@@ -106,9 +107,8 @@ class Arranged:
         measure: int = PRODUCTS,
     ) -> Arranged:  # fmt: skip
         """Arrange `X`, shape (n, d), or the given rows of it; two passes over the nonzeros, on all threads."""
-        X = X if rows is None else X[rows]
-        if not sp.issparse(X):
-            X = sp.csr_matrix(X)
+        some = X if rows is None else X[rows]
+        X = some if is_sparse(some) else sp.csr_matrix(some)
         if not X.has_canonical_format:  # norms need the square of the sum of duplicate entries
             X = X.copy() if rows is None else X
             X.sum_duplicates()

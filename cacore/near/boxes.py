@@ -12,8 +12,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.kernels import Kernel, Points
+from cacore.kernels import Kernel
 from cacore.kernels.evaluate import FACTORS, at_distances
+from cacore.kernels.points import Nonzeros
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
@@ -63,7 +64,7 @@ class Boxes:
         self.lower, self.upper, self.separable = lower, upper, separable
 
     @classmethod
-    def of_points(cls, points: Points, rows: Index, size: int, separable: bool = False) -> Boxes:
+    def of_points(cls, points: Nonzeros, rows: Index, size: int, separable: bool = False) -> Boxes:
         """Boxes of groups of `size` consecutive ones of `rows`; `points` are CSR. The last group may be smaller."""
         X, count = points.X, -(-len(rows) // size)
         lower, upper = np.full((X.shape[1], count), np.inf), np.full((X.shape[1], count), -np.inf)

@@ -56,7 +56,7 @@ def expansion(kernel: Kernel, pieces: Sequence[Piece], X: Rows) -> NDArray[np.fl
     rows = [A for A, _ in pieces]
     coefficients = pieces[0][1] if len(pieces) == 1 else np.concatenate([some for _, some in pieces])
     if may_pay(kernel, rows, X):
-        near = NearGroups.of(kernel, concatenate([dense(A) for A in rows]), coefficients, dense(X))
+        near = NearGroups.of(kernel, dense(concatenate([dense(A) for A in rows])), coefficients, dense(X))
         if near is not None and near.share < _SHARE:
             return near(coefficients)
     total = np.zeros((X.shape[0], *coefficients.shape[1:]), coefficients.dtype)
@@ -94,7 +94,7 @@ def reach(
     """
     some = [(A, np.abs(c.reshape(len(c), -1)).astype(np.float64), np.finfo(c.dtype).eps) for A, c in pieces if len(c)]
     ends = np.full((2, X.shape[1]), np.inf)
-    for A in [X, *(A for A, _, _ in some)]:
+    for A in [X, *(dense(A) for A, _, _ in some)]:
         ends = np.minimum(ends, [A.min(axis=0, initial=np.inf), -A.max(axis=0, initial=-np.inf)])
     low, high = reduce(ends, "min") * [[1.0], [-1.0]]
     most = [max((size.shape[1] for _, size, _ in some), default=0), max((eps for _, _, eps in some), default=0.0)]

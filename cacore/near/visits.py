@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import is_sparse
+from cacore.data.rows import Rows, dense, is_sparse
 from cacore.kernels import Kernel
 from cacore.kernels.near import spatial_groups
 from cacore.machine.threads import blocks
@@ -24,7 +24,7 @@ Answer = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 
 
 def near_ranks(
-    kernel: Kernel, pieces: Sequence[Piece], X: NDArray[np.floating], comm: Communicator
+    kernel: Kernel, pieces: Sequence[Piece], X: Rows, comm: Communicator
 ) -> NDArray[np.bool_] | None:  # fmt: skip
     """Ranks that each of this rank's new rows has to visit; None if all of them, for most rows. Collective.
 
@@ -49,16 +49,16 @@ def near_ranks(
     plain = not any(is_sparse(A) for A in [X, *(A for A, _ in pieces)])
     if comm.size == 1 or not comm.all(plain) or not pays(kernel, int(rows[1]), int(rows[0]), d):
         return None
-    squared = reach(kernel, pieces, X, comm.allreduce)
+    squared = reach(kernel, pieces, dense(X), comm.allreduce)
     if not math.isfinite(squared):
         return None
-    mine = [_boxes(A, kernel) for A, _ in pieces]
+    mine = [_boxes(dense(A), kernel) for A, _ in pieces]
     table = np.concatenate([np.zeros((0, 2 * d)), *(np.concatenate([one.lower, one.upper]).T for one in mine)])
     every, counts = comm.allgather_parts(table)
     lower, upper = (np.ascontiguousarray(side.T) for side in np.split(every, 2, axis=1))
     owner = np.repeat(np.arange(comm.size), counts)
     order, ends = spatial_groups(X, GROUP)
-    runs = Boxes.of_rows(X[order], ends, kernel.separable).near(Boxes(lower, upper, kernel.separable), squared)
+    runs = Boxes.of_rows(dense(X)[order], ends, kernel.separable).near(Boxes(lower, upper, kernel.separable), squared)
     near = np.zeros((len(ends) - 1, comm.size), np.bool_)
     for group, some in enumerate(zip(runs.starts[:-1].tolist(), runs.starts[1:].tolist(), strict=True)):
         for first, last in zip(runs.first[slice(*some)].tolist(), runs.last[slice(*some)].tolist(), strict=True):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cacore.comm import CommLike, Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows
 from cacore.errors import InputError
 from cacore.io.predictions import Column, Labels
 from cacore.io.table import LABELS, Targets
@@ -35,13 +35,13 @@ class LabelModel(TrainedModel, Protocol):
     def calibrator(self) -> Calibrator | None:
         """Turns scores into probabilities."""
 
-    def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def scores(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """One score per class; a single column for two classes."""
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
         """Labels of rows with these scores."""
 
-    def probabilities(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def probabilities(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """One probability per class."""
 
 

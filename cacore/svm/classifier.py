@@ -45,7 +45,8 @@ class KernelMachine(Loaded, Explains, BaseEstimator):
     def _rows(self, X: RowsLike, least: int = 1) -> Rows:
         """Validated rows to predict, in the model's dtype."""
         check_is_fitted(self, "model_")
-        return validated(self, X, reset=False, dtype=self.model_.dtype, ensure_min_samples=least, **ROWS)
+        rows: Rows = validated(self, X, reset=False, dtype=self.model_.dtype, ensure_min_samples=least, **ROWS)
+        return rows
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

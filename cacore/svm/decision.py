@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, is_sparse
+from cacore.data.rows import Rows, dense, is_sparse
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Columns, Layout
 from cacore.kernels.near import NearPanels, spatial_order
@@ -46,8 +46,7 @@ def _of_near_rows(
     out: NDArray[np.float64],
 ) -> bool:  # fmt: skip
     """Write the decisions without distant pairs to `out`, and return True, where these change nothing and that pays."""
-    dense = not (is_sparse(A) or is_sparse(X)) and layout.packed
-    if not (dense and weights.shape[1] == 1 and may_pay(kernel, [A], X)):
+    if is_sparse(A) or is_sparse(X) or not (layout.packed and weights.shape[1] == 1 and may_pay(kernel, [A], X)):
         return False
     cutoff = reach(kernel, [(A, weights.astype(layout.dtype, copy=False))], X)
     if not np.isfinite(cutoff):
@@ -130,7 +129,7 @@ def decisions_of_pairs(
 
     def values(columns: Columns | None, block: Rows, i: int) -> NDArray[np.floating]:
         if columns is None or kernel is None or layout is None:
-            return np.asarray(block)[:, A[sides[i]]].T
+            return np.asarray(block)[:, dense(A)[sides[i]]].T
         K = np.empty((len(points[i]), block.shape[0]), layout.dtype)
         tasks = _tasks(columns, layout, len(K))
         for_blocks(lambda lo, hi: columns.add(kernel, points[i], lo, hi, store=K), tasks)

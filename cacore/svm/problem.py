@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, in_blocks, is_sparse
+from cacore.data.rows import AnyRows, Rows, in_blocks, is_sparse
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.registry import declaration
@@ -17,7 +17,7 @@ _SMALL = 2000, 100_000  # rows, and numbers in them, up to which double precisio
 
 
 def numeric_gamma(
-    X: Rows, gamma: float | str, comm: Communicator, kernel: str | Callable[..., object] = "gaussian"
+    X: AnyRows, gamma: float | str, comm: Communicator, kernel: str | Callable[..., object] = "gaussian"
 ) -> float:
     """Gamma as a number; "scale" takes one Allreduce of 3 numbers.
 

@@ -18,7 +18,9 @@ Array = NDArray[np.floating]
 _STEP = 1 << 21  # kernel values per task
 
 
-def kernel_matrix(X: Rows, Y: Rows, name: str, gamma: float, degree: int, coef0: float, *, single: bool) -> Array:
+def kernel_matrix(
+    X: Rows, Y: Rows | None, name: str, gamma: float, degree: int, coef0: float, *, single: bool
+) -> Array:
     """Kernel values of the rows of `X` with those of `Y`, or with themselves, shape (n, m), in double precision.
 
     2 n m d flops, on all threads. If `single`, each block of values is rounded to float32.

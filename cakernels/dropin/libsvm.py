@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from cacore.data.rows import is_sparse
 from cakernels.dropin.ledger import CallLedger, UnsuitedError
 from cakernels.dropin.problem import CLASSES, KERNELS, LibsvmModel, LibsvmProblem, Trained, Vector
 
@@ -238,7 +239,7 @@ def _size(problem: LibsvmProblem) -> tuple[int, int, str]:
 def _seconds_to_train(problem: LibsvmProblem) -> float:
     """LIBSVM's processor seconds, roughly: it evaluates the kernel values of support vectors with all rows."""
     n, k = int(problem.X.shape[0]), max(2, len(problem.class_weight))
-    nonzeros = float(problem.X.nnz / n if sp.issparse(problem.X) else problem.X.shape[1])
+    nonzeros = float(problem.X.nnz / n if is_sparse(problem.X) else problem.X.shape[1])
     name = CLASSES[problem.svm_type]
     share = {"SVC": 0.2, "SVR": 2.0}.get(name, problem.nu)  # support vectors per row
     return 1e-9 * share * n * n * (10.0 + 0.35 * nonzeros) * 2 * (k - 1) / k
@@ -248,5 +249,5 @@ def _work(machine: LibsvmModel, X: Rows) -> int:
     """Products of a prediction: rows times support vectors times the features or nonzeros of one."""
     if machine.kernel == "precomputed":
         return 0
-    nonzeros = machine.vectors.nnz if sp.issparse(machine.vectors) else machine.vectors.size
+    nonzeros = machine.vectors.nnz if is_sparse(machine.vectors) else machine.vectors.size
     return int(X.shape[0]) * int(nonzeros)

@@ -38,7 +38,7 @@ def kernels(original: Callable[..., Array], ledger: CallLedger) -> Callable[...,
     """Stand-in for ``pairwise_kernels``: the kernel matrix, computed on all threads."""
 
     @wraps(original)
-    def pairwise_kernels(X: Rows, Y: Rows = None, metric: Metric = "linear", **given: Any) -> Array:
+    def pairwise_kernels(X: Rows, Y: Rows | None = None, metric: Metric = "linear", **given: Any) -> Array:
         if isinstance(metric, str) and metric == "precomputed":
             return original(X, Y, metric=metric, **given)
 
@@ -128,7 +128,7 @@ def _parameters(
     return name, 1.0 / X.shape[1] if gamma is None else float(gamma), int(degree), float(coef0)
 
 
-def _single(metric: Metric, X: Rows, Y: Rows) -> bool:
+def _single(metric: Metric, X: Rows, Y: Rows | None) -> bool:
     """True if scikit-learn's kernel values are float32: those of float32 rows, except of the l1 distance."""
     rows = (X,) if Y is None else (X, Y)
     return metric != "laplacian" and all(_floating(one) == np.float32 for one in rows)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import LARGEST_TARGET, Rows, check_squares, check_targets, first_nonfinite
+from cacore.data.rows import LARGEST_TARGET, Rows, check_squares, check_targets, first_nonfinite, is_sparse
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import memory
@@ -56,7 +56,7 @@ def train(problem: LibsvmProblem) -> Trained:
 def _filled(problem: LibsvmProblem) -> LibsvmProblem:
     """The problem with dense rows, if few of its numbers are zeros."""
     X = problem.X
-    if sp.issparse(X) and X.nnz >= _FILLED * X.shape[0] * X.shape[1]:
+    if is_sparse(X) and X.nnz >= _FILLED * X.shape[0] * X.shape[1]:
         return replace(problem, X=X.toarray())
     return problem
 

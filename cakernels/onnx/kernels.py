@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import AnyRows, dense
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -68,7 +68,7 @@ KNOWN = frozenset({*_OF_PRODUCT, *_OF_SQUARE, *_OF_LENGTH, *_OF_L1, *_OF_FEATURE
 
 
 def expansion(
-    g: Graph, Z: Value, A: Rows, weights: NDArray[np.floating], kernel: Kernel | None,
+    g: Graph, Z: Value, A: AnyRows, weights: NDArray[np.floating], kernel: Kernel | None,
     rows: NDArray[np.int64] | None = None,
 ) -> Value:  # fmt: skip
     """``K(Z, A) @ weights`` in float64, shape (n, t).
@@ -104,7 +104,8 @@ def expansion(
         return g.columns(Z, given) @ W  # type: ignore[arg-type]
     require_known(kernel)
     if kernel.kind == "linear":
-        return Z @ np.asarray(in_memory(A).T @ W, np.float64)
+        X = in_memory(A)
+        return Z @ np.asarray(X.T @ W, np.float64)
     g.require_room(8 * int(np.prod(A.shape)))
     return _values(g, Z, np.asarray(dense(in_memory(A)), np.float64), kernel) @ W
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
 from cakernels.onnx.classes import Classified, largest, of_classes
 from cakernels.onnx.graph import Graph, Value
 from cakernels.onnx.kernels import expansion
@@ -50,5 +50,5 @@ def _clipped(g: Graph, outputs: Value, many: bool) -> Value:
     return share / g.reduced("Sum", share)
 
 
-def _columns(coefficients: Rows) -> np.ndarray:
+def _columns(coefficients: NDArray[np.floating]) -> np.ndarray:
     return np.asarray(coefficients).reshape(len(coefficients), -1)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows
+from cacore.data.stored import in_memory
 
 _CLUSTERS = 12
 _NOISE = 0.1
@@ -65,4 +66,4 @@ def of_file(path: Path, target: str | None, limit: int, text: bool) -> SampleSou
     splits = load(path, Communicator(), "float64", target, limit=limit, wanted=wanted, training=True)
     rows = splits.get("train", next(iter(splits.values())))
     y = rows.target()
-    return SampleSource(rows.X, np.unique(y, return_inverse=True)[1].astype(np.float64) if text else y)
+    return SampleSource(in_memory(rows.X), np.unique(y, return_inverse=True)[1].astype(np.float64) if text else y)

@@ -87,7 +87,8 @@ class KernelRidge(Saved, Explains, BaseEstimator):
         )
         self.lam_: float | NDArray[np.float64] = fitted.model.lam if fitted.model.lams is None else fitted.model.lams
         self.params_ = fitted.params
-        self.sizes_, self.centers_ = fitted.sizes, fitted.model.centers
+        self.sizes_ = fitted.sizes
+        self.centers_: Rows = fitted.model.centers
         self._expose(fitted)
         expose_metric(self, fitted)
         return self

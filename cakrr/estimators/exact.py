@@ -8,12 +8,12 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import issparse
 from sklearn.utils import Tags
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import RowsLike
+from cacore.data.rows import RowsLike, is_sparse
+from cacore.data.stored import in_memory
 from cacore.data.validation import checked_weights
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered, of_new_rows
@@ -141,11 +141,12 @@ class DKRR(Iterated, Regressor):
         if self.sigma is not None and not is_auto(self.sigma):
             raise InputError("sigma: a precomputed kernel has no width; leave it out")
         train = self._checked(X, y, None, 1, copy=False)
-        if issparse(train.X):
+        K = in_memory(train.X)
+        if is_sparse(K):
             raise InputError("a precomputed kernel must be dense")
-        if train.X.shape[0] != train.X.shape[1]:
-            raise InputError(f"a precomputed kernel must be square; this one has shape {train.X.shape}")
-        K, rows = train.X, Dataset(numbered(len(train.X), train.X.dtype), train.target())
+        if K.shape[0] != K.shape[1]:
+            raise InputError(f"a precomputed kernel must be square; this one has shape {K.shape}")
+        rows = Dataset(numbered(len(K), K.dtype), train.target())
         if sample_weight is not None:
             weights = checked_weights(sample_weight, len(K))
             kept = weights > 0

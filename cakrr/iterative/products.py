@@ -343,7 +343,7 @@ class KernelProducts:
             return 8 * R if is_sparse(X) else 0
         if not is_sparse(X):
             return int(self.spread.n * X.shape[1] * X.dtype.itemsize)
-        assert self._gathered is not None
+        assert is_sparse(self._gathered)
         return int(8 * self.spread.n + self._gathered.nnz * (8 + X.dtype.itemsize))
 
 

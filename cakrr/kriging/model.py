@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import AnyRows, Rows, dense
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.files import described
@@ -115,7 +115,7 @@ class KrigingModel:
 
     # -- prediction ------------------------------------------------------------------------
 
-    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def predict(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Means at this rank's rows `X`, shape (n_local, d); a collective call.
 
         Each row travels to the rank of its region and back: d + p + 1 numbers.
@@ -123,7 +123,7 @@ class KrigingModel:
         return self._answered(X, comm, "predict", "")[0]
 
     def predict_std(
-        self, X: Rows, comm: CommLike = None, variance: str = "auto"
+        self, X: AnyRows, comm: CommLike = None, variance: str = "auto"
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Means, and standard deviations of new values there, noise included; a collective call.
 
@@ -151,7 +151,7 @@ class KrigingModel:
         return "exact" if self.radius is None or rows <= EXACT else "local"
 
     def _answered(
-        self, X: Rows, comm: CommLike, call: str, variance: str
+        self, X: AnyRows, comm: CommLike, call: str, variance: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         with self.ranks(comm, call) as ranks, ranks.phase("predict"):
             X, Z = self._places(X, ranks)
@@ -170,13 +170,13 @@ class KrigingModel:
             out = moved.home(answers)
         return np.ascontiguousarray(out[:, 0]), np.ascontiguousarray(out[:, 1])
 
-    def _places(self, X: Rows, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _places(self, X: AnyRows, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The rows checked, and their coordinates in which distances are taken; collective."""
         with comm.agreed():
             rows = np.asarray(dense(rows_to_predict(X, self.dtype, self.n_features, None, self.source)))
             return rows, self.space.coordinates(rows[:, self.drift.coordinates])
 
-    def simulate(self, X: Rows, n: int, seed: int = 0, comm: CommLike = None) -> NDArray[np.float64]:
+    def simulate(self, X: AnyRows, n: int, seed: int = 0, comm: CommLike = None) -> NDArray[np.float64]:
         """Draws of the field at this rank's rows `X`, shape (n_local, d), given the values: (n, n_local); collective.
 
         All ranks' rows are drawn together. The noise of new values, of variance `nugget`, is not added. The draws

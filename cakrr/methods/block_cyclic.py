@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, exchange_rows
+from cacore.data.rows import AnyRows, Rows, exchange_rows
 from cacore.kernels import Kernel
 from cacore.linalg.scalapack import BlockCyclic, layout
 from cakrr.solver import refine
@@ -119,7 +119,7 @@ def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> t
     return exchange_rows(X[send], counts, comm), comm.alltoall(number[send], counts)[0]
 
 
-def matrix_bytes(n: int, X: Rows, row_bytes: float, comm: Communicator) -> int:
+def matrix_bytes(n: int, X: AnyRows, row_bytes: float, comm: Communicator) -> int:
     """Bytes of this rank's share of the n x n matrix, and of the rows it is computed from, `row_bytes` each."""
     rows, columns = layout(n, comm.size)[comm.rank]
     # Rows as read, sent and received, and two panels of them, in double precision if solutions are refined.

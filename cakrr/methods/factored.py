@@ -15,6 +15,7 @@ from cacore.data.metric import Root, check_features, mapped, sample_of
 from cacore.data.rows import Rows, gather_rows, nbytes
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
@@ -57,7 +58,8 @@ class Exact:
         if options.metric != "none" and not last:
             with comm.agreed():
                 check_features(options.metric, prepared.samples.X.shape[1], options.memory_limit)
-        self.X, self.checkpoint, self.like = mapped(prepared.samples.X, root), options.checkpoint, options.kernels()[0]
+        self.X = mapped(in_memory(prepared.samples.X), root)
+        self.checkpoint, self.like = options.checkpoint, options.kernels()[0]
         self.standardizer = Standardizer.with_root(prepared.standardizer, root)
         self.grid: list[dict[str, Any]] = []
         self.notes: list[str] = []
@@ -149,8 +151,8 @@ class Exact:
                 places = comm.allgather(self.place[~learnt])
                 y, weights = y[places], weights[places]
             else:
-                X, y, weights = self.prepared.test_rows(self.standardizer)
-                X, y, weights = gather_rows(X, comm), comm.allgather(y), comm.allgather(weights)
+                test, y, weights = self.prepared.test_rows(self.standardizer)
+                X, y, weights = gather_rows(in_memory(test), comm), comm.allgather(y), comm.allgather(weights)
         with comm.agreed():
             need = 8 * len(self.widths) * len(options.lam) * X.shape[0] * math.prod(y.shape[1:])
             memory.require(need, options.memory_limit, "storing the grid's predictions", "use a smaller grid")

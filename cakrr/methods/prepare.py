@@ -14,7 +14,7 @@ from cacore.comm.alike import canonical
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
 from cacore.data.resolution import check_resolved
-from cacore.data.rows import LARGEST_TARGET, Rows, check_squares, check_targets, dense
+from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, dense
 from cacore.data.standardize import Standardizer, relative
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
@@ -67,7 +67,7 @@ class RidgeRows:
         name = f"{self.scaling}-{name}" if options.scaling == "auto" else name
         return f"round-{number}-{name}" if number else name
 
-    def test_rows(self, standardizer: Standardizer | None) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
+    def test_rows(self, standardizer: Standardizer | None) -> tuple[AnyRows, NDArray[np.float64], NDArray[np.float64]]:
         """Standardised test rows, their centred targets, and weights of 1."""
         assert self.test is not None
         X, y = self.test.X, self.test.target()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.quantiles import normal_scores, quantiles_of
-from cacore.data.rows import is_sparse
+from cacore.data.rows import dense, is_sparse
 from cacore.errors import InputError
 from cakrr.methods.prepare import RidgeRows
 from cakrr.options import RidgeOptions
@@ -33,8 +33,9 @@ def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list
 def _scored(rows: RidgeRows, seed: int, comm: Communicator) -> RidgeRows:
     """The rows with features replaced by their normal scores; collective."""
     assert rows.standardizer is not None
+    X = dense(rows.samples.X)
     with comm.phase("read"):
-        quantiles = quantiles_of(rows.samples.X, seed, comm)
-    samples = Samples(normal_scores(rows.samples.X, quantiles), dict(rows.samples.columns))
+        quantiles = quantiles_of(X, seed, comm)
+    samples = Samples(normal_scores(X, quantiles), dict(rows.samples.columns))
     standardizer = replace(rows.standardizer, quantiles=quantiles)
     return replace(rows, samples=samples, standardizer=standardizer, scaling="quantile")

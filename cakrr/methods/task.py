@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.metric import Root, change, check_features, mapped
-from cacore.data.rows import Rows, nbytes
+from cacore.data.rows import AnyRows, dense, nbytes
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import StoredRows
 from cacore.machine import memory
@@ -92,7 +92,7 @@ class RidgeTask:
         """The next round: the rows in this metric, divided again unless the parts are random; collective."""
         if self.method.partitioner == "random":
             step = change(self.root, root)
-            parts = replace(self.parts, X=mapped(self.parts.X, step), centers=mapped(self.parts.centers, step))
+            parts = replace(self.parts, X=mapped(self.parts.X, step), centers=dense(mapped(self.parts.centers, step)))
         else:
             with self.comm.phase("partition"):
                 parts = _divided(self.method, self.rows, root, self.options, self.comm)
@@ -140,7 +140,7 @@ def _divided(
     return hand_out(samples, division, owners, options.seed, comm, consume=not options.keeps_rows)
 
 
-def _check_memory(sizes: NDArray[np.int64], X: Rows, ranks: int, limit: int, on_disk: bool) -> None:
+def _check_memory(sizes: NDArray[np.int64], X: AnyRows, ranks: int, limit: int, on_disk: bool) -> None:
     """Refuse parts whose largest matrix does not fit beside the rows in memory (only one part's, if in a file)."""
     largest, even, itemsize = int(sizes.max()), sizes.sum() / len(sizes), X.dtype.itemsize
     rows, matrix, what = nbytes(X), largest * largest * itemsize, "a rank's rows"

@@ -19,7 +19,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, gather_rows
+from cacore.data.rows import AnyRows, Rows, gather_rows
 from cacore.errors import InputError
 from cacore.explain.expansion import Expansion
 from cacore.io.checkpoint import Checkpoint
@@ -72,7 +72,7 @@ class CoarseModel:
         beta = np.asarray(self.beta, np.float64).reshape(len(self.beta), -1)
         return Expansion(self.centers, beta, offset, self.kernel.with_sigma(self.sigma))
 
-    def predict(self, X: Rows) -> NDArray[np.float64]:
+    def predict(self, X: AnyRows) -> NDArray[np.float64]:
         """Predictions ``K(X, centers) beta`` in double precision, by blocks: 2 len(X) M (d + t) flops for t targets."""
         return _apply(X, self.centers, self.kernel.with_sigma(self.sigma), self.beta)
 
@@ -98,7 +98,7 @@ class Candidates:
     whole: NDArray[np.float64]
     reasons: list[str] = field(default_factory=list)
 
-    def predictions(self, X: Rows) -> NDArray[np.float64]:
+    def predictions(self, X: AnyRows) -> NDArray[np.float64]:
         """Predictions of the models `learned`, shape (n, len(settings), ...); forms K(X, centers) once per width."""
         out = np.empty((X.shape[0], len(self.settings), *self.learned.shape[2:]))
         for width in dict.fromkeys(width for _, width, _ in self.settings):
@@ -266,7 +266,7 @@ def _normal_equations(
 
 
 def projected(
-    X: Rows, rows: NDArray[np.int64], kernel: Kernel, right: Points, L: NDArray[np.float64],
+    X: AnyRows, rows: NDArray[np.int64], kernel: Kernel, right: Points, L: NDArray[np.float64],
     roots: NDArray[np.float64] | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:  # fmt: skip
     """Yield blocks of `rows` with their W = K(X, centers) L^-T, times `roots`; the next block overwrites W."""
@@ -343,7 +343,7 @@ def _coefficients(
     return out
 
 
-def _apply(X: Rows, centers: Rows, kernel: Kernel, beta: NDArray[np.float64]) -> NDArray[np.float64]:
+def _apply(X: AnyRows, centers: Rows, kernel: Kernel, beta: NDArray[np.float64]) -> NDArray[np.float64]:
     right, out = kernel.points(centers), np.empty((X.shape[0], *beta.shape[1:]))
     for lo, hi in threads.blocks(X.shape[0], 8 * _ROWS):  # in double precision: not all rows at once
         out[lo:hi] = kernel.apply(kernel.points(X[lo:hi].astype(np.float64), like=right), right, beta)

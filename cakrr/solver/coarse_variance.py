@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows
 from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
 from cakrr.solver.coarse import CoarseModel, factor_of, projected
@@ -47,7 +47,7 @@ class CoarseVariance:
     F: NDArray[np.float64]
     unit: float | NDArray[np.float64]
 
-    def __call__(self, X: Rows) -> NDArray[np.float64]:
+    def __call__(self, X: AnyRows) -> NDArray[np.float64]:
         """Variance of the prediction at each row of `X`, shape (n,) or (n, t); 2 n M^2 flops."""
         found = np.empty(X.shape[0])
         for some, W in projected(X, np.arange(X.shape[0]), self.kernel, self.points, self.L):
@@ -78,7 +78,7 @@ class CoarseSums:
         self.gram = np.zeros_like(self.L)
         self.squares, self.weight, self.rows = np.zeros(int(np.prod(targets))), 0.0, 0.0
 
-    def add(self, X: Rows, residuals: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+    def add(self, X: AnyRows, residuals: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
         """Add rows, given the coarse model's residuals and the sample weights; m M^2 flops for m rows."""
         for _, W in projected(X, np.arange(len(weights)), self.kernel, self.points, self.L, np.sqrt(weights)):
             lapack.add_gram(W, self.gram)

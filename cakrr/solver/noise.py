@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import AnyRows, Rows, dense
 from cacore.data.selection import order_statistics
 from cacore.io.model_file import require
 from cacore.machine import threads
@@ -56,7 +56,7 @@ class NoiseRows:
     errors, deviations : ndarray of the same shape
     """
 
-    X: Rows
+    X: AnyRows
     mean: Vector
     errors: Vector
     deviations: Vector
@@ -79,7 +79,7 @@ class Noise:
         """Raise an InputError if the table does not fit rows of d features."""
         require(len(self.table) in (2, d + 2), f"curves of {len(self.table)} columns, of rows of {d} features")
 
-    def __call__(self, X: Rows, mean: Vector, deviations: Vector) -> Vector:
+    def __call__(self, X: AnyRows, mean: Vector, deviations: Vector) -> Vector:
         """Factors of the standard deviations, in their shape; 16 flops per row and column.
 
         Parameters
@@ -214,7 +214,7 @@ def _places(columns: list[tuple[Rows, Vector, Vector]], f: int, n: int, comm: Co
     return np.stack([middle, np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)], axis=1)
 
 
-def _columns(X: Rows, mean: Vector, deviations: Vector, f: int) -> Iterator[tuple[slice, Vector]]:
+def _columns(X: AnyRows, mean: Vector, deviations: Vector, f: int) -> Iterator[tuple[slice, Vector]]:
     """Yield a slice of rows and their f columns: features if used, prediction, logarithm of the deviation."""
     for lo, hi in threads.blocks(len(mean), _BLOCK):
         V = np.empty((hi - lo, f))
@@ -224,7 +224,7 @@ def _columns(X: Rows, mean: Vector, deviations: Vector, f: int) -> Iterator[tupl
         yield slice(lo, hi), V
 
 
-def _bent(X: Rows, mean: Vector, deviations: Vector, table: Vector) -> Iterator[tuple[slice, Vector]]:
+def _bent(X: AnyRows, mean: Vector, deviations: Vector, table: Vector) -> Iterator[tuple[slice, Vector]]:
     """Yield a slice of rows and the basis of the curves, shape (rows, 4 f): all columns' lines, then knot by knot."""
     for rows, V in _columns(X, mean, deviations, len(table)):
         U = np.clip((V - table[:, 0]) * table[:, 1], -_ENDS, _ENDS)

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows
 from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack, tsqr
 from cacore.linalg.tsqr import Triangle, stacked
@@ -204,7 +204,7 @@ class PointVariance:
     noise: float
     unit: float | Array
 
-    def __call__(self, X: Rows) -> Array:
+    def __call__(self, X: AnyRows) -> Array:
         """Variance of new targets at the rows of `X`, shape (n,) or (n, t); 2 n M^2 flops."""
         found, lower = np.empty(X.shape[0]), np.ascontiguousarray(self.C.T)
         buffer = np.empty((min(_ROWS, X.shape[0]), len(self.C)))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows, Rows
 from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
 from cacore.machine import threads
@@ -47,7 +47,7 @@ class Variance:
     L: NDArray[np.floating]
     unit: float | NDArray[np.float64]
 
-    def __call__(self, X: Rows) -> NDArray[np.float64]:
+    def __call__(self, X: AnyRows) -> NDArray[np.float64]:
         """Variances of new targets at the rows of `X`, shape (n, d); the result has shape (n,) or (n, t).
 
         n m^2 flops in triangular solves on all threads, n kernel rows in blocks of 64 MiB; in double precision.
@@ -59,7 +59,7 @@ class Variance:
         variance: NDArray[np.float64] = np.multiply.outer(np.maximum(open_, 0.0) + self.noise, self.unit)
         return variance
 
-    def weights(self, X: Rows) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    def weights(self, X: AnyRows) -> Iterator[tuple[slice, NDArray[np.float64]]]:
         """Weights of the part's targets in the predictions at the rows of `X`: G^-1 K(rows, x).
 
         Yields a slice of rows and their weights, shape (rows, m), which the next block overwrites. 2 n m^2 flops in
@@ -69,7 +69,7 @@ class Variance:
             lapack.cholesky_solve(self.L, B)
             yield rows, B
 
-    def _compared(self, X: Rows) -> Iterator[tuple[slice, Rows, NDArray[np.float64]]]:
+    def _compared(self, X: AnyRows) -> Iterator[tuple[slice, Rows, NDArray[np.float64]]]:
         """Yield a slice of rows, these rows, and their kernel values with the part's rows, in blocks of 64 MiB."""
         n, m = X.shape[0], len(self.L)
         step = int(np.clip(_BLOCK_BYTES // (8 * m), 64, 4096))

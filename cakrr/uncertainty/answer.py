@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.learn.shared import ADAPTIVE
@@ -106,7 +106,7 @@ def calibration_of(model: KRRModel) -> Calibration:
 
 
 def answered(
-    model: KRRModel, X: Rows, request: IntervalRequest, comm: Communicator, limit: int | None = None
+    model: KRRModel, X: AnyRows, request: IntervalRequest, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, Ends | None]:
     """Predictions, standard deviations and intervals for this rank's rows; a collective call.
 
@@ -159,7 +159,7 @@ def answered(
 
 
 def scales(
-    model: KRRModel, X: Rows, mean: NDArray[np.float64], std: NDArray[np.float64], comm: Communicator
+    model: KRRModel, X: AnyRows, mean: NDArray[np.float64], std: NDArray[np.float64], comm: Communicator
 ) -> NDArray[np.float64]:
     """Scales of adaptive intervals: standard deviations of these rows times noise factors; collective.
 
@@ -180,12 +180,12 @@ def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) 
     return comm.allreduce(widths)
 
 
-def nearest_part(model: KRRModel, Z: Rows) -> NDArray[np.int32]:
+def nearest_part(model: KRRModel, Z: AnyRows) -> NDArray[np.int32]:
     """Part of each standardised row: the part with the nearest centre in the first division."""
     return nearest(Z, model.centers[: len(model.centers) // model.divisions])
 
 
-def to_parts(model: KRRModel, X: Rows, errors: NDArray[np.float64], comm: Communicator) -> None:
+def to_parts(model: KRRModel, X: AnyRows, errors: NDArray[np.float64], comm: Communicator) -> None:
     """Store in each part the absolute errors of the calibration rows nearest to its centre; collective.
 
     Parameters

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, concatenate, csr, gather_rows, is_sparse
+from cacore.data.rows import AnyRows, Rows, concatenate, csr, gather_rows, is_sparse
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.linalg import tsqr
@@ -40,7 +41,7 @@ _REMEDY = "use more parts, more ranks or a larger memory limit"
 
 
 def predict(
-    model: KRRModel, X: Rows, comm: Communicator, limit: int | None = None
+    model: KRRModel, X: AnyRows, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Predictions and predictive standard deviations for this rank's rows; a collective call.
 
@@ -92,7 +93,7 @@ def predict(
     return mean + base, np.sqrt(variance)
 
 
-def told_together(model: KRRModel, Z: Rows, comm: Communicator) -> NDArray[np.float64]:
+def told_together(model: KRRModel, Z: AnyRows, comm: Communicator) -> NDArray[np.float64]:
     """Predictions of an exact model in pieces for standardised rows, without the offset; collective."""
     return model.consult(Z, model.answer, comm, model.target_shape)[0][:, 0]
 
@@ -191,7 +192,7 @@ def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
     one = model.parts[part]
     weights = row_weights(one)
     noise = model.lam_of(part) * len(weights) * weights.mean() / weights
-    return np.asarray(scaled(one.alpha, noise) + one.predict(one.X, model.kernel_of(part)))
+    return np.asarray(scaled(one.alpha, noise) + one.predict(in_memory(one.X), model.kernel_of(part)))
 
 
 def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np.float64]]:
@@ -223,7 +224,7 @@ def matrices_bytes(sizes: Any) -> int:
 def factored_part(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows]:
     """Variance of one of this rank's parts, computed from its rows, and their leave-one-out errors."""
     one = model.parts[part]
-    found = factored(one.X, one.alpha, model.kernel_of(part), model.lam_of(part), one.weight)
+    found = factored(in_memory(one.X), one.alpha, model.kernel_of(part), model.lam_of(part), one.weight)
     return _solved(found, f"part {part}")
 
 
@@ -241,7 +242,7 @@ def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows | None]:
     if one.factor is None or one.unit is None:
         return factored_part(model, part)
     kernel, lam = model.kernel_of(part), model.lam_of(part)
-    return unpacked(one.X, kernel, lam, one.factor, one.unit, bool(model.target_shape)), None
+    return unpacked(in_memory(one.X), kernel, lam, one.factor, one.unit, bool(model.target_shape)), None
 
 
 def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
@@ -287,7 +288,7 @@ class LeftOutPart:
         See :class:`cakrr.solver.variance.LeftOutRows`.
     """
 
-    X: Rows
+    X: AnyRows
     learned: NDArray[np.float64]
     coarse: NDArray[np.float64] | float
     errors: NDArray[np.float64]
@@ -343,9 +344,9 @@ def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
     sparse = not comm.all(not pieces or not is_sparse(pieces[0].X))
     if pieces:
         return gather_rows(concatenate([one.X for one in pieces]), comm)
-    none: Rows = np.zeros((0, model.n_features), model.dtype)  # a rank without rows cannot tell if they are sparse
+    none = np.zeros((0, model.n_features), model.dtype)  # a rank without rows cannot tell if they are sparse
     if sparse:
-        none = csr(none[:, 0], np.zeros(0, np.int64), np.zeros(1, np.int64), none.shape)
+        return gather_rows(csr(none[:, 0], np.zeros(0, np.int64), np.zeros(1, np.int64), none.shape), comm)
     return gather_rows(none, comm)
 
 

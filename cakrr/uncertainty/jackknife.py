@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows, Rows
 from cacore.machine import threads
 from cacore.probability.conformal import rank_of
 from cakrr.solver.variance import Variance
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model: KRRModel, X: Rows, coverage: float, comm: Communicator, limit: int | None = None
+    model: KRRModel, X: AnyRows, coverage: float, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Predictions and both ends of intervals for this rank's rows; a collective call.
 
@@ -80,7 +80,7 @@ def predict(
     return mean, lower, upper
 
 
-def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: float) -> NDArray[np.float64]:
+def ends(variance: Variance, errors: NDArray[np.float64], X: AnyRows, coverage: float) -> NDArray[np.float64]:
     """Offsets from a part's predictions at the rows of `X`: 0, the lower end, and the upper end.
 
     Parameters

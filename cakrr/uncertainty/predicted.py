@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows
 from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.metrics import errors
@@ -47,7 +47,7 @@ class Predicted:
     probabilities: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(cls, model: KRRModel, X: Rows, job: Predicting, comm: Communicator) -> Predicted:
+    def of(cls, model: KRRModel, X: AnyRows, job: Predicting, comm: Communicator) -> Predicted:
         """Predict what the command requests, computing standard deviations only once; collective."""
         with comm.phase("predict"):
             mean, std, ends = answered(model, X, request(job), comm, memory.limit_per_rank(comm, job.memory_limit))

@@ -15,6 +15,7 @@ from cacore.data.classifier import Labelled
 from cacore.data.dataset import Samples
 from cacore.data.labels import ClassWeight, all_classes, class_factors, require_classes
 from cacore.data.rows import RowsLike, concatenate
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.probability.calibrator import Calibrator
@@ -55,7 +56,8 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         """
         comm = Communicator()
         train = self._labelled(X, y, sample_weight)
-        self._check_rows(train.X)
+        given = in_memory(train.X)
+        self._check_rows(given)
         one_of("ovr", "ovo")(self.decision_function_shape, "decision_function_shape =")
         self._switches()
         labels, weights = train.target(), train.row_weights()
@@ -65,16 +67,16 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1).astype(np.int64, copy=False)
         factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
         options = self._chosen(Samples(train.X, {"code": codes, "C": factor[codes] * weights}), options, comm)
-        setting = self._setting(train.X, options, comm)
+        setting = self._setting(given, options, comm)
         part, solutions = fit_part(
-            train.X, codes, options.C * factor[codes] * weights, np.arange(len(codes)), setting.kernel, setting.limits,
+            given, codes, options.C * factor[codes] * weights, np.arange(len(codes)), setting.kernel, setting.limits,
             setting.cache_bytes, watch=setting.watch, nu=self._nu(),
         )  # fmt: skip
         if len(part.classes) < len(classes):
             raise InputError("sample_weight: a class has no row with a positive weight")
         model = SVMModel(
             method=self._method, classes=classes, kernel=setting.kernel, C=self._bound(options, solutions),
-            **self._one_part(train.X, part),
+            **self._one_part(given, part),
         )  # fmt: skip
         if options.probability is not None:
             rows = Samples(train.X, {"code": codes, "C": options.C * factor[codes] * weights})
@@ -122,7 +124,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         self._warn(solutions, tol, 2)
 
     def _linear(self, part: PartSVM) -> NDArray[np.float64]:
-        coef = part.X.T @ part.weights()
+        coef = in_memory(part.X).T @ part.weights()
         return np.asarray(coef.T if len(self.classes_) > 2 else -coef.T)
 
     def decision_function(self, X: RowsLike) -> NDArray[np.float64]:

@@ -15,7 +15,8 @@ from cacore.checks import at_least_zero, positive
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.dataset import Samples
-from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets
+from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets, dense
+from cacore.data.stored import in_memory
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -53,7 +54,7 @@ class OneProcessValues(OneProcess):
         setting = self._setting(X, options, Communicator())
         some = X
         if len(present) < n:
-            some = X[np.ix_(present, present)] if self._precomputed else X[present]
+            some = dense(X)[np.ix_(present, present)] if self._precomputed else X[present]
         solutions = self._solutions(some, y[present], weights[present], params, setting)
         beta = np.stack([one.beta for one in solutions], axis=1)
         support = np.flatnonzero(beta.any(axis=1))
@@ -113,7 +114,7 @@ class OneProcessValues(OneProcess):
         return solution.iterations, solution.objective, solution.gap, solution
 
     def _linear(self, part: PartSVR) -> Vector:
-        return np.asarray(part.X.T @ part.columns).T
+        return np.asarray(in_memory(part.X).T @ part.columns).T
 
     def _values(self, X: RowsLike) -> Vector:
         """Outputs for `X`, shape (n, d)."""
@@ -171,7 +172,7 @@ class SearchedRegressor(_Regressor):
         if options.searches:
             rows = Samples(X, {"y": y, "weight": weights})
             part, looking = one_part(rows, weights > 0, options, self._precomputed, comm)
-            found = search(part, len(part.X), 1, unit, looking, comm)
+            found = search(part, len(part), 1, unit, looking, comm)
             options = options.with_setting(found)
             if found is None:
                 warnings.warn(UNSEARCHED, stacklevel=4)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, nbytes
+from cacore.data.stored import in_memory
 from cacore.io.checkpoint import Kept, Unfinished, remembered
 from cacore.machine import memory
 from cacore.progress import Advance
@@ -102,7 +103,7 @@ def of_values(
         return merged([kept_of(one, begun) for one in solutions])
 
     def work(dual: Dual, unfinished: Unfinished | None) -> Kept:
-        share = _together(task, rows.X, dual, cache_bytes, advance, unfinished, comm)
+        share = _together(task, in_memory(rows.X), dual, cache_bytes, advance, unfinished, comm)
         if problem.levels:
             share = centered(share, dual, partial(comm.allreduce, op="max"))
         kept = kept_of(share, begun)
@@ -168,7 +169,7 @@ def _pair_by_pair(task: ClassesTask, comm: Communicator) -> tuple[PartSVM, NDArr
             X = rows.X if len(chosen) == len(codes) else rows.X[chosen]
             y = np.where(first, 1.0, -1.0)
             dual = Dual.classification(y, C[chosen])
-            share = _together(task, X, dual, task.options.cache_bytes, advance, unfinished, comm)
+            share = _together(task, in_memory(X), dual, task.options.cache_bytes, advance, unfinished, comm)
             counts = comm.allreduce(np.array([share.kernel_rows, share.kernel_values]))
             facts = [share.iterations, share.objective, share.gap, *counts, share.converged]
             return {"beta": share.alpha * y, "b": np.array(share.b), "facts": np.array(facts, np.float64)}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cacore.data.dataset import Samples
 from cacore.data.rows import Rows
+from cacore.data.stored import in_memory
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import threads
@@ -105,7 +106,7 @@ def left_out(
     if len(tasks) > 1 and training.solver == DEFAULT:
         largest = float(C.max() * scale.max())
         shared = ClassRows.of(
-            rows.X, members, training.kernel, largest, training.loose, training.cache_bytes, side_by_side
+            in_memory(rows.X), members, training.kernel, largest, training.loose, training.cache_bytes, side_by_side
         )
 
     def of_pair(pair: int, i: int, j: int) -> LeftOutDecisions:

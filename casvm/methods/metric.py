@@ -20,6 +20,7 @@ from cacore.data.metric import SAMPLE, Root, best_round, check_features, check_k
 from cacore.data.rows import gather_rows
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.kernels.gradients import moments, stacked
 from casvm.fit import SVMFit
@@ -109,7 +110,7 @@ class _Round:
         """The method's fit of some rows, in the metric; collective."""
         X, checkpoint = mapped(self.rows.X[which], self.root), self.options.checkpoint
         weights = None if self.rows.weights is None else self.rows.weights[which].copy()
-        train = Dataset(X.copy() if X is self.rows.X else X, self.rows.target()[which], weights=weights)
+        train = Dataset(X, self.rows.target()[which], weights=weights)
         if checkpoint is not None:
             checkpoint = checkpoint.within(name)
         options = replace(self.options, checkpoint=checkpoint)
@@ -140,7 +141,7 @@ class _Round:
                 slopes = np.zeros((k * (k - 1) // 2, sample.shape[0], d))
                 for part in model.parts.values():
                     if len(part.rows):
-                        slopes += stacked(model.kernel, sample, part.X, part.weights().T)
+                        slopes += stacked(model.kernel, sample, in_memory(part.X), part.weights().T)
                 slopes = comm.allreduce(slopes)
                 if diagonal:
                     return np.asarray(np.square(slopes).sum(axis=(0, 1)))
@@ -149,7 +150,7 @@ class _Round:
             for number, part in model.parts.items():
                 rows = sample[near == number]
                 if rows.shape[0] and len(part.rows) and len(part.classes) > 1:
-                    total += moments(model.kernel, rows, part.X, part.weights().T, diagonal)
+                    total += moments(model.kernel, rows, in_memory(part.X), part.weights().T, diagonal)
             return comm.allreduce(total)
 
     def _sampled(self, count: int) -> NDArray[np.bool_]:

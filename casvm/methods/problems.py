@@ -52,7 +52,7 @@ def check_parts(parts: Parts, held: int, options: DualOptions, ranks: int = 0) -
 def check_parts_at_a_time(parts: Parts, options: DualOptions) -> None:
     """Refuse parts in a file if those solved side by side do not fit; the error says how many would."""
     largest = int(np.diff(parts.bounds).max(initial=0))
-    rows, columns = largest * parts.X.row_bytes, _COLUMN_BYTES * len(parts)
+    rows, columns = largest * parts.X.shape[1] * parts.X.dtype.itemsize, _COLUMN_BYTES * len(parts)
 
     def needed(parts_at_a_time: int) -> int:
         own = parts_at_a_time * (rows + 2 * 8 * largest * padded(largest))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import nbytes
+from cacore.data.stored import in_memory
 from cacore.io.checkpoint import Checkpoint
 from cacore.machine import memory
 from casvm.fit import SVMFit
@@ -48,7 +49,7 @@ def settle_apart(
     with comm.agreed():
         remedy = "use more ranks, or give one value of C and of gamma"
         memory.require(3 * own, options.memory_limit, _COPIES, remedy)
-    copy = Dataset(rows.X.copy(), rows.target(), rows.n, weights=rows.weights)
+    copy = Dataset(in_memory(rows.X).copy(), rows.target(), rows.n, weights=rows.weights)
     looking = replace(
         options, metric="none", ratio=False, checkpoint=_within(options, "search"), partitions=None,
         memory_limit=options.memory_limit - own,
@@ -69,7 +70,7 @@ def settle_values(task: ValuesTask, comm: Communicator) -> None:
     with comm.agreed():
         remedy = "use more ranks, or give one value of C, epsilon and gamma"
         memory.require(3 * nbytes(rows.X), options.memory_limit, _COPIES, remedy)
-    parts, P = _parts(Samples(rows.X.copy(), dict(rows.columns)), task.n, options.seed, comm)
+    parts, P = _parts(Samples(in_memory(rows.X).copy(), dict(rows.columns)), task.n, options.seed, comm)
     found = regression.search(parts, task.n, P, task.unit, options, comm)
     del parts
     task.settle(found, rows.X, comm)

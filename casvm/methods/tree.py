@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
+from cacore.data.stored import in_memory
 from casvm.fit import SVMFit
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost, terms
 from casvm.model.model import SVMModel
@@ -227,9 +228,9 @@ class _Tree:
                 if below[child].owner == comm.rank != place.owner:
                     _send(nodes[child], place.owner, comm)
             if place.owner == comm.rank:
-                like = next(iter(nodes.values()))
+                like = in_memory(next(iter(nodes.values())).X)
                 children = [
-                    nodes[child] if below[child].owner == comm.rank else _receive(below[child].owner, comm, like.X)
+                    nodes[child] if below[child].owner == comm.rank else _receive(below[child].owner, comm, like)
                     for child in place.children
                 ]
                 check_memory(2 * sum(nbytes(node.X) for node in children), self.options)
@@ -238,7 +239,7 @@ class _Tree:
 
     def _shared(self, node: Samples | None, root: int) -> Samples:
         """Broadcast the last problem's support vectors to all ranks."""
-        X = bcast_rows(None if node is None else node.X, self.comm, root)
+        X = bcast_rows(None if node is None else in_memory(node.X), self.comm, root)
         numbers, values = (None, None) if node is None else _tables(node)
         return _from_tables(X, self.comm.bcast(numbers, root), self.comm.bcast(values, root))
 
@@ -291,7 +292,7 @@ def _from_tables(X: Rows, numbers: NDArray[np.int64], values: NDArray[np.float64
 def _send(node: Samples, dest: int, comm: Communicator) -> None:
     for table in _tables(node):
         comm.send(table, dest)
-    send_rows(node.X, dest, comm)
+    send_rows(in_memory(node.X), dest, comm)
 
 
 def _receive(source: int, comm: Communicator, like: Rows) -> Samples:

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, is_sparse
+from cacore.data.rows import AnyRows, Rows, is_sparse
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from cacore.io.stream import REMEDY
@@ -91,10 +92,10 @@ def _labels(classes: NDArray[np.generic]) -> NDArray[np.int64]:
     return labels
 
 
-def _write(path: Path, header: Iterable[str], coef: NDArray[np.float64], X: Rows) -> None:
+def _write(path: Path, header: Iterable[str], coef: NDArray[np.float64], rows: AnyRows) -> None:
     with replacing(path) as temporary, temporary.open("w") as file:
         file.writelines(f"{line}\n" for line in header)
-        X = sp.csr_matrix(X)
+        X = sp.csr_matrix(in_memory(rows))
         X.sort_indices()
         for i in range(X.shape[0]):
             stretch = slice(X.indptr[i], X.indptr[i + 1])

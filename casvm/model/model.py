@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows, Rows
 from cacore.explain.expansion import Expansion
 from cacore.explain.explanation import names_of_decisions
 from cacore.io import model_file
@@ -76,7 +76,7 @@ class SVMModel(InParts):
             return self.kernel
         return replace(self.kernel, gamma=float(self.gammas[part]))
 
-    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[np.generic]:
+    def predict(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.generic]:
         """Labels of this rank's rows; a collective call.
 
         Parameters
@@ -104,7 +104,7 @@ class SVMModel(InParts):
         codes = votes(scores) if self._alone or scores.shape[1] == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
-    def decision_function(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def decision_function(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions, shape (n_local,) for two classes, positive for the second; else (n_local, k).
 
         With more than two classes: the pairs' votes for each class, plus at most a third of a vote for the size of the
@@ -114,7 +114,7 @@ class SVMModel(InParts):
         scores = self.scores(X, comm)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def pair_decisions(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def pair_decisions(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions of all pairs of classes by a model in pieces, shape (n_local, k (k - 1) / 2); collective.
 
         A decision is positive for the first class of its pair.
@@ -122,7 +122,7 @@ class SVMModel(InParts):
         with self._ranks(comm, "pair_decisions") as ranks, ranks.phase("predict"):
             return self._decided(self._received(X, ranks), ranks)
 
-    def _decided(self, Z: Rows, comm: Communicator) -> NDArray[np.float64]:
+    def _decided(self, Z: AnyRows, comm: Communicator) -> NDArray[np.float64]:
         k = len(self.classes)
         return self._answered(Z, comm, (k * (k - 1) // 2,), self._piece)
 
@@ -131,7 +131,7 @@ class SVMModel(InParts):
         part = self.parts[number]
         return part.pairs(rows, self.kernel) if len(part.rows) else part.b
 
-    def probabilities(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def probabilities(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Probabilities of the classes, shape (n_local, k), in their order; collective, as :meth:`predict`.
 
         Pairs of classes are coupled (:func:`cacore.probability.coupling.coupled`). If several parts predict a row,
@@ -174,7 +174,7 @@ class SVMModel(InParts):
             return replace(self.calibrator, A=one.slopes, B=one.shifts).first(decisions)
         return self.calibrator.first(decisions, pairs_of(one.classes, len(self.classes)))
 
-    def asked(self, X: Rows, labels: NDArray[np.int32], comm: CommLike = None) -> NDArray[np.float64]:
+    def asked(self, X: AnyRows, labels: NDArray[np.int32], comm: CommLike = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part given in `labels`; collective."""
         with self._ranks(comm, "asked") as ranks, ranks.phase("predict"):
             return self._asked(self._received(X, ranks), labels, ranks, (self._width,))
@@ -211,7 +211,7 @@ class SVMModel(InParts):
     def _width(self) -> int:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
-    def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def scores(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions as in :meth:`decision_function`, but with shape (n_local, 1) for two classes; collective."""
         k = len(self.classes)
         with self._ranks(comm, "scores") as ranks, ranks.phase("predict"):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, concatenate, scatter_rows
+from cacore.data.rows import AnyRows, Rows, concatenate, dense, scatter_rows
 from cacore.data.stored import in_memory
 from cacore.io.layout import Array, Layout
 from cacore.kernels import Kernel
@@ -59,7 +59,7 @@ class PartSVM:
     """
 
     classes: NDArray[np.int64]
-    X: Rows
+    X: AnyRows
     rows: NDArray[np.int64]
     coef: NDArray[np.float64]
     b: NDArray[np.float64]
@@ -196,14 +196,15 @@ def deal(whole: PartSVM | None, k: int, root: int, comm: Communicator) -> PartSV
     if comm.size == 1 and whole is not None:
         return whole
     s = int(comm.bcast(None if whole is None else np.array([len(whole.rows)]), root)[0])
-    X = numbers = None
+    X: Rows | None = None
+    numbers: NDArray[np.float64] | None = None
     if whole is not None:
         order = np.argsort(np.arange(s) % comm.size, kind="stable")  # deal rows of each class to all ranks
         X = whole.X[order]
         numbers = np.column_stack([whole.codes, whole.rows, whole.coef.T])[order]
-    X, numbers = scatter_rows(X, s, comm, root), scatter_rows(numbers, s, comm, root)
+    rows, table = scatter_rows(X, s, comm, root), dense(scatter_rows(numbers, s, comm, root))
     b = whole.b if whole is not None else np.zeros(k * (k - 1) // 2)
-    return piece(X, numbers[:, 0].astype(np.int64), numbers[:, 1].astype(np.int64), numbers[:, 2:].T, b)
+    return piece(rows, table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2:].T, b)
 
 
 def join(pieces: list[PartSVM]) -> PartSVM:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cacore.checks import one_of
 from cacore.comm import CommLike, Communicator
 from cacore.data.columns import Columns
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows, Rows
 from cacore.data.selection import order_statistics
 from cacore.errors import InputError
 from cacore.io import model_file
@@ -111,7 +111,9 @@ class QuantileModel(SVRModel):
         found = np.sort(values, axis=1)
         return found if self.shifts is None else np.sort(found + self.shifts, axis=1)
 
-    def predict_interval(self, X: Rows, coverage: float = 0.9, method: str = "quantile", comm: CommLike = None) -> Ends:
+    def predict_interval(
+        self, X: AnyRows, coverage: float = 0.9, method: str = "quantile", comm: CommLike = None
+    ) -> Ends:
         """Lower and upper ends of intervals for new targets at this rank's rows, shape (n_local,); collective.
 
         Conformalised quantile regression (Romano, Patterson and Candes, 2019): the two quantiles whose levels differ by

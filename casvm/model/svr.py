@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike
 from cacore.data.columns import Columns
-from cacore.data.rows import Rows, concatenate
+from cacore.data.rows import AnyRows, Rows, concatenate
 from cacore.explain.expansion import Expansion
 from cacore.io import model_file
 from cacore.io.layout import Array, Layout
@@ -45,7 +45,7 @@ class PartSVR:
     b : ndarray of float64, shape (1,) or (t,)
     """
 
-    X: Rows
+    X: AnyRows
     rows: NDArray[np.int64]
     beta: NDArray[np.float64]
     b: NDArray[np.float64]
@@ -118,7 +118,7 @@ class SVRModel(InParts):
         """Shape of a row's outputs."""
         return ()
 
-    def decision_function(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+    def decision_function(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Real outputs for this rank's rows: predicted targets, or one-class decisions; a collective call.
 
         Parameters
@@ -142,7 +142,7 @@ class SVRModel(InParts):
             Z = self._received(X, ranks)
             return self._answered(Z, ranks, self.output_shape)
 
-    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
+    def predict(self, X: AnyRows, comm: CommLike = None) -> NDArray[Any]:
         """Predicted targets; for a one-class model, 1 for inliers and -1 for outliers. Collective."""
         return self.answers(self.decision_function(X, comm))
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, gather_rows
+from cacore.data.rows import Rows, dense, gather_rows
 from cacore.errors import InputError
 from cacore.io.checkpoint import Unfinished
 from cacore.kernels import Kernel
@@ -129,7 +129,7 @@ class _Distributed(OnRanks):
             if dual.by_sign:
                 raise InputError("nu-SVMs: the exact nu-SVR and nu-SVC cannot be solved on several ranks")
             if rows.near:
-                self.gram = NearColumns(X, kernel, rows.dtype, layout, self.pool.X, rows.cutoff, room)
+                self.gram = NearColumns(dense(X), kernel, rows.dtype, layout, self.pool.X, rows.cutoff, room)
             else:
                 self.gram = KernelRows(X, kernel, rows.dtype, room, layout, self.pool.X)
         self.one_bound = comm.all(bool(((dual.lower == 0) | (dual.upper == 0)).all()))

@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, is_sparse
+from cacore.arrays import Reals
+from cacore.data.rows import Rows, dense, is_sparse
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.near import STRETCH, NearPanels, spatial_order
@@ -48,7 +49,7 @@ class NearColumns(KernelRows):
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, dtype: DTypeLike, layout: Layout, sources: Rows, cutoff: float, cache_bytes: int
+        self, X: Reals, kernel: Kernel, dtype: DTypeLike, layout: Layout, sources: Rows, cutoff: float, cache_bytes: int
     ) -> None:  # fmt: skip
         self.cutoff, self.cache_bytes, self._order = cutoff, cache_bytes, spatial_order(X, _stretch(len(X)))
         super().__init__(X, kernel, dtype, 0, layout, sources)
@@ -60,7 +61,7 @@ class NearColumns(KernelRows):
             return False
         if not len(X):
             return True
-        some = sample[:: max(1, len(sample) // _SAMPLE)]
+        some = sample[:: max(1, sample.shape[0] // _SAMPLE)]
         size = _stretch(len(X))
         columns = NearPanels(X, layout.dtype, layout.shift, spatial_order(X, size), size, layout.measure)
         return columns.near(layout.rows(some), cutoff) < (_NEAR if size == STRETCH else _NEAR_FINE)
@@ -75,7 +76,7 @@ class NearColumns(KernelRows):
 
     def _packed(self, layout: Layout, columns: Index) -> NearPanels:
         """These columns, in spatial order."""
-        return NearPanels(self.X, layout.dtype, layout.shift, columns, _stretch(len(columns)), layout.measure)
+        return NearPanels(dense(self.X), layout.dtype, layout.shift, columns, _stretch(len(columns)), layout.measure)
 
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         v -= self._sums(rows, change)

@@ -98,7 +98,7 @@ def fit_part(
         if kernel is None:
             given = np.asarray(X)
             whole = np.array_equal(np.arange(given.shape[1]), rows[chosen]) and len(chosen) == len(given)
-            some = given if whole else given[np.ix_(chosen, rows[chosen])]
+            some: Rows = given if whole else given[np.ix_(chosen, rows[chosen])]
         else:
             some = X if len(chosen) == X.shape[0] else X[chosen]
         return solve(some, kernel, dual, limits, cache_bytes, watch)

@@ -56,4 +56,5 @@ class Pool:
             place[slots] = self.X.shape[0] + np.arange(len(slots))
             self.X = sp.vstack([self.X, X], format="csr")[place]
         else:
+            assert not is_sparse(self.X)
             self.X[slots] = X

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
-from cacore.data.rows import LARGEST_TARGET, Rows, check_targets, is_sparse, nbytes
+from cacore.data.rows import LARGEST_TARGET, AnyRows, check_targets, is_sparse, nbytes
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
@@ -83,13 +84,14 @@ class Problem:
         self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int, solver: str = DEFAULT
     ) -> list[Solution]:  # fmt: skip
         """Solve the duals of these rows on this rank alone, by the solver of this name; nu-SVR always by SMO."""
+        X = in_memory(rows.X)
         if self.svm_type == "nu_svr":
             bound = self.params["C"] * rows["weight"]
-            return [solve_regression(rows.X, kernel, rows["y"], bound, self.params["nu"], limits, cache_bytes)]
+            return [solve_regression(X, kernel, rows["y"], bound, self.params["nu"], limits, cache_bytes)]
         duals = self.duals(rows, Communicator())
         if self.levels:
-            return solve_quantiles(rows.X, kernel, duals, limits, cache_bytes, solver)
-        return [part_solver(solver)(rows.X, kernel, dual, limits, cache_bytes) for dual in duals]
+            return solve_quantiles(X, kernel, duals, limits, cache_bytes, solver)
+        return [part_solver(solver)(X, kernel, dual, limits, cache_bytes) for dual in duals]
 
 
 @dataclass(kw_only=True)
@@ -176,7 +178,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         """Choose C, epsilon and gamma, at the cost of :func:`casvm.search.regression.search`; collective."""
         self.settle(search(parts, self.n, self.P, self.unit, self.options, comm), parts.X, comm)
 
-    def settle(self, found: Results | None, X: Rows, comm: Communicator) -> None:
+    def settle(self, found: Results | None, X: AnyRows, comm: Communicator) -> None:
         """Use the setting that a search `found`, or "scale" if it is None; `X` are this rank's rows. Collective."""
         options = self.options.with_setting(found)
         self.kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
