@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -171,3 +171,23 @@ def test_decisions_of_an_svm_are_those_of_all_pairs(kernel, dtype, monkeypatch):
     assert len(counts) == 1
     np.testing.assert_allclose(got, want, rtol=0, atol=np.finfo(dtype).eps * np.abs(c).max() + 1e-13)
     close(want, every[:, :1], 1e-4 if dtype == "float32" else 1e-10)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", NARROW, ids=lambda kernel: kernel.kind)
+def test_decisions_of_several_classes_are_those_of_all_pairs(kernel, dtype, form, used, monkeypatch):
+    """Four classes, one without support vectors; new rows in several blocks."""
+    monkeypatch.setattr(decision, "_ROWS", 400)
+    monkeypatch.setattr(decision, "_BLOCK_BYTES", 1)
+    A, c, X = (some.astype(dtype) for some in rows())
+    sizes, kernel = np.array([500, 0, 400, len(A) - 900]), replace(kernel, gamma=40 * kernel.gamma)
+    coef, b, label = np.column_stack([c, c[:, 0]]).T, np.arange(6.0), np.repeat(np.arange(4), sizes)
+    got = decision.decisions_of_pairs(kernel, form(A), coef, b, sizes, form(X), lambda some: some, 6)
+    assert len(used) == 3
+    K = matrix(kernel, X.astype(np.float64), A.astype(np.float64))
+    for column, (i, j) in enumerate(combinations(range(4), 2)):
+        first, second = K[:, label == i] @ coef[j - 1, label == i], K[:, label == j] @ coef[i, label == j]
+        np.testing.assert_allclose(
+            got[:, column], first + second + b[column], rtol=0, atol=1e-9 + 20 * np.finfo(dtype).eps
+        )

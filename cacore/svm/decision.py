@@ -15,11 +15,12 @@ from cacore.kernels.columns import Columns, Layout
 from cacore.kernels.near import NearPanels, spatial_order
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
-from cacore.near.expansion import may_pay, reach
+from cacore.near.expansion import NearGroups, may_pay, reach
 
 _BLOCK_BYTES = 1 << 25
 _FEW = 1 << 20  # kernel values of all classes with a block of rows that are computed at once
 _BOX, _NEAR, _SAMPLE = 256, 0.5, 1000  # rows of a box; share of near pairs that pays, and support vectors that tell it
+_PAIRS, _ROWS = 64, 4096  # most pairs of classes whose coefficients near rows meet at once; least rows of a block
 _WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, that repays handing them to a thread
 
 
@@ -114,13 +115,23 @@ def decisions_of_pairs(
     -----
     A support vector counts in the k - 1 pairs of its class, so each class's kernel values meet k - 1 columns of
     coefficients: 2 n s (k - 1) flops beside the kernel values, a factor of k / 2 below the product with the
-    coefficients of all pairs. Memory: the result, and the kernel values and the decisions of a block of rows.
+    coefficients of all pairs. Memory: the result, and the kernel values and the decisions of a block of rows. With few
+    pairs, and where the kernel ends or falls below the rounding, rows meet only the support vectors near them.
     """
     k, out = len(n_support), np.empty((X.shape[0], columns))
     stops = np.concatenate([[0], np.cumsum(n_support)]).tolist()
-    firsts = np.concatenate([[0], np.cumsum(np.arange(k - 1, 0, -1))])
-    places = [np.array([firsts[i] + j - i - 1 for i in range(j)], np.int64) for j in range(k)]
-    sides = [slice(lo, hi) for lo, hi in pairwise(stops)]
+    sides, pairs = [slice(lo, hi) for lo, hi in pairwise(stops)], _pairs_of_classes(k)
+    if kernel is not None and len(b) <= _PAIRS and may_pay(kernel, [A], X):
+        weights = np.zeros((stops[-1], len(b)))
+        for side, mine in zip(sides, pairs, strict=True):
+            weights[side, mine] = coef[:, side].T
+        for lo, hi in blocks(X.shape[0], max(_ROWS, _BLOCK_BYTES // (8 * X.shape[1]))):
+            sums = _near_sums(kernel, A, weights, X[lo:hi])
+            if sums is None:
+                break
+            out[lo:hi] = told(sums + b)
+        else:
+            return out
     layout = None if kernel is None else Layout.of(A, kernel, X.dtype)
     widest = max(1 if layout is None else layout.width(X), len(b), int(n_support.max()))
     step = max(256, _BLOCK_BYTES // (32 * widest))
@@ -142,13 +153,29 @@ def decisions_of_pairs(
         every = values(columns, block, 0) if together else None
         for i, side in enumerate(sides):
             if n_support[i]:
-                sums = coef[:, side] @ (values(columns, block, i) if every is None else every[side])
-                D[places[i]] += sums[:i]
-                D[firsts[i] : firsts[i] + k - 1 - i] += sums[i:]
+                D[pairs[i]] += coef[:, side] @ (values(columns, block, i) if every is None else every[side])
         out[lo:hi] = told(D.T)
 
     for_blocks(decide, blocks(X.shape[0], step))
     return out
+
+
+def _pairs_of_classes(k: int) -> list[NDArray[np.int64]]:
+    """Numbers of the k - 1 pairs that have each of k classes, in the order of the other class."""
+    number = np.zeros((k, k), np.int64)
+    number[np.triu_indices(k, 1)] = np.arange(k * (k - 1) // 2)
+    number += number.T
+    return [np.delete(number[i], i) for i in range(k)]
+
+
+def _near_sums(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) -> NDArray[np.float64] | None:
+    """``K(X, A) @ weights`` without distant pairs of rows; None where these count, or leaving them out does not pay.
+
+    In double precision, since narrow kernels magnify the rounding of distances.
+    """
+    points, asked = dense(A).astype(np.float64, copy=False), dense(X).astype(np.float64, copy=False)
+    near = NearGroups.of(kernel, points, weights.astype(X.dtype, copy=False), asked)
+    return np.asarray(near(weights), np.float64) if near is not None and near.share < _NEAR else None
 
 
 def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
