@@ -157,8 +157,10 @@ def test_limits(monkeypatch):
     assert [(one.iterations, one.converged) for one in late] == [(0, False)] * 6
     seen = []
     trained(X, y, limits=Limits(1e-7, max_iter=5), watch=seen.append)
-    assert [one.iterations for one in seen] == [1, 2, 3, 4, 5] * 6
-    assert seen[0].objective < seen[1].objective < seen[2].objective
+    told = sorted(seen, key=lambda one: one.iterations)  # the problems' threads take turns as they like
+    assert [one.iterations for one in told] == np.repeat([1, 2, 3, 4, 5], 6).tolist()
+    objectives = np.reshape([one.objective for one in told], (5, 6)).sum(axis=1)
+    assert (np.diff(objectives) > 0).all()
 
 
 def test_overflow():
