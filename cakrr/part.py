@@ -97,7 +97,7 @@ def summed(
     ``near`` has neighbouring rows on one rank.
     """
     answer = joined(parts, kernel, shape)
-    near = near_ranks(kernel, [part.piece for part in parts], in_memory(Z), comm)
+    near = near_ranks(kernel, [part.piece for part in parts], Z, comm)
     return visit(Z, answer, comm, shape) if near is None else visit_near(dense(Z), near, answer, comm, shape)
 
 

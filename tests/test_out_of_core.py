@@ -26,6 +26,8 @@ from cakrr.options import RidgeOptions
 from casvm.casvm import casvm
 from casvm.model.libsvm import export_libsvm
 from casvm.options import SVMOptions
+from casvm.svr import svr
+from casvm.value_options import ValueOptions
 from partition.redistribute import redistribute
 
 
@@ -259,7 +261,7 @@ def alike(got, expected):
 
 
 def test_deviations_and_shares_of_features(tmp_path):
-    """What a part's rows are needed for after the training: they are read from the file."""
+    """After the training, too, a part's rows are read from the file where they are needed."""
     options, X = RidgeOptions(partitions=2, sigma=(2.0,), lam=(1e-3,)), table(seed=1)[:9] / 100
     y = np.sin(table(n=90)[:, 0])
     model, expected = trained(bkrr2.METHOD, options, y, tmp_path), trained(bkrr2.METHOD, options, y)
@@ -272,6 +274,26 @@ def test_support_vectors_for_libsvm(tmp_path):
     written = export_libsvm(trained(casvm, options, y, tmp_path), tmp_path / "file.model")
     expected = export_libsvm(trained(casvm, options, y), tmp_path / "memory.model")
     assert [path.read_text() for path in written] == [path.read_text() for path in expected]
+
+
+@pytest.mark.parametrize(("method", "options"), [
+    (casvm, SVMOptions(partitions=4, C="grid", gamma="grid", quick=True)),
+    (svr, ValueOptions(partitions=4, C="grid", gamma="grid", quick=True)),
+], ids=["classes", "values"])  # fmt: skip
+def test_a_search_reads_whole_parts_at_most(method, options, tmp_path, monkeypatch):
+    whole, take = [], StoredRows.__getitem__
+
+    def taken(rows, key):
+        if isinstance(key, slice) and key == slice(None):
+            whole.append(len(rows))
+        return take(rows, key)
+
+    monkeypatch.setattr(StoredRows, "__getitem__", taken)
+    y = table(n=90)[:, 0]
+    model = trained(method, options, (y > 0).astype(int) if method is casvm else y, tmp_path)
+    assert len(model.parts) == 4
+    assert whole
+    assert max(whole) < 60
 
 
 # -- memory ------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, dense, is_sparse
+from cacore.data.rows import AnyRows, dense, is_sparse
+from cacore.data.stored import is_stored
 from cacore.kernels import Kernel
 from cacore.kernels.near import spatial_groups
 from cacore.machine.threads import blocks
@@ -24,7 +25,7 @@ Answer = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 
 
 def near_ranks(
-    kernel: Kernel, pieces: Sequence[Piece], X: Rows, comm: Communicator
+    kernel: Kernel, pieces: Sequence[Piece], X: AnyRows, comm: Communicator
 ) -> NDArray[np.bool_] | None:  # fmt: skip
     """Ranks that each of this rank's new rows has to visit; None if all of them, for most rows. Collective.
 
@@ -33,7 +34,8 @@ def near_ranks(
     kernel : Kernel
     pieces : sequence of (A, coefficients)
         This rank's rows of an expansion, shape (m, d), and their coefficients, shape (m,) or (m, t).
-    X : ndarray or CSR, shape (n, d)
+    X : ndarray, CSR or rows in a file, shape (n, d)
+        Only an ndarray has near ranks; other rows visit all.
 
     Returns
     -------
@@ -46,10 +48,11 @@ def near_ranks(
     """
     d = X.shape[1]
     rows = comm.allreduce(np.array([X.shape[0], sum(A.shape[0] for A, _ in pieces)]))
-    plain = not any(is_sparse(A) for A in [X, *(A for A, _ in pieces)])
+    plain = not any(is_sparse(A) or is_stored(A) for A in [X, *(A for A, _ in pieces)])
     if comm.size == 1 or not comm.all(plain) or not pays(kernel, int(rows[1]), int(rows[0]), d):
         return None
-    squared = reach(kernel, pieces, dense(X), comm.allreduce)
+    Z = dense(X)
+    squared = reach(kernel, pieces, Z, comm.allreduce)
     if not math.isfinite(squared):
         return None
     mine = [_boxes(dense(A), kernel) for A, _ in pieces]
@@ -57,8 +60,8 @@ def near_ranks(
     every, counts = comm.allgather_parts(table)
     lower, upper = (np.ascontiguousarray(side.T) for side in np.split(every, 2, axis=1))
     owner = np.repeat(np.arange(comm.size), counts)
-    order, ends = spatial_groups(X, GROUP)
-    runs = Boxes.of_rows(dense(X)[order], ends, kernel.separable).near(Boxes(lower, upper, kernel.separable), squared)
+    order, ends = spatial_groups(Z, GROUP)
+    runs = Boxes.of_rows(Z[order], ends, kernel.separable).near(Boxes(lower, upper, kernel.separable), squared)
     near = np.zeros((len(ends) - 1, comm.size), np.bool_)
     for group, some in enumerate(zip(runs.starts[:-1].tolist(), runs.starts[1:].tolist(), strict=True)):
         for first, last in zip(runs.first[slice(*some)].tolist(), runs.last[slice(*some)].tolist(), strict=True):

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import nbytes
-from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.machine import threads
 from cacore.tuning import folds, race
@@ -84,7 +83,7 @@ def _searched(
         return None
     begun = time.perf_counter()
     searched = pieces(parts, P, lambda rows: bytes_needed(rows, k), options, comm)
-    compared = settings(options, in_memory(parts.X), [one.rows for one in searched], comm)
+    compared = settings(options, parts.X, [one.rows for one in searched], comm)
     with comm.agreed():
         _require(compared, count, P if options.per_part else 1, k, options.memory_limit - nbytes(parts.X))
     results = _Search(parts, compared, searched, count, k, options).run(P, int(counts.sum()), comm)

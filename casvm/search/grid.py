@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.rows import AnyRows, Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.registry import KernelKind
@@ -41,14 +41,14 @@ class Settings:
         return {"C": self.Cs, **gammas}
 
 
-def settings(options: SVMOptions, X: Rows, pieces: list[NDArray[np.int64]], comm: Communicator) -> Settings:
+def settings(options: SVMOptions, X: AnyRows, pieces: list[NDArray[np.int64]], comm: Communicator) -> Settings:
     """The settings to compare; collective.
 
     Parameters
     ----------
     options : SVMOptions
-    X : ndarray or CSR, shape (n_local, d)
-        This rank's rows.
+    X : ndarray, CSR or rows in a file, shape (n_local, d)
+        This rank's rows; of each piece, a sample is read.
     pieces : list of ndarray of int64
         The rows of each piece that is searched.
     comm : Communicator
@@ -62,7 +62,7 @@ def settings(options: SVMOptions, X: Rows, pieces: list[NDArray[np.int64]], comm
 
 
 def kernels(
-    options: DualOptions, X: Rows, pieces: list[NDArray[np.int64]], ends: tuple[float, float], count: int,
+    options: DualOptions, X: AnyRows, pieces: list[NDArray[np.int64]], ends: tuple[float, float], count: int,
     comm: Communicator,
 ) -> tuple[Kernel, ...]:  # fmt: skip
     """One kernel per gamma; collective.
@@ -88,7 +88,7 @@ def _around(distance: float, kind: KernelKind, ends: tuple[float, float], count:
     return tuple(spaced(low / distance, high / distance, count))
 
 
-def _median(kernel: Kernel, X: Rows, pieces: list[NDArray[np.int64]], comm: Communicator) -> float:
+def _median(kernel: Kernel, X: AnyRows, pieces: list[NDArray[np.int64]], comm: Communicator) -> float:
     """Median over all pieces of the median distance, as the kernel defines it, between rows of a piece; collective.
 
     Returns 1 if all rows are equal. Each rank sends its medians to all ranks.

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, nbytes, power_of_two
-from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.machine import threads
@@ -181,7 +180,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
         Cs = _values("C", options.C, CS, counts[0], unit)
         levels = options.levels
         epsilons = (0.0,) if levels else _values("epsilon", options.epsilon, EPSILONS, counts[1], unit)
-        alike = kernels(options, in_memory(parts.X), [one.rows for one in searched], GAMMAS, counts[2], comm)
+        alike = kernels(options, parts.X, [one.rows for one in searched], GAMMAS, counts[2], comm)
         with comm.agreed():
             total = len(alike) * len(epsilons) * len(Cs)
             each, room = (3 + threads.current()) * judged * 8, options.memory_limit - nbytes(parts.X)

@@ -13,6 +13,7 @@ from helpers.references import matrix, ridge
 from scipy.spatial.distance import cdist
 
 from cacore.comm import Communicator
+from cacore.data.stored import StoredRows
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.near import expansion, visits
@@ -173,6 +174,10 @@ def test_new_rows_visit_the_ranks_that_are_near(targets, everywhere, folder, mon
         reached = np.stack([(cdist(Q[new], rows[owner == rank]) < 0.06).any(axis=1) for rank in range(R)], axis=1)
         assert near[reached].all()
         assert WORLD.allreduce(np.count_nonzero(near)) < 2.1 * len(Q)
+        in_file = StoredRows.empty(folder, *Q[new].shape, Q.dtype)
+        in_file[:] = Q[new]
+        assert visits.near_ranks(model.kernel, pieces, in_file, comm) is None  # would have to be read whole
+        close(everywhere(model.predict(in_file, comm)), got, 1e-12)
 
 
 def test_killed_and_resumed(folder, monkeypatch):
