@@ -57,7 +57,7 @@ def expansion(kernel: Kernel, pieces: Sequence[Piece], X: Rows) -> NDArray[np.fl
     coefficients = pieces[0][1] if len(pieces) == 1 else np.concatenate([some for _, some in pieces])
     if may_pay(kernel, rows, X):
         near = NearGroups.of(kernel, dense(concatenate([dense(A) for A in rows])), coefficients, dense(X))
-        if near is not None and near.share < _SHARE:
+        if near is not None:
             return near(coefficients)
     total = np.zeros((X.shape[0], *coefficients.shape[1:]), coefficients.dtype)
     for A, some in pieces:
@@ -135,9 +135,10 @@ class NearGroups:
 
     @classmethod
     def of(
-        cls, kernel: Kernel, A: NDArray[np.floating], coefficients: NDArray[np.floating], X: NDArray[np.floating]
+        cls, kernel: Kernel, A: NDArray[np.floating], coefficients: NDArray[np.floating], X: NDArray[np.floating],
+        most: float = _SHARE,
     ) -> NearGroups | None:  # fmt: skip
-        """The near groups; None if all pairs count."""
+        """The near groups; None if a share of `most` of the pairs, or more, counts."""
         squared = reach(kernel, [(A, coefficients)], X)
         if not math.isfinite(squared):
             return None
@@ -146,7 +147,8 @@ class NearGroups:
         boxes = Boxes.of_rows(X[places], stops, kernel.separable)
         runs = boxes.near(Boxes.of_rows(rows, ends, kernel.separable), squared)
         points = kernel.points(rows)
-        return cls(kernel, points, kernel.points(X, like=points), order, places, ends, stops, runs)
+        near = cls(kernel, points, kernel.points(X, like=points), order, places, ends, stops, runs)
+        return near if near.share < most else None
 
     def columns(self, group: int) -> Index:
         """Numbers of the expansion's rows that are near a group of new rows, in the order of their groups."""

@@ -125,12 +125,7 @@ def decisions_of_pairs(
         weights = np.zeros((stops[-1], len(b)))
         for side, mine in zip(sides, pairs, strict=True):
             weights[side, mine] = coef[:, side].T
-        for lo, hi in blocks(X.shape[0], max(_ROWS, _BLOCK_BYTES // (8 * X.shape[1]))):
-            sums = _near_sums(kernel, A, weights, X[lo:hi])
-            if sums is None:
-                break
-            out[lo:hi] = told(sums + b)
-        else:
+        if _of_near_pairs(kernel, A, weights, X, lambda sums: told(sums + b), out):
             return out
     layout = None if kernel is None else Layout.of(A, kernel, X.dtype)
     widest = max(1 if layout is None else layout.width(X), len(b), int(n_support.max()))
@@ -168,14 +163,22 @@ def _pairs_of_classes(k: int) -> list[NDArray[np.int64]]:
     return [np.delete(number[i], i) for i in range(k)]
 
 
-def _near_sums(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) -> NDArray[np.float64] | None:
-    """``K(X, A) @ weights`` without distant pairs of rows; None where these count, or leaving them out does not pay.
+def _of_near_pairs(
+    kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows,
+    told: Callable[[NDArray[np.float64]], NDArray[np.float64]], out: NDArray[np.float64],
+) -> bool:  # fmt: skip
+    """Write what is `told` of ``K(X, A) @ weights`` without distant pairs of rows to `out`, and return True.
 
-    In double precision, since narrow kernels magnify the rounding of distances.
+    False where these count, or leaving them out does not pay. In double precision, since narrow kernels magnify the
+    rounding of distances.
     """
-    points, asked = dense(A).astype(np.float64, copy=False), dense(X).astype(np.float64, copy=False)
-    near = NearGroups.of(kernel, points, weights.astype(X.dtype, copy=False), asked)
-    return np.asarray(near(weights), np.float64) if near is not None and near.share < _NEAR else None
+    points, rounded = dense(A).astype(np.float64, copy=False), weights.astype(X.dtype, copy=False)
+    for lo, hi in blocks(X.shape[0], max(_ROWS, _BLOCK_BYTES // (8 * X.shape[1]))):
+        near = NearGroups.of(kernel, points, rounded, dense(X[lo:hi]).astype(np.float64, copy=False), _NEAR)
+        if near is None:
+            return False
+        out[lo:hi] = told(np.asarray(near(weights), np.float64))
+    return True
 
 
 def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
