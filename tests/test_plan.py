@@ -167,7 +167,7 @@ def test_memory_of_an_svm_that_keeps_a_fifth_of_its_kernel_values():
 
 
 def test_memory_of_an_svm_whose_runs_are_too_small_to_tell():
-    """As many rows of K, per row, as the largest run had support vectors; and besides, what the runs took."""
+    """The job keeps as large a share of K as that of support vectors in the largest run."""
     job, small = JobLayout(10_000, 20, 1, 1, 1, 1), JobLayout(2_000, 20, 1, 1, 1, 1)
     rows, values = needs.memory(small, Kind.SHARED, SVMOptions(), 8, 1.0)
     share = 0.4

@@ -1,4 +1,4 @@
-"""What virtual ranks time: computations, and neither collections of garbage nor the reading of the clock."""
+"""The clock of virtual ranks leaves out garbage collection and its own reading."""
 
 from __future__ import annotations
 
