@@ -1,7 +1,8 @@
-"""A clock for time limits that stands still while numba compiles, which the first solution in a process waits for."""
+"""When numba compiles: a clock for time limits that stands still meanwhile, and signals that wait for the end."""
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -13,6 +14,7 @@ class _Compiling(event.Listener):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._lock, self._depth, self._since, self._total = threading.Lock(), 0, 0.0, 0.0
+        self._in_main, self._waiting = 0, set[int]()
 
     def on_start(self, event: event.Event) -> None:
         """See :class:`numba.core.event.Listener`."""
@@ -20,6 +22,7 @@ class _Compiling(event.Listener):  # type: ignore[misc]
             if not self._depth:
                 self._since = time.perf_counter()
             self._depth += 1
+            self._in_main += _in_main_thread()
 
     def on_end(self, event: event.Event) -> None:
         """See :class:`numba.core.event.Listener`."""
@@ -27,12 +30,26 @@ class _Compiling(event.Listener):  # type: ignore[misc]
             self._depth -= 1
             if not self._depth:
                 self._total += time.perf_counter() - self._since
+            self._in_main -= _in_main_thread()
+        if not self._in_main and _in_main_thread():
+            while self._waiting:
+                signal.raise_signal(self._waiting.pop())
+
+    def postpone(self, number: int) -> bool:
+        """See :func:`postponed`. Takes no lock, since a signal may come while the main thread has it."""
+        if self._in_main:
+            self._waiting.add(number)
+        return self._in_main > 0
 
     def read(self) -> float:
         """Seconds now, less those of all compilations so far."""
         with self._lock:
             now = time.perf_counter()
             return now - self._total - (now - self._since if self._depth else 0.0)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 _compiling = _Compiling()
@@ -42,3 +59,11 @@ event.register("numba:compiler_lock", _compiling)  # held while code is compiled
 def working_time() -> float:
     """Seconds on a clock that stands still while numba compiles in this process; only differences have a meaning."""
     return _compiling.read()
+
+
+def postponed(number: int) -> bool:
+    """Whether the main thread compiles now, for a signal's handler; the signal is then raised again after that.
+
+    An exception within a compilation may be lost in LLVM's callbacks, and with it the code that numba saves.
+    """
+    return _compiling.postpone(number)

@@ -168,11 +168,14 @@ def compiled(work: Callable[[], object], comm: Communicator, shown: bool = False
     with comm.phase("compile"), spinner(shown and comm.rank == 0, _COMPILING):
         from numba.core.registry import cpu_target
 
+        from cacore.machine.interrupts import ctrl_c_waits
+
         cpu_target.typing_context.refresh()
         cpu_target.target_context.refresh()
         first_here = comm.node().rank == 0  # collective: every rank asks
         turn = 0 if comm.rank == 0 else 1 if first_here else 2
         for now in range(3):
             if now == turn:
-                work()
+                with ctrl_c_waits():
+                    work()
             comm.barrier()

@@ -12,6 +12,7 @@ import numpy as np
 
 from cacore.comm import Communicator
 from cacore.machine.clock import working_time
+from cacore.machine.interrupts import raising
 
 
 class TimeIsUp(KeyboardInterrupt):
@@ -61,31 +62,16 @@ def until(seconds: float | None) -> Iterator[None]:
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    armed = True
-
-    def ring(*_: object) -> None:
-        if armed:
-            raise TimeIsUp
-
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
-        yield
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with raising(signal.SIGALRM, TimeIsUp):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """Raise :class:`Terminated` in the block on SIGTERM, for a command."""
-
-    def end(*_: object) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
+    with raising(signal.SIGTERM, Terminated):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

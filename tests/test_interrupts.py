@@ -1,0 +1,109 @@
+"""Signals while numba compiles: what is compiled is whole, and the exception comes right after it."""
+
+import signal
+import threading
+
+import pytest
+from numba.core import event
+
+from cacore.machine.clock import working_time
+from cacore.machine.interrupts import ctrl_c_waits, raising
+from cakernels.search.deadline import TimeIsUp, until
+
+COMPILED = """
+import signal, sys
+from llvmlite.binding import executionengine
+from cakernels.search.deadline import TimeIsUp, until
+
+found = executionengine.ExecutionEngine._find_module_ptr
+def interrupted(self, pointer):
+    signal.raise_signal(signal.SIGALRM)  # while LLVM hands over what it has compiled
+    return found(self, pointer)
+executionengine.ExecutionEngine._find_module_ptr = interrupted
+
+sys.path.insert(0, sys.argv[1])
+import compiled
+try:
+    with until(1000):
+        compiled.twice(21)
+except TimeIsUp:
+    print("time is up,", end=" ")
+executionengine.ExecutionEngine._find_module_ptr = found
+print(compiled.twice(21), len(compiled.twice.signatures))
+"""
+
+
+def test_the_code_is_kept_and_saved(python, tmp_path):
+    (tmp_path / "compiled.py").write_text("import numba\n@numba.njit(cache=True)\ndef twice(x):\n    return 2 * x\n")
+    done = python("-c", COMPILED, str(tmp_path))
+    assert done.stdout == "time is up, 42 1\n", done.stderr
+    assert list(tmp_path.glob("__pycache__/*.nbc"))
+
+
+def test_it_waits_for_the_main_thread_alone():
+    order = []
+
+    def ring():
+        signal.raise_signal(signal.SIGALRM)
+        order.append("rung")
+
+    def compile_here():
+        with event.trigger_event("numba:compiler_lock"):
+            with event.trigger_event("numba:compiler_lock"):
+                ring()
+            order.append("between")
+
+    with pytest.raises(TimeIsUp), until(1000):
+        compile_here()
+    assert order == ["rung", "between"]
+
+    def compile_apart():
+        with event.trigger_event("numba:compiler_lock"):
+            started.set()
+            done.wait()
+
+    started, done = threading.Event(), threading.Event()
+    apart = threading.Thread(target=compile_apart)
+    apart.start()
+    started.wait()
+    with pytest.raises(TimeIsUp), until(1000):
+        ring()
+    done.set()
+    apart.join()
+    assert order == ["rung", "between"]
+    begun = working_time()
+    assert begun < working_time()  # the clock goes on
+
+
+def test_ctrl_c():
+    """It waits where nobody else handles it; what handles it, or ignores it, is left alone."""
+    order = []
+
+    def compile_here():
+        with event.trigger_event("numba:compiler_lock"):
+            signal.raise_signal(signal.SIGINT)
+            order.append("compiled")
+
+    with pytest.raises(KeyboardInterrupt), ctrl_c_waits():
+        compile_here()
+    assert order == ["compiled"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with ctrl_c_waits():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_have_no_signals():
+    before, ended = signal.getsignal(signal.SIGTERM), []
+
+    def apart():
+        with raising(signal.SIGTERM, SystemExit):
+            ended.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=apart)
+    thread.start()
+    thread.join()
+    assert ended == [before]
