@@ -12,8 +12,8 @@ import numpy as np
 from cacore.io.words import counted
 from cacore.learn.options import declared
 from cakernels.search.data import REGRESSION
-from cakernels.search.race import Trial
 from cakernels.search.scores import Score
+from cakernels.search.trial import Trial
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from cakernels.search.data import Data
     from cakernels.search.deadline import Budget
     from cakernels.search.found import Found
-    from cakernels.search.race import Race, Trial
+    from cakernels.search.race import Race
     from cakernels.search.scores import Score
+    from cakernels.search.trial import Trial
 
 PROG = "cakernels fit"
 _WITHOUT = ("libsvm", "comm_matrix", "dtype")  # options of a training command that this one lacks

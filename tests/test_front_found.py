@@ -15,8 +15,9 @@ from cakernels.search.data import REGRESSION, Data
 from cakernels.search.deadline import Budget
 from cakernels.search.found import search, started
 from cakernels.search.mixture import Mixture
-from cakernels.search.race import Race, Trial
+from cakernels.search.race import Race
 from cakernels.search.scores import SCORES
+from cakernels.search.trial import Trial
 
 ALONE = Communicator()
 N, TRAINED = 6000, 5100  # rows, and the most of them that train while the others judge
@@ -108,17 +109,6 @@ def test_time_for_predictions_is_kept_from_the_beginning():
     race.asked = 10 * (N - TRAINED)
     assert race.predicting(trial, TRAINED) == 20.0
     assert race.reserve() > before + 10.0
-
-
-def test_last_training_learns_length_scales_again():
-    """An SVM's last training has no search, which takes most of the time; its length scales take half."""
-    plain, scaled = (
-        Trial(Candidate("CASVC", {"kernel": "laplacian", **more}, 0), 1000, 0.1, 10.0, 0.0, settings=100)
-        for more in ({}, {"metric": "lengths"})
-    )
-    assert plain.share(last=True) == 1 / 301
-    assert plain.share(last=False) == 13 / 301
-    assert scaled.share(last=True) == scaled.share(last=False) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candida
 _ROUNDS = {"diagonal": 4, "full": 4, LENGTHS: 3}  # of learning a metric: most of the gain is in the first ones
 _HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda; folds would take five times as long
 _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
-KERNELS = ("gaussian", "laplacian", "matern52", "l1", "linear")
+_COMPARED = ("gaussian", "laplacian", "matern52", "l1")  # by ridge regression with the kernel "auto"
+KERNELS = (*_COMPARED, "linear")
 _ROUGH = ("laplacian", "l1")  # kernels whose matrices are well conditioned
 _HOMES = {"BKRR2": "cakrr", "TwoLevelKRR": "cakrr", "CASVC": "casvm", "CASVR": "casvm"}
 _HOMES |= {f"{name}Classifier": "cakrr" for name in ("BKRR2", "TwoLevelKRR")}
@@ -124,12 +125,19 @@ class Candidate:
             more["n_divisions"] = divisions
         return kind(**{**self.settings, **self.chosen, **more})
 
-    def after(self, fitted: BaseEstimator, last: bool = False) -> Candidate:
+    @property
+    def kernels(self) -> int:
+        """Number of kernels that a training compares."""
+        return len(_COMPARED) if self.settings.get("kernel") == "auto" and "kernel" not in self.chosen else 1
+
+    def after(self, fitted: BaseEstimator | None, last: bool = False) -> Candidate:
         """This candidate for more rows, with what was found on fewer.
 
         An SVM's search goes on around the C and gamma that were chosen, towards the larger ones that more rows allow,
-        with the chosen epsilon; the last training has the chosen ones.
+        with the chosen epsilon; the last training has the chosen ones. Ridge regression keeps the chosen kernel.
         """
+        if self.kernels > 1 and fitted is not None:
+            return replace(self, chosen={"kernel": fitted.model_.kernel.kind})
         found = getattr(fitted, "best_params_", None)
         if found is None:
             return self
@@ -242,7 +250,7 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
         known = [size for size in sizes if size or data.n <= _WHOLE]
         return replace(parent, part=int(rng.choice(known)), chosen={})
     if what == "kernel":
-        settings["kernel"] = str(rng.choice(KERNELS[:4] if svm else ("auto", *KERNELS[:4])))
+        settings["kernel"] = str(rng.choice(_COMPARED if svm else ("auto", *_COMPARED)))
         if parent.estimator == "CASVR":
             settings["C"] = _bound(settings["kernel"])
     elif what == "metric" and not data.sparse:
@@ -259,7 +267,7 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
         settings["standardize"] = not settings.get("standardize", not svm)
     if settings["kernel"] == "auto" and settings.get("metric", "none") != "none":
         # Several kernels with a metric take their time one after the other: they are candidates of their own.
-        settings["kernel"] = str(rng.choice(KERNELS[:4]))
+        settings["kernel"] = str(rng.choice(_COMPARED))
     if settings.get("standardize") is False:
         settings.pop("scaling", None)  # normal scores are a way to standardise
     usual = _USUAL | {"standardize": not svm}

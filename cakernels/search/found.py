@@ -20,8 +20,9 @@ from cakernels.search.candidates import Candidate, first
 from cakernels.search.data import REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.mixture import Mixture, alone, combined
-from cakernels.search.race import FINAL, Race, Trial
+from cakernels.search.race import FINAL, Race
 from cakernels.search.scores import Score
+from cakernels.search.trial import Trial
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import SEARCHED, Calibration
-from cacore.probability.forms import FORMS
 from cakernels.search import blending
 from cakernels.search.data import REGRESSION
-from cakernels.search.race import Race, Trial
+from cakernels.search.race import Race
+from cakernels.search.trial import Trial
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class Mixture:
 
 def alone(race: Race, best: Trial) -> Mixture:
     """The best candidate alone; collective."""
-    calibrators = [_calibrator(race, best)] if race.probability is not None else []
+    calibrators = [best.calibrator] if race.probability is not None and best.calibrator is not None else []
     return _sure(race, Mixture([best], np.ones(1), calibrators))
 
 
@@ -61,7 +61,7 @@ def _of_classes(race: Race, there: list[Trial]) -> Mixture:
     """Weights of probabilities, kept where their labels are clearly better than those of the best candidate."""
     labels, w, group = _judged(race)
     classes = race.data.classes
-    calibrators = [_calibrator(race, one) for one in there]
+    calibrators = [one.calibrator for one in there if one.calibrator is not None]  # all have one
     held = [one.of_classes(np.asarray(trial.held)) for one, trial in zip(calibrators, there, strict=True)]
     target = (labels[:, None] == classes).astype(np.float64)
 
@@ -82,13 +82,6 @@ def _judged(race: Race) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArr
     y = race.data.y[judged]
     w = np.ones(len(y)) if race.data.weights is None else race.data.weights[judged]
     return y, w, race.split.order[judged] % blending.GROUPS
-
-
-def _calibrator(race: Race, trial: Trial) -> Calibrator:
-    """Calibrator of a candidate's outputs for the rows that judged it; collective."""
-    codes = np.searchsorted(race.data.classes, race.data.y[race.judged]).astype(np.int64)
-    with race.comm.uncounted():
-        return Calibrator.of_outputs(race.probability or FORMS[0], np.asarray(trial.held), codes, race.comm)
 
 
 def _sure(race: Race, mixed: Mixture) -> Mixture:

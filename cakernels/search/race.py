@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from cacore.comm import CommLike, Communicator, collective
 from cacore.data.rows import Rows
 from cacore.errors import InputError, RankError
-from cacore.learn.shared import LENGTHS
+from cacore.probability.calibrator import Calibrator
+from cacore.probability.forms import FORMS
 from cakernels.class_blend import for_classes, labels, outputs
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import FOLDED, REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.scores import Score
+from cakernels.search.trial import Trial, ranked
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -34,62 +36,8 @@ _LEAST, _BLENDED = 0.05, 0.2  # least of the time that is kept, and most of it f
 _LONGEST = 0.25  # most of the time that one candidate may take
 _SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
 _LOADED = 3  # times that share, up to which a first fold, which loads code, is followed by a second one
-_NEAR = 4  # settings of an SVM's search on more rows
-_SCALES = 0.5  # share of its time that a candidate takes to learn length scales
 _FEWEST = 500  # rows of the smallest sample on a slow machine
 _DULL = 200  # candidates in a row that were known, after which there is nothing left to try
-
-
-@dataclass
-class Trial:
-    """A candidate that was trained on a number of rows.
-
-    Attributes
-    ----------
-    candidate : Candidate
-    rows : int
-        Number of training rows.
-    error : float
-        Its error on the held-out rows; infinite if it failed.
-    seconds : float
-        Of training and judging, in all folds, without compiling.
-    ended : float
-        Seconds from the beginning of the search to its end.
-    held : ndarray
-        Predictions for this rank's judged rows, in their order: numbers, or outputs for the classes.
-    predicted : ndarray
-        Predictions for the same rows: numbers, or labels.
-    fitted : estimator or None
-        As trained in the first fold.
-    why : str
-        Reason for a failure, or for going no further.
-    settings : int
-        Number of settings that its own search has compared, if a training on more rows compares fewer; otherwise 0.
-    judging : float
-        Those of the seconds that predictions took.
-    """
-
-    candidate: Candidate
-    rows: int
-    error: float
-    seconds: float
-    ended: float
-    held: NDArray[np.generic] | None = None
-    predicted: NDArray[np.generic] | None = None
-    fitted: Any = None
-    why: str = ""
-    settings: int = 0
-    judging: float = 0.0
-
-    def share(self, last: bool) -> float:
-        """Share of its time that another training takes, on as many rows, if it searches less or, the last, not at all.
-
-        A search of s settings in five folds is taken to cost 3 s trainings, since bad settings end early. Length scales
-        are learned every time.
-        """
-        least = _SCALES if self.candidate.settings.get("metric") == LENGTHS else 0.0
-        searched = (1 + (0 if last else 3 * _NEAR)) / (1 + 3 * self.settings) if self.settings else 1.0
-        return max(least, min(1.0, searched))
 
 
 @dataclass
@@ -155,19 +103,22 @@ class Race:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the smallest error, on however many rows; None if none has succeeded."""
-        return min(self._good(), key=lambda one: (one.error, -one.rows), default=None)
+        """The best trial, on however many rows; None if none has succeeded."""
+        return next(iter(ranked(self._good())), None)
 
     def leading(self) -> list[Trial]:
         """The best trial of each of the candidates that a blend may have, the best first."""
         found: dict[Any, Trial] = {}
-        for one in sorted(self._good(), key=lambda one: (one.error, -one.rows)):
-            found.setdefault(one.candidate.key, one)
+        results = set()  # of candidates that end as the same model, for instance where no metric pays
+        for one in ranked(self._good()):
+            if one.candidate.key not in found and (one.error, one.squared) not in results:
+                found[one.candidate.key] = one
+                results.add((one.error, one.squared))
         return list(found.values())[: _MODELS * (1 if self.data.n > FOLDED else 2)]
 
     def on(self, rows: int) -> list[Trial]:
         """Trials on so many rows that succeeded, the best first."""
-        return sorted((one for one in self._good() if one.rows == rows), key=lambda one: one.error)
+        return ranked(one for one in self._good() if one.rows == rows)
 
     def seconds(self, trial: Trial, rows: int, last: bool = False) -> float:
         """Predicted seconds of one training of this candidate on so many rows; the `last` one does not search."""
@@ -178,7 +129,7 @@ class Race:
         """Exponent of the time in the rows: as measured, if this candidate has been trained on fewer rows as well."""
         usual, key = trial.candidate.power, trial.candidate.key
         before = [one for one in self._good() if one.candidate.key == key and one.rows < trial.rows]
-        if not before or trial.settings or before[-1].settings:
+        if not before or any(one.settings or one.kernels > 1 for one in (trial, before[-1])):
             return usual
         grown = math.log(trial.seconds / max(before[-1].seconds, 1e-9)) / math.log(trial.rows / before[-1].rows)
         return min(max(grown, 0.5 * usual), 1.2 * usual)
@@ -314,6 +265,7 @@ class Race:
         try:
             with until(None if left is None else min(left - self.reserve(), _LONGEST * (self.budget.seconds or 0))):
                 trial.held, trial.predicted, trial.fitted = self._folds(trial)
+                trial.calibrator = self._calibrator(trial.held)
         except (InputError, RankError, TimeIsUp, FloatingPointError, np.linalg.LinAlgError) as error:
             late, failed = isinstance(error, TimeIsUp) or TimeIsUp.__name__ in str(error), True
             trial.why = " ".join(str(error).split())
@@ -324,11 +276,28 @@ class Race:
             trial.held = trial.predicted = trial.fitted = None
             trial.why = "the time was over" if late else trial.why or "it failed on another rank"
         else:
-            trial.error = self.score.error(self.data, self.judged, np.asarray(trial.predicted), self.comm)
+            self._judge(trial)
             trial.why = "" if math.isfinite(trial.error) else "its predictions are not finite"
+            trial.kernels = candidate.kernels
             trial.settings = len(getattr(trial.fitted, "cv_results_", {"params": ()})["params"])
         trial.ended, trial.seconds = self.budget.spent(self.comm), self.budget.worked(self.comm) - begun
         return trial
+
+    def _calibrator(self, held: NDArray[np.generic]) -> Calibrator | None:
+        """Calibrator of a classifier's outputs for the rows that judge it; None for a regression. Collective."""
+        if self.data.task == REGRESSION:
+            return None
+        codes = np.searchsorted(self.data.classes, self.data.y[self.judged]).astype(np.int64)
+        with self.comm.uncounted():
+            return Calibrator.of_outputs(self.probability or FORMS[0], np.asarray(held), codes, self.comm)
+
+    def _judge(self, trial: Trial) -> None:
+        """Set the errors of a trial; collective."""
+        judged = self.data, self.judged
+        trial.error = self.score.error(*judged, np.asarray(trial.predicted), self.comm)
+        if trial.calibrator is not None:
+            P = trial.calibrator.of_classes(np.asarray(trial.held))
+            trial.squared, trial.deviation = self.score.sure(*judged, P, np.asarray(trial.predicted), self.comm)
 
     def _folds(self, trial: Trial) -> tuple[NDArray[np.generic], NDArray[np.generic], Any]:
         """Outputs and predictions for this rank's judged rows, and the estimator of the first fold; times judging."""

@@ -42,12 +42,38 @@ class Score:
         with np.errstate(over="ignore", invalid="ignore"):
             loss = np.asarray(self.loss(y, predicted), np.float64)
             loss = loss if loss.ndim == 1 else loss.mean(axis=1)
-        sums = self._sums(data, y, w, loss)
-        with comm.uncounted():
-            total, weight = comm.allreduce(sums)
-        means = total[weight > 0] / weight[weight > 0]
+        means, _ = self._means(data, y, w, loss, comm)
         found = self.finish(float(means.mean())) if len(means) else math.inf
         return found if math.isfinite(found) else math.inf
+
+    def sure(
+        self, data: Data, rows: NDArray[np.bool_], P: NDArray[np.float64], labels: NDArray[Any], comm: Communicator
+    ) -> tuple[float, float]:  # fmt: skip
+        """How far chance may decide between classifiers: two numbers from this rank's rows in the mask; collective.
+
+        The squared error of the probabilities `P`, shape (m, k), added up over the classes, as a mean over the rows;
+        and the standard deviation of the share of wrong `labels`, as that of independent rows.
+        """
+        y = data.y[rows]
+        w = np.ones(len(y)) if data.weights is None else data.weights[rows]
+        squares = np.square(P - (y[:, None] == data.classes)).sum(axis=1)
+        squared, _ = self._means(data, y, w, squares, comm)
+        wrong, shares = self._means(data, y, w, self.loss(y, labels), comm)
+        deviation = math.sqrt(float((wrong * (1.0 - wrong) * shares).sum())) / max(len(wrong), 1)
+        return float(squared.mean()), deviation
+
+    def _means(
+        self, data: Data, y: NDArray[Any], w: NDArray[np.float64], loss: NDArray[np.float64], comm: Communicator
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Weighted mean loss of all rows or of each class that has some, and the variance of such a mean of unit ones.
+
+        One Allreduce of three numbers per class.
+        """
+        sums = np.vstack([self._sums(data, y, w, loss), self._sums(data, y, w, w)[:1]])
+        with comm.uncounted():
+            total, weight, squares = comm.allreduce(sums)
+        there = weight > 0
+        return total[there] / weight[there], squares[there] / weight[there] ** 2
 
     def clearly_better(
         self, data: Data, rows: NDArray[np.bool_], new: NDArray[Any], old: NDArray[Any], comm: Communicator
