@@ -13,7 +13,7 @@ from cacore.io.words import counted
 from cacore.learn.options import declared
 from cakernels.search.data import REGRESSION
 from cakernels.search.scores import Score
-from cakernels.search.trial import Trial
+from cakernels.search.trial import Trial, ranked
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -39,13 +39,14 @@ class BoardRow(TypedDict):
 
 def leaderboard(trials: Sequence[Trial], score: Score) -> list[BoardRow]:
     """One dict per trial, those on most rows first, and the best of them first."""
-    order = sorted(trials, key=lambda one: (-one.rows if math.isfinite(one.error) else 1, one.error, one.ended))
+    judged = ranked(one for one in trials if math.isfinite(one.error))
+    failed = (one for one in trials if not math.isfinite(one.error))
     return [
         {
             "candidate": one.candidate.name, "rows": one.rows, "score": _score(one, score),
             "seconds": one.seconds, "ended": one.ended, "why": one.why,
         }
-        for one in order
+        for one in [*sorted(judged, key=lambda one: -one.rows), *failed]
     ]  # fmt: skip
 
 
