@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         KKRRClassifier,
         Kriging,
         SubsetKRR,
+        SubsetKRRClassifier,
         TwoLevelKRR,
         TwoLevelKRRClassifier,
     )
@@ -93,6 +94,7 @@ __all__ = [
     "SMOOneClassSVM",
     "SMOQuantileSVR",
     "SubsetKRR",
+    "SubsetKRRClassifier",
     "TwoLevelKRR",
     "TwoLevelKRRClassifier",
     "__version__",

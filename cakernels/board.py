@@ -87,7 +87,7 @@ def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, obj
     for name in ("sigma", "lam"):
         if given.get(name) == "auto":  # searched anew where a metric is learned, in each of its rounds
             found = getattr(estimator, f"{name}_")
-            given[name] = found if given["metric"] == "none" and np.ndim(found) == 0 else None
+            given[name] = found if given.get("metric", "none") == "none" and np.ndim(found) == 0 else None
     for one, known in declared(options):
         value = given.get(known.estimator) if known.estimator else chosen.get(one.name)
         usual = method.defaults.get(one.name, one.default)
@@ -98,7 +98,7 @@ def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, obj
             yield known.flag if value else no
         else:
             yield f"{known.flag} {value:.6g}" if isinstance(value, float) else f"{known.flag} {value}"
-    if options.__name__ == "RidgeOptions" and hasattr(estimator, "classes_"):
+    if hasattr(estimator, "classes_") and any(one.name == "classify" for one, _ in declared(options)):
         yield "--classify"
     if getattr(estimator, "random_state", 0):
         yield f"--seed {estimator.random_state}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cakrr.estimators.exact import DKRR
     from cakrr.estimators.parts import BKRR, BKRR2, DCKRR, KKRR, KKRR2, TwoLevelKRR
     from cakrr.estimators.subset import SubsetKRR
+    from cakrr.estimators.subset_classifier import SubsetKRRClassifier
     from cakrr.kriging.estimator import Kriging
     from cakrr.kriging.model import KrigingModel
     from cakrr.model import KRRModel
@@ -27,6 +28,7 @@ _HOMES = {
     **dict.fromkeys(_IN_PARTS, "estimators.parts"),
     "DKRR": "estimators.exact",
     "SubsetKRR": "estimators.subset",
+    "SubsetKRRClassifier": "estimators.subset_classifier",
     **dict.fromkeys((f"{name}Classifier" for name in (*_IN_PARTS, "DKRR")), "estimators.classifiers"),
     "KRRModel": "model",
     "Kriging": "kriging.estimator",
@@ -50,6 +52,7 @@ __all__ = [
     "Kriging",
     "KrigingModel",
     "SubsetKRR",
+    "SubsetKRRClassifier",
     "TwoLevelKRR",
     "TwoLevelKRRClassifier",
 ]

@@ -57,6 +57,10 @@ def _leaves_out(o: RidgeOptions) -> bool:
     return o.calibrate in (LEFT_OUT, JACKKNIFE)
 
 
+BALANCED: Rule[RidgeOptions, RidgeMethod] = Rule(
+    lambda o, m: o.class_weight is not None and not o.classify,
+    "class_weight, --balanced: there are no classes without --classify",
+)
 RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     # Routes and kernels
     Rule(
@@ -168,10 +172,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
         lambda o, m: o.classify and m.oracle,
         "classify: {m.name} is an oracle for a single numeric target; leave it out",
     ),
-    Rule(
-        lambda o, m: o.class_weight is not None and not o.classify,
-        "class_weight, --balanced: there are no classes without --classify",
-    ),
+    BALANCED,
     Rule(
         lambda o, m: not m.partitioner and (o.partitions or 1) != 1,
         "partitions = {o.partitions}: {m.name} has one model of all rows; leave it out",

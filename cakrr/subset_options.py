@@ -11,8 +11,10 @@ from cacore import checks
 from cacore.errors import InputError
 from cacore.learn import shared
 from cacore.learn.options import SEARCH, SOLVER, option
+from cacore.learn.rules import check
 from cakrr.method import RidgeMethod
 from cakrr.options import RidgeOptions
+from cakrr.rules import BALANCED
 
 PICKS = ("random", "pivots", "kmeans")
 SELECTS = ("loo", "gcv")
@@ -42,6 +44,7 @@ class SubsetOptions(RidgeOptions):
 
     def checked(self, method: RidgeMethod) -> SubsetOptions:
         """These options, after checking them; raises an InputError."""
+        check((BALANCED,), self, method)
         if self.sigma is not None and self.without_width:
             raise InputError(f"sigma: the {self.without_width} kernel has no width; leave it out")
         return self
@@ -69,7 +72,7 @@ class SubsetOptions(RidgeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SubsetMethod(RidgeMethod):
-    """Least squares on M points: the common options without those of parts, of metrics and of classes."""
+    """Least squares on M points: the common options without those of parts and of metrics."""
 
     options: ClassVar[type] = SubsetOptions
 
@@ -78,8 +81,8 @@ class SubsetMethod(RidgeMethod):
         """Common options that this command lacks."""
         return (
             "libsvm", "partitions", "route", "solver", "preconditioner", "rank", "tol", "near", "early", "max_time",
-            "cv", "per_part", "validation_fraction", "metric", "metric_rounds", "scaling", "classify", "class_weight",
-            "calibrate", "probability",
+            "cv", "per_part", "validation_fraction", "metric", "metric_rounds", "scaling", "calibrate",
+            "probability",
         )  # fmt: skip
 
     @property

@@ -86,6 +86,9 @@ model.decision_function(X[:5])""",
     "DKRRClassifier": f"""\
 model = DKRRClassifier({PAIR}, random_state=0).fit(X, labels)
 model.score(X, labels)""",
+    "SubsetKRRClassifier": """\
+model = SubsetKRRClassifier(centers=100, random_state=0).fit(X, labels)
+model.predict_proba(X[:5])""",
     "SMOSVC": """\
 model = SMOSVC(C=[1, 10], gamma=[0.1, 1]).fit(X, labels)
 model.best_params_, model.n_support_, model.score(X, labels)""",

@@ -26,6 +26,7 @@ from cakrr import (
     KKRRClassifier,
     Kriging,
     SubsetKRR,
+    SubsetKRRClassifier,
     TwoLevelKRR,
     TwoLevelKRRClassifier,
 )
@@ -86,6 +87,7 @@ LEAST_SQUARES = [
     BKRR2Classifier(), DKRRClassifier(), DKRRClassifier(**PAIR),
     *(cls(n_parts=2, **PAIR) for cls in (BKRR2Classifier, KKRR2Classifier, DCKRRClassifier)),
     *(cls(n_parts=2, **PAIR) for cls in (BKRRClassifier, KKRRClassifier)),
+    SubsetKRRClassifier(**PAIR),
     TwoLevelKRRClassifier(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
 ]  # fmt: skip
 

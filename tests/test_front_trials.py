@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from cacore.comm import Communicator
-from cakernels.search.candidates import Candidate, first
+from cakernels.board import command
+from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.deadline import Budget
 from cakernels.search.found import started
@@ -109,3 +110,27 @@ def test_last_training_learns_length_scales_again():
     assert plain.share(last=True) == 1 / 301
     assert plain.share(last=False) == 13 / 301
     assert scaled.share(last=True) == scaled.share(last=False) == 0.5
+
+
+@pytest.mark.parametrize("task", [REGRESSION, CLASSIFICATION])
+def test_many_rows_have_candidates_on_points(task):
+    """One model of all rows, whose time grows with them; its number of points and its kernel may change."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5_001, 2))
+    y = np.abs(X).sum(axis=1) if task == REGRESSION else X[:, 0] > 0
+    data, few = (Data.of(X[:n], y[:n], None, task, ALONE) for n in (5_001, 5_000))
+    assert not any(one.on_points for one in first(few))
+    candidate = next(one for one in first(data) if one.on_points)
+    assert candidate.power == candidate.parts(5_001) == 1
+    assert candidate.name.endswith("1,500 points")
+    made = candidate.make(200, 0).fit(X[:200], y[:200])
+    assert len(made.centers_) == 200
+    assert candidate.make(5_001, 3).get_params() == candidate.make(5_001, 3, divisions=2, ranks=2).get_params()
+    near = [one for one, _ in zip(further(data, [candidate], rng), range(60), strict=False)]
+    assert all(one.on_points for one in near)
+    assert {one.settings["centers"] for one in near} == {750, 1_500, 3_000}
+    assert {one.settings.get("standardize", True) for one in near} == {True, False}
+    words = command(made, "a.h5", 1)
+    assert words.startswith("python -m cakrr.subset a.h5 ")
+    assert "--centers 200" in words
+    assert ("--classify" in words) == (task == CLASSIFICATION)

@@ -62,7 +62,7 @@ def working_time() -> float:
 
 
 def postponed(number: int) -> bool:
-    """Whether the main thread compiles now, for a signal's handler; the signal is then raised again after that.
+    """True if the main thread compiles now, for a signal's handler; the signal is then raised again after that.
 
     An exception within a compilation may be lost in LLVM's callbacks, and with it the code that numba saves.
     """

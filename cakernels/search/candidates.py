@@ -14,7 +14,7 @@ import numpy as np
 
 from cacore.learn.shared import LENGTHS
 from cakernels.plan.growth import RIDGE_POWER, SVM_POWER
-from cakernels.search.data import CLASSIFICATION, Data
+from cakernels.search.data import CLASSIFICATION, FOLDED, Data
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -26,12 +26,14 @@ _MORE = {"C": 4.0, "gamma": 2.0}  # factors by which the best values grow with m
 _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candidate: 1.2 GB
 _ROUNDS = {"diagonal": 4, "full": 4, LENGTHS: 3}  # of learning a metric: most of the gain is in the first ones
 _HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda; folds would take five times as long
+_POINTS = (750, 1_500, 3_000)  # numbers of points of least squares, which takes their square per row
 _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
 _COMPARED = ("gaussian", "laplacian", "matern52", "l1")  # by ridge regression with the kernel "auto"
 KERNELS = (*_COMPARED, "linear")
 _ROUGH = ("laplacian", "l1")  # kernels whose matrices are well conditioned
 _HOMES = {"BKRR2": "cakrr", "TwoLevelKRR": "cakrr", "CASVC": "casvm", "CASVR": "casvm"}
-_HOMES |= {f"{name}Classifier": "cakrr" for name in ("BKRR2", "TwoLevelKRR")}
+_HOMES["SubsetKRR"] = "cakrr"
+_HOMES |= {f"{name}Classifier": "cakrr" for name in ("BKRR2", "TwoLevelKRR", "SubsetKRR")}
 _EXACT = {"CASVC": "DisSMOSVC", "CASVR": "DisSMOSVR"}  # SVMs in parts, and what trains one of all rows on many ranks
 
 
@@ -62,7 +64,8 @@ class Candidate:
         shown = [str(self.settings[key]) for key in _SHOWN if key in self.settings]
         if "standardize" in self.settings:
             shown.append("standardized" if self.settings["standardize"] else "not standardized")
-        return " ".join([self.estimator, *shown, f"{self.part:,} rows a part" if self.part else "one part"])
+        size = f"{self.settings['centers']:,} points" if self.on_points else "one part"
+        return " ".join([self.estimator, *shown, f"{self.part:,} rows a part" if self.part else size])
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -75,6 +78,11 @@ class Candidate:
         return self.estimator in _EXACT
 
     @property
+    def on_points(self) -> bool:
+        """True for least squares on a number of points."""
+        return self.estimator.startswith("SubsetKRR")
+
+    @property
     def power(self) -> float:
         """Exponent with which the time grows with the rows, for SVMs up to a whole part.
 
@@ -83,6 +91,8 @@ class Candidate:
         lengths = self.settings.get("metric") == LENGTHS
         if self.svm:
             return 1.0 if lengths else SVM_POWER
+        if self.on_points:
+            return 1.0
         if not self.part:
             return RIDGE_POWER
         return 0.5 if lengths else 1.05
@@ -120,6 +130,9 @@ class Candidate:
             settings = {key: value for key, value in self.settings.items() if key != "partitioner"}
             return getattr(import_module("casvm"), _EXACT[name])(**settings | dict(self.chosen))
         kind = getattr(import_module(_HOMES[name]), name)
+        if self.on_points:
+            points = {"centers": min(self.settings["centers"], n), "random_state": seed}
+            return kind(**{**self.settings, **self.chosen, **points})
         more: dict[str, Any] = {"n_parts": max(parts, ranks) if self.svm else parts, "random_state": seed}
         if divisions > 1 and "n_divisions" in kind().get_params() and more["n_parts"] > 1:
             more["n_divisions"] = divisions
@@ -146,6 +159,8 @@ class Candidate:
 
 
 _SHOWN = ("kernel", "metric", "scaling")  # settings whose values a name shows
+_CHANGES = ("kernel", "metric", "size", "scaling", "standardize")
+_POINT_CHANGES = ("kernel", "size", "standardize")
 _AHEAD = 2  # candidates before the support vector regressions
 _USUAL = {"metric": "none", "scaling": "deviation"}  # values that go without saying
 
@@ -170,6 +185,13 @@ def _learned(metric: str, svm: bool = False) -> dict[str, Any]:
     return {} if metric == "none" else {"metric": metric, **rounds}
 
 
+def _on_points(data: Data, kernel: str, standardize: bool = True) -> Candidate:
+    """Least squares on points, which has one model of all rows."""
+    estimator = "SubsetKRRClassifier" if data.task == CLASSIFICATION else "SubsetKRR"
+    scaled = {} if standardize else {"standardize": False}
+    return Candidate(estimator, {"kernel": kernel, "centers": _POINTS[1], **scaled}, 0)
+
+
 def _regressors(data: Data) -> list[Candidate]:
     if data.sparse:
         return [
@@ -185,6 +207,8 @@ def _regressors(data: Data) -> list[Candidate]:
     if data.n <= _WHOLE:
         found.append(_ridge("BKRR2", "auto", part=0))
     found += [_ridge("BKRR2", "gaussian", "lengths"), _ridge("TwoLevelKRR", "auto")]
+    if data.n > FOLDED:
+        found.append(_on_points(data, "auto"))
     if data.d <= _DEEP:
         found.append(_ridge("TwoLevelKRR", "laplacian", "full"))
     return found
@@ -215,6 +239,8 @@ def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART, met
 def _classifiers(data: Data) -> list[Candidate]:
     whole = 0 if data.n <= _SVM_PART else _SVM_PART
     found = [_svm(False, part=whole), _svm(True, part=whole)]
+    if data.n > FOLDED:
+        found += [_on_points(data, "gaussian", False), _on_points(data, "gaussian")]
     if data.sparse:
         found += [_svm(False, "linear", whole), _ridge("BKRR2Classifier", "gaussian", part=2 * PART)]
         return found
@@ -240,15 +266,22 @@ def further(data: Data, best: list[Candidate], rng: np.random.Generator) -> Iter
         yield _changed(parent, data, rng)
 
 
+def _resized(parent: Candidate, data: Data, rng: np.random.Generator) -> Candidate:
+    """The candidate with another number of points, or of rows per part."""
+    if parent.on_points:
+        return replace(parent, settings={**parent.settings, "centers": int(rng.choice(_POINTS))}, chosen={})
+    ridge = (0, 600, PART, 2 * PART, 4 * PART)
+    sizes = {"CASVC": (0, 5_000, 20_000, _SVM_PART), "CASVR": (0, 2_000, _SVR_PART)}.get(parent.estimator, ridge)
+    known = [size for size in sizes if size or data.n <= _WHOLE]
+    return replace(parent, part=int(rng.choice(known)), chosen={})
+
+
 def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candidate:
     settings = dict(parent.settings)
-    what = str(rng.choice(("kernel", "metric", "part", "scaling", "standardize")))
+    what = str(rng.choice(_POINT_CHANGES if parent.on_points else _CHANGES))
     svm = parent.svm
-    if what == "part":
-        ridge = (0, 600, PART, 2 * PART, 4 * PART)
-        sizes = {"CASVC": (0, 5_000, 20_000, _SVM_PART), "CASVR": (0, 2_000, _SVR_PART)}.get(parent.estimator, ridge)
-        known = [size for size in sizes if size or data.n <= _WHOLE]
-        return replace(parent, part=int(rng.choice(known)), chosen={})
+    if what == "size":
+        return _resized(parent, data, rng)
     if what == "kernel":
         settings["kernel"] = str(rng.choice(_COMPARED if svm else ("auto", *_COMPARED)))
         if parent.estimator == "CASVR":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,10 +82,11 @@ class RidgeClassifier(Labelled, KernelRidge):
         classes = all_classes(train.target(), comm)
         with comm.agreed():
             require_classes(classes, pairs=False)
-            weights = self._class_weight(classes)
-            options: RidgeOptions = from_estimator(
-                RidgeOptions, self, classify=True, class_weight=weights, **self._automatic()
-            )
+            return self._of_classes(classify=True, class_weight=self._class_weight(classes))
+
+    def _of_classes(self, **classes: Any) -> RidgeOptions:
+        """The parameters, checked, with the options of classes."""
+        options: RidgeOptions = from_estimator(RidgeOptions, self, **classes, **self._automatic())
         return options
 
 

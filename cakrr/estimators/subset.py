@@ -23,7 +23,7 @@ from cacore.learn.options import from_estimator
 from cacore.linalg.tsqr import MOST_LEAVES
 from cacore.machine import memory, threads
 from cacore.tuning.grid import GridLike
-from cakrr.estimators.base import Regressor
+from cakrr.estimators.base import KernelRidge, Regressor
 from cakrr.fit import RidgeFit
 from cakrr.methods.observed import UserRows
 from cakrr.methods.subset import fit_observed
@@ -31,7 +31,38 @@ from cakrr.subset import subset
 from cakrr.subset_options import SubsetOptions
 
 
-class SubsetKRR(Regressor):
+class OnPoints(KernelRidge):
+    """Base of the estimators on M points: options, and the attributes of the points."""
+
+    centers: int | list[int] | Rows | None
+    checkpoint: str | os.PathLike[str] | None
+
+    def _subset_options(self, **more: Any) -> SubsetOptions:
+        """The parameters, checked; `more` are options that are no parameters."""
+        more |= self._automatic()
+        if self.checkpoint is not None:
+            more["checkpoint"] = Checkpoint(Path(self.checkpoint))
+        points: Any = self.centers
+        if hasattr(points, "tocsr"):
+            more |= {"centers": None, "points": points.tocsr()}
+        elif np.ndim(points) == 2:
+            more |= {"centers": None, "points": np.asarray(points)}
+        options: SubsetOptions = from_estimator(SubsetOptions, self, **more)
+        return options
+
+    def _expose(self, fitted: RidgeFit) -> None:
+        coarse = fitted.model.coarse
+        assert coarse is not None
+        self.coef_ = coarse.beta
+
+    def _take(self, fitted: RidgeFit) -> Self:
+        super()._take(fitted)
+        assert fitted.model.coarse is not None
+        self.centers_ = fitted.model.coarse.centers
+        return self
+
+
+class SubsetKRR(OnPoints, Regressor):
     """Least squares on M points, by QR over all ranks: many rows, few coefficients, any lambda.
 
     Parameters
@@ -137,27 +168,3 @@ class SubsetKRR(Regressor):
     def _options(self, train: Dataset, comm: Communicator) -> SubsetOptions:
         with comm.agreed():
             return self._subset_options()
-
-    def _subset_options(self) -> SubsetOptions:
-        """The parameters, checked."""
-        more: dict[str, Any] = self._automatic()
-        if self.checkpoint is not None:
-            more["checkpoint"] = Checkpoint(Path(self.checkpoint))
-        points: Any = self.centers
-        if hasattr(points, "tocsr"):
-            more |= {"centers": None, "points": points.tocsr()}
-        elif np.ndim(points) == 2:
-            more |= {"centers": None, "points": np.asarray(points)}
-        options: SubsetOptions = from_estimator(SubsetOptions, self, **more)
-        return options
-
-    def _expose(self, fitted: RidgeFit) -> None:
-        coarse = fitted.model.coarse
-        assert coarse is not None
-        self.coef_ = coarse.beta
-
-    def _take(self, fitted: RidgeFit) -> Self:
-        super()._take(fitted)
-        assert fitted.model.coarse is not None
-        self.centers_ = fitted.model.coarse.centers
-        return self

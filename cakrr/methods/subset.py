@@ -169,7 +169,7 @@ def fit(
         numbers = [min(M, centers.shape[0]) for M in numbers]
         source = TrainingRows(samples.give(), centers.shape[0], comm)
     task = Task(source, centers, numbers, widths, prepared.scale, options, comm)
-    fitted = solved(method, task, prepared.offset, prepared.standardizer, str(source.dtype))
+    fitted = solved(method, task, prepared.offset, prepared.standardizer, str(source.dtype), prepared.classes)
     fitted.notes += notes
     return fitted
 
@@ -229,7 +229,10 @@ def _facts(
     }  # fmt: skip
 
 
-def solved(method: RidgeMethod, task: Task, offset: Offset, standardizer: Standardizer | None, dtype: str) -> RidgeFit:
+def solved(
+    method: RidgeMethod, task: Task, offset: Offset, standardizer: Standardizer | None, dtype: str,
+    classes: NDArray[np.generic] | None = None,
+) -> RidgeFit:  # fmt: skip
     """Choose the setting, solve, and build the model; collective."""
     comm, begun = task.comm, task.comm.seconds["train"]
     with comm.phase("train"):
@@ -248,7 +251,7 @@ def solved(method: RidgeMethod, task: Task, offset: Offset, standardizer: Standa
     model = KRRModel(
         method=method.name, route="sum", like=chosen.width.like, sigma=chosen.width.sigma, lam=chosen.lam,
         coarse=coarse, offset=offset, centers=np.zeros((0, d)), sizes=np.ones(1, np.int64),
-        owners=np.zeros(1, np.int64), standardizer=standardizer, dtype=dtype,
+        owners=np.zeros(1, np.int64), standardizer=standardizer, dtype=dtype, classes=classes,
     )  # fmt: skip
     if comm.rank == 0:  # the points are all of the model: its one part is a row whose coefficients are 0
         model.parts[0] = PartModel(np.zeros((1, d), dtype), np.zeros((1, *beta.shape[1:]) if many else 1, dtype))

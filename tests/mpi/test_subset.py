@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all, sent
 
 from cacore.linalg.tsqr import leaves_of, sent_bytes
-from cakrr import KRRModel, SubsetKRR, TwoLevelKRR, observe
+from cakrr import KRRModel, SubsetKRR, SubsetKRRClassifier, TwoLevelKRR, observe
 
 pytestmark = pytest.mark.mpi(min_size=1)
 N, M = 301, 20
@@ -137,3 +137,21 @@ def test_coarse_model_by_triangles():
         return model.model_.coarse.predict(np.array([[0.3, -0.2], [1.0, 1.5]]))
 
     np.testing.assert_allclose(fit(WORLD, even(N)), by_one(fit, None, slice(None)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_classes(k):
+    """The same outputs as in one process; a rank may lack a class."""
+    X, y, w = problem()
+    labels = np.sort(np.digitize(y, np.quantile(y, [0.5] if k == 2 else [0.3, 0.6])))  # whole blocks of one class
+
+    def fit(comm, block):
+        model = SubsetKRRClassifier(centers=CENTERS, sigma=1.0, lam=1e-3, class_weight="balanced", comm=comm)
+        model.fit(X[block], labels[block], w[block])
+        return model.classes_, model.decision_function(X[:30]), model.predict(X[:30])
+
+    classes, values, told = fit(WORLD, even(N))
+    alone = by_one(fit, None, slice(None))
+    np.testing.assert_array_equal(classes, alone[0])
+    np.testing.assert_allclose(values, alone[1], rtol=1e-7, atol=1e-7)
+    np.testing.assert_array_equal(told, alone[2])
