@@ -19,10 +19,10 @@ class _Compiling(event.Listener):  # type: ignore[misc]
     def on_start(self, event: event.Event) -> None:
         """See :class:`numba.core.event.Listener`."""
         with self._lock:
+            self._in_main += _in_main_thread()  # first, and last to be taken back: a signal never leaves one of the two
             if not self._depth:
                 self._since = time.perf_counter()
             self._depth += 1
-            self._in_main += _in_main_thread()
 
     def on_end(self, event: event.Event) -> None:
         """See :class:`numba.core.event.Listener`."""
