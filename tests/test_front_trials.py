@@ -134,3 +134,19 @@ def test_many_rows_have_candidates_on_points(task):
     assert words.startswith("python -m cakrr.subset a.h5 ")
     assert "--centers 200" in words
     assert ("--classify" in words) == (task == CLASSIFICATION)
+
+
+@pytest.mark.parametrize(("seconds", "promoted"), [(1000.0, [0.2, 0.24]), (10.0, [0.2])])
+def test_quick_candidates_that_are_not_far_behind_go_on(seconds, promoted):
+    """Besides the best third: four seconds each, and 17 on four times as many rows, which are 3 % of the longer time."""
+    X = np.random.default_rng(0).normal(size=(9_500, 1))
+    race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(seconds), ALONE, None, 0, 3)
+    small, large = race.sizes
+    race.trials = [Trial(Candidate("BKRR2", {"sigma": error}), small, error, 4.0, 0.0) for error in (0.26, 0.2, 0.24)]
+    found = []
+    while (step := race._promoted(1000.0)) is not None:
+        candidate, rows = step
+        assert rows == large
+        found.append(candidate.settings["sigma"])
+        race.trials.append(Trial(candidate, rows, 0.1, 17.0, 0.0))
+    assert found == promoted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ _LAST = 0.4  # most of the time that is kept for it
 _LEAST, _BLENDED = 0.05, 0.2  # least of the time that is kept, and most of it for all candidates of a blend
 _LONGEST = 0.25  # most of the time that one candidate may take
 _SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
+_CLOSE = 1.25  # error, over the smallest on its sample, with which a candidate that takes no more goes on, too
 _LOADED = 3  # times that share, up to which a first fold, which loads code, is followed by a second one
 _FEWEST = 500  # rows of the smallest sample on a slow machine
 _DULL = 200  # candidates in a row that were known, after which there is nothing left to try
@@ -211,18 +212,27 @@ class Race:
         return FINAL * self.seconds(trial, rows, last=True) + self.predicting(trial, rows)
 
     def _promoted(self, left: float) -> tuple[Candidate, int] | None:
-        """A candidate among the best third on its sample that goes on to the next one, in time."""
-        for lower, upper in reversed(list(zip(self.sizes, self.sizes[1:], strict=False))):
+        """A candidate that goes on from its sample to the next one, in time: one of the best third, or a quick one."""
+        steps = list(reversed(list(zip(self.sizes, self.sizes[1:], strict=False))))
+        for lower, upper in steps:
             there = self.on(lower)
-            gone = {one.candidate.key for one in self.trials if one.rows == upper}
-            for trial in there[: max(1, len(there) // BEST)]:
-                if trial.candidate.key in gone or trial.why:
-                    continue
+            for trial in self._without(there[: max(1, len(there) // BEST)], upper):
                 if self.seconds(trial, upper) * self.folds > left:
                     trial.why = f"{upper:,} rows would take too long"
                     continue
                 return trial.candidate.after(trial.fitted), upper
+        # Models gain by more rows to different degrees, so one that is not far behind may, if it costs little.
+        for lower, upper in steps:
+            there, most = self.on(lower), min(left, _SLOW * (self.budget.seconds or 0.0))
+            for trial in self._without(there, upper):
+                if trial.error <= _CLOSE * there[0].error and self.seconds(trial, upper) * self.folds <= most:
+                    return trial.candidate.after(trial.fitted), upper
         return None
+
+    def _without(self, trials: Sequence[Trial], rows: int) -> list[Trial]:
+        """Those of the trials that have not been tried on so many rows, and may be."""
+        gone = {one.candidate.key for one in self.trials if one.rows == rows}
+        return [one for one in trials if one.candidate.key not in gone and not one.why]
 
     def _started(self, left: float) -> tuple[Candidate, int] | None:
         """A new candidate, on the smallest sample; None if there is none, or no time for one."""
