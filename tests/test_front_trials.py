@@ -138,7 +138,7 @@ def test_many_rows_have_candidates_on_points(task):
 
 @pytest.mark.parametrize(("seconds", "promoted"), [(1000.0, [0.2, 0.24]), (10.0, [0.2])])
 def test_quick_candidates_that_are_not_far_behind_go_on(seconds, promoted):
-    """Besides the best third: four seconds each, and 17 on four times as many rows, which are 3 % of the longer time."""
+    """Besides the best third: 17 s on four times as many rows are less than 3 % of the longer time."""
     X = np.random.default_rng(0).normal(size=(9_500, 1))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(seconds), ALONE, None, 0, 3)
     small, large = race.sizes
