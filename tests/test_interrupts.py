@@ -77,19 +77,19 @@ def test_it_waits_for_the_main_thread_alone():
 
 def test_ctrl_c():
     """It waits where nobody else handles it; what handles it, or ignores it, is left alone."""
-    order = []
+    order, before = [], signal.signal(signal.SIGINT, signal.default_int_handler)  # which a test's worker may not have
 
     def compile_here():
         with event.trigger_event("numba:compiler_lock"):
             signal.raise_signal(signal.SIGINT)
             order.append("compiled")
 
-    with pytest.raises(KeyboardInterrupt), ctrl_c_waits():
-        compile_here()
-    assert order == ["compiled"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
+        with pytest.raises(KeyboardInterrupt), ctrl_c_waits():
+            compile_here()
+        assert order == ["compiled"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         with ctrl_c_waits():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:

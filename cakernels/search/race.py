@@ -230,7 +230,7 @@ class Race:
         return None
 
     def _without(self, trials: Sequence[Trial], rows: int) -> list[Trial]:
-        """Those of the trials that have not been tried on so many rows, and may be."""
+        """The trials that may go on to so many rows, and have not yet."""
         gone = {one.candidate.key for one in self.trials if one.rows == rows}
         return [one for one in trials if one.candidate.key not in gone and not one.why]
 
