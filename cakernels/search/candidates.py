@@ -240,7 +240,7 @@ def _classifiers(data: Data) -> list[Candidate]:
     whole = 0 if data.n <= _SVM_PART else _SVM_PART
     found = [_svm(False, part=whole), _svm(True, part=whole)]
     if data.n > FOLDED:
-        found += [_on_points(data, "gaussian", False), _on_points(data, "gaussian")]
+        found.append(_on_points(data, "gaussian", False))
     if data.sparse:
         found += [_svm(False, "linear", whole), _ridge("BKRR2Classifier", "gaussian", part=2 * PART)]
         return found
@@ -252,6 +252,8 @@ def _classifiers(data: Data) -> list[Candidate]:
     if data.n <= _WHOLE:
         found.append(_ridge("BKRR2Classifier", "auto", part=0))
     found.append(_svm(True, "laplacian", whole))
+    if data.n > FOLDED:
+        found.append(_on_points(data, "gaussian"))
     if data.d <= _DEEP:
         found.append(_ridge("BKRR2Classifier", "laplacian", "full", part=part))
         found.append(_ridge("BKRR2Classifier", "laplacian", "lengths", part=part))  # slow with many features
