@@ -25,8 +25,7 @@ SHOWN = (
 )  # fmt: skip
 _PAGES = {
     "CASVC": "casvm", "CASVR": "svr", "SMOQuantileSVR": "smo", "CAQuantileSVR": "svr", "DisSMOSVC": "dissmo",
-    "DisSMOSVR": "svr", "AsyGCDSVC": "asygcd", "SubsetKRR": "subset",
-    "SubsetKRRClassifier": "subset",
+    "DisSMOSVR": "svr", "AsyGCDSVC": "asygcd", "SubsetKRR": "subset", "SubsetKRRClassifier": "subset",
     **dict.fromkeys(("SMOSVC", "SMONuSVC", "SMOSVR", "SMONuSVR", "SMOOneClassSVM"), "smo"),
     **dict.fromkeys(("RandomPartition", "FCFS", "KMeans", "BalancedKMeans", "KBalance"), "partitioners"),
 }  # fmt: skip

@@ -5,12 +5,15 @@ import pytest
 import scipy.sparse as sp
 from helpers.commands import flat, reported, run
 from helpers.data import write_hdf5
+from helpers.references import matrix
 
 from cacore.errors import InputError
+from cacore.kernels import Kernel
 from cakernels import SubsetKRR, SubsetKRRClassifier
 from cakrr import KRRModel
 
 SIGMA, LAM = 1.5, 1e-3
+KERNEL = Kernel.gaussian(SIGMA)
 
 
 def clouds(k, n=240, seed=0):
@@ -19,18 +22,14 @@ def clouds(k, n=240, seed=0):
     return rng.normal(size=(n, 3)) + 1.5 * np.eye(3)[codes % 3], np.array(["c", "a", "b"])[codes]
 
 
-def gram(A, B):
-    return np.exp(-((A[:, None] - B) ** 2).sum(axis=2) / (2 * SIGMA**2))
-
-
 def by_formula(X, labels, w, Z, T):
     """Outputs for T by the normal equations: indicator columns less their means, -1 and 1 for two classes."""
     classes = np.unique(labels)
     Y = (labels[:, None] == classes).astype(float)
     Y = 2 * Y[:, 1:] - 1 if len(classes) == 2 else Y
-    K, mean = gram(X, Z), w @ Y / w.sum()
-    H = K.T * w @ K + LAM * w.sum() * gram(Z, Z)
-    return gram(T, Z) @ np.linalg.solve(H, K.T * w @ (Y - mean)) + mean
+    K, mean = matrix(KERNEL, X, Z), w @ Y / w.sum()
+    H = K.T * w @ K + LAM * w.sum() * matrix(KERNEL, Z)
+    return matrix(KERNEL, T, Z) @ np.linalg.solve(H, K.T * w @ (Y - mean)) + mean
 
 
 def fitted(X, labels, w=None, **more):
@@ -69,7 +68,7 @@ def test_balanced_classes_count_alike():
 
 
 def test_the_search_takes_the_errors_of_all_columns():
-    """Of left-out rows: for two classes those of a regression of -1 and 1."""
+    """Two classes have the left-out errors of a regression of -1 and 1."""
     given = {"centers": 40, "sigma": [0.5, 1.5], "lam": [1e-6, 1e-3], "random_state": 0}
     X, labels = clouds(2)
     found = SubsetKRRClassifier(**given).fit(X, labels)

@@ -19,7 +19,7 @@ class _Compiling(event.Listener):  # type: ignore[misc]
     def on_start(self, event: event.Event) -> None:
         """See :class:`numba.core.event.Listener`."""
         with self._lock:
-            self._in_main += _in_main_thread()  # first, and last to be taken back: a signal never leaves one of the two
+            self._in_main += in_main_thread()  # first, and last to be taken back: a signal never leaves one of the two
             if not self._depth:
                 self._since = time.perf_counter()
             self._depth += 1
@@ -30,8 +30,8 @@ class _Compiling(event.Listener):  # type: ignore[misc]
             self._depth -= 1
             if not self._depth:
                 self._total += time.perf_counter() - self._since
-            self._in_main -= _in_main_thread()
-        if not self._in_main and _in_main_thread():
+            self._in_main -= in_main_thread()
+        if not self._in_main and in_main_thread():
             while self._waiting:
                 signal.raise_signal(self._waiting.pop())
 
@@ -48,7 +48,8 @@ class _Compiling(event.Listener):  # type: ignore[misc]
             return now - self._total - (now - self._since if self._depth else 0.0)
 
 
-def _in_main_thread() -> bool:
+def in_main_thread() -> bool:
+    """True in the main thread, which alone has signals."""
     return threading.current_thread() is threading.main_thread()
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cacore.machine.clock import postponed
+from cacore.machine.clock import in_main_thread, postponed
 
 
 @contextmanager
@@ -16,7 +15,7 @@ def raising(number: int, error: type[BaseException]) -> Iterator[None]:
 
     Outside the main thread, which alone has signals, nothing is raised. Afterwards the signal is handled as before.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not in_main_thread():
         yield
         return
     armed = True

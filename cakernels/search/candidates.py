@@ -31,9 +31,12 @@ _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metr
 _COMPARED = ("gaussian", "laplacian", "matern52", "l1")  # by ridge regression with the kernel "auto"
 KERNELS = (*_COMPARED, "linear")
 _ROUGH = ("laplacian", "l1")  # kernels whose matrices are well conditioned
-_HOMES = {"BKRR2": "cakrr", "TwoLevelKRR": "cakrr", "CASVC": "casvm", "CASVR": "casvm"}
-_HOMES["SubsetKRR"] = "cakrr"
-_HOMES |= {f"{name}Classifier": "cakrr" for name in ("BKRR2", "TwoLevelKRR", "SubsetKRR")}
+_RIDGE = ("BKRR2", "TwoLevelKRR", "SubsetKRR")
+_HOMES = {
+    "CASVC": "casvm",
+    "CASVR": "casvm",
+    **dict.fromkeys((*_RIDGE, *(f"{name}Classifier" for name in _RIDGE)), "cakrr"),
+}
 _EXACT = {"CASVC": "DisSMOSVC", "CASVR": "DisSMOSVR"}  # SVMs in parts, and what trains one of all rows on many ranks
 
 

@@ -73,6 +73,11 @@ class Data:
                 raise InputError(f"n_samples = {n}: a search needs at least 2 rows, one of them to judge by")
         return cls(X, y, weights, task, n, classes)
 
+    def targets(self, rows: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Targets and weights of this rank's rows in a mask; without weights, 1 for each row."""
+        y = self.y[rows]
+        return y, np.ones(len(y)) if self.weights is None else self.weights[rows]
+
     def some(self, rows: NDArray[np.bool_]) -> tuple[Rows, NDArray[Any], NDArray[np.float64] | None]:
         """Rows, targets and weights of this rank's rows in a mask."""
         return self.X[rows], self.y[rows], None if self.weights is None else self.weights[rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.machine.clock import working_time
+from cacore.machine.clock import in_main_thread, working_time
 from cacore.machine.interrupts import raising
 
 
@@ -59,7 +58,7 @@ def until(seconds: float | None) -> Iterator[None]:
 
     The call that is being computed then, such as a factorisation, ends first.
     """
-    if seconds is None or threading.current_thread() is not threading.main_thread():
+    if seconds is None or not in_main_thread():
         yield
         return
     with raising(signal.SIGALRM, TimeIsUp):

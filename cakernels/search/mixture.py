@@ -79,8 +79,7 @@ def _of_classes(race: Race, there: list[Trial]) -> Mixture:
 def _judged(race: Race) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Targets and weights of this rank's rows that judged, and their groups."""
     judged = race.judged
-    y = race.data.y[judged]
-    w = np.ones(len(y)) if race.data.weights is None else race.data.weights[judged]
+    y, w = race.data.targets(judged)
     return y, w, race.split.order[judged] % blending.GROUPS
 
 

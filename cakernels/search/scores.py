@@ -37,8 +37,7 @@ class Score:
 
     def error(self, data: Data, rows: NDArray[np.bool_], predicted: NDArray[Any], comm: Communicator) -> float:
         """Error of the predictions for this rank's rows in the mask, over all ranks; one Allreduce."""
-        y = data.y[rows]
-        w = np.ones(len(y)) if data.weights is None else data.weights[rows]
+        y, w = data.targets(rows)
         with np.errstate(over="ignore", invalid="ignore"):
             loss = np.asarray(self.loss(y, predicted), np.float64)
             loss = loss if loss.ndim == 1 else loss.mean(axis=1)
@@ -54,8 +53,7 @@ class Score:
         The squared error of the probabilities `P`, shape (m, k), added up over the classes, as a mean over the rows;
         and the standard deviation of the share of wrong `labels`, as that of independent rows.
         """
-        y = data.y[rows]
-        w = np.ones(len(y)) if data.weights is None else data.weights[rows]
+        y, w = data.targets(rows)
         squares = np.square(P - (y[:, None] == data.classes)).sum(axis=1)
         squared, _ = self._means(data, y, w, squares, comm)
         wrong, shares = self._means(data, y, w, self.loss(y, labels), comm)
@@ -83,8 +81,7 @@ class Score:
         The deviation is that of the sum over the rows of the mask: for accuracy, the root of the number of rows at
         which one of them is right and the other wrong (McNemar). Two Allreduces, of at most two numbers per class.
         """
-        y = data.y[rows]
-        w = np.ones(len(y)) if data.weights is None else data.weights[rows]
+        y, w = data.targets(rows)
         gain = self.loss(y, old) - self.loss(y, new)
         with comm.uncounted():
             if self.by_class:

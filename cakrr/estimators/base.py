@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, TypeVar, overload
+from typing import Any, ClassVar, Literal, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -116,7 +116,11 @@ class KernelRidge(Saved, Explains, BaseEstimator):
     def _options(self, train: Dataset, comm: Communicator) -> RidgeOptions:
         """The options of training; collective."""
         with comm.agreed():
-            options: RidgeOptions = from_estimator(RidgeOptions, self, **self._automatic())
+            return self._made()
+
+    def _made(self, **more: Any) -> RidgeOptions:
+        """The parameters, checked; `more` are options that are no parameters."""
+        options: RidgeOptions = from_estimator(RidgeOptions, self, **more, **self._automatic())
         return options
 
     def _automatic(self) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,6 @@ from cacore.data.classifier import Labelled
 from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes, require_classes
 from cacore.data.rows import RowsLike
-from cacore.learn.options import from_estimator
 from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
 from cakrr.dckrr import dckrr
@@ -82,12 +81,7 @@ class RidgeClassifier(Labelled, KernelRidge):
         classes = all_classes(train.target(), comm)
         with comm.agreed():
             require_classes(classes, pairs=False)
-            return self._of_classes(classify=True, class_weight=self._class_weight(classes))
-
-    def _of_classes(self, **classes: Any) -> RidgeOptions:
-        """The parameters, checked, with the options of classes."""
-        options: RidgeOptions = from_estimator(RidgeOptions, self, **classes, **self._automatic())
-        return options
+            return self._made(classify=True, class_weight=self._class_weight(classes))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

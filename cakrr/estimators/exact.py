@@ -17,7 +17,6 @@ from cacore.data.stored import in_memory
 from cacore.data.validation import checked_weights
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered, of_new_rows
-from cacore.learn.options import from_estimator
 from cakrr.dkrr import dkrr
 from cakrr.estimators.base import Regressor, is_auto
 from cakrr.fit import RidgeFit
@@ -151,7 +150,7 @@ class DKRR(Iterated, Regressor):
             weights = checked_weights(sample_weight, len(K))
             kept = weights > 0
             rows = Dataset(rows.X[kept], rows.target()[kept], weights=weights[kept])
-        return rows, from_estimator(RidgeOptions, self, kernel=Precomputed(K), standardize=False, **self._automatic())
+        return rows, self._made(kernel=Precomputed(K), standardize=False)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

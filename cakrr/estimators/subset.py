@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 from cacore.checks import whole
 from cacore.comm import CommLike, Communicator, collective, shared_name
 from cacore.data.asking import same_fit
-from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import shared_seed
 from cacore.errors import InputError
@@ -37,8 +36,7 @@ class OnPoints(KernelRidge):
     centers: int | list[int] | Rows | None
     checkpoint: str | os.PathLike[str] | None
 
-    def _subset_options(self, **more: Any) -> SubsetOptions:
-        """The parameters, checked; `more` are options that are no parameters."""
+    def _made(self, **more: Any) -> SubsetOptions:
         more |= self._automatic()
         if self.checkpoint is not None:
             more["checkpoint"] = Checkpoint(Path(self.checkpoint))
@@ -162,9 +160,5 @@ class SubsetKRR(OnPoints, Regressor):
                 raise InputError(f"shares = {shares}: it must be a power of two")
             if isinstance(self.sigma, str):
                 raise InputError("rows: give sigma; rows of your own are not scaled, so there is no natural width")
-            options = self._subset_options()
+            options = self._made()
         return replace(options, seed=seed, memory_limit=limit)
-
-    def _options(self, train: Dataset, comm: Communicator) -> SubsetOptions:
-        with comm.agreed():
-            return self._subset_options()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from cacore.tuning.grid import GridLike
 from cakrr.estimators.classifiers import RidgeClassifier
 from cakrr.estimators.subset import OnPoints
 from cakrr.subset import subset
-from cakrr.subset_options import SubsetOptions
 
 
 class SubsetKRRClassifier(OnPoints, RidgeClassifier):
@@ -54,6 +52,3 @@ class SubsetKRRClassifier(OnPoints, RidgeClassifier):
         self.coef0, self.pick, self.select, self.class_weight = coef0, pick, select, class_weight
         self.checkpoint, self.standardize, self.dtype = checkpoint, standardize, dtype
         self.random_state, self.comm = random_state, comm
-
-    def _of_classes(self, **classes: Any) -> SubsetOptions:
-        return self._subset_options(**classes)
