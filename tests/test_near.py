@@ -21,6 +21,7 @@ from cacore.svm.dual import Dual
 from casvm.solver import near_rows, near_smo, smo
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_rows import NearRows
+from casvm.solver.near_sets import NearSets
 
 PLENTY, KERNEL, LIMITS = 1 << 28, Kernel("gaussian", gamma=30.0), Limits(tol=1e-5)
 
@@ -243,3 +244,31 @@ def test_rows_given_up_are_those_read_longest_ago():
     for row, values in zip((0, 990), expected, strict=True):
         at = gram._place[row]
         np.testing.assert_array_equal(gram.near.pool[at : at + 64], values)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_working_sets_at_a_bias_beside_the_whole_matrix(epsilon, monkeypatch):
+    """One pass over stretches of the rows: v is that of all rows, the dual at the bias grows, and passes end it."""
+    monkeypatch.setattr(near_rows, "_LEAST", 4)
+    X, y = clusters()
+    order = spatial_order(X, 64)
+    X, y, layout = X[order], y[order], Layout.of(X, KERNEL, np.dtype("float64"))
+    gram = NearRows(X, KERNEL, "float64", layout, 0.9, 0, len(X))
+    gram.begin()
+    dual = Dual.classification(y, np.ones(len(y))) if not epsilon else Dual.regression(y, np.ones(len(y)), epsilon)
+    K, b, values = matrix(KERNEL, X, X), 0.2, []
+    v, beta = -dual.linear, np.zeros(len(y))
+    for _ in range(200):
+        sets = NearSets(gram, dual, b, v, beta, dual.lower, dual.upper)
+        sets.optimise(1e-4, 10**6)
+        v, beta = sets.v, sets.beta
+        np.testing.assert_allclose(v, -dual.linear - K @ beta, atol=1e-6)
+        values.append(-dual.linear @ beta - epsilon * np.abs(beta).sum() - b * beta.sum() - 0.5 * beta @ K @ beta)
+        if not sets.violating(1e-4):
+            break
+    assert sets.violating(1e-4) == 0
+    assert np.all(np.diff(values) > -1e-9)
+    assert np.all((beta >= dual.lower) & (beta <= dual.upper))
+    lone = NearSets(gram, dual, b, -dual.linear, np.zeros(len(y)), dual.lower, dual.upper)
+    lone.optimise(1e-6, 7)
+    assert lone.iterations == 7

@@ -90,6 +90,8 @@ class NearRows:
     own : int, optional
         Number of rows, the first ones, that are columns. Behind the active columns then stands the bias: one more
         row, in a group of its own, without kernel values.
+    pool : ndarray of `dtype`, optional
+        Memory for the kept values, in place of memory of its own; not used if it is too small.
 
     Notes
     -----
@@ -98,7 +100,7 @@ class NearRows:
 
     def __init__(
         self, X: Rows, kernel: Kernel, dtype: DTypeLike, layout: Layout, cutoff: float, cache_bytes: int,
-        own: int | None = None,
+        own: int | None = None, pool: NDArray[np.floating] | None = None,
     ) -> None:  # fmt: skip
         self.X, self.kernel, self.dtype, self.layout, self.cutoff = X, kernel, np.dtype(dtype), layout, cutoff
         self.n, self.width = int(X.shape[0]), width(layout.dtype)
@@ -110,10 +112,11 @@ class NearRows:
         csr = self._points.X
         packed = layout.nbytes(X) + csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
         self.room = max(0, cache_bytes - packed) // self.dtype.itemsize
-        self._pool, self._counts = np.zeros(0, self.dtype), np.zeros(4, np.int64)
+        self._pool = np.zeros(0, self.dtype) if pool is None else pool
+        self._counts = np.zeros(4, np.int64)
         # Behind the rows a whole group: the bias has a number there.
         self._place, self._used = np.full(self.n + 2 * self.width, -1), np.zeros(self.n + 2 * self.width, np.int64)
-        self.active = self.own
+        self.active, self._begun = self.own, False
 
     @property
     def diagonal(self) -> float:
@@ -156,11 +159,11 @@ class NearRows:
 
     def begin(self) -> None:
         """Make all columns active. The first call allocates the memory; later ones keep its rows if they still fit."""
-        if self._pool.size and len(self.active) == len(self.own):
+        if self._begun and len(self.active) == len(self.own):
             return
-        self.active = self.own
+        self.active, self._begun = self.own, True
         least = _LEAST * self.width * int(self._runs.blocks.max(initial=0))
-        if not self._pool.size:
+        if self._pool.size < min(least, self.size):
             self._pool = np.zeros(min(max(self.room, least), self.size), self.dtype)
         self.activate(self.active)
 
@@ -169,7 +172,8 @@ class NearRows:
         self.active, layout = rows, self.layout
         every = len(rows) == len(self.own)
         panels = Panels(self.X, layout.dtype, layout.shift, None if len(rows) == self.n else rows, layout.measure)
-        self.runs = self._runs if every else self._boxes.near(self._around(rows, self.width), self.cutoff)
+        self._active = self._columns if every else self._around(rows, self.width)
+        self.runs = self._runs if every else self._boxes.near(self._active, self.cutoff)
         self._place[:], self._counts[TAKEN] = -1, 0
         if self.biased:
             bias = -(-self.n // self.width) * self.width
@@ -192,6 +196,23 @@ class NearRows:
         rows = np.flatnonzero(places[: self.n] >= 0)
         rows = rows[np.argsort(places[rows])]
         self._counts[TAKEN] = _cut(self._pool, rows, places[rows], before, kept, self.runs, self.width, self._place)
+
+    @property
+    def mean(self) -> float:
+        """Mean number of kernel values of a row over the active columns."""
+        return self.width * float(self.runs.blocks.mean())
+
+    @property
+    def holds(self) -> int:
+        """Number of rows of K, over the active columns and of mean length, that fit in memory."""
+        return int(self._pool.size / max(1.0, self.mean))
+
+    def among(self, rows: Index) -> NearRows:
+        """The kernel values of these rows with each other, in the memory of this matrix, which discards its own."""
+        self._place[:], self._counts[TAKEN] = -1, 0
+        gram = NearRows(self.X[rows], self.kernel, self.dtype, self.layout, self.cutoff, 0, len(rows), self._pool)
+        gram.begin()
+        return gram
 
     def copies(self, columns: int) -> bool:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
@@ -220,28 +241,39 @@ class NearRows:
                 return
             self.make_room()
 
+    def without(self, rows: Index, change: Vector, v: Vector) -> Vector:
+        """``v - change @ K(rows, active)``, for v of the active rows; rows of K are kept. One thread."""
+        total = np.zeros(len(self.near.data) * self.width)
+        total[: len(v)] = v
+        self.subtract(rows, change, total)
+        return total[: len(v)]
+
     def product(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
         """``change @ K(rows, columns)``, for any columns; `exact`: in double precision.
 
         2 nnz flops per value that is not left out, on all threads.
         """
         dtype, layout = np.dtype(np.float64) if exact else self.layout.dtype, self.layout
-        panels = Panels(self.X, dtype, layout.shift, columns, layout.measure)
+        if columns is self.active and not exact:
+            data, norms, boxes = self.near.data, self.near.norms, self._active
+        else:
+            panels = Panels(self.X, dtype, layout.shift, columns, layout.measure)
+            data, norms, boxes = panels.data, panels.norms, self._around(columns, width(dtype))
         points = nonzeros(self.X, dtype, layout.shift, rows, layout.measure)
-        W, csr = panels.data.shape[2], points.X
-        total = np.zeros(len(panels.data) * W)
-        runs = self._around(rows, _GROUP).near(self._around(columns, W), self.cutoff)
-        parameters, store = self.kernel.parameters(dtype, panels.measure), np.empty((0, 0), dtype)
+        W, csr = data.shape[2], points.X
+        total = np.zeros(len(data) * W)
+        runs = self._around(rows, _GROUP).near(boxes, self.cutoff)
+        parameters, store = self.kernel.parameters(dtype, layout.measure), np.empty((0, 0), dtype)
         if not exact:
             store = np.empty((0, 0), self.dtype)
 
         def work(lo: int, hi: int) -> None:
             _add(
-                panels.data, panels.norms, csr.data, csr.indices, csr.indptr, points.squares, parameters, runs, change,
-                store, _GROUP, lo, hi, total,
+                data, norms, csr.data, csr.indices, csr.indptr, points.squares, parameters, runs, change, store, _GROUP,
+                lo, hi, total,
             )  # fmt: skip
 
-        count = len(panels.data)
+        count = len(data)
         for_blocks(work, blocks(count, max(1, -(-count // (8 * threads.current())))))
         self._counts[VALUES] += int(runs.blocks.sum()) * _GROUP * W
         return total[: len(columns)]

@@ -3,7 +3,8 @@
 If every rank has room for all rows, these are put in spatial order and cut into one stretch per rank. Rows of different
 stretches hardly know each other. In each round, a rank optimises some pairs of its own rows, and tells all ranks which
 rows moved. A rank computes a row of K, its own or another's, over its own columns only, and keeps it. So all ranks
-together compute each kernel value once, as one process does.
+together compute each kernel value once, as one process does. Where memory holds few of these rows, a rank optimises
+working sets instead (:mod:`casvm.solver.near_sets`).
 
 What the shares have in common is the bias b. At a given b, a share is optimised without a constraint on its sum; after
 each round b moves by what the sum of all rows has in excess. At the end, small changes of all free rows make up for the
@@ -33,6 +34,7 @@ from cacore.svm.dual import Dual, Progress, Solution
 from casvm.solver.active_set import ActiveSet, Shrinking, middle
 from casvm.solver.near_pairs import NearPairs
 from casvm.solver.near_rows import NearRows
+from casvm.solver.near_sets import NearSets, at_bias
 from casvm.solver.on_ranks import AllRows, OnRanks
 from casvm.solver.pair import Index, Vector
 
@@ -41,12 +43,14 @@ _LOOK = 8  # rounds between two checks for idle rows
 # A round has at most this many pairs per active row, and at least so many per rank. With more, shares that hardly
 # violate wait for others.
 _PAIRS, _LEAST_PAIRS = 0.1, 64
-_RELAX = 0.1  # share of the violation that a round leaves
+_RELAX = 0.1  # share of the violation that a round leaves; of the least one so far, where rows of K do not fit
 _INNER = 0.3  # share of the tolerance by which a row may violate at the bias: two that do are within the tolerance
 _MET = 0.75  # share of the tolerance below which the sum is put right
 _STEEPEST = 0.25  # largest step of b, as a share of the violation
 _COMMON, _COMMON_BYTES = 2048, 1 << 28  # most rows that are also optimised on all ranks alike, and memory for them
 _FEW = 0.1  # share of the active rows up to which they are, if the shares' changes contradict each other
+# Working sets are used if memory holds fewer rows of K than these shares of the active rows, and of those that violate.
+_KEPT, _HOT = 0.25, 0.0625
 _GROUPS = 256  # groups of rows that show how many are near each
 
 
@@ -93,19 +97,6 @@ def _cuts(rows: AllRows, X: NDArray[np.floating], order: Index, ranks: int) -> l
     return [0, *cuts.tolist(), n]
 
 
-def _at_bias(
-    gram: NearRows, dual: Dual, b: float, v: Vector, beta: Vector, lower: Vector, upper: Vector
-) -> NearPairs:  # fmt: skip
-    """The active rows, and behind them one without kernel values and far from its bounds, which takes and gives at b.
-
-    Above a kink, v of rows that rise is lower by epsilon.
-    """
-    far = 1.0 + float(np.maximum(upper, -lower).sum() + np.abs(beta).sum())
-    padding = np.zeros(len(gram.near.rows) - 1 - len(v))
-    lines = (v, b + dual.epsilon), (beta, 2 * far), (lower, far), (upper, 3 * far)
-    return NearPairs(gram, dual, *(np.concatenate([line, padding, [end]]) for line, end in lines))
-
-
 class Shares(OnRanks):
     """SMO on all ranks, each of which optimises a share of the rows at one bias.
 
@@ -130,6 +121,8 @@ class Shares(OnRanks):
         The bias of the next round.
     excess : float
         The sum of all beta, less the total.
+    least : float
+        The least violation so far.
 
     Notes
     -----
@@ -149,7 +142,7 @@ class Shares(OnRanks):
         self.first, self.sizes = ends[comm.rank], np.diff(ends)
         self.active = ActiveSet(dual, gram, SHRINKING, comm.allreduce, lambda numbers: comm.allreduce(numbers, "max"))
         self.b: float | None = None
-        self.excess = 0.0
+        self.excess, self.least = 0.0, np.inf
         active = self.active
         moved = np.flatnonzero(active.beta)
         if dual.start is not None:
@@ -210,9 +203,7 @@ class Shares(OnRanks):
         active, comm = self.active, self.comm
         b = self.b = middle(top, bottom) if self.b is None else self.b
         gap, before, v = max(top - b, b - bottom), active.beta, active.v
-        problem, pairs = self._problem(b), max(_LEAST_PAIRS, int(_PAIRS * len(v)))
-        pairs = min(pairs, most // comm.size + (comm.rank < most % comm.size))
-        problem.optimise(max(_INNER * self.limits.tol, _RELAX * gap), pairs)
+        problem = self._optimised(b, gap, most // comm.size + (comm.rank < most % comm.size))
         beta = problem.beta[: len(before)]
         change = beta - before
         here = np.flatnonzero(change)
@@ -233,8 +224,8 @@ class Shares(OnRanks):
         self.iterations, self.rounds = self.iterations + int(done), self.rounds + 1
         # Without this, changes that contradict each other would be halved round by round until the end.
         if len(numbers) <= (_COMMON if share == 1.0 else min(_COMMON, _FEW * active.size)):
-            tol = max(_INNER * self.limits.tol, _RELAX * gap)
-            self.iterations += self._together(numbers, here, b, tol, max(0, most - int(done)))
+            left = max(0, most - int(done))
+            self.iterations += self._together(numbers, here, b, self._tolerance(gap), left)
         # The larger b, the smaller the sum, by at most 1 / K_ii per free row and unit of b.
         self.b += float(np.clip(self.excess / max(1.0, free), -_STEEPEST * gap, _STEEPEST * gap))
         return done > 0 or self.b != b
@@ -244,10 +235,24 @@ class Shares(OnRanks):
         """The best share of a change, by its slope and curvature: 1 unless shares did the same thing at once."""
         return min(1.0, max(gain, 0.0) / square) if square > 0 else 1.0
 
-    def _problem(self, b: float) -> NearPairs:
-        """The problem of this rank's active rows at a bias."""
-        active = self.active
-        return _at_bias(self.gram, active.dual, b, active.v, active.beta, active.lower, active.upper)
+    def _tolerance(self, gap: float) -> float:
+        """The violation at the bias that a round leaves."""
+        return max(_INNER * self.limits.tol, _RELAX * gap)
+
+    def _optimised(self, b: float, gap: float, most: int) -> NearPairs | NearSets:
+        """The problem of this rank's active rows at a bias, optimised by at most `most` pairs."""
+        active, gram = self.active, self.gram
+        lines = gram, active.dual, b, active.v, active.beta, active.lower, active.upper
+        kept, self.least = gram.holds >= _KEPT * len(active.rows), min(self.least, gap)
+        tol = self._tolerance(gap if kept else self.least)
+        if not kept:
+            sets = NearSets(*lines)
+            if sets.violating(tol) > _HOT * gram.holds:
+                sets.optimise(tol, most)
+                return sets
+        problem = at_bias(*lines)
+        problem.optimise(tol, min(most, max(_LEAST_PAIRS, int(_PAIRS * len(active.rows)))))
+        return problem
 
     def _together(self, numbers: Index, places: Index, b: float, tol: float, most: int) -> int:
         """Optimise rows of all shares on every rank alike, and return the number of pairs.
@@ -261,7 +266,7 @@ class Shares(OnRanks):
         ).T.copy()
         own = NearRows(gram.X[numbers], gram.kernel, gram.dtype, gram.layout, gram.cutoff, _COMMON_BYTES, len(numbers))
         own.begin()
-        problem = _at_bias(own, active.dual, b, v, beta, lower, upper)
+        problem = at_bias(own, active.dual, b, v, beta, lower, upper)
         problem.optimise(tol, most)
         change = problem.beta[: len(beta)] - beta
         after = problem.v[: len(beta)]
@@ -272,7 +277,7 @@ class Shares(OnRanks):
         moved = np.flatnonzero(change)
         solved = active.beta.copy()
         solved[places] = problem.beta[here]
-        active.v, active.beta = self._problem(b).without(numbers[moved], change[moved]), solved
+        active.v, active.beta = gram.without(numbers[moved], change[moved], active.v), solved
         return problem.iterations
 
     def _balance(self) -> None:
@@ -293,7 +298,7 @@ class Shares(OnRanks):
         change = beta - active.beta
         here = np.flatnonzero(change)
         numbers, values, _ = self._told(active.rows[here], change[here])
-        active.v, active.beta = self._problem(0.0).without(numbers, values), beta
+        active.v, active.beta = self.gram.without(numbers, values, active.v), beta
         self.excess = 0.0
 
     def _told(self, rows: Index, values: Vector) -> tuple[Index, Vector, slice]:

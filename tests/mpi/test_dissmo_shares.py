@@ -15,6 +15,7 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm.solver import distributed, smo
 from casvm.solver.kernel_rows import KernelRows
+from casvm.solver.near_sets import NearSets
 from casvm.solver.near_shares import Shares
 from casvm.volume import Terms, predicted
 
@@ -79,6 +80,26 @@ def test_as_one_process(dual, shares):
     near(beta, serial.beta, 2e-2)
     assert share.b == pytest.approx(serial.b, abs=1e-3)
     assert len(set(WORLD.allgather((share.b, share.objective, share.iterations)))) == 1
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("dual", [classification, regression])
+def test_memory_for_few_rows_of_the_matrix(dual, monkeypatch):
+    """Working sets find the same answer."""
+    monkeypatch.setattr("casvm.solver.near_rows._LEAST", 4)
+    whole, sizes, solve = dual(), [], NearSets._solve
+
+    def kept(self, some, *limits):
+        sizes.append(len(some))
+        solve(self, some, *limits)
+
+    monkeypatch.setattr(NearSets, "_solve", kept)
+    share, beta = solved(whole, cache=1)
+    assert sum(size > 0 for size in sizes) > 2
+    assert share.converged
+    assert share.objective == pytest.approx(expected(whole).objective, rel=1e-6)
+    assert ((beta >= whole.lower) & (beta <= whole.upper)).all()
+    assert abs(beta.sum()) <= 1e-9 * np.abs(beta).sum()
 
 
 @pytest.mark.mpi(min_size=2)
