@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from asygcd.method import METHOD, AsyGCDMethod
+from asygcd.method import AsyGCDMethod
 from asygcd.model import AsyGCDModel
 from asygcd.options import AsyGCDFit, AsyGCDOptions
-from asygcd.solver.team import AsyGCD
 from asygcd.training import described
 from cacore.comm import Communicator
 from cacore.data import labels
@@ -21,10 +20,10 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.kernels import Kernel
 from cacore.learn.options import reported
-from cacore.limits import Limits
 from cacore.progress import spinner
 from cacore.run.classifiers import Classifiers
 from cacore.run.job import Training
+from cacore.run.launch import COMPILING
 
 
 class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDModel]):
@@ -40,14 +39,9 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         return {}
 
     def warm_up(self, dtype: str, options: AsyGCDOptions) -> None:
-        """Compile by solving a small problem in both precisions of kernel values."""
-        X = np.random.default_rng(0).normal(size=(48, 3)).astype(dtype)
+        """Compile what reading needs; the rows decide which of the solver's two precisions is compiled, if any."""
+        X = np.zeros((2, 1), dtype)
         row_hashes(X, X[:, 0])
-        y = np.arange(48) % 2
-        small = AsyGCDOptions(max_iter=50, threads=2, update=options.update)
-        METHOD(Dataset(X, y), small).model.predict(X[:2])
-        solver = AsyGCD(X, Kernel(), 2, 1 << 20, update=options.update)
-        solver.solve(np.where(y > 0, 1.0, -1.0), np.ones(48), Limits(max_iter=50))
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile what prediction needs; training takes much longer to compile."""
@@ -64,8 +58,8 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
 
     @contextmanager
     def progress(self, shown: bool) -> Iterator[dict[str, object]]:
-        """Show a line about the problem that is being solved."""
-        with spinner(shown) as tell:
+        """Show a line about the problem that is being solved, or about compilation, which comes before the first."""
+        with spinner(shown, COMPILING) as tell:
             yield {"watch": lambda progress: tell(described(progress))}
 
     def load(self, path: Path, comm: Communicator) -> AsyGCDModel:

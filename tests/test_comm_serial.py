@@ -204,3 +204,16 @@ def test_started_by_another_mpi(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     with pytest.raises(InputError, match="started as 4 ranks, but by another MPI"):
         world()
+
+
+def test_compilation_is_charged_to_its_own_phase():
+    comm, compiled = Communicator(), [5.0]
+    comm.charge_compilation(lambda: compiled[0])
+    with comm.phase("train"):
+        compiled[0] += 30
+    with comm.phase("compile"):
+        compiled[0] += 10
+    seconds = comm.clock()
+    assert seconds["train"] == pytest.approx(-30, abs=1)  # the clock above runs ahead of the real one
+    assert seconds["compile"] == pytest.approx(30, abs=1)
+    assert seconds["predict"] == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -22,7 +22,8 @@ class Ledger:
     Attributes
     ----------
     seconds : dict of str to float
-        Wall-clock seconds of this rank in each phase. In a command, `start` is the time of the process before.
+        Wall-clock seconds of this rank in each phase. In a command, `start` is the time of the process before, and
+        `compile` that of compilation, in whichever phase it is needed.
     mpi_seconds : dict of str to float
         Seconds of these inside MPI calls, including waits for other ranks.
     """
@@ -30,7 +31,8 @@ class Ledger:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self._phase = "other"
-        self._entered = time.perf_counter()
+        self._entered, self._compiled = time.perf_counter(), 0.0
+        self._compiling: Callable[[], float] = float
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.mpi_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         # See `sent` for the layout. Lists, since every message adds to one entry: 0.2 us, and 10 in an array.
@@ -45,10 +47,17 @@ class Ledger:
         finally:
             self._switch(outer)
 
+    def charge_compilation(self, clock: Callable[[], float]) -> None:
+        """From now on, charge to phase "compile" the seconds by which `clock` advances in any phase."""
+        self._compiling, self._compiled = clock, clock()
+
     def _switch(self, name: str) -> str:
-        now = time.perf_counter()
-        self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._entered
-        self._entered = now
+        now, compiled = time.perf_counter(), self._compiling()
+        aside = compiled - self._compiled
+        self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._entered - aside
+        if aside:
+            self.seconds["compile"] = self.seconds.get("compile", 0.0) + aside
+        self._entered, self._compiled = now, compiled
         outer, self._phase = self._phase, name
         return outer
 

@@ -41,11 +41,10 @@ class _Compiling(event.Listener):  # type: ignore[misc]
             self._waiting.add(number)
         return self._in_main > 0
 
-    def read(self) -> float:
-        """Seconds now, less those of all compilations so far."""
+    def spent(self) -> float:
+        """Seconds of all compilations so far."""
         with self._lock:
-            now = time.perf_counter()
-            return now - self._total - (now - self._since if self._depth else 0.0)
+            return self._total + (time.perf_counter() - self._since if self._depth else 0.0)
 
 
 def in_main_thread() -> bool:
@@ -59,7 +58,12 @@ event.register("numba:compiler_lock", _compiling)  # held while code is compiled
 
 def working_time() -> float:
     """Seconds on a clock that stands still while numba compiles in this process; only differences have a meaning."""
-    return _compiling.read()
+    return time.perf_counter() - compiling_time()
+
+
+def compiling_time() -> float:
+    """Seconds that this process has spent compiling, or loading compiled code, so far."""
+    return _compiling.spent()
 
 
 def postponed(number: int) -> bool:
