@@ -41,10 +41,11 @@ class _Compiling(event.Listener):  # type: ignore[misc]
             self._waiting.add(number)
         return self._in_main > 0
 
-    def spent(self) -> float:
-        """Seconds of all compilations so far."""
+    def read(self) -> tuple[float, float]:
+        """Seconds now, and those of them that all compilations so far took."""
         with self._lock:
-            return self._total + (time.perf_counter() - self._since if self._depth else 0.0)
+            now = time.perf_counter()
+            return now, self._total + (now - self._since if self._depth else 0.0)
 
 
 def in_main_thread() -> bool:
@@ -58,12 +59,13 @@ event.register("numba:compiler_lock", _compiling)  # held while code is compiled
 
 def working_time() -> float:
     """Seconds on a clock that stands still while numba compiles in this process; only differences have a meaning."""
-    return time.perf_counter() - compiling_time()
+    now, compiling = _compiling.read()
+    return now - compiling
 
 
 def compiling_time() -> float:
     """Seconds that this process has spent compiling, or loading compiled code, so far."""
-    return _compiling.spent()
+    return _compiling.read()[1]
 
 
 def postponed(number: int) -> bool:
