@@ -23,7 +23,8 @@ from cacore.learn.options import reported
 from cacore.progress import spinner
 from cacore.run.classifiers import Classifiers
 from cacore.run.job import Training
-from cacore.run.launch import COMPILING
+
+_BEFORE = "reading, or compiling: once for this installation; `cakernels warmup` does it ahead"
 
 
 class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDModel]):
@@ -39,7 +40,7 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         return {}
 
     def warm_up(self, dtype: str, options: AsyGCDOptions) -> None:
-        """Compile what reading needs; the rows decide which of the solver's two precisions is compiled, if any."""
+        """Compile what reading needs; the rows decide which of the solver's two precisions is compiled."""
         X = np.zeros((2, 1), dtype)
         row_hashes(X, X[:, 0])
 
@@ -58,8 +59,8 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
 
     @contextmanager
     def progress(self, shown: bool) -> Iterator[dict[str, object]]:
-        """Show a line about the problem that is being solved, or about compilation, which comes before the first."""
-        with spinner(shown, COMPILING) as tell:
+        """Show a line about the problem that is being solved; until the first one, what may take so long."""
+        with spinner(shown, _BEFORE) as tell:
             yield {"watch": lambda progress: tell(described(progress))}
 
     def load(self, path: Path, comm: Communicator) -> AsyGCDModel:

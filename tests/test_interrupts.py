@@ -3,7 +3,9 @@
 import signal
 import threading
 
+import numpy as np
 import pytest
+from helpers.data import write_csv
 from numba.core import event
 
 from cacore.machine.clock import working_time
@@ -107,3 +109,30 @@ def test_other_threads_have_no_signals():
     thread.start()
     thread.join()
     assert ended == [before]
+
+
+TRAINED = """
+import runpy, signal, sys
+from numba.core import event
+from asygcd import training
+
+def fit(*_):
+    with event.trigger_event("numba:compiler_lock"):
+        signal.raise_signal(signal.SIGINT)
+        print("compiled", flush=True)
+    print("trained", flush=True)
+
+training.fit = fit
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a test's worker may not have
+sys.argv = ["asygcd", *sys.argv[1:]]
+runpy.run_module("asygcd", run_name="__main__")
+"""
+
+
+def test_a_command_waits_too(python, tmp_path):
+    """Its rows decide what is compiled, so that it may compile at any time."""
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    write_csv(tmp_path / "rows.csv", rows, np.where(rows[:, 0] > 0, 1, -1))
+    done = python("-c", TRAINED, str(tmp_path / "rows.csv"))
+    assert done.stdout == "compiled\n", done.stderr
+    assert done.returncode == 130

@@ -32,7 +32,7 @@ class Ledger:
         self.rank, self.size = rank, size
         self._phase = "other"
         self._entered, self._compiled = time.perf_counter(), 0.0
-        self._compiling: Callable[[], float] = float
+        self._compiling: Callable[[], float] = float  # 0, until there is a clock
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.mpi_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         # See `sent` for the layout. Lists, since every message adds to one entry: 0.2 us, and 10 in an array.

@@ -65,9 +65,11 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
     if kept is not None and not job.quiet:
         kept.tell = _tell
     compiled(lambda: _warm_up(family, job.dtype, options), comm, not job.quiet)
+    from cacore.machine.interrupts import ctrl_c_waits
     from cacore.run import reading, report
 
-    with family.progress(comm.rank == 0 and not job.quiet) as progress:
+    # Code that depends on the rows is compiled when it is needed.
+    with ctrl_c_waits(), family.progress(comm.rank == 0 and not job.quiet) as progress:
         rows, test = family.read(method, job, options, comm, limit)
         options = replace(family.options(method, options, rows), memory_limit=limit, **progress)
         columns, chosen = rows.columns, rows.chosen

@@ -153,7 +153,7 @@ def start(job: Job, comm: Communicator) -> int:
     return memory.limit_per_rank(comm, job.memory_limit)
 
 
-COMPILING = "compiling: once for this installation; `cakernels warmup` does it ahead"
+_COMPILING = "compiling: once for this installation; `cakernels warmup` does it ahead"
 
 
 def compiled(work: Callable[[], object], comm: Communicator, shown: bool = False) -> None:
@@ -165,7 +165,7 @@ def compiled(work: Callable[[], object], comm: Communicator, shown: bool = False
     race for the files, so rank 0 goes first, then one rank of each other machine, then the rest. What numba
     itself loads before its first call takes longer than a filled cache, and all ranks load that at once.
     """
-    with comm.phase("compile"), spinner(shown and comm.rank == 0, COMPILING):
+    with comm.phase("compile"), spinner(shown and comm.rank == 0, _COMPILING):
         from numba.core.registry import cpu_target
 
         from cacore.machine.clock import compiling_time
