@@ -82,12 +82,12 @@ class Fitting(Training):
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command, and end the process."""
-    begun = time.perf_counter()
-    run(lambda comm: _fit(comm, argv, begun), PROG, argv=argv)
+    run(lambda comm: _fit(comm, argv), PROG, argv=argv)
 
 
-def _fit(comm: Communicator, argv: list[str] | None, begun: float) -> None:
+def _fit(comm: Communicator, argv: list[str] | None) -> None:
     """Read, search, train, test, save and report; collective."""
+    begun = time.perf_counter() - comm.seconds.get("start", 0.0)
     parser = Parser(
         prog=PROG, description="Choose a model for DATA by itself, within a time, and train it.", rank=comm.rank,
         epilog="example: cakernels fit DATA.csv --within 5m; on 4 ranks: mpiexec -n 4 python -m cakernels fit DATA.h5",
@@ -143,14 +143,10 @@ def _targets(task: str | None) -> Targets:
 
 
 def _warm_up(task: str) -> None:
-    """Compile what the candidates use, before the first of them is timed."""
-    from cacore.kernels.evaluate import warm_up
+    """Compile what the first candidates use; whatever else there is time for is compiled when it is needed."""
     from cakernels.families import family_named
-    from cakernels.search.candidates import KERNELS
 
-    warm_up(KERNELS)
-    for name in ("krr", "svm" if task == "classification" else "svr"):
-        family_named(name).warm_up_prediction("float64")
+    family_named("svm" if task == "classification" else "krr").warm_up_prediction("float64")
 
 
 class _Run:

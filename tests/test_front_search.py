@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -22,7 +19,7 @@ from cacore.comm import Communicator
 from cakernels.board import command, leaderboard
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed
-from cakernels.search.deadline import Budget, TimeIsUp, until
+from cakernels.search.deadline import Budget, TimeIsUp
 from cakernels.search.found import search, so_far, started
 from cakernels.search.mixture import combined
 from cakernels.search.scores import SCORES
@@ -139,29 +136,6 @@ def test_classes_are_blended_where_it_pays(monkeypatch):
     assert np.mean(labels != running.data.y) < running.best.error
 
 
-def test_time_is_up_in_the_main_thread_alone():
-    with pytest.raises(TimeIsUp), until(0.01):
-        time.sleep(60)
-    before = signal.getsignal(signal.SIGALRM)
-    with until(1000):
-        pass
-    assert signal.getsignal(signal.SIGALRM) is before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    with until(None):
-        assert signal.getsignal(signal.SIGALRM) is before
-    ended = []
-
-    def apart():
-        with until(1e-3):
-            time.sleep(0.05)
-        ended.append(True)
-
-    thread = threading.Thread(target=apart)
-    thread.start()
-    thread.join()
-    assert ended
-
-
 @pytest.mark.parametrize(
     ("data", "score"), [(regression(), "rmse"), (regression(), "mae"), (classes(), "accuracy")],
     ids=["regression", "absolute", "classes"],
@@ -244,12 +218,13 @@ def test_svms_of_classes_may_learn_length_scales():
 class Stepped(Budget):
     """A clock that goes on when it is told to."""
 
-    now = 0.0
+    now = compiled = 0.0
 
     def spent(self, comm):
         return self.now
 
-    worked = spent
+    def worked(self, comm):
+        return self.now - self.compiled
 
     def left(self):
         return self.seconds - self.now
@@ -267,7 +242,7 @@ def test_time_ends_the_race_and_some_is_kept_for_the_last_training(seconds, tria
     That is less than a fifth of the time, and kept, but for the five. The first one has chosen its kernel.
     """
     for module in (cakernels.search.race, cakernels.search.found):
-        monkeypatch.setattr(module, "until", lambda _: nullcontext())
+        monkeypatch.setattr(module, "until", lambda *_: nullcontext())
     running = race(regression(60), Stepped(seconds))
     folds = type(running)._folds
 
@@ -282,6 +257,23 @@ def test_time_ends_the_race_and_some_is_kept_for_the_last_training(seconds, tria
     assert found.rows == [60] * len(found.rows)
     running.budget.seconds = 1000.0
     assert running.reserve() == 50.0  # a twentieth, if the last training is short
+
+
+@pytest.mark.parametrize(("compiling", "trials"), [(0.0, 2), (20.0, 2), (40.0, 1)])
+def test_no_candidate_begins_that_may_compile_beyond_the_end(compiling, trials, monkeypatch):
+    """Of 60 s the first candidate compiles for some, and the next one may for as long."""
+    monkeypatch.setattr(cakernels.search.race, "until", lambda *_: nullcontext())
+    running = race(regression(60), Stepped(60.0), 2)
+    folds = type(running)._folds
+
+    def compiled(self, *what):
+        self.budget.now += compiling
+        self.budget.compiled += compiling
+        return folds(self, *what)
+
+    monkeypatch.setattr(type(running), "_folds", compiled)
+    running.run()
+    assert len(running.trials) == trials
 
 
 def test_a_race_repeats_to_the_bit():

@@ -10,12 +10,13 @@ from numba.core import event
 
 from cacore.machine.clock import working_time
 from cacore.machine.interrupts import ctrl_c_waits, raising
-from cakernels.search.deadline import TimeIsUp, until
+from cakernels.search.deadline import TimeIsUp
 
 COMPILED = """
 import signal, sys
 from llvmlite.binding import executionengine
-from cakernels.search.deadline import TimeIsUp, until
+from cacore.machine.interrupts import raising
+from cakernels.search.deadline import TimeIsUp
 
 found = executionengine.ExecutionEngine._find_module_ptr
 def interrupted(self, pointer):
@@ -26,7 +27,7 @@ executionengine.ExecutionEngine._find_module_ptr = interrupted
 sys.path.insert(0, sys.argv[1])
 import compiled
 try:
-    with until(1000):
+    with raising(signal.SIGALRM, TimeIsUp):
         compiled.twice(21)
 except TimeIsUp:
     print("time is up,", end=" ")
@@ -55,7 +56,7 @@ def test_it_waits_for_the_main_thread_alone():
                 ring()
             order.append("between")
 
-    with pytest.raises(TimeIsUp), until(1000):
+    with pytest.raises(TimeIsUp), raising(signal.SIGALRM, TimeIsUp):
         compile_here()
     assert order == ["rung", "between"]
 
@@ -68,7 +69,7 @@ def test_it_waits_for_the_main_thread_alone():
     apart = threading.Thread(target=compile_apart)
     apart.start()
     started.wait()
-    with pytest.raises(TimeIsUp), until(1000):
+    with pytest.raises(TimeIsUp), raising(signal.SIGALRM, TimeIsUp):
         ring()
     done.set()
     apart.join()

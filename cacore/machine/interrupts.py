@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cacore.machine.clock import in_main_thread, postponed
 
 
 @contextmanager
-def raising(number: int, error: type[BaseException]) -> Iterator[None]:
+def raising(
+    number: int, error: type[BaseException], early: Callable[[], bool] = lambda: False
+) -> Iterator[None]:  # fmt: skip
     """Raise `error` in the block on a signal, at once or, while the main thread compiles, after that.
 
-    Outside the main thread, which alone has signals, nothing is raised. Afterwards the signal is handled as before.
+    A signal for which `early` answers True is ignored. Outside the main thread, which alone has signals, nothing is
+    raised. Afterwards the signal is handled as before.
     """
     if not in_main_thread():
         yield
@@ -21,7 +24,7 @@ def raising(number: int, error: type[BaseException]) -> Iterator[None]:
     armed = True
 
     def handle(*_: object) -> None:
-        if armed and not postponed(number):
+        if armed and not postponed(number) and not early():
             raise error
 
     before = signal.signal(number, handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -53,17 +54,26 @@ class Budget:
 
 
 @contextmanager
-def until(seconds: float | None) -> Iterator[None]:
-    """Raise :class:`TimeIsUp` in the block after so many seconds; not outside the main thread, which alone has signals.
+def until(seconds: float | None, working: float = math.inf) -> Iterator[None]:
+    """Raise :class:`TimeIsUp` in the block after so many seconds, or so many `working` ones, in which nothing compiles.
 
-    The call that is being computed then, such as a factorisation, ends first.
+    Not outside the main thread, which alone has signals. The call that is being computed then, such as a factorisation,
+    ends first.
     """
     if seconds is None or not in_main_thread():
         yield
         return
-    with raising(signal.SIGALRM, TimeIsUp):
+    end, done = time.perf_counter() + seconds, working_time() + working
+
+    def early() -> bool:
+        """Set the timer to what is left, if anything is."""
+        left = min(end - time.perf_counter(), done - working_time())
+        signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3))
+        return left > 0
+
+    with raising(signal.SIGALRM, TimeIsUp, early):
         try:
-            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+            early()
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -94,6 +94,7 @@ class Race:
         self._rng = np.random.default_rng(self.seed)
         self._waiting = first(self.data, self.score.name)
         self._known: set[Any] = set()
+        self._compiling = 0.0  # seconds for which the next candidate may compile, which nothing can interrupt
 
     def run(self) -> None:
         """Try candidates until the time, or the number of candidates, is over; collective."""
@@ -183,7 +184,7 @@ class Race:
         """The next candidate and its number of rows; None at the end; collective."""
         spent = self.budget.spent(self.comm)
         left = math.inf if self.budget.seconds is None else self.budget.seconds - spent
-        left -= self.reserve()
+        left -= self.reserve() + self._compiling
         if left <= 0:
             return None
         if not self._waiting or (self.budget.seconds is not None and spent > _BASE * self.budget.seconds):
@@ -269,11 +270,11 @@ class Race:
 
     def tried(self, candidate: Candidate, rows: int) -> Trial:
         """Train a candidate on a sample, in every fold, and judge it; collective."""
-        begun, left = self.budget.worked(self.comm), self.budget.left()
+        begun, spent, left = self.budget.worked(self.comm), self.budget.spent(self.comm), self.budget.left()
         trial = Trial(candidate, rows, math.inf, 0.0, 0.0)
         late = failed = False
         try:
-            with until(None if left is None else min(left - self.reserve(), _LONGEST * (self.budget.seconds or 0))):
+            with until(None if left is None else left - self.reserve(), _LONGEST * (self.budget.seconds or math.inf)):
                 trial.held, trial.predicted, trial.fitted = self._folds(trial)
                 trial.calibrator = self._calibrator(trial.held)
         except (InputError, RankError, TimeIsUp, FloatingPointError, np.linalg.LinAlgError) as error:
@@ -291,6 +292,7 @@ class Race:
             trial.kernels = candidate.kernels
             trial.settings = len(getattr(trial.fitted, "cv_results_", {"params": ()})["params"])
         trial.ended, trial.seconds = self.budget.spent(self.comm), self.budget.worked(self.comm) - begun
+        self._compiling = max(trial.ended - spent - trial.seconds, 0.5 * self._compiling)
         return trial
 
     def _calibrator(self, held: NDArray[np.generic]) -> Calibrator | None:
