@@ -261,7 +261,7 @@ def test_time_ends_the_race_and_some_is_kept_for_the_last_training(seconds, tria
 
 @pytest.mark.parametrize(("compiling", "trials"), [(0.0, 2), (20.0, 2), (40.0, 1)])
 def test_no_candidate_begins_that_may_compile_beyond_the_end(compiling, trials, monkeypatch):
-    """Of 60 s the first candidate compiles for some, and the next one may for as long."""
+    """The next candidate is allowed the compilation time of the first one; it begins if 60 s hold both."""
     monkeypatch.setattr(cakernels.search.race, "until", lambda *_: nullcontext())
     running = race(regression(60), Stepped(60.0), 2)
     folds = type(running)._folds

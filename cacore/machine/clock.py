@@ -13,7 +13,8 @@ class _Compiling(event.Listener):  # type: ignore[misc]
     """Seconds that this process has spent compiling; compilations of several threads at a time count once."""
 
     def __init__(self) -> None:
-        self._lock, self._depth, self._since, self._total = threading.Lock(), 0, 0.0, 0.0
+        self._depth, self._since, self._total = 0, 0.0, 0.0
+        self._lock = threading.RLock()  # which a signal's handler may take while the main thread has it
         self._in_main, self._waiting = 0, set[int]()
 
     def on_start(self, event: event.Event) -> None:

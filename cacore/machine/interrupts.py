@@ -10,9 +10,7 @@ from cacore.machine.clock import in_main_thread, postponed
 
 
 @contextmanager
-def raising(
-    number: int, error: type[BaseException], early: Callable[[], bool] = lambda: False
-) -> Iterator[None]:  # fmt: skip
+def raising(number: int, error: type[BaseException], early: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Raise `error` in the block on a signal, at once or, while the main thread compiles, after that.
 
     A signal for which `early` answers True is ignored. Outside the main thread, which alone has signals, nothing is

@@ -14,6 +14,8 @@ from cacore.comm import Communicator
 from cacore.machine.clock import in_main_thread, working_time
 from cacore.machine.interrupts import raising
 
+_LEAST = 1e-3  # seconds of a timer; none would switch it off
+
 
 class TimeIsUp(KeyboardInterrupt):
     """The time for what is being done is over. It interrupts training as Ctrl-C does."""
@@ -63,19 +65,24 @@ def until(seconds: float | None, working: float = math.inf) -> Iterator[None]:
     if seconds is None or not in_main_thread():
         yield
         return
-    end, done = time.perf_counter() + seconds, working_time() + working
+    end, done, inside = time.perf_counter() + seconds, working_time() + working, True
+
+    def left() -> float:
+        return min(end - time.perf_counter(), done - working_time())
 
     def early() -> bool:
-        """Set the timer to what is left, if anything is."""
-        left = min(end - time.perf_counter(), done - working_time())
-        signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3))
-        return left > 0
+        """True if some time is left; the timer, which rings once, is then set again, unless the block has ended."""
+        more = left()
+        if more > 0 and inside:
+            signal.setitimer(signal.ITIMER_REAL, max(more, _LEAST))
+        return more > 0
 
     with raising(signal.SIGALRM, TimeIsUp, early):
         try:
-            early()
+            signal.setitimer(signal.ITIMER_REAL, max(left(), _LEAST))
             yield
         finally:
+            inside = False  # first: a signal that came before must not set the timer after it is switched off
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
