@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
@@ -56,17 +57,29 @@ class AllModels:
         return self._own.of(model)
 
 
-class Blends(Answering[Blend, Predicted]):
+class _OfMembers:
+    """What the families of blends share: they know the models that a blend consists of."""
+
+    _members: frozenset[str] = frozenset()
+
+    def of(self, model: TrainedModel) -> AnyAnswering:
+        """This family, for the members of `model`, which has been loaded."""
+        assert isinstance(model, Blend)
+        self._members = frozenset(one.family for one in model.members)
+        return cast(AnyAnswering, self)
+
+    def warm_up_prediction(self, dtype: str) -> None:
+        """Compile the code that the members use, and no other family's."""
+        for name in sorted(self._members):
+            family_named(name).warm_up_prediction(dtype)
+
+
+class Blends(_OfMembers, Answering[Blend, Predicted]):
     """The family of weighted means of several models of a regression."""
 
     def load(self, path: Path, comm: Communicator) -> Blend:
         """A saved blend; collective."""
         return Blend.load(path, comm)
-
-    def warm_up_prediction(self, dtype: str) -> None:
-        """Compile the code that its members may need."""
-        for name in ("krr", "svr"):
-            family_named(name).warm_up_prediction(dtype)
 
     def targets(self, model: Blend) -> tuple[Targets, tuple[int, ...]]:
         """Targets to read: as many numbers as the model predicts."""
@@ -105,17 +118,12 @@ class Blends(Answering[Blend, Predicted]):
         return dict(answers.by_target())
 
 
-class ClassBlends(ClassAnswering[ClassBlend]):
+class ClassBlends(_OfMembers, ClassAnswering[ClassBlend]):
     """The family of classifiers with calibrated probabilities, of one model or of several."""
 
     def load(self, path: Path, comm: Communicator) -> ClassBlend:
         """A saved blend; collective."""
         return ClassBlend.load(path, comm)
-
-    def warm_up_prediction(self, dtype: str) -> None:
-        """Compile the code that its members may need."""
-        for name in ("krr", "svm"):
-            family_named(name).warm_up_prediction(dtype)
 
 
 _BLENDS: dict[str, type[AnyAnswering]] = {Blend.family: Blends, ClassBlend.family: ClassBlends}

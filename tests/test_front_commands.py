@@ -18,8 +18,9 @@ from sklearn.metrics import mean_squared_error
 
 from asygcd import AsyGCDSVC
 from cacore.checks import duration
+from cacore.comm import Communicator
 from cacore.errors import InputError
-from cakernels import BKRR2, SMOSVC, SMOSVR
+from cakernels import BKRR2, SMOSVC, SMOSVR, families
 from cakernels.blend import blended
 
 ONE = ["--max-candidates", "1", "--within", "1h"]
@@ -122,6 +123,16 @@ def folder(tmp_path):
     BKRR2().fit(X, y).model_.save(tmp_path / "k.h5")
     blended([BKRR2().fit(X, y).model_] * 2, np.array([0.5, 0.5]), None).save(tmp_path / "b.h5")
     return tmp_path
+
+
+def test_a_blend_compiles_for_its_members_alone(folder, monkeypatch):
+    """Two models of ridge regression need no code of support vectors."""
+    compiled, named = [], families.family_named
+    blends = families.AllModels()
+    own = blends.of(blends.load(folder / "b.h5", Communicator()))
+    monkeypatch.setattr(families, "family_named", lambda name: compiled.append(name) or named(name))
+    own.warm_up_prediction("float64")
+    assert compiled == ["krr"]
 
 
 @pytest.mark.parametrize(
