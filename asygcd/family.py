@@ -39,7 +39,7 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
             )
         return {}
 
-    def warm_up(self, dtype: str, options: AsyGCDOptions) -> None:
+    def warm_up(self, dtype: str, method: AsyGCDMethod, options: AsyGCDOptions) -> None:
         """Compile what reading needs; the rows decide which of the solver's two precisions is compiled."""
         X = np.zeros((2, 1), dtype)
         row_hashes(X, X[:, 0])

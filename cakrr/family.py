@@ -56,7 +56,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
             )
         return {}
 
-    def warm_up(self, dtype: str, options: RidgeOptions) -> None:
+    def warm_up(self, dtype: str, method: RidgeMethod, options: RidgeOptions) -> None:
         """Compile the code that every method uses, and the products of conjugate gradients if they are used."""
         self.warm_up_prediction(dtype)
         if options.solver != "cholesky" or options.refine:

@@ -34,6 +34,15 @@ _NUMBERS = Targets(remedy="for class labels, use python -m casvm.casvm or anothe
 _NOT_NEEDED = Targets(text=True, needed=False)
 
 
+def _solve_small(dtype: str, one_class: bool, **options: Any) -> None:
+    """Train and predict with a few rows, which compiles the code."""
+    X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
+    y = X[:, 0].astype(np.float64)
+    row_hashes(X, y)
+    method = replace(_SMALL, name="oneclass", one_class=True) if one_class else _SMALL
+    method(Dataset(X, y), ValueOptions(max_iter=50, **options)).model.predict(X[:2])
+
+
 class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any]):
     """The family of regression and one-class SVMs: one real number per row."""
 
@@ -44,22 +53,16 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
         """Check --libsvm; returns the further output files."""
         return check_libsvm(job, options, comm)
 
-    def warm_up(self, dtype: str, options: ValueOptions) -> None:
-        """Compile the code of prediction, and of nu-SVR or the search if they are requested."""
-        self.warm_up_prediction(dtype)
+    def warm_up(self, dtype: str, method: ValueMethod, options: ValueOptions) -> None:
+        """Compile the code of the method and of prediction, and of nu-SVR or the search if they are requested."""
+        _solve_small(dtype, method.one_class, partitions=2)
         own = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
-        if own is not None:
-            X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
-            _SMALL(Dataset(X, X[:, 0].astype(np.float64)), ValueOptions(max_iter=50, **own))
+        if own is not None and not method.one_class:
+            _solve_small(dtype, False, **own)
 
     def warm_up_prediction(self, dtype: str) -> None:
-        """Compile all other code with a small regression in two parts and a small one-class SVM."""
-        X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
-        y = X[:, 0].astype(np.float64)
-        row_hashes(X, y)
-        for method in (_SMALL, replace(_SMALL, name="oneclass", one_class=True)):
-            train = Dataset(X.copy(), y)
-            method(train, ValueOptions(partitions=2, max_iter=50)).model.predict(X[:2])
+        """Compile all other code with a small regression in two parts; one class is predicted by the same code."""
+        _solve_small(dtype, False, partitions=2)
 
     def read(
         self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator, limit: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -13,6 +15,8 @@ from asygcd.solver.owned import finish, work
 from cacore.comm import Communicator
 from cacore.io.dataset import load
 from cakernels.warm import steps
+from casvm import oneclass, svr, value_family
+from casvm.value_options import ValueOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore:the solver stopped after")  # on purpose, long before convergence
 
@@ -64,3 +68,17 @@ def test_the_loop_is_compiled_once_for_both_precisions_and_all_forms():
     for X in (rows, rows[:90], rows[:90].astype(np.float32), sp.csr_matrix(rows[:90]), wide):
         AsyGCDSVC(max_iter=50).fit(X, y[: X.shape[0]])
     assert len(work.signatures) == len(finish.signatures) == 1
+
+
+@pytest.mark.parametrize("one_class", [False, True])
+def test_a_regression_and_one_class_compile_their_own_code_alone(one_class, monkeypatch):
+    """Each has its own form of the pairs, which takes about a second."""
+    method = oneclass.METHOD if one_class else svr.METHOD
+    trained = []
+    solve = value_family.of_values
+    monkeypatch.setattr(
+        value_family, "_SMALL",
+        replace(value_family._SMALL, trainer=lambda *given: trained.append(given[0].one_class) or solve(*given)),
+    )  # fmt: skip
+    value_family.Values().warm_up("float64", method, ValueOptions(nu=0.3))
+    assert trained == ([True] if one_class else [False, False])

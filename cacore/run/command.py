@@ -64,7 +64,7 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         _check_rows(job.data, job.test, comm=comm)
     if kept is not None and not job.quiet:
         kept.tell = _tell
-    compiled(lambda: _warm_up(family, job.dtype, options), comm, not job.quiet)
+    compiled(lambda: _warm_up(family, job.dtype, method, options), comm, not job.quiet)
     from cacore.machine.interrupts import ctrl_c_waits
     from cacore.run import reading, report
 
@@ -300,11 +300,11 @@ def named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value}
 
 
-def _warm_up(family: AnyFamily, dtype: str, options: Options) -> None:
+def _warm_up(family: AnyFamily, dtype: str, method: Method, options: Options) -> None:
     """Compile the family's code, and the kernels that will be used, which the warm-up may not have touched."""
     from cacore.kernels.evaluate import warm_up
 
-    family.warm_up(dtype, options)
+    family.warm_up(dtype, method, options)
     warm_up(family.kernels(options))
 
 

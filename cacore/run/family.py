@@ -130,8 +130,8 @@ class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, Model
         """Refuse options that exclude each other; the files, by flag, that are written besides model and report."""
         return {}
 
-    def warm_up(self, dtype: str, options: OptionsT) -> None:
-        """Compile the code that these options use, or load it from the cache, before anything is timed."""
+    def warm_up(self, dtype: str, method: MethodT, options: OptionsT) -> None:
+        """Compile what the method uses with these options, or load it from the cache, before anything is timed."""
         self.warm_up_prediction(dtype)
 
     def kernels(self, options: Any) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
                 figures.check(options.map)
         return {"--map": options.map}
 
-    def warm_up(self, dtype: str, options: KrigingOptions) -> None:
+    def warm_up(self, dtype: str, method: KrigingMethod, options: KrigingOptions) -> None:
         """Compile all code."""
         self.warm_up_prediction(dtype)
 
