@@ -58,7 +58,7 @@ class AllModels:
 
 
 class _OfMembers:
-    """What the families of blends share: they know the models that a blend consists of."""
+    """Base of the families of blends: it knows which models a blend consists of."""
 
     _members: frozenset[str] = frozenset()
 
