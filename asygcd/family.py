@@ -17,14 +17,11 @@ from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
-from cacore.io.fingerprints import row_hashes
 from cacore.kernels import Kernel
 from cacore.learn.options import reported
 from cacore.progress import spinner
 from cacore.run.classifiers import Classifiers
 from cacore.run.job import Training
-
-_BEFORE = "reading, or compiling: once for this installation; `cakernels warmup` does it ahead"
 
 
 class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDModel]):
@@ -38,11 +35,6 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
                 "mpiexec, or use python -m casvm.casvm --solver asygcd"
             )
         return {}
-
-    def warm_up(self, dtype: str, method: AsyGCDMethod, options: AsyGCDOptions) -> None:
-        """Compile what reading needs; the rows decide which of the solver's two precisions is compiled."""
-        X = np.zeros((2, 1), dtype)
-        row_hashes(X, X[:, 0])
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile what prediction needs; training takes much longer to compile."""
@@ -59,8 +51,8 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
 
     @contextmanager
     def progress(self, shown: bool) -> Iterator[dict[str, object]]:
-        """Show a line about the problem that is being solved; until the first one, what may take so long."""
-        with spinner(shown, _BEFORE) as tell:
+        """Show a line about the problem that is being solved."""
+        with spinner(shown, "reading") as tell:
             yield {"watch": lambda progress: tell(described(progress))}
 
     def load(self, path: Path, comm: Communicator) -> AsyGCDModel:

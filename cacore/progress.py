@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 _SECONDS = 60.0  # least time between two lines
+COMPILING = "compiling: once for this installation; `cakernels warmup` does it ahead"
 
 
 class Advance(Protocol):
@@ -45,7 +46,7 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
     """Yield ``begin(label, total)``, which returns the function to call after each step.
 
     `enabled` is True only on rank 0 and without ``--quiet``. If stderr is not a terminal, the newest label is printed
-    at most once per minute.
+    at most once per minute. While numba compiles, a terminal says so.
     """
     if not (enabled and sys.stderr.isatty()):
         yield _lines if enabled else silent
@@ -53,6 +54,8 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column
+
+    from cacore.machine.clock import told_of_compiling
 
     # On a narrow terminal the text wraps, so the remaining time stays visible.
     text = TextColumn("{task.description}", table_column=Column())
@@ -67,7 +70,9 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
 
             return advance
 
-        yield begin
+        compiling = progress.add_task(COMPILING, total=None, visible=False)
+        with told_of_compiling(lambda now: progress.update(compiling, visible=now)):
+            yield begin
 
 
 @contextmanager
@@ -78,5 +83,32 @@ def spinner(enabled: bool, text: str = "training") -> Iterator[Callable[[str], N
         return
     from rich.console import Console
 
+    from cacore.machine.clock import told_of_compiling
+
     with Console(stderr=True).status(text) as status:
-        yield status.update
+
+        def change(new: str) -> None:
+            nonlocal text
+            text = new
+            status.update(text)
+
+        with told_of_compiling(lambda now: status.update(COMPILING if now else text)):
+            yield change
+
+
+@contextmanager
+def line_while_compiling(enabled: bool) -> Iterator[None]:
+    """Show a status line while numba compiles, and none otherwise, where :func:`bar` would show a bar."""
+    if not (enabled and sys.stderr.isatty()):
+        yield
+        return
+    from rich.console import Console
+
+    from cacore.machine.clock import told_of_compiling
+
+    status = Console(stderr=True).status(COMPILING)
+    try:
+        with told_of_compiling(lambda now: status.start() if now else status.stop()):
+            yield
+    finally:
+        status.stop()

@@ -18,9 +18,10 @@ from cacore.files import printing
 from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option
 from cacore.learn.same import flags, same_command
 from cacore.learn.shared import probability, seed
+from cacore.progress import line_while_compiling
 from cacore.run.command import check_files, named
 from cacore.run.job import Training
-from cacore.run.launch import Parser, compiled, parsed, run, start
+from cacore.run.launch import Parser, compiled_ahead, parsed, run, start
 from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
@@ -118,9 +119,10 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
             raise InputError("--probability: it is for classes, and the task is regression: --task, or --calibrate")
         if job.calibrate and task != data.REGRESSION:
             raise InputError("--calibrate: it is for numbers, and the task is classification: --task, or --probability")
-    compiled(lambda: _warm_up(task), comm, not job.quiet)
-    rows = data.Data.of(in_memory(train.X), train.target(), None, task, comm)
-    _Run(job, comm, train, test, notes, rows, score, Budget(job.within, begun)).go()
+    compiled_ahead(lambda: _warm_up(task), comm, not job.quiet)
+    with line_while_compiling(comm.rank == 0 and not job.quiet):
+        rows = data.Data.of(in_memory(train.X), train.target(), None, task, comm)
+        _Run(job, comm, train, test, notes, rows, score, Budget(job.within, begun)).go()
 
 
 def _check(job: Fitting, comm: Communicator) -> None:
@@ -143,7 +145,7 @@ def _targets(task: str | None) -> Targets:
 
 
 def _warm_up(task: str) -> None:
-    """Compile what the first candidates use; whatever else there is time for is compiled when it is needed."""
+    """Compile what the first candidates use, on several ranks; all else is compiled when it is needed."""
     from cakernels.families import family_named
 
     family_named("svm" if task == "classification" else "krr").warm_up_prediction("float64")

@@ -269,7 +269,7 @@ def test_refused(program, what, inputs, refuses):
 )
 def test_refused_at_once(program, words, message, inputs, refuses, monkeypatch):
     """Nothing is compiled, which takes minutes on a new machine, before it is known that there are rows."""
-    monkeypatch.setattr("cacore.run.command.compiled", None)
+    monkeypatch.setattr("cacore.run.command.compiled_ahead", None)
     refuses(program, words, message, inputs)
 
 

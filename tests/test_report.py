@@ -1,10 +1,8 @@
-"""Reports, progress bars, and files that are written whole or not at all."""
+"""Reports, and files that are written whole or not at all."""
 
-import io
 import json
 import math
 import os
-import re
 import stat
 import subprocess
 import sys
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_squared_error, r2_score
 
-from cacore import files, progress
+from cacore import files
 from cacore.comm import PHASES, Communicator
 from cacore.errors import InputError
 from cacore.metrics import errors
@@ -164,60 +162,6 @@ def test_a_confusion_matrix_in_80_columns(matrix, said, metrics, made, capsys, m
     (first,) = [k for k, title in enumerate(titles) if title.startswith(("confusion", "recall by class"))]
     assert [" ".join(text.split()) for _, text in lines[first : first + len(said)]] == [line.strip() for line in said]
     assert titles[first + len(said)]  # the next line is another row
-
-
-# -- progress ----------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def steps(enabled):
-    with progress.bar(enabled) as begin:
-        step = begin("grid points", 3)
-        for _ in range(3):
-            step()
-
-
-def test_bar_on_a_terminal(monkeypatch, capsys):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "60")
-    shown = Terminal()
-    monkeypatch.setattr("sys.stderr", shown)
-    with progress.bar(True) as begin:
-        step = begin("grid points", 4)
-        step()
-        step(label="grid points: the best of many words that do not fit into a line")
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
-    assert "grid points" in text
-    assert {"many", "words", "line"} <= set(text.split())  # wrapped
-    assert re.search(r"50% [-0-9]:[-0-9]{2}:[-0-9]{2}", text)  # the time left stays
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(("enabled", "stream"), [(True, io.StringIO), (False, Terminal)])
-def test_no_bar(monkeypatch, capsys, enabled, stream):
-    shown = stream()
-    monkeypatch.setattr("sys.stderr", shown)
-    steps(enabled)
-    assert shown.getvalue() == capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_lines_where_there_is_no_terminal(enabled, capsys, monkeypatch):
-    """The newest label, and not more often than once in the time between two lines."""
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    with progress.bar(enabled) as begin:
-        advance = begin("training", 3)
-        for second, label in ((1, "first"), (61, "second"), (62, "third"), (130, None), (131, "fourth")):
-            now[0] = float(second)
-            advance(0, label)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err == ("second\nfourth\n" if enabled else "")
 
 
 # -- files -------------------------------------------------------------------------------------

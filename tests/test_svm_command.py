@@ -154,7 +154,6 @@ def test_checkpoint(inputs, tmp_path, monkeypatch):
     before = inodes(tmp_path / "kept")
     assert sorted(before) == ["lock", "part-000000.npz", "part-000001.npz", "part-000002.npz", "run.json"]
     with monkeypatch.context() as patched:
-        patched.setattr("casvm.family.SupportVectors.warm_up", lambda *_: None)  # which solves on purpose
         patched.setattr("casvm.tasks.classes.fit_part", None)
         second = reported("casvm.cpsvm", [*words, tmp_path / "second.h5"], tmp_path)
     assert inodes(tmp_path / "kept") == before

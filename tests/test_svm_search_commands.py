@@ -90,7 +90,6 @@ def test_resumed(inputs, tmp_path, monkeypatch):
     for path in [*pieces[5:], *(tmp_path / "kept").glob("part-*.npz")]:
         path.unlink()
     calls = []
-    monkeypatch.setattr("casvm.family.SupportVectors.warm_up", lambda *_: None)  # which searches on purpose
     monkeypatch.setattr(choose, "judge", lambda *task: calls.append(task) or judge(*task))
     second = reported("casvm.cpsvm", [*words, tmp_path / "kept", "--model", tmp_path / "2.h5"], tmp_path)
     assert len(calls) == 4

@@ -274,7 +274,6 @@ def test_a_search_goes_on_from_its_pieces(kind, files, tmp_path, monkeypatch):
     pieces = sorted((tmp_path / "kept").glob("search-*.npz"))
     assert len(pieces) == (4 if kind == "parts" else 1)
     monkeypatch.setattr("casvm.search.regression.judge", lambda *_: pytest.fail("was kept"))
-    monkeypatch.setattr("casvm.value_family.Values.warm_up", lambda *_: None)  # which searches on purpose
     run("casvm.svr", [*words, tmp_path / "2.h5"])
     assert (tmp_path / "2.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from numba.core import event
 
@@ -56,6 +58,35 @@ def in_main_thread() -> bool:
 
 _compiling = _Compiling()
 event.register("numba:compiler_lock", _compiling)  # held while code is compiled, and loaded from or saved to the cache
+
+
+class _Watch(event.Listener):  # type: ignore[misc]
+    """Calls `tell` with True when a compilation begins, and with False when it ends."""
+
+    def __init__(self, tell: Callable[[bool], None]) -> None:
+        self._tell, self._depth = tell, 0
+
+    def on_start(self, event: event.Event) -> None:
+        """See :class:`numba.core.event.Listener`."""
+        self._depth += 1  # under numba's lock: one thread compiles at a time
+        if self._depth == 1:
+            self._tell(True)
+
+    def on_end(self, event: event.Event) -> None:
+        """See :class:`numba.core.event.Listener`."""
+        self._depth -= 1
+        if not self._depth:
+            self._tell(False)
+
+
+@contextmanager
+def told_of_compiling(tell: Callable[[bool], None]) -> Iterator[None]:
+    """Call `tell` with True when numba begins to compile in the block, and with False when it ends.
+
+    Not where compiled code is loaded from the cache. The call is made by the thread that compiles.
+    """
+    with event.install_listener("numba:compile", _Watch(tell)):
+        yield
 
 
 def working_time() -> float:

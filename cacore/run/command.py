@@ -18,8 +18,9 @@ from cacore.learn.method import Method
 from cacore.learn.options import Options, add_options, from_arguments
 from cacore.learn.same import flags, same_command
 from cacore.machine.threads import blocks
+from cacore.progress import line_while_compiling
 from cacore.run.job import Job, Predicting, Training
-from cacore.run.launch import Parser, compiled, parsed, start
+from cacore.run.launch import Parser, compiled_ahead, parsed, start
 from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from cacore.data.columns import Columns
     from cacore.data.dataset import Dataset
-    from cacore.run.family import AnyFamily, Loader, TrainedModel
+    from cacore.run.family import AnyAnswering, AnyFamily, Loader, TrainedModel
 
 _TEST_SHARE = 16  # share of the memory for a block of test rows: they are standardised, sorted by part and sent
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
@@ -64,11 +65,10 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         _check_rows(job.data, job.test, comm=comm)
     if kept is not None and not job.quiet:
         kept.tell = _tell
-    compiled(lambda: _warm_up(family, job.dtype, method, options), comm, not job.quiet)
+    compiled_ahead(lambda: _warm_up(family, job.dtype, method, options), comm, not job.quiet)
     from cacore.machine.interrupts import ctrl_c_waits
     from cacore.run import reading, report
 
-    # Code that depends on the rows is compiled when it is needed.
     with ctrl_c_waits(), family.progress(comm.rank == 0 and not job.quiet) as progress:
         rows, test = family.read(method, job, options, comm, limit)
         options = replace(family.options(method, options, rows), memory_limit=limit, **progress)
@@ -265,7 +265,23 @@ def predict(
         _check_rows(job.data, comm=comm)
         if job.output is not None and comm.rank == 0:
             predictions.check(job.output)
-    compiled(lambda: family.warm_up_prediction(model.dtype), comm, not job.quiet)
+    compiled_ahead(lambda: family.warm_up_prediction(model.dtype), comm, not job.quiet)
+    from cacore.machine.interrupts import ctrl_c_waits
+
+    with ctrl_c_waits(), line_while_compiling(comm.rank == 0 and not job.quiet):
+        made = _answered(model, family, job, comm, limit)
+    with comm.agreed():
+        if comm.rank == 0:
+            _report(job, made)
+            with printing():
+                _show(job, made)
+
+
+def _answered(
+    model: TrainedModel, family: AnyAnswering, job: Predicting, comm: Communicator, limit: int
+) -> dict[str, Any]:  # fmt: skip
+    """Read the rows, predict them and write the predictions; the report. Collective."""
+    from cacore.io import predictions
     from cacore.run import reading, report
 
     wanted, kind = family.targets(model)
@@ -287,11 +303,7 @@ def predict(
             predictions.write(job.output, family.predictions(model, answers, job.decisions), comm)
     made["seconds"], made["seconds_by_rank"] = report.seconds(comm), report.seconds_by_rank(comm)  # with the file's
     made["notes"] = notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"]
-    with comm.agreed():
-        if comm.rank == 0:
-            _report(job, made)
-            with printing():
-                _show(job, made)
+    return made
 
 
 def named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:

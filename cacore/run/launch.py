@@ -14,7 +14,7 @@ from cacore.errors import InputError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
 from cacore.machine import process
-from cacore.progress import spinner
+from cacore.progress import COMPILING, spinner
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
@@ -141,9 +141,14 @@ def same_arguments(prog: str, arguments: argparse.Namespace, comm: Communicator)
 
 
 def start(job: Job, comm: Communicator) -> int:
-    """Set this rank's threads, remove shared memory that killed jobs left, and return the bytes that it may use."""
-    from cacore.machine import memory, segments, threads
+    """Set this rank's threads, remove shared memory that killed jobs left, and return the bytes that it may use.
 
+    From now on, whatever is compiled is charged to the phase `compile`.
+    """
+    from cacore.machine import memory, segments, threads
+    from cacore.machine.clock import compiling_time
+
+    comm.charge_compilation(compiling_time)
     if comm.size > 1 and comm.node().rank == 0:
         segments.remove_dead()
     threads.set_threads(threads.share(comm, job.threads))
@@ -153,7 +158,12 @@ def start(job: Job, comm: Communicator) -> int:
     return memory.limit_per_rank(comm, job.memory_limit)
 
 
-_COMPILING = "compiling: once for this installation; `cakernels warmup` does it ahead"
+def compiled_ahead(work: Callable[[], object], comm: Communicator, shown: bool = False) -> None:
+    """Compile, by `work`, what several ranks would otherwise all compile at once; collective.
+
+    A single rank compiles what it needs when it needs it, and no more.
+    """
+    compiled(work if comm.size > 1 else lambda: None, comm, shown)
 
 
 def compiled(work: Callable[[], object], comm: Communicator, shown: bool = False) -> None:
@@ -165,13 +175,11 @@ def compiled(work: Callable[[], object], comm: Communicator, shown: bool = False
     race for the files, so rank 0 goes first, then one rank of each other machine, then the rest. What numba
     itself loads before its first call takes longer than a filled cache, and all ranks load that at once.
     """
-    with comm.phase("compile"), spinner(shown and comm.rank == 0, _COMPILING):
+    with comm.phase("compile"), spinner(shown and comm.rank == 0, COMPILING):
         from numba.core.registry import cpu_target
 
-        from cacore.machine.clock import compiling_time
         from cacore.machine.interrupts import ctrl_c_waits
 
-        comm.charge_compilation(compiling_time)
         cpu_target.typing_context.refresh()
         cpu_target.target_context.refresh()
         first_here = comm.node().rank == 0  # collective: every rank asks
