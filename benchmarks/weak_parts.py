@@ -116,7 +116,7 @@ class StandIns:
 
         with (
             patch.object(ClassesTask, "solve", classes), patch.object(ridge, "solve_part", values),
-            patch.object(command, "compiled"),  # which trains a small part
+            patch.object(command, "compiled_ahead"),  # which trains a small part
         ):  # fmt: skip
             yield
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from cakernels.plan.machine import Machine
 from cakernels.plan.network import PRESETS
 from cakernels.plan.plan import planned
 from cakernels.plan.rows import generated
-from cakernels.plan.runs import Ran, with_points
+from cakernels.plan.runs import Ran, Trials, of_job, with_points
 from cakrr.options import RidgeOptions
 from cakrr.subset_options import SubsetOptions
 from casvm.options import SVMOptions
@@ -164,6 +165,25 @@ def test_memory_of_an_svm_that_keeps_a_fifth_of_its_kernel_values():
     assert needs.peak(runs, jobs[3], Kind.SHARED, SVMOptions(), 8, 1.0) == pytest.approx(peaks[3])
     assert terms[3][1] == 2**30
     assert needs.peak(runs, jobs[1], Kind.SHARED, SVMOptions(), 8, 1.0) == peaks[1]  # it was run itself
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(0.2, 3), (20.0, 1)])
+def test_a_brief_job_is_run_three_times(seconds, times, monkeypatch):
+    """Otherwise a single slow moment would be the plan: the median counts."""
+    job = replace(JOB, n=500, parts=1, ranks=1, ranks_per_node=1)
+    slow = [1.0, 5.0, 2.0, 1.0]
+
+    def run(trials, layout):
+        trials.runs.append(ran(layout, {"train": seconds * slow[len(trials.runs)]}))
+        return trials.runs[-1]
+
+    monkeypatch.setattr(Trials, "run", run)
+    runs = Trials("casvm.dissmo", [], generated(500, 2, True, seed=0), "float64", Path(), 100.0).all(
+        job, Kind.SHARED, 1
+    )
+    assert len(of_job(runs, job)) == times
+    took = growth.seconds(runs, Kind.SHARED, job, False)
+    assert took["train"] == pytest.approx(seconds * np.median(slow[1 : 1 + times]))
 
 
 def test_memory_of_an_svm_whose_runs_are_too_small_to_tell():

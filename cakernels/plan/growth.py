@@ -98,7 +98,7 @@ def seconds(runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: bool) -> di
         factoring kernel values, rather than at random.
     """
     if itself := of_job(runs, job):
-        return dict(itself[-1].seconds)
+        return {phase: float(np.median([run.seconds[phase] for run in itself])) for phase in PHASES}
     first = runs[0].layout
     timed = [run for run in runs if run.layout.threads == first.threads and run.layout.ranks <= first.ranks]
     found = {"start": float(np.median([run.seconds["start"] for run in timed]))}

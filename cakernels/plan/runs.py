@@ -22,6 +22,7 @@ _FEWEST = 250  # rows per part of the first run, and per rank of a run without p
 _WIDE = 256  # most parts of the run that tells what dividing the rows into many parts costs
 _WIDE_PART = 16  # rows per part of that run
 _FEWEST_POINTS, _ROWS_PER_POINT = 125, 16  # of the first run of least squares on M points, per rank
+_REPEATS, _BRIEF = 3, 0.1  # runs of the job itself, if one takes at most this share of the time
 _PATIENCE = 120.0  # seconds that a run may take, besides four times the time for all of them
 # Runs that tell how bytes and messages grow with the ranks and rows: numbers of ranks, and factors of the rows.
 _COUNTED = ((4, 1), (2, 1), (2, 2))
@@ -143,9 +144,17 @@ class Trials:
         grown = self.runs[-1]
         for layout in _others(job, kind, self.runs):
             self.run(layout)
-        if job.ranks <= most and not of_job(self.runs, job) and self._left() > _most(grown, job):
+        while job.ranks <= most and self._pays(grown, job):
             self.run(job)
         return self.runs
+
+    def _pays(self, grown: Ran, job: JobLayout) -> bool:
+        """True if there is time for the job itself, judged by a run; or, where it is brief, for the job again."""
+        own = of_job(self.runs, job)
+        if not own:
+            return self._left() > _most(grown, job)
+        took = sum(own[-1].seconds.values())
+        return len(own) < _REPEATS and took < min(_BRIEF * self.seconds, self._left())
 
     def _left(self) -> float:
         """Seconds that are left for further runs."""
