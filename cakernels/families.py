@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -58,19 +59,19 @@ class AllModels:
 
 
 class _OfMembers:
-    """Base of the families of blends: it knows which models a blend consists of."""
+    """Base of the families of blends: it may know which families a blend's models are of."""
 
-    _members: frozenset[str] = frozenset()
+    def __init__(self, members: Iterable[str] = ()) -> None:
+        self._members = sorted(set(members))
 
     def of(self, model: TrainedModel) -> AnyAnswering:
-        """This family, for the members of `model`, which has been loaded."""
+        """The family for the members of `model`."""
         assert isinstance(model, Blend)
-        self._members = frozenset(one.family for one in model.members)
-        return cast(AnyAnswering, self)
+        return cast(AnyAnswering, type(self)(one.family for one in model.members))
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile the code that the members use, and no other family's."""
-        for name in sorted(self._members):
+        for name in self._members:
             family_named(name).warm_up_prediction(dtype)
 
 

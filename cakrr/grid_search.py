@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -16,6 +15,7 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, Kept, remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
+from cacore.machine.clock import working_time
 from cacore.progress import Advance
 from cakrr.judges import Judges, weighted_sum
 from cakrr.options import RidgeOptions, Width
@@ -154,7 +154,7 @@ class Search:
 
             def work() -> Kept:
                 nonlocal left
-                begun = time.perf_counter()
+                begun = working_time()
                 learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
                 weights = self.parts.columns["weight"][learn] if "weight" in self.parts.columns else None
                 y, results = self.targets[learn], []
@@ -167,7 +167,7 @@ class Search:
                         self.advance(step)
                         left -= step
                 given, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])
-                return {"given": given, "solved": solved, "seconds": np.array(time.perf_counter() - begun)}
+                return {"given": given, "solved": solved, "seconds": np.array(working_time() - begun)}
 
             done = remembered(self.checkpoint, f"{self.name}-{part:06d}", work)
             self.seconds[part] += done["seconds"]

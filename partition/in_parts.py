@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +12,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.io.checkpoint import remembered
 from cacore.machine import threads
+from cacore.machine.clock import working_time
 from partition.redistribute import Parts
 from partition.task import Fitted, Part, PartTask, SolvedPart, Trained
 
@@ -59,10 +59,10 @@ def _trained(
 
     # Algorithm 5, line 2 (Algorithm 10, lines 9 to 12): train each part by itself, without sending anything.
     with comm.phase("train"):
-        begun = time.perf_counter()
+        begun = working_time()
         sizes = {number: rows.stop - rows.start for number, rows in held.items()}
         solved = task.completed(parts, solve_all(task, sizes, load, "training"), comm)
-        busy = time.perf_counter() - begun
+        busy = working_time() - begun
     comm.wait()
     # Line 3: all ranks need the centres to route new rows.
     with comm.phase("predict"):

@@ -7,7 +7,6 @@ gradient to its optimum. There are no locks and no barriers; shared counters det
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -148,14 +147,14 @@ class AsyGCD:
             raise InputError(f"threads = {threads}: at least 1 is needed")
         if update not in UPDATES:
             raise InputError(f"update {update!r}: choose one of {', '.join(UPDATES)}")
-        begun = time.perf_counter()
+        begun = working_time()
         self.X, self.kernel, self.update, self.seed, self._log = X, kernel, update, seed, log
         self.n = int(X.shape[0])
         self.threads = min(threads, self.n)
         self.order, self.bounds = blocks(X, self.threads, seed)
         self.sizes = np.diff(self.bounds)
         self.gram = KernelCaches(X, kernel, self.order, self.bounds, cache_bytes, dtype, update == "owned")
-        self.seconds = time.perf_counter() - begun
+        self.seconds = working_time() - begun
 
     def solve(
         self, y: Vector, C: Vector, limits: Limits | None = None, start: Vector | None = None,

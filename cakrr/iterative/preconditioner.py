@@ -10,7 +10,6 @@ on the ridge. One Allreduce of k numbers per right side.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +21,7 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.linalg import lapack
 from cacore.linalg.cg import Vectors
+from cacore.machine.clock import working_time
 from cacore.machine.scratch import Scratch
 from cacore.machine.threads import blocks, for_blocks, in_order, one_blas_thread
 from cakrr.iterative.spread import SpreadRows
@@ -45,12 +45,12 @@ class Factor:
         def work(lo: int, hi: int) -> NDArray[np.floating]:
             return np.asarray(F[:, lo:hi] @ np.ascontiguousarray(V[:, lo:hi].T, dtype))
 
-        begun, total = time.perf_counter(), np.zeros((len(F), len(V)))
+        begun, total = working_time(), np.zeros((len(F), len(V)))
         with in_order(work, blocks(F.shape[1], _COLUMNS)) as parts:
             for part in parts:
                 total += part
         if self.scratch is not None:
-            self.scratch.count(F.nbytes, time.perf_counter() - begun)
+            self.scratch.count(F.nbytes, working_time() - begun)
         return np.ascontiguousarray(total.T)
 
     def back(self, C: NDArray[np.float64]) -> Vectors:

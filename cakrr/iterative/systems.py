@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
 from cacore.linalg.pivoted import Pivoted, pivoted_cholesky
 from cacore.machine import memory, threads
+from cacore.machine.clock import working_time
 from cacore.machine.scratch import Scratch
 from cakrr.iterative import plan
 from cakrr.iterative.apart import solve_islands
@@ -103,7 +103,7 @@ class Systems:
         limit = options.memory_limit
         room = limit - needed(self.shape, each, len(lams), limit, comm)
         room -= self._blocks_bytes(X.shape[0], len(set(lams)), room)
-        begun, on_file = time.perf_counter(), self.scratch.end if self.scratch is not None else 0
+        begun, on_file = working_time(), self.scratch.end if self.scratch is not None else 0
         factor = self._factor(spread, wanted, ridges, room)
         blocks = self._blocks(spread, kernel, factor)
         preconditioner = Preconditioner(factor, blocks, ridges, comm)
@@ -111,7 +111,7 @@ class Systems:
         if factor is not None and factor.scratch is None:
             taken += factor.rows.nbytes
         least = comm.allreduce(np.array([max(0, int(0.9 * (room - taken)))]), "min")[0]
-        built = time.perf_counter() - begun
+        built = working_time() - begun
         with comm.phase("partition"):
             keep, gathered = Keep(int(least), self.scratch), gathers(comm, int(each * self.shape[0]), limit)
             tiles = None if within is None else within.tiles
@@ -119,7 +119,7 @@ class Systems:
         largest = float(comm.allreduce(np.array([spread.diagonal(kernel).max(initial=0.0)]), "max")[0])
         B = spread.scaled(np.ascontiguousarray(np.tile(wanted.y.T, (len(lams), 1))))
         advance = options.progress(f"conjugate gradients ({wanted.name})", plan.TYPICAL)
-        begun, before = time.perf_counter(), int(comm.sent("train")[0].sum())
+        begun, before = working_time(), int(comm.sent("train")[0].sum())
         solution = solve(products, preconditioner, B, rules, largest, options.checkpoint, wanted.piece, advance)
         with comm.uncounted():
             sent = comm.allreduce(np.array([int(comm.sent("train")[0].sum()) - before], np.int64))[0]
@@ -129,7 +129,7 @@ class Systems:
             "stopped": solution.stopped, "products": solution.products,
             "values": "single, refined in double" if products.single else "double",
             "kept": keep.share, "rows": products.rows,
-            "seconds_factor": built, "seconds_iterations": time.perf_counter() - begun,
+            "seconds_factor": built, "seconds_iterations": working_time() - begun,
             "bytes": {"sent": int(sent), "predicted": solution.sent},
             **({"scratch_gbps": self.scratch.rate / 1e9} if self.scratch is not None and self.scratch.read else {}),
         }  # fmt: skip

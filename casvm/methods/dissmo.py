@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import combinations
@@ -16,6 +15,7 @@ from cacore.data.rows import Rows, nbytes
 from cacore.data.stored import in_memory
 from cacore.io.checkpoint import Kept, Unfinished, remembered
 from cacore.machine import memory
+from cacore.machine.clock import working_time
 from cacore.progress import Advance
 from cacore.svm.dual import Dual, Solution
 from casvm.fit import SVMFit
@@ -53,14 +53,14 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
     with comm.agreed():
         check_memory(nbytes(rows.X), options)
     sizes = comm.allgather(np.array([len(rows)]))
-    begun = time.perf_counter()
+    begun = working_time()
     with comm.phase("train"):
         if comm.size == 1 and options.working_set is None:
             alone = solve_all(task, {0: len(rows)}, lambda _: ("alone", rows), "training")[0]
             made, numbers = alone.part, alone.numbers
         else:
             made, numbers = _pair_by_pair(task, comm)
-    seconds = time.perf_counter() - begun
+    seconds = working_time() - begun
     numbers[STATISTICS.index("seconds")] = seconds
     with comm.uncounted():
         every = comm.allgather(np.array([seconds]))
@@ -96,7 +96,7 @@ def of_values(
         need = nbytes(rows.X) + cache_bytes
         memory.require(need, options.memory_limit, "storing a rank's rows and its kernel cache", remedy)
     sizes = comm.allgather(np.array([len(rows)]))
-    begun, advance = time.perf_counter(), options.progress("training", 1)
+    begun, advance = working_time(), options.progress("training", 1)
 
     def alone(unfinished: Unfinished | None) -> Kept:
         solutions = problem.solve(rows, task.kernel, options.limits, cache_bytes, options.solver)
@@ -120,7 +120,7 @@ def of_values(
             names = ((f"solution-{number}" if number else "solution", dual) for number, dual in duals)
             done = merged([_resumed(task, name, partial(work, dual), comm) for name, dual in names])
         advance()
-    seconds = time.perf_counter() - begun
+    seconds = working_time() - begun
     part = task.part(rows, done)
     if comm.rank:
         part.b = np.zeros_like(part.b)  # only one piece has the intercept

@@ -6,7 +6,6 @@ of the merged problem. An unpaired part moves up and is merged in a later layer,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +17,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
 from cacore.data.stored import in_memory
+from cacore.machine.clock import working_time
 from casvm.fit import SVMFit
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost, terms
 from casvm.model.model import SVMModel
@@ -207,11 +207,11 @@ class _Tree:
         def load(number: int) -> tuple[str, Samples]:
             return f"pass-{turn:03d}-layer-{depth:02d}-node-{number:06d}", _joined(nodes[number], support)
 
-        begun = time.perf_counter()
+        begun = working_time()
         sizes = {number: self.layers[depth][number].rows for number in nodes}
         label = f"layer {depth + 1} of {len(self.layers)}"
         solutions = solve_all(self.task, sizes, load, label) if nodes else {}
-        self.seconds.append(time.perf_counter() - begun)
+        self.seconds.append(working_time() - begun)
         up = {}
         for number, one in solutions.items():
             node = _joined(nodes[number], support)

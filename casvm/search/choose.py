@@ -6,7 +6,6 @@ are dropped. No rows are sent, and test rows are not used.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import nbytes
 from cacore.errors import InputError
 from cacore.machine import threads
+from cacore.machine.clock import working_time
 from cacore.tuning import folds, race
 from cacore.tuning.results import Results
 from cacore.tuning.scorers import TRUE, scores
@@ -81,7 +81,7 @@ def _searched(
         scores(options.scoring, np.zeros((3, k)))
     if count < 2:
         return None
-    begun = time.perf_counter()
+    begun = working_time()
     searched = pieces(parts, P, lambda rows: bytes_needed(rows, k), options, comm)
     compared = settings(options, parts.X, [one.rows for one in searched], comm)
     with comm.agreed():
@@ -94,7 +94,7 @@ def _searched(
             )
         return None
     with comm.uncounted():
-        results.seconds = float(comm.allreduce(np.array([time.perf_counter() - begun]), "max")[0])
+        results.seconds = float(comm.allreduce(np.array([working_time() - begun]), "max")[0])
     return results
 
 

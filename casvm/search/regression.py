@@ -6,7 +6,6 @@ there is no epsilon. One reduction adds them up, and the setting with the smalle
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from cacore.data.rows import Rows, nbytes, power_of_two
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.machine import threads
+from cacore.machine.clock import working_time
 from cacore.metrics.quantiles import pinball
 from cacore.tuning.folds import FOLDS
 from cacore.tuning.grid import spaced
@@ -174,7 +174,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
     with comm.phase("search"):
         with comm.agreed():
             folds, judged = _folds(options.cv, n)
-        begun = time.perf_counter()
+        begun = working_time()
         searched = pieces(parts, P, lambda rows: bytes_needed(rows, 2), options, comm)
         counts = QUICK if options.quick else COUNTS
         Cs = _values("C", options.C, CS, counts[0], unit)
@@ -204,7 +204,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
         sse, weight = sums[: sse.size].reshape(sse.shape), sums[sse.size :]
         with comm.uncounted():
             solved, stopped = comm.allreduce(steps).tolist()
-            seconds = float(comm.allreduce(np.array([time.perf_counter() - begun]), "max")[0])
+            seconds = float(comm.allreduce(np.array([working_time() - begun]), "max")[0])
     told_by = weight > 0
     if not told_by.any():
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from cacore.data.stored import in_memory, is_stored, some
 from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
 from cacore.machine import threads
+from cacore.machine.clock import working_time
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pairs_of
 from cacore.svm.dual import Solution
@@ -134,14 +134,14 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
 
         About 2 s m nnz flops for m rows of nnz nonzeros and s support vectors.
         """
-        X, begun, options = in_memory(rows.X), time.perf_counter(), self.options
+        X, begun, options = in_memory(rows.X), working_time(), self.options
         start = rows.columns.get("coef")
         part, solutions = fit_part(
             X, rows["code"], rows["C"], rows["row"], self.kernels.get(number, self.kernel), options.limits,
             options.cache_bytes // side_by_side, options.solver, None if start is None or not start.any() else start.T,
         )  # fmt: skip
         kept = {key: value for key, value in vars(part).items() if key != "X" and value is not None}
-        numbers = _statistics(part, solutions, time.perf_counter() - begun)
+        numbers = _statistics(part, solutions, working_time() - begun)
         return {**kept, "places": placed(part.rows, rows["row"]), "statistics": numbers}
 
     def part(self, rows: Samples, kept: Kept) -> PartSVM:

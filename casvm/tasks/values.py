@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import memory
+from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.problem import numeric_gamma
 from cacore.svm.solvers import DEFAULT, part_solver
@@ -186,7 +186,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
         """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
-        begun, options = time.perf_counter(), self.options
+        begun, options = working_time(), self.options
         cache_bytes = options.cache_bytes // side_by_side
         solutions = self.problem.solve(rows, self.kernel, options.limits, cache_bytes, options.solver)
         # One-class coefficients of a part of m rows add up to nu m; scaling makes parts of different sizes comparable.
@@ -235,7 +235,7 @@ def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> Kept:
     """Arrays of a solution for a checkpoint; coefficients, shape (s, 1), and b are multiplied by `scale`."""
     counts = solution.kernel_rows, solution.kernel_values, solution.converged
     support = np.flatnonzero(solution.beta)
-    numbers = [solution.iterations, len(support), solution.objective, solution.gap, time.perf_counter() - begun]
+    numbers = [solution.iterations, len(support), solution.objective, solution.gap, working_time() - begun]
     return {
         "places": support, "beta": scale * solution.beta[support, None], "b": np.array([scale * solution.b]),
         "statistics": np.array([*numbers, *counts], np.float64),
