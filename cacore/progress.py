@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +56,7 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    from cacore.machine.clock import told_of_compiling
+    from cacore.machine.clock import telling_of_compiling
 
     # On a narrow terminal the text wraps, so the remaining time stays visible.
     text = TextColumn("{task.description}", table_column=Column())
@@ -71,7 +72,7 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
             return advance
 
         compiling = progress.add_task(COMPILING, total=None, visible=False)
-        with told_of_compiling(lambda now: progress.update(compiling, visible=now)):
+        with telling_of_compiling(lambda now: progress.update(compiling, visible=now)):
             yield begin
 
 
@@ -83,16 +84,23 @@ def spinner(enabled: bool, text: str = "training") -> Iterator[Callable[[str], N
         return
     from rich.console import Console
 
-    from cacore.machine.clock import told_of_compiling
+    from cacore.machine.clock import telling_of_compiling
 
+    compiling = False
     with Console(stderr=True).status(text) as status:
+
+        def tell(now: bool) -> None:
+            nonlocal compiling
+            compiling = now
+            status.update(COMPILING if now else text)
 
         def change(new: str) -> None:
             nonlocal text
             text = new
-            status.update(text)
+            if not compiling:
+                status.update(text)
 
-        with told_of_compiling(lambda now: status.update(COMPILING if now else text)):
+        with telling_of_compiling(tell):
             yield change
 
 
@@ -103,12 +111,28 @@ def line_while_compiling(enabled: bool) -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
 
-    from cacore.machine.clock import told_of_compiling
+    from cacore.machine.clock import telling_of_compiling
 
-    status = Console(stderr=True).status(COMPILING)
+    shown: Live | None = None
+    ended, lock = False, threading.Lock()
+
+    def tell(now: bool) -> None:
+        nonlocal shown
+        with lock:  # a thread may still compile when the block ends
+            if shown is not None:
+                shown.stop()
+                shown = None
+            if now and not ended:  # a new one each time: a second start would erase what was printed between
+                spinner = Spinner("dots", COMPILING)
+                shown = Live(spinner, console=Console(stderr=True), transient=True, redirect_stdout=False)
+                shown.start(refresh=True)
+
     try:
-        with told_of_compiling(lambda now: status.start() if now else status.stop()):
+        with telling_of_compiling(tell):
             yield
     finally:
-        status.stop()
+        ended = True
+        tell(False)

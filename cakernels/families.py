@@ -59,7 +59,7 @@ class AllModels:
 
 
 class _OfMembers:
-    """Base of the families of blends: it may know which families a blend's models are of."""
+    """Base of the families of blends: the family of a loaded blend knows the families of its members."""
 
     def __init__(self, members: Iterable[str] = ()) -> None:
         self._members = sorted(set(members))

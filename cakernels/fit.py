@@ -18,10 +18,9 @@ from cacore.files import printing
 from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option
 from cacore.learn.same import flags, same_command
 from cacore.learn.shared import probability, seed
-from cacore.progress import line_while_compiling
 from cacore.run.command import check_files, named
 from cacore.run.job import Training
-from cacore.run.launch import Parser, compiled_ahead, parsed, run, start
+from cacore.run.launch import Parser, compiled_ahead, may_compile, parsed, run, start
 from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
@@ -106,7 +105,8 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     from cakernels.search.deadline import Budget
 
     wanted = _targets(job.task)
-    train, test = reading.read(job, comm, limit, wanted)
+    with may_compile(comm, not job.quiet):
+        train, test = reading.read(job, comm, limit, wanted)
     notes = reading.filled(test, job.test or job.data)
     task = job.task or data.guessed(train.target(), comm)
     if task == data.CLASSIFICATION:
@@ -120,7 +120,7 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
         if job.calibrate and task != data.REGRESSION:
             raise InputError("--calibrate: it is for numbers, and the task is classification: --task, or --probability")
     compiled_ahead(lambda: _warm_up(task), comm, not job.quiet)
-    with line_while_compiling(comm.rank == 0 and not job.quiet):
+    with may_compile(comm, not job.quiet):
         rows = data.Data.of(in_memory(train.X), train.target(), None, task, comm)
         _Run(job, comm, train, test, notes, rows, score, Budget(job.within, begun)).go()
 

@@ -1,4 +1,4 @@
-"""The clock of time limits, which stands still while numba compiles."""
+"""The clock of time limits and reported seconds, which stands still while numba compiles."""
 
 import numpy as np
 import pytest

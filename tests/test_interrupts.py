@@ -115,25 +115,29 @@ def test_other_threads_have_no_signals():
 TRAINED = """
 import runpy, signal, sys
 from numba.core import event
-from asygcd import training
+import {module} as module
 
-def fit(*_):
+def work(*_):
     with event.trigger_event("numba:compiler_lock"):
         signal.raise_signal(signal.SIGINT)
         print("compiled", flush=True)
     print("trained", flush=True)
 
-training.fit = fit
+module.{name} = work
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a test's worker may not have
-sys.argv = ["asygcd", *sys.argv[1:]]
-runpy.run_module("asygcd", run_name="__main__")
+sys.argv = {command}
+runpy.run_module(sys.argv[0], run_name="__main__")
 """
 
 
-def test_a_command_waits_too(python, tmp_path):
+@pytest.mark.parametrize(
+    ("module", "name", "command"),
+    [("asygcd.training", "fit", ["asygcd"]), ("cakernels.search.found", "search", ["cakernels", "fit"])],
+)
+def test_a_command_waits_too(module, name, command, python, tmp_path):
     """Its rows decide what is compiled, so that it may compile at any time."""
     rows = np.random.default_rng(0).normal(size=(40, 2))
     write_csv(tmp_path / "rows.csv", rows, np.where(rows[:, 0] > 0, 1, -1))
-    done = python("-c", TRAINED, str(tmp_path / "rows.csv"))
+    done = python("-c", TRAINED.format(module=module, name=name, command=[*command, str(tmp_path / "rows.csv")]))
     assert done.stdout == "compiled\n", done.stderr
     assert done.returncode == 130

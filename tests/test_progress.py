@@ -2,6 +2,7 @@
 
 import io
 import re
+import threading
 import time
 
 import numba
@@ -13,7 +14,7 @@ from numba.core import event
 
 from cacore import progress
 from cacore.comm import Communicator
-from cacore.machine.clock import told_of_compiling
+from cacore.machine.clock import telling_of_compiling
 from cacore.run import launch
 from cacore.run.job import Job
 
@@ -98,9 +99,9 @@ def says(shown):
     return "compiling: once for this" in words(shown)
 
 
-def test_told_of_compiling():
+def test_telling_of_compiling():
     told, early = [], numba.njit(lambda x: x + 1)
-    with told_of_compiling(told.append):
+    with telling_of_compiling(told.append):
         early(1)
         early(2)  # compiled already
         early(1.0)
@@ -129,10 +130,64 @@ def test_the_spinner_goes_back_to_its_text(monkeypatch):
     with progress.spinner(True, "first") as change:
         change("second")
         compile_until(lambda: says(shown))
+        assert says(shown)
         end = time.monotonic() + 20
         while not words(shown).endswith("second") and time.monotonic() < end:
             time.sleep(0.01)
         assert words(shown).endswith("second")
+
+
+def test_a_new_text_waits_while_code_is_compiled(monkeypatch):
+    """Other threads solve on, and tell how far they are."""
+    shown = terminal(monkeypatch)
+
+    def done():
+        change("10 updates")
+        return says(shown)
+
+    with progress.spinner(True) as change:
+        compile_until(done)
+        assert says(shown)
+        assert "10 updates" not in words(shown)
+
+
+def test_lines_that_were_printed_stay(monkeypatch):
+    """On a narrow terminal the line about compiling is two lines, which are taken back before anything is printed."""
+    shown = terminal(monkeypatch)
+    with progress.line_while_compiling(True):
+        compile_something()
+        before = len(shown.getvalue())
+        print("a trial", file=shown)
+        compile_something()
+    after = shown.getvalue()[before:]
+    assert after.startswith("a trial\n")
+    assert 0 < after.find("compiling") < after.find("\x1b[1A")  # no line up before the next two are there
+
+
+def test_what_is_printed_while_code_is_compiled_stays_on_stdout(monkeypatch, capsys):
+    terminal(monkeypatch)
+    with progress.line_while_compiling(True), event.trigger_event("numba:compile"):
+        print("a table")
+    assert capsys.readouterr().out == "a table\n"
+
+
+def test_no_line_for_a_thread_that_still_compiles_at_the_end(monkeypatch):
+    shown, started, ended = terminal(monkeypatch), threading.Event(), threading.Event()
+
+    def compile_late():
+        with event.trigger_event("numba:compile"):
+            started.set()
+            ended.wait()
+
+    apart = threading.Thread(target=compile_late)
+    with progress.line_while_compiling(True):
+        apart.start()
+        started.wait()
+    before = len(shown.getvalue())
+    ended.set()
+    apart.join()
+    compile_something()
+    assert len(shown.getvalue()) == before
 
 
 def test_compiling_is_charged_apart_from_the_start_of_a_command():

@@ -1,4 +1,4 @@
-"""When numba compiles: a clock for time limits that stands still meanwhile, and signals that wait for the end."""
+"""When numba compiles: a clock that stands still, calls that tell of it, and signals that wait for the end."""
 
 from __future__ import annotations
 
@@ -74,23 +74,29 @@ class _Watch(event.Listener):  # type: ignore[misc]
 
     def on_end(self, event: event.Event) -> None:
         """See :class:`numba.core.event.Listener`."""
+        if not self._depth:  # it began before this was installed
+            return
         self._depth -= 1
         if not self._depth:
             self._tell(False)
 
 
 @contextmanager
-def told_of_compiling(tell: Callable[[bool], None]) -> Iterator[None]:
+def telling_of_compiling(tell: Callable[[bool], None]) -> Iterator[None]:
     """Call `tell` with True when numba begins to compile in the block, and with False when it ends.
 
-    Not where compiled code is loaded from the cache. The call is made by the thread that compiles.
+    Not where compiled code is loaded from the cache, nor for a ``cfunc``, which takes a fraction of a second. The call
+    is made by the thread that compiles.
     """
     with event.install_listener("numba:compile", _Watch(tell)):
         yield
 
 
 def working_time() -> float:
-    """Seconds on a clock that stands still while numba compiles in this process; only differences have a meaning."""
+    """Seconds on a clock that stands still while numba compiles in this process; only differences have a meaning.
+
+    For time limits, and for the seconds of a report. While one thread compiles, it stands still for all.
+    """
     now, compiling = _compiling.read()
     return now - compiling
 

@@ -18,9 +18,8 @@ from cacore.learn.method import Method
 from cacore.learn.options import Options, add_options, from_arguments
 from cacore.learn.same import flags, same_command
 from cacore.machine.threads import blocks
-from cacore.progress import line_while_compiling
 from cacore.run.job import Job, Predicting, Training
-from cacore.run.launch import Parser, compiled_ahead, parsed, start
+from cacore.run.launch import Parser, compiled_ahead, may_compile, parsed, start
 from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
@@ -87,7 +86,8 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
     )  # fmt: skip
     if "metric" in made and columns.features:
         made["metric"]["names"] = list(columns.features)
-    _write(method, family, job, options, fitted, made, notes, comm)
+    with may_compile(comm, not job.quiet):
+        _write(method, family, job, options, fitted, made, notes, comm)
 
 
 def _tell(line: str) -> None:
@@ -266,9 +266,7 @@ def predict(
         if job.output is not None and comm.rank == 0:
             predictions.check(job.output)
     compiled_ahead(lambda: family.warm_up_prediction(model.dtype), comm, not job.quiet)
-    from cacore.machine.interrupts import ctrl_c_waits
-
-    with ctrl_c_waits(), line_while_compiling(comm.rank == 0 and not job.quiet):
+    with may_compile(comm, not job.quiet):
         made = _answered(model, family, job, comm, limit)
     with comm.agreed():
         if comm.rank == 0:

@@ -131,7 +131,7 @@ class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, Model
         return {}
 
     def warm_up(self, dtype: str, method: MethodT, options: OptionsT) -> None:
-        """Compile what the method uses with these options, or load it from the cache, before anything is timed."""
+        """Compile what the method uses with these options, or load it from the cache, before several ranks need it."""
         self.warm_up_prediction(dtype)
 
     def kernels(self, options: Any) -> tuple[str, ...]:

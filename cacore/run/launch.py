@@ -6,7 +6,8 @@ import argparse
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cacore.comm import Communicator, first_prints, launched, launched_size, world
@@ -14,7 +15,7 @@ from cacore.errors import InputError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
 from cacore.machine import process
-from cacore.progress import COMPILING, spinner
+from cacore.progress import COMPILING, line_while_compiling, spinner
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
@@ -158,16 +159,26 @@ def start(job: Job, comm: Communicator) -> int:
     return memory.limit_per_rank(comm, job.memory_limit)
 
 
+@contextmanager
+def may_compile(comm: Communicator, shown: bool) -> Iterator[None]:
+    """Let Ctrl-C wait for what numba compiles in the block, and let rank 0's terminal say so meanwhile, if `shown`."""
+    from cacore.machine.interrupts import ctrl_c_waits
+
+    with ctrl_c_waits(), line_while_compiling(shown and comm.rank == 0):
+        yield
+
+
 def compiled_ahead(work: Callable[[], object], comm: Communicator, shown: bool = False) -> None:
     """Compile, by `work`, what several ranks would otherwise all compile at once; collective.
 
     A single rank compiles what it needs when it needs it, and no more.
     """
-    compiled(work if comm.size > 1 else lambda: None, comm, shown)
+    several = comm.size > 1
+    compiled(work if several else lambda: None, comm, shown and several)
 
 
 def compiled(work: Callable[[], object], comm: Communicator, shown: bool = False) -> None:
-    """Do `work`, which compiles code or loads it from the cache, before anything is timed; collective.
+    """Do `work`, which compiles code or loads it from the cache, on one rank of each machine first; collective.
 
     If `shown`, a terminal says so meanwhile.
 

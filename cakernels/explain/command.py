@@ -20,10 +20,9 @@ from cacore.explain import ABSENT
 from cacore.files import printing
 from cacore.learn.options import add_options, argument, from_arguments, option
 from cacore.learn.same import flags, same_command
-from cacore.progress import line_while_compiling
 from cacore.run.command import check_files
 from cacore.run.job import Job, Predicting
-from cacore.run.launch import Parser, compiled_ahead, parsed, run, start
+from cacore.run.launch import Parser, compiled_ahead, may_compile, parsed, run, start
 
 if TYPE_CHECKING:
     from cacore.explain.explanation import Explanation
@@ -123,7 +122,6 @@ def _check(job: Explaining, comm: Communicator) -> None:
 def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explanation, Any, int]:
     """The explanation of this rank's rows, the model, and the number of all rows; collective."""
     from cacore.explain.shapley import warm_up
-    from cacore.machine.interrupts import ctrl_c_waits
     from cacore.run import reading
     from cakernels.families import AllModels
     from partition.explain import sampled
@@ -137,7 +135,7 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
         return reading.read_to_predict(asked, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
 
     compiled_ahead(warm_up, comm, not job.quiet)
-    with ctrl_c_waits(), line_while_compiling(comm.rank == 0 and not job.quiet):
+    with may_compile(comm, not job.quiet):
         rows = read(job.data)
         background: Any = ABSENT if job.background == Path(ABSENT) else None
         if job.background is not None and background is None:

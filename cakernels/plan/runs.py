@@ -144,12 +144,12 @@ class Trials:
         grown = self.runs[-1]
         for layout in _others(job, kind, self.runs):
             self.run(layout)
-        while job.ranks <= most and self._pays(grown, job):
+        while job.ranks <= most and self._worth_running(grown, job):
             self.run(job)
         return self.runs
 
-    def _pays(self, grown: Ran, job: JobLayout) -> bool:
-        """True if there is time for the job itself, judged by a run; or, where it is brief, for the job again."""
+    def _worth_running(self, grown: Ran, job: JobLayout) -> bool:
+        """True if there is time to run the job itself, judged by a run; or, if it is brief, to run it again."""
         own = of_job(self.runs, job)
         if not own:
             return self._left() > _most(grown, job)

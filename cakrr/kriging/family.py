@@ -19,6 +19,7 @@ from cacore.io.predictions import Column
 from cacore.io.table import Targets
 from cacore.learn.options import reported
 from cacore.metrics.probabilistic import interval_metrics
+from cacore.progress import line_while_compiling
 from cacore.run import figures, reading
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
@@ -64,7 +65,8 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
     @contextmanager
     def progress(self, shown: bool) -> Iterator[dict[str, object]]:
         """No options: training takes few iterations."""
-        yield {}
+        with line_while_compiling(shown):
+            yield {}
 
     def read(
         self, method: KrigingMethod, job: Training, options: KrigingOptions, comm: Communicator, limit: int
