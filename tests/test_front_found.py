@@ -14,6 +14,7 @@ from cakernels.search.candidates import Candidate
 from cakernels.search.data import REGRESSION, Data
 from cakernels.search.deadline import Budget
 from cakernels.search.found import search, started
+from cakernels.search.growth import Growth
 from cakernels.search.mixture import Mixture
 from cakernels.search.race import Race
 from cakernels.search.scores import SCORES
@@ -116,14 +117,33 @@ def test_time_for_predictions_is_kept_from_the_beginning():
 )
 def test_an_svm_of_more_rows_than_a_part_takes_longer_by_more_parts(before, rows, factor):
     svm = Candidate("CASVC", {"kernel": "gaussian"}, 1000)
-    assert svm.grown(before, rows, svm.power) == factor
-    assert svm.rows_within(before, factor, svm.power) == rows
+    assert svm.growth(before).factor(rows) == factor
+    assert svm.growth(before).within(factor) == rows
 
 
 def test_parts_of_ridge_regression_take_longer_by_their_number():
     ridge = Candidate("BKRR2", {"kernel": "gaussian"}, 1000)
-    assert ridge.grown(500, 4000, ridge.power) == pytest.approx(8**1.05)
-    assert ridge.rows_within(500, 8**1.05, ridge.power) == pytest.approx(4000)
+    assert ridge.growth(500).factor(4000) == pytest.approx(8**1.05)
+    assert ridge.growth(500).within(8**1.05) == pytest.approx(4000)
+
+
+def test_length_scales_take_a_fixed_share_of_the_time():
+    """Covtype, 7,656 and 30,625 rows: 155 and 183 s; on 122,500 rows it took 321 s."""
+    times = {7_656: 155.5, 30_625: 183.5}
+    ridge = Candidate("BKRR2Classifier", {"kernel": "laplacian", "metric": "lengths"}, 2_400)
+    growth = ridge.growth(30_625, lengths=False).through(7_656, times[7_656] / times[30_625])
+    assert 183.5 * growth.factor(7_656) == pytest.approx(155.5)
+    assert 280 < 183.5 * growth.factor(122_500) < 340
+    assert growth.within(growth.factor(122_500)) == pytest.approx(122_500)
+    assert growth.within(0.5 * growth.fixed) == 0
+
+
+@pytest.mark.parametrize(("seconds", "power", "fixed"), [(1.0, 2.4, 0.0), (4.0, 2.2, 0.0), (30.0, 2.0, 0.95)])
+def test_growth_through_a_time_on_fewer_rows(seconds, power, fixed):
+    """At most a fifth steeper than usual, and never without any growth."""
+    growth = Growth(1_000, 2.0).through(500, seconds * 0.25 / 4.6)
+    assert growth.power == pytest.approx(power, abs=0.05)
+    assert growth.fixed == pytest.approx(fixed)
 
 
 def test_compiling_is_not_the_candidate(monkeypatch):

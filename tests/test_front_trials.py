@@ -121,7 +121,7 @@ def test_many_rows_have_candidates_on_points(task):
     data, few = (Data.of(X[:n], y[:n], None, task, ALONE) for n in (5_001, 5_000))
     assert not any(one.on_points for one in first(few))
     candidate = next(one for one in first(data) if one.on_points)
-    assert candidate.power == candidate.parts(5_001) == 1
+    assert candidate.growth(5_001).power == candidate.parts(5_001) == 1
     assert candidate.name.endswith("1,500 points")
     made = candidate.make(200, 0).fit(X[:200], y[:200])
     assert len(made.centers_) == 200
@@ -150,3 +150,24 @@ def test_quick_candidates_that_are_not_far_behind_go_on(seconds, promoted):
         found.append(candidate.settings["sigma"])
         race.trials.append(Trial(candidate, rows, 0.1, 17.0, 0.0))
     assert found == promoted
+
+
+def test_a_quicker_classifier_goes_on_that_only_chance_sets_apart():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(9_500, 1))
+    data = Data.of(X, X[:, 0] > 0, None, CLASSIFICATION, ALONE)
+    race = started(data, SCORES["accuracy"], Budget(1000.0), ALONE, None, 0, 4)
+    small, large = race.sizes
+    race.trials = [
+        Trial(
+            Candidate("CASVC", {"kernel": "gaussian", "C": error}),
+            small,
+            error,
+            seconds,
+            0.0,
+            squared=error,
+            deviation=0.02,
+        )
+        for error, seconds in ((0.2, 20.0), (0.21, 10.0), (0.21, 30.0), (0.23, 10.0))
+    ]
+    assert [(one.error, one.seconds) for one in race._leaders(race.on(small), large)] == [(0.2, 20.0), (0.21, 10.0)]

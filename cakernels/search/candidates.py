@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -15,6 +14,7 @@ import numpy as np
 from cacore.learn.shared import LENGTHS
 from cakernels.plan.growth import RIDGE_POWER, SVM_POWER
 from cakernels.search.data import CLASSIFICATION, FOLDED, Data
+from cakernels.search.growth import Growth
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -85,35 +85,19 @@ class Candidate:
         """True for least squares on a number of points."""
         return self.estimator.startswith("SubsetKRR")
 
-    @property
-    def power(self) -> float:
-        """Exponent with which the time grows with the rows, for SVMs up to a whole part.
+    def growth(self, rows: int, lengths: bool = True) -> Growth:
+        """Growth of the time from so many rows on.
 
-        Length scales are learned on as many rows however many there are.
+        Length scales are learned on as many rows however many there are; not counted unless `lengths`.
         """
-        lengths = self.settings.get("metric") == LENGTHS
+        lengths = lengths and self.settings.get("metric") == LENGTHS
         if self.svm:
-            return 1.0 if lengths else SVM_POWER
+            return Growth(rows, 1.0 if lengths else SVM_POWER, max(rows, self.part) if self.part else math.inf)
         if self.on_points:
-            return 1.0
+            return Growth(rows, 1.0)
         if not self.part:
-            return RIDGE_POWER
-        return 0.5 if lengths else 1.05
-
-    def grown(self, before: int, rows: int, power: float) -> float:
-        """Factor by which the time grows from some rows to more, with this exponent; SVMs beyond a part with rows."""
-        one = min(rows, self._alone(before))
-        return float((one / before) ** power * rows / one)
-
-    def rows_within(self, before: int, factor: float, power: float) -> float:
-        """Number of rows for which the time is so many times that for `before` rows."""
-        most = self._alone(before)
-        rows = before * factor ** (1.0 / power)
-        return float(rows if rows <= most else most * factor / self.grown(before, most, power))
-
-    def _alone(self, before: int) -> int:
-        """Most rows of an SVM's only part, at least `before`."""
-        return max(before, self.part) if self.svm and self.part else sys.maxsize
+            return Growth(rows, RIDGE_POWER)
+        return Growth(rows, 0.5 if lengths else 1.05)
 
     def of(self, n: int) -> Candidate:
         """This candidate for n rows in all: parts that would hold all of them are one part."""

@@ -21,6 +21,7 @@ from cakernels.class_blend import for_classes, labels, outputs
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import FOLDED, REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
+from cakernels.search.growth import Growth
 from cakernels.search.scores import Score
 from cakernels.search.trial import Trial, ranked
 
@@ -125,16 +126,16 @@ class Race:
     def seconds(self, trial: Trial, rows: int, last: bool = False) -> float:
         """Predicted seconds of one training of this candidate on so many rows; the `last` one does not search."""
         once = trial.seconds * trial.share(last) / self.folds
-        return once * trial.candidate.grown(trial.rows, rows, self._power(trial))
+        return once * self._growth(trial).factor(rows)
 
-    def _power(self, trial: Trial) -> float:
-        """Exponent of the time in the rows: as measured, if this candidate has been trained on fewer rows as well."""
-        usual, key = trial.candidate.power, trial.candidate.key
+    def _growth(self, trial: Trial) -> Growth:
+        """Growth of the time with the rows: as measured, if this candidate has been trained on fewer rows as well."""
+        key = trial.candidate.key
         before = [one for one in self._good() if one.candidate.key == key and one.rows < trial.rows]
         if not before or any(one.settings or one.kernels > 1 for one in (trial, before[-1])):
-            return usual
-        grown = math.log(trial.seconds / max(before[-1].seconds, 1e-9)) / math.log(trial.rows / before[-1].rows)
-        return min(max(grown, 0.5 * usual), 1.2 * usual)
+            return trial.candidate.growth(trial.rows)
+        alike = trial.candidate.growth(trial.rows, lengths=False)
+        return alike.through(before[-1].rows, before[-1].seconds / max(trial.seconds, 1e-9))
 
     def rows_in(self, trial: Trial, seconds: float) -> int:
         """Largest number of rows on which training this candidate, and predicting, are expected to end in time.
@@ -142,7 +143,7 @@ class Race:
         That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
         """
         one = FINAL * self.seconds(trial, trial.rows, last=True) + self.predicting(trial, trial.rows)
-        rows = trial.candidate.rows_within(trial.rows, max(seconds, 0.0) / max(one, 1e-9), self._power(trial))
+        rows = self._growth(trial).within(max(seconds, 0.0) / max(one, 1e-9))
         if rows >= self.data.n:
             return self.data.n
         rows = int(min(rows, self.split.n_train))
@@ -216,8 +217,7 @@ class Race:
         """A candidate that goes on from its sample to the next one, in time: one of the best third, or a quick one."""
         steps = list(reversed(list(zip(self.sizes, self.sizes[1:], strict=False))))
         for lower, upper in steps:
-            there = self.on(lower)
-            for trial in self._without(there[: max(1, len(there) // BEST)], upper):
+            for trial in self._without(self._leaders(self.on(lower), upper), upper):
                 if self.seconds(trial, upper) * self.folds > left:
                     trial.why = f"{upper:,} rows would take too long"
                     continue
@@ -229,6 +229,12 @@ class Race:
                 if trial.error <= _CLOSE * there[0].error and self.seconds(trial, upper) * self.folds <= most:
                     return trial.candidate.after(trial.fitted), upper
         return None
+
+    def _leaders(self, there: Sequence[Trial], rows: int) -> list[Trial]:
+        """The best third, and those that only chance may set apart from the best, if they take no longer."""
+        best = there[: max(1, len(there) // BEST)]
+        alike = [one for one in there[len(best) :] if one.error <= best[0].error + best[0].deviation]
+        return [*best, *(one for one in alike if self.seconds(one, rows) <= self.seconds(best[0], rows))]
 
     def _without(self, trials: Sequence[Trial], rows: int) -> list[Trial]:
         """The trials that may go on to so many rows, and have not yet."""
