@@ -170,4 +170,6 @@ def test_a_quicker_classifier_goes_on_that_only_chance_sets_apart():
         )
         for error, seconds in ((0.2, 20.0), (0.21, 10.0), (0.21, 30.0), (0.23, 10.0))
     ]
-    assert [(one.error, one.seconds) for one in race._leaders(race.on(small), large)] == [(0.2, 20.0), (0.21, 10.0)]
+    assert [(one.error, one.seconds) for one in race._leaders(race.on(small), large)] == [(0.21, 10.0), (0.2, 20.0)]
+    race.budget = Budget(None)  # and the seconds, which do not repeat, decide nothing
+    assert [one.error for one in race._leaders(race.on(small), large)] == [0.2]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
 PART = 1_200  # rows of a part of ridge regression: more cost m^3, fewer lose accuracy
-_SVM_PART = 100_000  # rows of a part of an SVM, whose time grows with rows times support vectors
+_SVM_WHOLE = 100_000  # most rows of a single SVM, whose time grows with rows times support vectors
+_SVM_PART = 20_000  # rows of a part of more rows, which are trained in seconds
 _SVR_PART = 5_000  # rows of a part of support vector regression, where most rows are support vectors
 _MORE = {"C": 4.0, "gamma": 2.0}  # factors by which the best values grow with more rows
 _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candidate: 1.2 GB
@@ -224,7 +225,7 @@ def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART, met
 
 
 def _classifiers(data: Data) -> list[Candidate]:
-    whole = 0 if data.n <= _SVM_PART else _SVM_PART
+    whole = 0 if data.n <= _SVM_WHOLE else _SVM_PART
     found = [_svm(False, part=whole), _svm(True, part=whole)]
     if data.n > FOLDED:
         found.append(_on_points(data, "gaussian", False))
@@ -260,7 +261,7 @@ def _resized(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
     if parent.on_points:
         return replace(parent, settings={**parent.settings, "centers": int(rng.choice(_POINTS))}, chosen={})
     ridge = (0, 600, PART, 2 * PART, 4 * PART)
-    sizes = {"CASVC": (0, 5_000, 20_000, _SVM_PART), "CASVR": (0, 2_000, _SVR_PART)}.get(parent.estimator, ridge)
+    sizes = {"CASVC": (0, 5_000, _SVM_PART, _SVM_WHOLE), "CASVR": (0, 2_000, _SVR_PART)}.get(parent.estimator, ridge)
     known = [size for size in sizes if size or data.n <= _WHOLE]
     return replace(parent, part=int(rng.choice(known)), chosen={})
 

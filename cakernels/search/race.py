@@ -231,10 +231,18 @@ class Race:
         return None
 
     def _leaders(self, there: Sequence[Trial], rows: int) -> list[Trial]:
-        """The best third, and those that only chance may set apart from the best, if they take no longer."""
-        best = there[: max(1, len(there) // BEST)]
+        """The best third, and those that only chance may set apart from the best, if they take no longer.
+
+        The quickest first, so that a slow one does not take the time of all others. Without a limit on the time, only
+        the best third, the best first: seconds do not repeat.
+        """
+        best = list(there[: max(1, len(there) // BEST)])
+        if self.budget.seconds is None:
+            return best
+        took = {id(one): self.seconds(one, rows) for one in there}
         alike = [one for one in there[len(best) :] if one.error <= best[0].error + best[0].deviation]
-        return [*best, *(one for one in alike if self.seconds(one, rows) <= self.seconds(best[0], rows))]
+        going = [*best, *(one for one in alike if took[id(one)] <= took[id(best[0])])]
+        return sorted(going, key=lambda one: took[id(one)])
 
     def _without(self, trials: Sequence[Trial], rows: int) -> list[Trial]:
         """The trials that may go on to so many rows, and have not yet."""
