@@ -173,3 +173,18 @@ def test_a_quicker_classifier_goes_on_that_only_chance_sets_apart():
     assert [(one.error, one.seconds) for one in race._leaders(race.on(small), large)] == [(0.21, 10.0), (0.2, 20.0)]
     race.budget = Budget(None)  # and the seconds, which do not repeat, decide nothing
     assert [one.error for one in race._leaders(race.on(small), large)] == [0.2]
+
+
+@pytest.mark.parametrize(("why", "promoted"), [("", 0.1), ("1,000 rows would take too long", 0.2)])
+def test_no_candidate_goes_on_that_another_beats_with_fewer_rows(why, promoted):
+    """The first one may have more rows than all others, if it took too long; but not without end."""
+    X = np.random.default_rng(0).normal(size=(50_000, 1))
+    race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(1e6), ALONE, None, 0, 2)
+    trials = [
+        Trial(Candidate("BKRR2", {"sigma": error}), n, error, 1.0, 0.0)
+        for n, error in zip(race.sizes[1::-1], (0.2, 0.1))
+    ]
+    trials[1].why, race.trials = why, trials
+    step = race._promoted(1e6)
+    assert step is not None
+    assert step[0].settings["sigma"] == promoted

@@ -218,6 +218,8 @@ class Race:
         steps = list(reversed(list(zip(self.sizes, self.sizes[1:], strict=False))))
         for lower, upper in steps:
             for trial in self._without(self._leaders(self.on(lower), upper), upper):
+                if self._beaten(trial):
+                    continue
                 if self.seconds(trial, upper) * self.folds > left:
                     trial.why = f"{upper:,} rows would take too long"
                     continue
@@ -243,6 +245,10 @@ class Race:
         alike = [one for one in there[len(best) :] if one.error <= best[0].error + best[0].deviation]
         going = [*best, *(one for one in alike if took[id(one)] <= took[id(best[0])])]
         return sorted(going, key=lambda one: took[id(one)])
+
+    def _beaten(self, trial: Trial) -> bool:
+        """True if another candidate, which may go on, has a smaller error with fewer rows."""
+        return any(one.rows < trial.rows and one.error < trial.error and not one.why for one in self._good())
 
     def _without(self, trials: Sequence[Trial], rows: int) -> list[Trial]:
         """The trials that may go on to so many rows, and have not yet."""
