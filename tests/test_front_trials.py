@@ -182,7 +182,7 @@ def test_no_candidate_goes_on_that_another_beats_with_fewer_rows(why, promoted):
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(1e6), ALONE, None, 0, 2)
     trials = [
         Trial(Candidate("BKRR2", {"sigma": error}), n, error, 1.0, 0.0)
-        for n, error in zip(race.sizes[1::-1], (0.2, 0.1))
+        for n, error in zip(race.sizes[1::-1], (0.2, 0.1), strict=True)
     ]
     trials[1].why, race.trials = why, trials
     step = race._promoted(1e6)
