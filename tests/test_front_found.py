@@ -11,9 +11,9 @@ import cakernels.search.deadline
 import cakernels.search.found
 from cacore.comm import Communicator
 from cakernels.search.candidates import Candidate
-from cakernels.search.data import REGRESSION, Data
+from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.deadline import Budget
-from cakernels.search.found import search, started
+from cakernels.search.found import _last, search, started
 from cakernels.search.growth import Growth
 from cakernels.search.mixture import Mixture
 from cakernels.search.race import Race
@@ -89,6 +89,22 @@ def test_the_first_comes_before_a_later_one_for_which_its_share_would_do(rows):
 def test_models_of_few_rows_share_the_time(rows):
     first, second = rows(40.0, (1000, 10.0), (1000, 10.0))
     assert 1500 <= first <= second < TRAINED
+
+
+@pytest.mark.parametrize(("left", "error", "chosen"), [(100.0, 0.11, 1), (100.0, 0.13, 0), (1e6, 0.11, 0)])
+def test_an_equally_good_classifier_has_the_last_training_if_it_has_time_for_more_rows(left, error, chosen):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 2))
+    race = started(
+        Data.of(X, X[:, 0] > 0, None, CLASSIFICATION, ALONE), SCORES["accuracy"], Clock(left), ALONE, None, 0, 1
+    )
+    shared = {"deviation": 0.02, "fitted": object()}
+    race.trials = [
+        Trial(Candidate("BKRR2Classifier", {"sigma": 1.0}), 1000, 0.1, 90.0, 0.0, squared=0.1, **shared),
+        Trial(Candidate("CASVC", {"C": 1.0}), 1000, error, 2.0, 0.0, squared=0.2, **shared),
+    ]
+    assert race.best is race.trials[0]
+    assert _last(race, race.trials[0]) is race.trials[chosen]
 
 
 def test_predictions_keep_their_time(rows):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
 _DIVISIONS = 4  # most divisions of the rows whose models are averaged
+_WIDER = 2.0  # times as many rows, for which an equally good candidate is trained instead of the best
 _MORE = 0.35  # time of a further division, as a share of that of a training with its search
 
 
@@ -85,12 +86,29 @@ def search(race: Race) -> Found:
     best = race.best
     if best is None:
         return _without_judges(race)
-    mixed = combined(race, best)
+    last = _last(race, best)
+    mixed = combined(race, best) if last is best else alone(race, last)
     trained: list[tuple[BaseEstimator, int]] = []
     for i, trial in enumerate(mixed.trials):
         after = sum(race.predicting(one, rows) for one, (_, rows) in zip(mixed.trials, trained, strict=False))
         trained.append(_trained_on_all(race, trial, mixed.trials[i + 1 :], after))
-    return _found(race, best, mixed, trained)
+    return _found(race, last, mixed, trained)
+
+
+def _last(race: Race, best: Trial) -> Trial:
+    """The best trial, or another that only chance sets apart from it and that has time for twice as many rows."""
+    left = _left(race)
+    reached = {id(one): _rows(race, one, left) or one.rows for one in [best, *race.leading()]}
+    alike = [one for one in race.leading() if one.error <= best.error + best.deviation]
+    widest = max(alike, key=lambda one: reached[id(one)], default=best)
+    return widest if reached[id(widest)] >= _WIDER * reached[id(best)] else best
+
+
+def _left(race: Race) -> float:
+    """Seconds to the end, by rank 0's clock; infinite without a limit. Collective."""
+    left = race.budget.left()
+    with race.comm.uncounted():
+        return math.inf if left is None else float(race.comm.bcast(np.array([left]))[0])
 
 
 def so_far(race: Race) -> Found | None:
@@ -125,9 +143,7 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
     The `later` models of a blend keep an equal share of the time that is left, if it is enough to train them anew. What
     is not enough for them, or more than they need, is this one's.
     """
-    left = race.budget.left()
-    with race.comm.uncounted():
-        left = math.inf if left is None else float(race.comm.bcast(np.array([left]))[0]) - after
+    left = _left(race) - after
     models = 1 + len(later)
     share = left - sum(_use(race, one, left / models) for one in later)
     rows = _rows(race, trial, share) or _rows(race, trial, left)
