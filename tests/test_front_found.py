@@ -107,6 +107,28 @@ def test_an_equally_good_classifier_has_the_last_training_if_it_has_time_for_mor
     assert _last(race, race.trials[0]) is race.trials[chosen]
 
 
+def test_a_last_training_that_ends_early_is_followed_by_one_on_more_rows(monkeypatch):
+    """Each takes a second by the clock of the search, whatever was expected of it."""
+    rng = np.random.default_rng(0)
+    X, seen = rng.normal(size=(N, 2)), []
+    race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Clock(30.0), ALONE, None, 0, 1)
+    race.trials = [Trial(Candidate("BKRR2", {"sigma": 1.0}), 1000, 0.1, 10.0, 0.0, fitted=object())]
+
+    def trained(self, candidate, mask, n, divisions=1):
+        seen.append(n)
+        self.budget.now += 1.0
+        return object()
+
+    monkeypatch.setattr(Race, "run", lambda self: None)
+    monkeypatch.setattr(Race, "trained", trained)
+    monkeypatch.setattr(Clock, "worked", lambda self, comm: self.now)
+    monkeypatch.setattr(cakernels.search.found, "until", lambda _: nullcontext())
+    monkeypatch.setattr(cakernels.search.found, "combined", lambda race, best: Mixture([best], np.ones(1)))
+    assert search(race).rows == [N]
+    assert len(seen) == 2
+    assert 1500 <= seen[0] < seen[1] == N
+
+
 def test_predictions_keep_their_time(rows):
     """A training takes 11.9 s, and predictions take 1.2 times as long by parts of 1,200 rows as by parts of 1,020."""
     assert rows(12.5, (TRAINED, 10.0)) == [N]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,9 +89,12 @@ def search(race: Race) -> Found:
     last = _last(race, best)
     mixed = combined(race, best) if last is best else alone(race, last)
     trained: list[tuple[BaseEstimator, int]] = []
+    begun = race.budget.worked(race.comm)
     for i, trial in enumerate(mixed.trials):
         after = sum(race.predicting(one, rows) for one, (_, rows) in zip(mixed.trials, trained, strict=False))
         trained.append(_trained_on_all(race, trial, mixed.trials[i + 1 :], after))
+    if len(trained) == 1:
+        trained = [_trained_further(race, mixed.trials[0], *trained[0], race.budget.worked(race.comm) - begun)]
     return _found(race, last, mixed, trained)
 
 
@@ -166,6 +169,21 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
     if race.comm.all(not failed):
         return fitted, rows or race.data.n
     return trial.fitted, trial.rows
+
+
+def _trained_further(
+    race: Race, trial: Trial, fitted: BaseEstimator, rows: int, seconds: float
+) -> tuple[BaseEstimator, int]:  # fmt: skip
+    """The candidate trained again on more rows while there is time; each training tells how long the next one takes."""
+    while trial.rows < rows < race.data.n:
+        candidate = trial.candidate.after(trial.fitted, last=True)
+        trial = replace(
+            trial, candidate=candidate, rows=rows, seconds=seconds * race.folds, fitted=fitted, settings=0, kernels=1
+        )
+        begun = race.budget.worked(race.comm)
+        fitted, rows = _trained_on_all(race, trial, [], 0.0)
+        seconds = race.budget.worked(race.comm) - begun
+    return fitted, rows
 
 
 def _rows(race: Race, trial: Trial, seconds: float) -> int:
