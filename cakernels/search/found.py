@@ -178,8 +178,9 @@ def _trained_further(
     while trial.rows < rows < race.data.n:
         candidate = trial.candidate.after(trial.fitted, last=True)
         trial = replace(
-            trial, candidate=candidate, rows=rows, seconds=seconds * race.folds, fitted=fitted, settings=0, kernels=1
-        )
+            trial, candidate=candidate, rows=rows, seconds=seconds * race.folds, judging=race.judging(trial, rows),
+            fitted=fitted, settings=0, kernels=1,
+        )  # fmt: skip
         begun = race.budget.worked(race.comm)
         fitted, rows = _trained_on_all(race, trial, [], 0.0)
         seconds = race.budget.worked(race.comm) - begun

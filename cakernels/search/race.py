@@ -150,14 +150,15 @@ class Race:
         return rows if self.split.folds == 1 and rows >= 1.5 * trial.rows else 0
 
     def predicting(self, trial: Trial, rows: int) -> float:
-        """Predicted seconds for the rows that are asked for, by this candidate trained on so many rows.
-
-        They grow with the rows of a part.
-        """
+        """Predicted seconds for the rows that are asked for, by this candidate trained on so many rows."""
         n, folds = self.data.n, self.split.folds
         judges = n - self.split.n_train if folds == 1 else n * self.folds / folds
-        grown = rows / trial.candidate.parts(rows) * trial.candidate.parts(trial.rows) / trial.rows
-        return trial.judging * self.asked / judges * grown
+        return self.judging(trial, rows) * self.asked / judges
+
+    def judging(self, trial: Trial, rows: int) -> float:
+        """Predicted seconds to judge it after a training on so many rows; they grow with the rows of a part."""
+        parts = trial.candidate.parts
+        return trial.judging * rows / parts(rows) * parts(trial.rows) / trial.rows
 
     @property
     def judged(self) -> NDArray[np.bool_]:
