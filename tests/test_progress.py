@@ -88,7 +88,7 @@ def compile_something():
 
 
 def compile_until(done):
-    """As if numba compiled, until `done()`; a terminal is written to some times a second."""
+    """Pretend that numba compiles, until `done()` or for 20 s: a terminal is written to some times a second."""
     end = time.monotonic() + 20
     with event.trigger_event("numba:compile"):
         while not done() and time.monotonic() < end:

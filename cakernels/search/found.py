@@ -101,10 +101,13 @@ def search(race: Race) -> Found:
 def _last(race: Race, best: Trial) -> Trial:
     """The best trial, or another that only chance sets apart from it and that has time for twice as many rows."""
     left = _left(race)
-    reached = {id(one): _rows(race, one, left) or one.rows for one in [best, *race.leading()]}
+
+    def reached(one: Trial) -> int:
+        return _rows(race, one, left) or one.rows
+
     alike = [one for one in race.leading() if one.error <= best.error + best.deviation]
-    widest = max(alike, key=lambda one: reached[id(one)], default=best)
-    return widest if reached[id(widest)] >= _WIDER * reached[id(best)] else best
+    widest = max(alike, key=reached, default=best)
+    return widest if reached(widest) >= _WIDER * reached(best) else best
 
 
 def _left(race: Race) -> float:

@@ -242,14 +242,17 @@ class Race:
         best = list(there[: max(1, len(there) // BEST)])
         if self.budget.seconds is None:
             return best
-        took = {id(one): self.seconds(one, rows) for one in there}
+
+        def takes(one: Trial) -> float:
+            return self.seconds(one, rows)
+
         alike = [one for one in there[len(best) :] if one.error <= best[0].error + best[0].deviation]
-        going = [*best, *(one for one in alike if took[id(one)] <= took[id(best[0])])]
-        return sorted(going, key=lambda one: took[id(one)])
+        return sorted([*best, *(one for one in alike if takes(one) <= takes(best[0]))], key=takes)
 
     def _beaten(self, trial: Trial) -> bool:
         """True if another candidate, which may go on, has a smaller error with fewer rows."""
-        return any(one.rows < trial.rows and one.error < trial.error and not one.why for one in self._good())
+        others = [one for one in self._good() if one.candidate.key != trial.candidate.key and not one.why]
+        return any(one.rows < trial.rows and one.error < trial.error for one in others)
 
     def _without(self, trials: Sequence[Trial], rows: int) -> list[Trial]:
         """The trials that may go on to so many rows, and have not yet."""
