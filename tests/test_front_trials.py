@@ -194,7 +194,8 @@ def test_no_candidate_is_beaten_by_itself_on_fewer_rows():
     X = np.random.default_rng(0).normal(size=(50_000, 1))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(1e6), ALONE, None, 0, 2)
     candidate = Candidate("BKRR2", {"sigma": 1.0})
-    race.trials = [Trial(candidate, n, error, 1.0, 0.0) for n, error in zip(race.sizes, (0.1, 0.11), strict=False)]
+    slow = 2e5  # seconds: too long for a candidate that only goes on since it is quick
+    race.trials = [Trial(candidate, n, error, slow, 0.0) for n, error in zip(race.sizes, (0.1, 0.11), strict=False)]
     step = race._promoted(1e6)
     assert step is not None
     assert step[1] == race.sizes[2]
