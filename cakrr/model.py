@@ -118,7 +118,7 @@ class KRRModel(InParts):
         offset = np.atleast_1d(np.asarray(self.offset, np.float64))
         if self.coarse is not None:
             return [self.coarse.expansion(offset)]
-        return [Expansion(np.zeros((0, self.n_features)), np.zeros((0, len(offset))), offset, self.kernel)]
+        return [Expansion(np.zeros((0, self.n_columns)), np.zeros((0, len(offset))), offset, self.kernel)]
 
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs that :meth:`explain` explains."""
@@ -385,7 +385,7 @@ class KRRModel(InParts):
         if self.calibration is not None:
             self.calibration.check()
         if self.noise is not None:
-            self.noise.check(self.n_features)
+            self.noise.check(self.n_columns)
         require(self.calibrator is None or self.classes is not None, "probabilities without classes")
         if self.classes is not None:
             check_classes(self.classes)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from cakrr.method import RidgeMethod
 
 SELECTIONS = ("validation", "test", "loo")
-SCALINGS = ("deviation", "quantile", "auto")
+LEVELS = "levels"
+OF_LEVELS = "levels: by deviation, after a column of 0 and 1 for each value of features with 3 to 20 whole numbers"
+SCALINGS = ("deviation", "quantile", LEVELS, "auto")
 SOLVERS = ("cholesky", "cg", "auto")
 PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
 EXACT = ("solver", "preconditioner", "rank", "tol", "near", "early", "max_time", "scratch")  # of the exact method
@@ -214,8 +216,9 @@ class RidgeOptions(Options):
     metric: str = shared.metric()
     metric_rounds: int = shared.metric_rounds()
     scaling: str = option(
-        "deviation", "scale features by their standard deviation, by normal scores of their quantiles, or "
-        "whichever validates better (auto)", checks.one_of(*SCALINGS), report=True, group=METRIC, choices=SCALINGS,
+        "deviation", "scale features by their standard deviation or by normal scores of their quantiles, or whichever "
+        f"of these validates better (auto); {OF_LEVELS}", checks.one_of(*SCALINGS), report=True, group=METRIC,
+        choices=SCALINGS,
     )  # fmt: skip
     standardize: bool = shared.standardize(True)
     seed: int = shared.random_state()

@@ -57,6 +57,10 @@ def _leaves_out(o: RidgeOptions) -> bool:
     return o.calibrate in (LEFT_OUT, JACKKNIFE)
 
 
+SCALED: Rule[RidgeOptions, RidgeMethod] = Rule(
+    lambda o, m: o.scaling != "deviation" and not o.standardize,
+    "scaling {o.scaling}: features are only scaled with standardize; leave one of the two out",
+)
 BALANCED: Rule[RidgeOptions, RidgeMethod] = Rule(
     lambda o, m: o.class_weight is not None and not o.classify,
     "class_weight, --balanced: there are no classes without --classify",
@@ -112,10 +116,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
         lambda o, m: o.divisions > 1 and not m.partitioner,
         "divisions = {o.divisions}: {m.name} has one model of all rows; leave it out",
     ),
-    Rule(
-        lambda o, m: o.scaling != "deviation" and not o.standardize,
-        "scaling {o.scaling}: features are only scaled with standardize; leave one of the two out",
-    ),
+    SCALED,
     _has_one_model("cv"),
     _judged_by_test("cv"),
     _has_one_model("per_part"),

@@ -10,14 +10,15 @@ from typing import Any, ClassVar
 from cacore import checks
 from cacore.errors import InputError
 from cacore.learn import shared
-from cacore.learn.options import SEARCH, SOLVER, option
+from cacore.learn.options import METRIC, SEARCH, SOLVER, option
 from cacore.learn.rules import check
 from cakrr.method import RidgeMethod
-from cakrr.options import RidgeOptions
-from cakrr.rules import BALANCED
+from cakrr.options import LEVELS, OF_LEVELS, RidgeOptions
+from cakrr.rules import BALANCED, SCALED
 
 PICKS = ("random", "pivots", "kmeans")
 SELECTS = ("loo", "gcv")
+SCALINGS = ("deviation", LEVELS)
 DEFAULT = 1000  # centres, or all rows if there are fewer
 
 
@@ -38,13 +39,17 @@ class SubsetOptions(RidgeOptions):
         "generalised cross-validation, from the triangle alone (gcv)", checks.one_of(*SELECTS), report=True,
         group=SEARCH, choices=SELECTS,
     )  # fmt: skip
+    scaling: str = option(
+        "deviation", f"scale features by their standard deviation; {OF_LEVELS}", checks.one_of(*SCALINGS), report=True,
+        group=METRIC, choices=SCALINGS,
+    )  # fmt: skip
     scratch: Path | None = shared.scratch("folder for the rows of --out-of-core", estimator="")
     out_of_core: bool = shared.out_of_core(read="them block by block")
     points: Any = None
 
     def checked(self, method: RidgeMethod) -> SubsetOptions:
         """These options, after checking them; raises an InputError."""
-        check((BALANCED,), self, method)
+        check((BALANCED, SCALED), self, method)
         if self.sigma is not None and self.without_width:
             raise InputError(f"sigma: the {self.without_width} kernel has no width; leave it out")
         return self
@@ -81,7 +86,7 @@ class SubsetMethod(RidgeMethod):
         """Common options that this command lacks."""
         return (
             "libsvm", "partitions", "route", "solver", "preconditioner", "rank", "tol", "near", "early", "max_time",
-            "cv", "per_part", "validation_fraction", "metric", "metric_rounds", "scaling", "calibrate",
+            "cv", "per_part", "validation_fraction", "metric", "metric_rounds", "calibrate",
             "probability",
         )  # fmt: skip
 

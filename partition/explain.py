@@ -95,7 +95,7 @@ class Explained(Whole):
                 held = {part: self.expansion(part) for part in self.parts}
                 players = _players(self, [*held.values(), *self.everywhere()], groups)
             Z = self._received(X, ranks)
-            game = Game(_baselines(self, Z, background, ranks), players.of, interactions)
+            game = Game(_baselines(self, Z, background, ranks), _of_columns(self, players), interactions)
             shape = game.players + 1 + game.pairs, len(self.outputs())
             found = self._answered(Z, ranks, shape, lambda part, rows: answered(held[part], rows, game))
             for f in self.everywhere():
@@ -136,7 +136,7 @@ def explained_alone(
         with ranks.agreed():
             players = _players(model, [f], groups)
             Z = rows_to_predict(X, model.dtype, model.n_features, model.standardizer, model.source)
-        game = Game(_baselines(model, Z, background, ranks), players.of, interactions)
+        game = Game(_baselines(model, Z, background, ranks), _of_columns(model, players), interactions)
     single = len(model.outputs()) == 1
     return outcome(answered(f, Z, game), X, players, model.outputs(), single, interactions)
 
@@ -157,6 +157,11 @@ def _players(model: Whole, functions: list[Expansion], groups: Groups | None) ->
         require_factors(f.kernel)
     names = Columns.of_source(model.source).features or tuple(f"x{j}" for j in range(model.n_features))
     return Players.grouped(groups, names)
+
+
+def _of_columns(model: Whole, players: Players) -> NDArray[np.int64]:
+    """Player of each column that kernels see."""
+    return players.of if model.standardizer is None else model.standardizer.of_columns(players.of)
 
 
 def _baselines(

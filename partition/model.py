@@ -102,7 +102,12 @@ class InParts(Explained):
 
     @property
     def n_features(self) -> int:
-        """Number of features of a row."""
+        """Number of features of a row to predict."""
+        return self.n_columns if self.standardizer is None else self.standardizer.n_features
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns of a standardised row, which is larger if features have a column per level."""
         return int(self.centers.shape[1])
 
     def add(self, other: Self) -> None:
@@ -287,7 +292,7 @@ class InParts(Explained):
     def _received(self, X: RowsLike | StoredRows, comm: Communicator) -> AnyRows:
         """This rank's rows, checked with the same result on all ranks, and standardised."""
         with comm.agreed():
-            Z = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer, self.source)
+            Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer, self.source)
             self._check_ranks(comm)
         check_alike(Z, comm)
         return Z

@@ -143,7 +143,9 @@ def test_settings_of_parts_and_divisions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given", [{"metric": "diagonal"}, {"metric": "full"}, {"metric": "lengths"}, {"scaling": "quantile"}], ids=str
+    "given",
+    [{"metric": "diagonal"}, {"metric": "full"}, {"metric": "lengths"}, {"scaling": "quantile"}, {"scaling": "levels"}],
+    ids=str,
 )
 def test_scaling_and_metric(given, tmp_path):
     rows = np.column_stack([np.exp(3.0 * X[:, 0]), np.round(X[:, 1]), np.full(len(X), 7.0), 1e6 + X[:, 3]])

@@ -210,6 +210,8 @@ REFUSED = {
     "root": ("casvm.casvm", "classes.h5", "--initial root", "--initial root: needs all rows in memory"),
     "libsvm": ("casvm.cpsvm", "classes.h5", "--libsvm x", "--libsvm: needs all rows in memory"),
     "columns": ("cakrr.bkrr2", "numbers.h5", "--memory-limit 1e-5", "keeping the targets and row numbers"),
+    "levels": ("cakrr.bkrr2", "numbers.h5", "--scaling levels", "--scaling: needs all rows in memory"),
+    "levels on points": ("cakrr.subset", "numbers.h5", "--scaling levels", "levels need dense rows in memory"),
     "a tree": ("casvm.cascade", "classes.h5", "", "unrecognized arguments: --out-of-core"),
     "one model": ("cakrr.dkrr", "numbers.h5", "", "unrecognized arguments: --out-of-core"),
     "parts at a time": (

@@ -25,6 +25,8 @@ from cacore.machine.threads import blocks
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
+    from cacore.data.standardize import Standardizer
+
 FLOOR = 1e-6  # smallest eigenvalue of M relative to the largest, so that later rounds can recover every direction
 MOST = 4096  # features of a full metric at most: its eigenvalues take 10 d^3 flops per round on every rank
 SAMPLE = 2000  # rows, of a part or of all ranks, whose gradients make the metric
@@ -223,9 +225,12 @@ def importances(root: Root) -> NDArray[np.float64]:
     return np.asarray(diagonal / diagonal.sum())
 
 
-def described(form: str, errors: list[float], root: Root | None, d: int) -> dict[str, object]:
+def described(form: str, errors: list[float], standardizer: Standardizer | None, d: int) -> dict[str, object]:
     """The report's entry on the metric: validation error of every round, the best round, feature importances."""
-    shares = np.full(d, 1.0 / d) if root is None else importances(root)
+    if standardizer is None or standardizer.root is None:
+        shares = np.full(d, 1.0 / d)
+    else:
+        shares = standardizer.by_feature(importances(standardizer.root))
     return {"form": form, "errors": errors, "round": int(np.nanargmin(errors)), "importances": shares.tolist()}
 
 
@@ -236,9 +241,10 @@ def expose(estimator: BaseEstimator, fitted: Any) -> None:
     for name in ("metric_", "feature_importances_", "metric_errors_"):
         vars(estimator).pop(name, None)
     if form != "none":
-        same = np.eye(d) if form == "full" else np.ones(d)
+        columns = d if standardizer is None else len(standardizer.mean)
+        same = np.eye(columns) if form == "full" else np.ones(columns)
         estimator.metric_ = same if root is None else matrix(root)
-        estimator.feature_importances_ = np.array(described(form, fitted.errors, root, d)["importances"])
+        estimator.feature_importances_ = np.array(described(form, fitted.errors, standardizer, d)["importances"])
         estimator.metric_errors_ = np.array(fitted.errors)
 
 

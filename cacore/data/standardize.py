@@ -1,4 +1,4 @@
-"""Transformation of rows before kernels are evaluated: mean and scale, normal scores, a learned metric."""
+"""Transformation of rows before kernels are evaluated: levels, mean and scale, normal scores, a learned metric."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.levels import Levels, levels_of
 from cacore.data.metric import Root, mapped
 from cacore.data.quantiles import normal_scores
 from cacore.data.resolution import check_steps
@@ -18,11 +19,14 @@ from cacore.errors import InputError
 from cacore.machine.threads import blocks, rows_in
 
 _BLOCK_BYTES = 16 << 20
+_LEVELS = ("level_features", "level_values")
 
 
 @dataclass(frozen=True)
 class Standardizer:
     """``(x - mean) / scale``, column by column; then, optionally, normal scores and the map of a learned metric.
+
+    Before that, some features may be replaced by columns for their levels; d is then the number of columns after it.
 
     Attributes
     ----------
@@ -32,31 +36,53 @@ class Standardizer:
         Quantiles of the scaled features, for their normal scores; see :mod:`cacore.data.quantiles`.
     root : ndarray of float64, shape (d, d) or (d,), or None
         Root of the metric, see :mod:`cacore.data.metric`. A full root makes CSR rows dense.
+    levels : Levels or None
+        Columns that replace the features first; dense rows only.
     """
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
     quantiles: NDArray[np.float64] | None = None
     root: Root | None = None
+    levels: Levels | None = None
 
     @classmethod
     def stored(cls, shared: dict[str, Any]) -> Standardizer | None:
         """The standardiser of a model file, or None if the file has none."""
         if "mean" not in shared:
-            if unused := {"scale", "quantiles", "metric_weights", "metric_root"} & set(shared):
+            if unused := {"scale", "quantiles", "metric_weights", "metric_root", *_LEVELS} & set(shared):
                 raise InputError(f"{min(unused)} without mean")
             return None
         if {"metric_weights", "metric_root"} <= set(shared):
             raise InputError("metric_weights beside metric_root: a model has one metric")
         root = shared.get("metric_root", shared.get("metric_weights"))
-        return cls(shared["mean"], shared["scale"], shared.get("quantiles"), root)
+        if len(there := set(_LEVELS) & set(shared)) == 1:
+            raise InputError(f"{there.pop()} alone: levels have features and values")
+        levels = Levels(*(shared[name] for name in _LEVELS)) if there else None
+        return cls(shared["mean"], shared["scale"], shared.get("quantiles"), root, levels)
 
     @property
     def arrays(self) -> dict[str, Rows]:
         """The arrays for a model file; :data:`cacore.io.layout.STANDARDIZER` describes them."""
         metric = {} if self.root is None else {f"metric_{'weights' if self.root.ndim == 1 else 'root'}": self.root}
         scores = {} if self.quantiles is None else {"quantiles": self.quantiles}
-        return {"mean": self.mean, "scale": self.scale, **scores, **metric}
+        levels = (
+            {} if self.levels is None else dict(zip(_LEVELS, (self.levels.feature, self.levels.value), strict=True))
+        )
+        return {"mean": self.mean, "scale": self.scale, **levels, **scores, **metric}
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the rows that are transformed."""
+        return len(self.mean) if self.levels is None else self.levels.n_features
+
+    def by_feature(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers for the columns, shape (d,), added up for each feature."""
+        return values if self.levels is None else self.levels.summed(values)
+
+    def of_columns(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values of the features, repeated for the columns of each, shape (d,)."""
+        return values if self.levels is None else values[self.levels.feature]
 
     @property
     def narrow(self) -> bool:
@@ -70,6 +96,8 @@ class Standardizer:
             raise InputError("scale: not all above 0")
         if self.quantiles is not None and (np.diff(self.quantiles, axis=0) < 0).any():
             raise InputError("quantiles: not ascending")
+        if self.levels is not None:
+            self.levels.check()
 
     @staticmethod
     def with_root(standardizer: Standardizer | None, root: Root | None) -> Standardizer | None:
@@ -129,6 +157,29 @@ class Standardizer:
         scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
         return cls(mean, scale)
 
+    @classmethod
+    def with_levels(
+        cls, X: NDArray[np.floating], comm: Communicator, weights: NDArray[Any] | None = None
+    ) -> Standardizer:
+        """The same, with a column for each level of the features that have few; see :mod:`cacore.data.levels`.
+
+        Columns of one feature share a scale, at which their variances add up to 1, as that of a feature is. It sends
+        what :meth:`fit` sends, the levels, and an Allreduce of a number per column.
+        """
+        plain = cls.fit(X, comm, weights)
+        w = np.ones(len(X)) if weights is None else relative(weights, comm)
+        levels = levels_of(X if weights is None else X[w > 0], comm)
+        if levels is None:
+            return plain
+        columns = np.flatnonzero(levels.indicates)
+        sums = [w @ (X[:, levels.feature[column]] == levels.value[column]) for column in columns]
+        total = comm.allreduce(np.array([w.sum(), *sums]))
+        mean, scale = plain.mean[levels.feature], plain.scale[levels.feature]
+        mean[columns] = total[1:] / total[0]
+        variance = np.bincount(levels.feature[columns], mean[columns] * (1.0 - mean[columns]))
+        scale[columns] = np.sqrt(variance[levels.feature[columns]])
+        return cls(mean, scale, levels=levels)
+
     @overload
     def apply(self, X: Rows, in_place: bool = False) -> Rows: ...
 
@@ -137,6 +188,8 @@ class Standardizer:
 
     def apply(self, X: AnyRows, in_place: bool = False) -> AnyRows:
         """Transformed rows, in the dtype of `X`; `in_place` allows overwriting `X`."""
+        if self.levels is not None:
+            X, in_place = self.levels.apply(dense(X)), True
         X = self._scaled(X, in_place)
         if self.quantiles is not None:
             X = normal_scores(dense(X), self.quantiles)

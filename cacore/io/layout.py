@@ -98,6 +98,12 @@ def rows(layout: Layout, folder: str = "") -> list[str]:
 STANDARDIZER: dict[str, Any] = {
     "mean": Array("float64", ("d",), "mean of the training rows, subtracted from each row", optional=True),
     "scale": Array("float64", ("d",), "positive scale by which each feature is then divided", optional=True),
+    "level_features": Array(
+        "int64", ("d",), "columns that replace the features first: the feature of each", optional=True
+    ),
+    "level_values": Array(
+        "float64", ("d",), "value at which such a column is 1, if its feature has several columns", optional=True
+    ),
     "quantiles": Array("float64", ("1001", "d"), "quantiles that map features to normal scores", optional=True),
     "metric_weights": Array("float64", ("d",), "diagonal metric: weights that then multiply each row", optional=True),
     "metric_root": Array(

@@ -205,4 +205,4 @@ def described_metric(form: str, fitted: Any) -> dict[str, object]:
     from cacore.data.metric import described
 
     model = fitted.model
-    return described(form, fitted.errors, model.standardizer and model.standardizer.root, model.n_features)
+    return described(form, fitted.errors, model.standardizer, model.n_features)

@@ -156,7 +156,7 @@ def metric(described: dict[str, Any], standardizer: Standardizer | None) -> Figu
         most = float(np.abs(M).max())
         image = right[0].imshow(M, cmap="RdBu_r", vmin=-most, vmax=most)
         right[0].set(xlabel="feature", ylabel="feature", title="The metric")
-        if "names" in described and len(shares) <= _FEATURES:
+        if "names" in described and len(shares) == len(M) <= _FEATURES:
             words = [_label(name) for name in names]
             right[0].set_xticks(np.arange(len(words)), words, rotation=90)
             right[0].set_yticks(np.arange(len(words)), words)

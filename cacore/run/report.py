@@ -140,6 +140,8 @@ def write(path: Path, report: Mapping[str, object]) -> None:
 
 def plain(value: object) -> Any:
     """The value as JSON knows it: arrays as lists, NaN and infinity as None."""
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | np.ndarray):

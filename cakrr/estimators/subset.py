@@ -91,6 +91,8 @@ class SubsetKRR(OnPoints, Regressor):
     checkpoint : str, Path or None
         Directory in which `fit` keeps its triangles, at least every five minutes and when a block of `rows` fails; the
         same call continues there.
+    scaling : {"deviation", "levels"}
+        See :class:`BKRR2`.
     standardize, dtype, random_state, comm
         See :class:`BKRR2`.
 
@@ -124,12 +126,12 @@ class SubsetKRR(OnPoints, Regressor):
         self, *, centers: int | list[int] | Rows | None = None, sigma: GridLike | None = "auto",
         lam: GridLike = "auto", kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian", degree: int = 3,
         coef0: float = 0.0, pick: str = "random", select: str = "loo", rows: UserRows | None = None, shares: int = 16,
-        checkpoint: str | os.PathLike[str] | None = None, standardize: bool = True, dtype: str = "float64",
-        random_state: int | np.random.RandomState | None = None, comm: CommLike = None,
+        checkpoint: str | os.PathLike[str] | None = None, scaling: str = "deviation", standardize: bool = True,
+        dtype: str = "float64", random_state: int | np.random.RandomState | None = None, comm: CommLike = None,
     ) -> None:  # fmt: skip
         self.centers, self.sigma, self.lam, self.kernel, self.degree = centers, sigma, lam, kernel, degree
         self.coef0, self.pick, self.select, self.rows, self.shares = coef0, pick, select, rows, shares
-        self.checkpoint, self.standardize, self.dtype = checkpoint, standardize, dtype
+        self.checkpoint, self.scaling, self.standardize, self.dtype = checkpoint, scaling, standardize, dtype
         self.random_state, self.comm = random_state, comm
 
     def fit(

@@ -21,7 +21,8 @@ class SubsetKRRClassifier(OnPoints, RidgeClassifier):
 
     Parameters
     ----------
-    centers, sigma, lam, kernel, degree, coef0, pick, select, checkpoint, standardize, dtype, random_state, comm
+    centers, sigma, lam, kernel, degree, coef0, pick, select, checkpoint, scaling, standardize, dtype, random_state
+    comm
         See :class:`cakrr.SubsetKRR`.
     class_weight : dict, "balanced" or None
         Weights of the rows by their labels; "balanced" is n / (classes x rows of the class), over all ranks.
@@ -45,10 +46,10 @@ class SubsetKRRClassifier(OnPoints, RidgeClassifier):
         self, *, centers: int | list[int] | Rows | None = None, sigma: GridLike | None = "auto",
         lam: GridLike = "auto", kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian", degree: int = 3,
         coef0: float = 0.0, pick: str = "random", select: str = "loo", class_weight: ClassWeight = None,
-        checkpoint: str | os.PathLike[str] | None = None, standardize: bool = True, dtype: str = "float64",
-        random_state: int | np.random.RandomState | None = None, comm: CommLike = None,
+        checkpoint: str | os.PathLike[str] | None = None, scaling: str = "deviation", standardize: bool = True,
+        dtype: str = "float64", random_state: int | np.random.RandomState | None = None, comm: CommLike = None,
     ) -> None:  # fmt: skip
         self.centers, self.sigma, self.lam, self.kernel, self.degree = centers, sigma, lam, kernel, degree
         self.coef0, self.pick, self.select, self.class_weight = coef0, pick, select, class_weight
-        self.checkpoint, self.standardize, self.dtype = checkpoint, standardize, dtype
+        self.checkpoint, self.scaling, self.standardize, self.dtype = checkpoint, scaling, standardize, dtype
         self.random_state, self.comm = random_state, comm

@@ -22,7 +22,7 @@ from cacore.kernels.registry import named
 from cacore.machine import memory, threads
 from cakrr.method import RidgeMethod
 from cakrr.model import Offset
-from cakrr.options import RidgeOptions
+from cakrr.options import LEVELS, RidgeOptions
 
 ROWS_PER_PART = 8000
 # RidgeOptions for storage, saved data and time limits, which do not affect the result.
@@ -97,7 +97,7 @@ def prepare(
             _open_checkpoint(method, replace(train, weights=weights), options, P, n, comm, test)
         X, standardizer = train.give(), None
         if options.standardize:
-            standardizer = Standardizer.fit(X, comm, weights)
+            standardizer = _standardizer(X, weights, options, comm)
             X = standardizer.apply(X, in_place=True)
         else:
             check_resolved(X, X.dtype, comm)
@@ -115,6 +115,23 @@ def prepare(
         scale = np.ones(1) if y.ndim == 1 else _scale(y, w, np.asarray(offset), options, comm)
     columns = {"y": y} if weights is None else {"y": y, "weight": weights}
     return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P)
+
+
+def _standardizer(
+    X: AnyRows, weights: NDArray[np.float64] | None, options: RidgeOptions, comm: Communicator
+) -> Standardizer:  # fmt: skip
+    """The standardiser of these rows, with levels if they are wanted; collective."""
+    if options.scaling != LEVELS:
+        return Standardizer.fit(X, comm, weights)
+    with comm.agreed():
+        if not isinstance(X, np.ndarray):
+            raise InputError(f"scaling {LEVELS}: columns for levels need dense rows in memory; leave it out")
+    found = Standardizer.with_levels(X, comm, weights)
+    columns = len(found.mean)
+    with comm.agreed():
+        size = X.itemsize * len(X) * columns
+        memory.require(size, options.memory_limit, f"{columns:,} columns for levels", f"leave out scaling {LEVELS}")
+    return found
 
 
 def _check_targets(method: RidgeMethod, options: RidgeOptions, y: NDArray[np.generic], test: Dataset | None) -> None:

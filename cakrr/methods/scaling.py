@@ -10,7 +10,7 @@ from cacore.data.quantiles import normal_scores, quantiles_of
 from cacore.data.rows import dense, is_sparse
 from cacore.errors import InputError
 from cakrr.methods.prepare import RidgeRows
-from cakrr.options import RidgeOptions
+from cakrr.options import LEVELS, RidgeOptions
 
 
 def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list[RidgeRows]:
@@ -21,8 +21,8 @@ def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list
     InputError
         On all ranks: quantiles of sparse rows.
     """
-    if options.scaling == "deviation":
-        return [rows]
+    if options.scaling in ("deviation", LEVELS):
+        return [rows]  # levels have been prepared
     if is_sparse(rows.samples.X):
         with comm.agreed():
             raise InputError(f"scaling {options.scaling}: normal scores would make the sparse rows dense; leave it out")

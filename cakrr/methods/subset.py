@@ -162,9 +162,10 @@ def fit(
             centers = picked(options.pick, samples, numbers[-1], widths[len(widths) // 2].kernel, options.seed, comm)
         else:
             with comm.agreed():
-                centers = given(options.points, d)
-                if prepared.standardizer is not None:
-                    centers = prepared.standardizer.apply(centers)
+                standardizer = prepared.standardizer
+                centers = given(options.points, d if standardizer is None else standardizer.n_features)
+                if standardizer is not None:
+                    centers = standardizer.apply(centers)
         notes = _fewer(numbers, centers.shape[0]) if options.centers else []
         numbers = [min(M, centers.shape[0]) for M in numbers]
         source = TrainingRows(samples.give(), centers.shape[0], comm)

@@ -203,7 +203,7 @@ def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np
             return {part: learned(model, part) for part, _ in parts}
     weights = [row_weights(one) for _, one in parts]
     (total,) = comm.allreduce(np.array([sum(one.sum() for one in weights)], np.float64))
-    Z = concatenate([one.X for _, one in parts]) if parts else np.zeros((0, model.n_features), model.dtype)
+    Z = concatenate([one.X for _, one in parts]) if parts else np.zeros((0, model.n_columns), model.dtype)
     said, first, found = told_together(model, Z, comm), 0, {}
     for (part, one), weight in zip(parts, weights, strict=True):
         own = slice(first, first := first + len(weight))
@@ -344,7 +344,7 @@ def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
     sparse = not comm.all(not pieces or not is_sparse(pieces[0].X))
     if pieces:
         return gather_rows(concatenate([one.X for one in pieces]), comm)
-    none = np.zeros((0, model.n_features), model.dtype)  # a rank without rows cannot tell if they are sparse
+    none = np.zeros((0, model.n_columns), model.dtype)  # a rank without rows cannot tell if they are sparse
     if sparse:
         return gather_rows(csr(none[:, 0], np.zeros(0, np.int64), np.zeros(1, np.int64), none.shape), comm)
     return gather_rows(none, comm)

@@ -43,5 +43,5 @@ def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOutRows], comm:
         for part, one in left_out_parts(model, left_out, comm)
         if part < first
     ]
-    curves = comm.all(not any(is_sparse(one.X) for one in some)) and model.n_features <= MOST
-    return fit(some, model.n_features if curves else 0, model.target_shape, comm)
+    curves = comm.all(not any(is_sparse(one.X) for one in some)) and model.n_columns <= MOST
+    return fit(some, model.n_columns if curves else 0, model.target_shape, comm)

@@ -184,6 +184,24 @@ def test_scalings_and_divisions(name, dtype, mine, everywhere):
     close(everywhere(got.model.predict(T[mine(41)])), serial.model.predict(T), 1e-3 if dtype == "float32" else 1e-6)
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("soft", "float64"), ("twolevel", "float32"), ("dkrr", "float64")])
+def test_levels(name, dtype, mine, everywhere):
+    """Columns for values that some ranks do not have: those of one process."""
+    (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
+    for rows in (X, T):
+        rows[:, 1] = np.sort(np.round(2 * rows[:, 1]))
+    X, T = X.astype(dtype), T.astype(dtype)
+    got, serial = (
+        ridge(name, X, y, mine(157), comm, scaling="levels"), by_one(ridge, name, X, y, scaling="levels")
+    )  # fmt: skip
+    levels = serial.model.standardizer.levels
+    assert len(levels.feature) > X.shape[1]
+    np.testing.assert_array_equal(got.model.standardizer.levels.feature, levels.feature)
+    np.testing.assert_array_equal(got.model.standardizer.levels.value, levels.value)
+    near(got.model.standardizer.scale, serial.model.standardizer.scale, 1e-6 if dtype == "float32" else 1e-12)
+    close(everywhere(got.model.predict(T[mine(41)])), serial.model.predict(T), 1e-3 if dtype == "float32" else 1e-6)
+
+
 def test_lengths(mine, everywhere):
     """Length scales: those of one process, from one Allreduce of d + 3 numbers an evaluation."""
     (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
