@@ -85,7 +85,7 @@ def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, obj
     given |= {**({"n_parts": parts} if "n_parts" in given else {}), **getattr(estimator, "best_params_", {})}
     given["kernel"] = _kernel(estimator)
     for name in ("sigma", "lam"):
-        if given.get(name) == "auto":  # searched anew where a metric is learned, in each of its rounds
+        if isinstance(given.get(name), str | list):  # searched anew where a metric is learned, in each of its rounds
             found = getattr(estimator, f"{name}_")
             given[name] = found if given.get("metric", "none") == "none" and np.ndim(found) == 0 else None
     for one, known in declared(options):

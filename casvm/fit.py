@@ -13,6 +13,8 @@ from cacore.tuning.results import Results
 from casvm.volume import Terms
 from partition.model import InParts
 
+LENGTHS_SECONDS = "seconds_lengths"  # of `solver`: time in which length scales were learned
+
 Trained = TypeVar("Trained", bound=InParts)
 
 
@@ -27,7 +29,7 @@ class SVMFit(Generic[Trained]):
         Number of rows of each part, or of each rank if one problem is distributed over all ranks.
     solver : mapping of str to ndarray
         One entry per part or per layer: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values; for
-        regression and one class also converged.
+        regression and one class also converged. A single number of seconds_lengths, if length scales were learned.
     busy : ndarray, shape (R,)
         Seconds that each rank worked on its problems.
     tol : float

@@ -1,16 +1,21 @@
 """Trials of a search: which one is the best, and what a training on more rows keeps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from cacore.comm import Communicator
 from cakernels.board import command
+from cakernels.plan.growth import SVM_POWER
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.deadline import Budget
-from cakernels.search.found import started
+from cakernels.search.found import search, started
+from cakernels.search.race import FINAL
 from cakernels.search.scores import SCORES
 from cakernels.search.trial import Trial, ranked
+from cakrr import BKRR2
 
 ALONE = Communicator()
 
@@ -101,15 +106,33 @@ def test_a_blend_has_no_model_twice():
     assert [one.candidate.settings["metric"] for one in race.leading()] == ["none", "full"]
 
 
-def test_last_training_learns_length_scales_again():
-    """An SVM's last training has no search, which takes most of the time; its length scales take half."""
+def test_length_scales_take_as_long_on_all_rows():
+    """An SVM's last training has no search, which takes most of the time; its length scales are learned again."""
+    X = np.random.default_rng(0).normal(size=(8_000, 1))
+    data = Data.of(X, X[:, 0] > 0, None, CLASSIFICATION, ALONE)
+    race = started(data, SCORES["accuracy"], Budget(None), ALONE, None, 0, 2)
     plain, scaled = (
-        Trial(Candidate("CASVC", {"kernel": "laplacian", **more}, 0), 1000, 0.1, 10.0, 0.0, settings=100)
-        for more in ({}, {"metric": "lengths"})
+        Trial(Candidate("CASVC", {"kernel": "laplacian"}, 0), 1_000, 0.1, seconds, 0.0, scales=scales, settings=100)
+        for seconds, scales in [(6.0, 0.0), (10.0, 4.0)]
     )
-    assert plain.share(last=True) == 1 / 301
-    assert plain.share(last=False) == 13 / 301
-    assert scaled.share(last=True) == scaled.share(last=False) == 0.5
+    for last, share in [(True, 1 / 301), (False, 13 / 301)]:
+        for one in (plain, scaled):
+            more = 6.0 * share * 4**SVM_POWER
+            assert race.seconds(one, 1_000, last) == pytest.approx(one.scales + 6.0 * share)
+            assert race.seconds(one, 4_000, last) == pytest.approx(one.scales + more)
+    assert race.rows_in(scaled, race.end(scaled, 4_000) + 1e-6) == pytest.approx(4_000, abs=1)
+    assert race.rows_in(scaled, FINAL * scaled.scales) == 0
+
+
+def test_trials_know_how_long_length_scales_took():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 2))
+    data = Data.of(X, X[:, 0] > 0, None, CLASSIFICATION, ALONE)
+    race = started(data, SCORES["accuracy"], Budget(None), ALONE, None, 0, 2)
+    settings = {"kernel": "gaussian", "C": 1.0, "gamma": 1.0}
+    made = race.tried(Candidate("CASVC", settings | {"metric": "lengths"}, 0), 72)
+    assert 0 < made.scales < made.seconds
+    assert race.tried(Candidate("CASVC", settings, 0), 72).scales == 0
 
 
 @pytest.mark.parametrize("task", [REGRESSION, CLASSIFICATION])
@@ -121,10 +144,12 @@ def test_many_rows_have_candidates_on_points(task):
     data, few = (Data.of(X[:n], y[:n], None, task, ALONE) for n in (5_001, 5_000))
     assert not any(one.on_points for one in first(few))
     candidate = next(one for one in first(data) if one.on_points)
-    assert candidate.growth(5_001).power == candidate.parts(5_001) == 1
+    assert candidate.parts(5_001) == 1
+    assert candidate.growth(6_000).factor(12_000) == 2**3  # with twice as many points
+    assert candidate.growth(12_000).factor(120_000) == 10
     assert candidate.name.endswith("1,500 points")
     made = candidate.make(200, 0).fit(X[:200], y[:200])
-    assert len(made.centers_) == 200
+    assert len(made.centers_) == 25  # of so few rows; an eighth
     assert candidate.make(5_001, 3).get_params() == candidate.make(5_001, 3, divisions=2, ranks=2).get_params()
     near = [one for one, _ in zip(further(data, [candidate], rng), range(60), strict=False)]
     assert all(one.on_points for one in near)
@@ -132,7 +157,7 @@ def test_many_rows_have_candidates_on_points(task):
     assert {one.settings.get("standardize", True) for one in near} == {True, False}
     words = command(made, "a.h5", 1)
     assert words.startswith("python -m cakrr.subset a.h5 ")
-    assert "--centers 200" in words
+    assert "--centers 25" in words
     assert ("--classify" in words) == (task == CLASSIFICATION)
 
 
@@ -199,3 +224,60 @@ def test_no_candidate_is_beaten_by_itself_on_fewer_rows():
     step = race._promoted(1e6)
     assert step is not None
     assert step[1] == race.sizes[2]
+
+
+@pytest.mark.parametrize("task", [REGRESSION, CLASSIFICATION])
+def test_features_of_few_levels_have_candidates(task):
+    """At first, and among the changes; on points, too. Not where there are none, or far too many."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=5_001), rng.integers(0, 4, 5_001)])
+    y = X[:, 0] > 0 if task == CLASSIFICATION else X[:, 0]
+    data = Data.of(X, y, None, task, ALONE)
+    assert data.columns == 5
+    coded = [one for one in first(data) if one.settings.get("scaling") == "levels"]
+    assert [one.on_points for one in coded] == [False, True]
+    for one, expected in zip(coded, ({None, "levels", "quantile"}, {None, "levels"}), strict=True):
+        near = [changed for changed, _ in zip(further(data, [one], rng), range(99), strict=False)]
+        assert {changed.settings.get("scaling") for changed in near} == expected
+    for other in (Data.of(X[:, :1], y, None, task, ALONE), replace(data, columns=501)):
+        plain = first(other)
+        near = [one for one, _ in zip(further(other, plain, rng), range(400), strict=False)]
+        assert not any(one.settings.get("scaling") == "levels" for one in [*plain, *near])
+    made = coded[1].make(200, 0).fit(X[:200], y[:200])
+    assert made.centers_.shape == (25, 5)
+
+
+def test_points_keep_their_width():
+    """Five widths are compared once; on more rows two, and one at last, which the time is expected to show."""
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    data = Data.of(X, X[:, 0], None, REGRESSION, ALONE)
+    for kernel, compared in [("gaussian", 5), ("auto", 20)]:
+        candidate = Candidate("SubsetKRR", {"kernel": kernel, "centers": 50}, 0)
+        made = started(data, SCORES["rmse"], Budget(None), ALONE, None, 0, 1).tried(candidate, 160)
+        assert made.kernels == candidate.kernels == compared
+        assert len({(one.get("kernel"), one["sigma"]) for one in made.fitted.grid_}) == compared
+        width = made.fitted.sigma_
+        more, last = candidate.after(made.fitted), candidate.after(made.fitted, last=True)
+        assert more.chosen["sigma"] == [width / 2, width]
+        assert last.chosen["sigma"] == [width]
+        assert (more.kernels, last.kernels) == (2, 1)
+        assert made.share(last=False) == pytest.approx(2.2 / (compared + 0.2))
+        assert made.share(last=True) == pytest.approx(1.2 / (compared + 0.2))
+        assert last.make(200, 0).fit(X, X[:, 0]).sigma_ == width
+
+
+def test_the_last_training_on_few_rows_compares_settings_in_folds():
+    """Of ridge regression without a metric, if there is time for that; the command says so."""
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    race = started(Data.of(X, X[:, 0] ** 2, None, REGRESSION, ALONE), SCORES["rmse"], Budget(None), ALONE, None, 0, 1)
+    race.run()
+    (trial,) = race.trials
+    assert trial.candidate.in_folds
+    (made,) = search(race).estimators
+    assert made.validation_fraction == BKRR2().validation_fraction
+    ref = BKRR2(1, kernel=made.kernel, route="soft", sigma="auto", lam="auto", random_state=0).fit(X, X[:, 0] ** 2)
+    assert (made.sigma_, made.lam_) == (ref.sigma_, ref.lam_)
+    assert "--validation-fraction" not in command(made, "data.h5", 1)
+    metric, points = Candidate("BKRR2", {"metric": "full"}, 0), Candidate("SubsetKRR", {"centers": 50}, 0)
+    assert metric.thorough() == metric
+    assert points.thorough() == points

@@ -28,6 +28,8 @@ _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candida
 _ROUNDS = {"diagonal": 4, "full": 4, LENGTHS: 3}  # of learning a metric: most of the gain is in the first ones
 _HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda; folds would take five times as long
 _POINTS = (750, 1_500, 3_000)  # numbers of points of least squares, which takes their square per row
+_ROWS_A_POINT = 8  # least number of rows for each of them: on a sample that is enough to compare kernels and widths
+_POINT_WIDTHS = 5  # widths of a kernel that least squares on points compares
 _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
 _COMPARED = ("gaussian", "laplacian", "matern52", "l1")  # by ridge regression with the kernel "auto"
 KERNELS = (*_COMPARED, "linear")
@@ -54,7 +56,7 @@ class Candidate:
     part : int
         Rows per part; 0 for a single part.
     chosen : mapping
-        Parameters found on fewer rows, which replace a search for them.
+        Parameters found on fewer rows, which replace a search for them; None for the default of the estimator.
     """
 
     estimator: str
@@ -89,15 +91,16 @@ class Candidate:
     def growth(self, rows: int, lengths: bool = True) -> Growth:
         """Growth of the time from so many rows on.
 
-        Length scales are learned on as many rows however many there are; not counted unless `lengths`.
+        Length scales are learned on as many rows however many there are. Those of ridge regression are counted unless
+        `lengths` is false, those of an SVM are not.
         """
-        lengths = lengths and self.settings.get("metric") == LENGTHS
         if self.svm:
-            return Growth(rows, 1.0 if lengths else SVM_POWER, max(rows, self.part) if self.part else math.inf)
+            return Growth(rows, SVM_POWER, max(rows, self.part) if self.part else math.inf)
         if self.on_points:
-            return Growth(rows, 1.0)
+            return Growth(rows, 3.0, max(rows, _ROWS_A_POINT * self.settings["centers"]))
         if not self.part:
             return Growth(rows, RIDGE_POWER)
+        lengths = lengths and self.settings.get("metric") == LENGTHS
         return Growth(rows, 0.5 if lengths else 1.05)
 
     def of(self, n: int) -> Candidate:
@@ -119,26 +122,41 @@ class Candidate:
             return getattr(import_module("casvm"), _EXACT[name])(**settings | dict(self.chosen))
         kind = getattr(import_module(_HOMES[name]), name)
         if self.on_points:
-            points = {"centers": min(self.settings["centers"], n), "random_state": seed}
+            points = {"centers": min(self.settings["centers"], -(-n // _ROWS_A_POINT)), "random_state": seed}
             return kind(**{**self.settings, **self.chosen, **points})
         more: dict[str, Any] = {"n_parts": max(parts, ranks) if self.svm else parts, "random_state": seed}
         if divisions > 1 and "n_divisions" in kind().get_params() and more["n_parts"] > 1:
             more["n_divisions"] = divisions
-        return kind(**{**self.settings, **self.chosen, **more})
+        given = {**self.settings, **self.chosen, **more}
+        return kind(**{name: value for name, value in given.items() if value is not None})
 
     @property
     def kernels(self) -> int:
-        """Number of kernels that a training compares."""
-        return len(_COMPARED) if self.settings.get("kernel") == "auto" and "kernel" not in self.chosen else 1
+        """Number of kernels that a training compares; on points, each width is one of its own."""
+        kernels = len(_COMPARED) if self.settings.get("kernel") == "auto" and "kernel" not in self.chosen else 1
+        return kernels * len(self.chosen.get("sigma", range(_POINT_WIDTHS))) if self.on_points else kernels
+
+    @property
+    def in_folds(self) -> bool:
+        """True if sigma and lambda can be compared in folds, which tells them apart better than one share does."""
+        return not (self.svm or self.on_points or "metric" in self.settings)
+
+    def thorough(self) -> Candidate:
+        """This candidate for a last training on few rows, in folds if it can be."""
+        return replace(self, chosen={**self.chosen, "validation_fraction": None}) if self.in_folds else self
 
     def after(self, fitted: BaseEstimator | None, last: bool = False) -> Candidate:
         """This candidate for more rows, with what was found on fewer.
 
         An SVM's search goes on around the C and gamma that were chosen, towards the larger ones that more rows allow,
-        with the chosen epsilon; the last training has the chosen ones. Ridge regression keeps the chosen kernel.
+        with the chosen epsilon; the last training has the chosen ones. Ridge regression keeps the chosen kernel, and on
+        points the width, or half of it, which more rows allow.
         """
         if self.kernels > 1 and fitted is not None:
-            return replace(self, chosen={"kernel": fitted.model_.kernel.kind})
+            chosen: dict[str, Any] = {"kernel": fitted.model_.kernel.kind}
+            if self.on_points:
+                chosen["sigma"] = [fitted.sigma_] if last else [fitted.sigma_ / 2, fitted.sigma_]
+            return replace(self, chosen=chosen)
         found = getattr(fitted, "best_params_", None)
         if found is None:
             return self
@@ -148,7 +166,7 @@ class Candidate:
 
 _SHOWN = ("kernel", "metric", "scaling")  # settings whose values a name shows
 _CHANGES = ("kernel", "metric", "size", "scaling", "standardize")
-_POINT_CHANGES = ("kernel", "size", "standardize")
+_POINT_CHANGES = ("kernel", "size", "scaling", "standardize")
 _AHEAD = 2  # candidates before the support vector regressions
 _USUAL = {"metric": "none", "scaling": "deviation"}  # values that go without saying
 
@@ -173,11 +191,15 @@ def _learned(metric: str, svm: bool = False) -> dict[str, Any]:
     return {} if metric == "none" else {"metric": metric, **rounds}
 
 
-def _on_points(data: Data, kernel: str, standardize: bool = True) -> Candidate:
+def _on_points(data: Data, kernel: str, **more: Any) -> Candidate:
     """Least squares on points, which has one model of all rows."""
     estimator = "SubsetKRRClassifier" if data.task == CLASSIFICATION else "SubsetKRR"
-    scaled = {} if standardize else {"standardize": False}
-    return Candidate(estimator, {"kernel": kernel, "centers": _POINTS[1], **scaled}, 0)
+    return Candidate(estimator, {"kernel": kernel, "centers": _POINTS[1], **more}, 0)
+
+
+def _scaled_by_levels(data: Data) -> dict[str, Any]:
+    """Parameters for a column per level of the features that have few, if there are such features."""
+    return {"scaling": "levels"} if data.d < data.columns <= _DEEP else {}
 
 
 def _regressors(data: Data) -> list[Candidate]:
@@ -186,7 +208,9 @@ def _regressors(data: Data) -> list[Candidate]:
             _ridge("BKRR2", "gaussian"), _ridge("BKRR2", "linear"), _ridge("BKRR2", "laplacian"),
             *([_ridge("BKRR2", "gaussian", part=0)] if data.n <= _WHOLE else []),
         ]  # fmt: skip
-    found = [_ridge("BKRR2", "auto"), _ridge("BKRR2", "laplacian", "lengths")]
+    found, levels = [_ridge("BKRR2", "auto"), _ridge("BKRR2", "laplacian", "lengths")], _scaled_by_levels(data)
+    if levels:
+        found.append(_ridge("BKRR2", "auto", **levels))
     if data.d <= _DEEP:
         found.append(_ridge("BKRR2", "gaussian", "full"))
         found.append(_ridge("BKRR2", "laplacian", "full", scaling="quantile"))
@@ -196,7 +220,7 @@ def _regressors(data: Data) -> list[Candidate]:
         found.append(_ridge("BKRR2", "auto", part=0))
     found += [_ridge("BKRR2", "gaussian", "lengths"), _ridge("TwoLevelKRR", "auto")]
     if data.n > FOLDED:
-        found.append(_on_points(data, "auto"))
+        found.append(_on_points(data, "auto", **levels))
     if data.d <= _DEEP:
         found.append(_ridge("TwoLevelKRR", "laplacian", "full"))
     return found
@@ -228,7 +252,7 @@ def _classifiers(data: Data) -> list[Candidate]:
     whole = 0 if data.n <= _SVM_WHOLE else _SVM_PART
     found = [_svm(False, part=whole), _svm(True, part=whole)]
     if data.n > FOLDED:
-        found.append(_on_points(data, "gaussian", False))
+        found.append(_on_points(data, "gaussian", standardize=False))
     if data.sparse:
         found += [_svm(False, "linear", whole), _ridge("BKRR2Classifier", "gaussian", part=2 * PART)]
         return found
@@ -237,11 +261,13 @@ def _classifiers(data: Data) -> list[Candidate]:
     part = 2 * PART
     found.append(_ridge("BKRR2Classifier", "auto", part=part))
     found.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
+    if levels := _scaled_by_levels(data):
+        found.append(_ridge("BKRR2Classifier", "auto", part=part, **levels))
     if data.n <= _WHOLE:
         found.append(_ridge("BKRR2Classifier", "auto", part=0))
     found.append(_svm(True, "laplacian", whole))
     if data.n > FOLDED:
-        found.append(_on_points(data, "gaussian"))
+        found.append(_on_points(data, "gaussian", **levels))
     if data.d <= _DEEP:
         found.append(_ridge("BKRR2Classifier", "laplacian", "full", part=part))
         found.append(_ridge("BKRR2Classifier", "laplacian", "lengths", part=part))  # slow with many features
@@ -285,7 +311,8 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
         kept = {key: value for key, value in settings.items() if not key.startswith("metric")}
         settings = kept | _learned(str(rng.choice(forms)), svm)
     elif what == "scaling" and not svm and not data.sparse:
-        settings["scaling"] = str(rng.choice(("deviation", "quantile")))
+        scalings = ["deviation", *([] if parent.on_points else ["quantile"])]
+        settings["scaling"] = str(rng.choice([*scalings, *_scaled_by_levels(data).values()]))
     else:
         settings["standardize"] = not settings.get("standardize", not svm)
     if settings["kernel"] == "auto" and settings.get("metric", "none") != "none":

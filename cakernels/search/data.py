@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes, class_codes, require_classes
-from cacore.data.rows import Rows, is_sparse
+from cacore.data.levels import levels_of
+from cacore.data.rows import Rows, dense, is_sparse
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.tuning.folds import stratified
@@ -37,6 +38,8 @@ class Data:
         Number of rows on all ranks.
     classes : ndarray
         The labels, ascending; empty for a regression.
+    columns : int
+        Number of features if those with few levels had a column for each; see :mod:`cacore.data.levels`.
     """
 
     X: Rows
@@ -45,6 +48,7 @@ class Data:
     task: str
     n: int
     classes: NDArray[np.generic]
+    columns: int = 0
 
     @property
     def d(self) -> int:
@@ -71,7 +75,7 @@ class Data:
         with comm.agreed():
             if n < 2:
                 raise InputError(f"n_samples = {n}: a search needs at least 2 rows, one of them to judge by")
-        return cls(X, y, weights, task, n, classes)
+        return cls(X, y, weights, task, n, classes, _columns(X, comm))
 
     def targets(self, rows: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Targets and weights of this rank's rows in a mask; without weights, 1 for each row."""
@@ -81,6 +85,15 @@ class Data:
     def some(self, rows: NDArray[np.bool_]) -> tuple[Rows, NDArray[Any], NDArray[np.float64] | None]:
         """Rows, targets and weights of this rank's rows in a mask."""
         return self.X[rows], self.y[rows], None if self.weights is None else self.weights[rows]
+
+
+def _columns(X: Rows, comm: Communicator) -> int:
+    """Number of features, with a column for each level of those that have few; collective."""
+    with comm.uncounted():
+        if not comm.all(not is_sparse(X)):
+            return int(X.shape[1])
+        levels = levels_of(dense(X), comm)
+    return int(X.shape[1]) if levels is None else len(levels.feature)
 
 
 def guessed(y: NDArray[np.generic], comm: Communicator) -> str:

@@ -17,7 +17,7 @@ from cacore.probability.conformal import Calibration
 from cakernels.blend import blended
 from cakernels.class_blend import classified
 from cakernels.search.candidates import Candidate, first
-from cakernels.search.data import REGRESSION, Data, Split
+from cakernels.search.data import FOLDS, REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.mixture import Mixture, alone, combined
 from cakernels.search.race import FINAL, Race
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _DIVISIONS = 4  # most divisions of the rows whose models are averaged
 _WIDER = 2.0  # times as many rows, for which an equally good candidate is trained instead of the best
+_SHARE = 0.8  # of the time that a last training may take, up to which it is made longer by folds and divisions
 _MORE = 0.35  # time of a further division, as a share of that of a training with its search
 
 
@@ -155,16 +156,19 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
     rows = _rows(race, trial, share) or _rows(race, trial, left)
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
+    candidate = trial.candidate.after(trial.fitted, last=True)
     divisions, expected = 1, race.seconds(trial, rows, last=True)
+    if race.split.folds > 1 and candidate.in_folds and FOLDS * expected <= _SHARE * share:
+        candidate, expected = candidate.thorough(), FOLDS * expected
     if race.data.task == REGRESSION or math.isinf(left):
-        spare = (0.8 * share - expected) / max(_MORE * expected, 1e-9)
+        spare = (_SHARE * share - expected) / max(_MORE * expected, 1e-9)
         divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // models)))
     every = np.ones(len(race.split.fold), np.bool_)
     mask = every if rows in (0, race.data.n) else race.split.training(0, rows)
     fitted, failed = None, False
     try:
         with until(None if math.isinf(left) else left - race.predicting(trial, rows or race.data.n)):
-            fitted = race.trained(trial.candidate.after(trial.fitted, last=True), mask, rows or race.data.n, divisions)
+            fitted = race.trained(candidate, mask, rows or race.data.n, divisions)
     except (TimeIsUp, InputError, RankError):
         if trial.fitted is None:
             raise

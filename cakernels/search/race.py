@@ -24,6 +24,7 @@ from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.growth import Growth
 from cakernels.search.scores import Score
 from cakernels.search.trial import Trial, ranked
+from casvm.fit import LENGTHS_SECONDS
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -125,25 +126,27 @@ class Race:
 
     def seconds(self, trial: Trial, rows: int, last: bool = False) -> float:
         """Predicted seconds of one training of this candidate on so many rows; the `last` one does not search."""
-        once = trial.seconds * trial.share(last) / self.folds
-        return once * self._growth(trial).factor(rows)
+        rest = (trial.seconds - trial.scales) * trial.share(last)
+        return (trial.scales + rest * self._growth(trial).factor(rows)) / self.folds
 
     def _growth(self, trial: Trial) -> Growth:
-        """Growth of the time with the rows: as measured, if this candidate has been trained on fewer rows as well."""
+        """Growth of its time, but for an SVM's length scales: as measured, if it was trained on fewer rows as well."""
         key = trial.candidate.key
         before = [one for one in self._good() if one.candidate.key == key and one.rows < trial.rows]
         if not before or any(one.settings or one.kernels > 1 for one in (trial, before[-1])):
             return trial.candidate.growth(trial.rows)
         alike = trial.candidate.growth(trial.rows, lengths=False)
-        return alike.through(before[-1].rows, before[-1].seconds / max(trial.seconds, 1e-9))
+        factor = (before[-1].seconds - before[-1].scales) / max(trial.seconds - trial.scales, 1e-9)
+        return alike.through(before[-1].rows, factor)
 
     def rows_in(self, trial: Trial, seconds: float) -> int:
         """Largest number of rows on which training this candidate, and predicting, are expected to end in time.
 
         That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
         """
-        one = FINAL * self.seconds(trial, trial.rows, last=True) + self.predicting(trial, trial.rows)
-        rows = self._growth(trial).within(max(seconds, 0.0) / max(one, 1e-9))
+        fixed = FINAL * trial.scales / self.folds
+        one = self.end(trial, trial.rows) - fixed
+        rows = self._growth(trial).within(max(seconds - fixed, 0.0) / max(one, 1e-9))
         if rows >= self.data.n:
             return self.data.n
         rows = int(min(rows, self.split.n_train))
@@ -342,6 +345,7 @@ class Race:
         while fold < self.folds:
             begun = self.budget.worked(self.comm)
             fitted = self.trained(trial.candidate, self.split.training(fold, trial.rows), trial.rows)
+            trial.scales += self._scales(fitted)
             out, trained = self.split.held(fold), self.budget.worked(self.comm)
             told = self._told(fitted, self.data.X[out])
             trial.judging += self.budget.worked(self.comm) - trained
@@ -355,6 +359,12 @@ class Race:
             fold += 1
         held, predicted = (one[self.judged] for one in found)
         return held, predicted, kept
+
+    def _scales(self, fitted: BaseEstimator) -> float:
+        """Rank 0's seconds in which an SVM has learned length scales; collective."""
+        own = getattr(fitted, "solver_", {}).get(LENGTHS_SECONDS, 0.0)
+        with self.comm.uncounted():
+            return float(self.comm.bcast(np.array([own], np.float64))[0])
 
     def _told(self, fitted: BaseEstimator, X: Rows) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Outputs and predictions of an estimator for this rank's rows; collective."""

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.learn.shared import LENGTHS
 from cacore.probability.calibrator import Calibrator
 from cakernels.search.candidates import Candidate
 
 _NEAR = 4  # settings of an SVM's search on more rows
+_NEAR_WIDTHS = 2  # widths of a kernel on points, on more rows
 _ROUTING = 0.2  # time of ridge regression that does not depend on the kernels compared, over that of one kernel
-_SCALES = 0.5  # share of its time that a candidate takes to learn length scales
 
 
 @dataclass
@@ -45,6 +44,8 @@ class Trial:
         Number of settings that its own search has compared, if a training on more rows compares fewer; otherwise 0.
     kernels : int
         Number of kernels that it has compared; a training on more rows has the chosen one.
+    scales : float
+        Those of the seconds in which an SVM learned length scales, on as many rows however many it has.
     judging : float
         Those of the seconds that predictions took.
     calibrator : Calibrator or None
@@ -66,6 +67,7 @@ class Trial:
     why: str = ""
     settings: int = 0
     kernels: int = 1
+    scales: float = 0.0
     judging: float = 0.0
     calibrator: Calibrator | None = None
     squared: float = 0.0
@@ -74,13 +76,13 @@ class Trial:
     def share(self, last: bool) -> float:
         """Share of its time that another training takes, on as many rows, if it searches less or, the last, not at all.
 
-        A search of s settings in five folds is taken to cost 3 s trainings, since bad settings end early. Length scales
-        are learned every time. Ridge regression takes its time by kernels, less what routing takes.
+        Without length scales, which are learned every time. A search of s settings in five folds is taken to cost 3 s
+        trainings, since bad settings end early. Ridge regression takes its time by kernels, less what routing takes.
         """
-        least = _SCALES if self.candidate.settings.get("metric") == LENGTHS else 0.0
         searched = (1 + (0 if last else 3 * _NEAR)) / (1 + 3 * self.settings) if self.settings else 1.0
-        searched *= (1 + _ROUTING) / (self.kernels + _ROUTING)
-        return max(least, min(1.0, searched))
+        following = 1 if last or not self.candidate.on_points else _NEAR_WIDTHS
+        searched *= (following + _ROUTING) / (self.kernels + _ROUTING)
+        return min(1.0, searched)
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:

@@ -28,8 +28,9 @@ from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.machine import memory
+from cacore.machine.clock import working_time
 from cacore.svm.problem import numeric_gamma
-from casvm.fit import SVMFit
+from casvm.fit import LENGTHS_SECONDS, SVMFit
 from casvm.model.model import SVMModel
 from casvm.model.svr import SVRModel
 from casvm.options import SVMMethod, SVMOptions
@@ -84,7 +85,8 @@ def fit(
     """Learn length scales, then train with them, with a search for settings if one is wanted; collective.
 
     `targets` are those of the ridge regression. Other arguments and the result are those of the trainer; `errors` of
-    the result are the mean squared errors of ridge regression with a common scale and with one scale per feature.
+    the result are the mean squared errors of ridge regression with a common scale and with one scale per feature, and
+    its `solver` also has this rank's seconds of learning them.
 
     Notes
     -----
@@ -100,12 +102,15 @@ def fit(
             standardizer = Standardizer.fit(X[present], comm, None if weights is None else weights[present])
             X = standardizer.apply(X)
         check_squares(X, comm)
+    begun = working_time()
     sample = _Sample.of(Dataset(X, y, weights=weights), targets, options, comm)
     root, errors = _learned(sample, options, comm)
+    seconds = np.array(working_time() - begun)
     inner = replace(options, standardize=False, metric="none")
     fitted = train(method, Dataset(mapped(X, root), y, weights=weights), inner, comm)
     fitted.model.standardizer = Standardizer.with_root(standardizer, root)
     fitted.errors = errors
+    fitted.solver = {**fitted.solver, LENGTHS_SECONDS: seconds}
     return fitted
 
 
