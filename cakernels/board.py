@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from cacore.comm import Communicator
+from cacore.data.validation import shared_seed
 from cacore.io.words import counted
 from cacore.learn.options import declared
 from cakernels.search.data import REGRESSION
@@ -84,14 +86,20 @@ def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, obj
     options, given = method.options, estimator.get_params(deep=False)
     given |= {**({"n_parts": parts} if "n_parts" in given else {}), **getattr(estimator, "best_params_", {})}
     given["kernel"] = _kernel(estimator)
+    if given.get("route") == "auto":
+        given["route"] = estimator.model_.route
+    share = given.get("validation_fraction")
+    # Searched anew where a metric is learned, in each of its rounds, or where few rows may have been compared in folds.
+    anew = given.get("metric", "none") != "none" or (share and share == type(estimator)().validation_fraction)
     for name in ("sigma", "lam"):
-        if isinstance(given.get(name), str | list):  # searched anew where a metric is learned, in each of its rounds
+        if isinstance(given.get(name), str | list):
             found = getattr(estimator, f"{name}_")
-            given[name] = found if given.get("metric", "none") == "none" and np.ndim(found) == 0 else None
+            given[name] = None if anew or np.ndim(found) else found
     for one, known in declared(options):
         value = given.get(known.estimator) if known.estimator else chosen.get(one.name)
         usual = method.defaults.get(one.name, one.default)
-        if not known.flag or value is None or value == usual or not method.has(one.name):
+        left_out = value is None or value == usual or (value is False and usual is None)
+        if not known.flag or left_out or not method.has(one.name):
             continue
         if isinstance(value, bool):
             no = known.flag.replace("--", "--no-", 1)
@@ -100,8 +108,8 @@ def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, obj
             yield f"{known.flag} {value:.6g}" if isinstance(value, float) else f"{known.flag} {value}"
     if hasattr(estimator, "classes_") and any(one.name == "classify" for one, _ in declared(options)):
         yield "--classify"
-    if getattr(estimator, "random_state", 0):
-        yield f"--seed {estimator.random_state}"
+    if getattr(estimator, "random_state", None) is not None:
+        yield f"--seed {shared_seed(estimator.random_state, Communicator())}"  # as the estimator draws it
 
 
 def _kernel(estimator: BaseEstimator) -> str:

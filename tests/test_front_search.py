@@ -348,7 +348,9 @@ def test_command_that_repeats(name):
     if name == "BKRR2":
         data, candidate = (
             regression(80),
-            Candidate("BKRR2", {"kernel": "laplacian", "sigma": "auto", "lam": "auto"}, 40),
+            Candidate(
+                "BKRR2", {"kernel": "laplacian", "sigma": "auto", "lam": "auto", "validation_fraction": 0.15}, 40
+            ),
         )
         words = "python -m cakrr.bkrr2 'my data.csv' --partitions 2"
     else:

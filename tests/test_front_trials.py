@@ -120,8 +120,21 @@ def test_length_scales_take_as_long_on_all_rows():
             more = 6.0 * share * 4**SVM_POWER
             assert race.seconds(one, 1_000, last) == pytest.approx(one.scales + 6.0 * share)
             assert race.seconds(one, 4_000, last) == pytest.approx(one.scales + more)
-    assert race.rows_in(scaled, race.end(scaled, 4_000) + 1e-6) == pytest.approx(4_000, abs=1)
+    assert race.rows_in(scaled, FINAL * race.seconds(scaled, 4_000, last=True) + 1e-6) == pytest.approx(4_000, abs=1)
+    for rows, late in [(2_000, FINAL), (4_000, FINAL**2)]:
+        assert race.end(scaled, rows) == pytest.approx(late * race.seconds(scaled, rows, last=True))
     assert race.rows_in(scaled, FINAL * scaled.scales) == 0
+
+
+def test_the_settings_of_large_parts_are_compared_in_pieces():
+    """That takes less than 3 trainings a setting: at 122,500 rows in 7 parts a last training has .23 of the time."""
+    small, large = (
+        Trial(Candidate("CASVC", {"kernel": "laplacian"}, 20_000), rows, 0.1, 27.0, 0.0, settings=4)
+        for rows in (6_000, 122_500)
+    )
+    assert small.share(last=True) == 1 / 13
+    assert large.share(last=True) == pytest.approx(0.23, abs=0.01)
+    assert small.share(last=False) == large.share(last=False) == 1
 
 
 def test_trials_know_how_long_length_scales_took():

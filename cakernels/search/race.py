@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 BEST = 3  # one of so many goes on to more rows
 _BASE = 0.4  # share of the time for the first candidates on the smallest sample
 FINAL = 1.15  # factor by which the last training may take longer than expected
+_FAR = 2  # times as many rows, beyond which it is harder to expect
 _MODELS = 4  # most models in a blend; twice as many of few rows, which take little time
 _LAST = 0.4  # most of the time that is kept for it
 _LEAST, _BLENDED = 0.05, 0.2  # least of the time that is kept, and most of it for all candidates of a blend
@@ -214,8 +215,12 @@ class Race:
         return max(alone, _LEAST * self.budget.seconds, blend if blend <= _BLENDED * self.budget.seconds else 0.0)
 
     def end(self, trial: Trial, rows: int) -> float:
-        """Most seconds of the last training on so many rows, and of the predictions after it."""
-        return FINAL * self.seconds(trial, rows, last=True) + self.predicting(trial, rows)
+        """Most seconds of the last training on so many rows, and of the predictions after it.
+
+        Twice the usual delay is allowed for where the candidate was trained on less than half as many rows.
+        """
+        late = FINAL if rows <= _FAR * trial.rows else FINAL**2
+        return late * self.seconds(trial, rows, last=True) + self.predicting(trial, rows)
 
     def _promoted(self, left: float) -> tuple[Candidate, int] | None:
         """A candidate that goes on from its sample to the next one, in time: one of the best third, or a quick one."""
