@@ -88,9 +88,9 @@ def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, obj
     given["kernel"] = _kernel(estimator)
     if given.get("route") == "auto":
         given["route"] = estimator.model_.route
-    share = given.get("validation_fraction")
     # Searched anew where a metric is learned, in each of its rounds, or where few rows may have been compared in folds.
-    anew = given.get("metric", "none") != "none" or (share and share == type(estimator)().validation_fraction)
+    in_folds = given.get("validation_fraction") == getattr(options, "validation_fraction", None)
+    anew = given.get("metric", "none") != "none" or ("validation_fraction" in given and in_folds)
     for name in ("sigma", "lam"):
         if isinstance(given.get(name), str | list):
             found = getattr(estimator, f"{name}_")

@@ -37,7 +37,7 @@ VALUES = {
 
 @pytest.mark.parametrize("name", [*CLASSES, *VALUES])
 def test_the_command_makes_the_same_model(name, tmp_path):
-    """As it is printed, and run; it has six digits of sigma."""
+    """The printed command is run. It has six digits of sigma, so predictions agree to 1e-4."""
     X, y = clouds(80, k=3) if name in CLASSES else saddle(80)
     X[:, 1] = np.round(X[:, 1])
     estimator, parts = (CLASSES | VALUES)[name]

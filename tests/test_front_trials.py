@@ -280,7 +280,7 @@ def test_points_keep_their_width():
 
 
 def test_the_last_training_on_few_rows_compares_settings_in_folds():
-    """Of ridge regression without a metric, if there is time for that; the command says so."""
+    """Ridge regression without a metric does, if there is time; the printed command leaves out the share."""
     X = np.random.default_rng(0).normal(size=(120, 2))
     race = started(Data.of(X, X[:, 0] ** 2, None, REGRESSION, ALONE), SCORES["rmse"], Budget(None), ALONE, None, 0, 1)
     race.run()

@@ -30,6 +30,7 @@ _HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda
 _POINTS = (750, 1_500, 3_000)  # numbers of points of least squares, which takes their square per row
 _ROWS_A_POINT = 8  # least number of rows for each of them: on a sample that is enough to compare kernels and widths
 _POINT_WIDTHS = 5  # widths of a kernel that least squares on points compares
+NEAR_WIDTHS = (0.5, 1.0)  # those on more rows, which allow narrower kernels, over the one that was chosen
 _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
 _COMPARED = ("gaussian", "laplacian", "matern52", "l1")  # by ridge regression with the kernel "auto"
 KERNELS = (*_COMPARED, "linear")
@@ -155,7 +156,7 @@ class Candidate:
         if self.kernels > 1 and fitted is not None:
             chosen: dict[str, Any] = {"kernel": fitted.model_.kernel.kind}
             if self.on_points:
-                chosen["sigma"] = [fitted.sigma_] if last else [fitted.sigma_ / 2, fitted.sigma_]
+                chosen["sigma"] = [factor * fitted.sigma_ for factor in ((1.0,) if last else NEAR_WIDTHS)]
             return replace(self, chosen=chosen)
         found = getattr(fitted, "best_params_", None)
         if found is None:

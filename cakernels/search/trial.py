@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.probability.calibrator import Calibrator
-from cakernels.search.candidates import Candidate
+from cakernels.search.candidates import NEAR_WIDTHS, Candidate
 from casvm.search import pieces
 
 _NEAR = 4  # settings of an SVM's search on more rows
 _PIECES = 0.6  # power of a piece's rows in its time, over that of all rows in as many pieces; 1 for a slow solver
-_NEAR_WIDTHS = 2  # widths of a kernel on points, on more rows
 _ROUTING = 0.2  # time of ridge regression that does not depend on the kernels compared, over that of one kernel
 
 
@@ -86,7 +85,7 @@ class Trial:
         if self.rows > pieces.WHOLE:
             setting *= min(1.0, pieces.ROWS * self.candidate.parts(self.rows) / self.rows) ** _PIECES
         searched = (1 + (0 if last else setting * _NEAR)) / (1 + setting * self.settings) if self.settings else 1.0
-        following = 1 if last or not self.candidate.on_points else _NEAR_WIDTHS
+        following = 1 if last or not self.candidate.on_points else len(NEAR_WIDTHS)
         searched *= (following + _ROUTING) / (self.kernels + _ROUTING)
         return min(1.0, searched)
 
