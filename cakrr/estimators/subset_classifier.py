@@ -21,8 +21,9 @@ class SubsetKRRClassifier(OnPoints, RidgeClassifier):
 
     Parameters
     ----------
-    centers, sigma, lam, kernel, degree, coef0, pick, select, checkpoint, scaling, standardize, dtype, random_state
-    comm
+    centers, sigma, lam, kernel, degree, coef0, pick, select
+        See :class:`cakrr.SubsetKRR`.
+    checkpoint, scaling, standardize, dtype, random_state, comm
         See :class:`cakrr.SubsetKRR`.
     class_weight : dict, "balanced" or None
         Weights of the rows by their labels; "balanced" is n / (classes x rows of the class), over all ranks.
