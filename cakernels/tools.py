@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from time import process_time
+from functools import partial
 
 from cacore.comm import Communicator
+from cacore.machine.threads import cores
 from cacore.run.launch import Parser, compiled, parsed, run, same_arguments
 
 
@@ -35,12 +36,20 @@ def warmup(argv: list[str]) -> None:
         arguments = parsed(Parser(prog=prog, description="Compile all code ahead of the first run.", rank=comm.rank),
                            argv, comm)  # fmt: skip
         same_arguments(prog, arguments, comm)
-        from cakernels.warm import steps
+        from cakernels import warm
 
-        for name, step in steps():
-            begun = process_time()
-            compiled(step, comm)
-            if comm.rank == 0:
-                print(f"{name:<16} {process_time() - begun:6.1f} s", flush=True)
+        first, second = warm.halves()
+
+        def take(steps: list[warm.Step], told: bool) -> None:
+            for name, step in steps:
+                compiled(partial(warm.timed, name, step) if told else step, comm)
+
+        if comm.size > 1 or len(cores()) == 1:
+            take(first + second, comm.rank == 0)
+        else:
+            with warm.second_half_beside() as finish:
+                take(first, True)
+                finish()
+            take(second, False)
 
     run(work, prog, argv=argv)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from time import process_time
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,11 +23,46 @@ from cacore.io.fingerprints import row_hashes
 _ROWS = 2500  # so many that kernel values are single precision; `_FEW` of them need double precision
 _FEW = 60
 
+Step = tuple[str, Callable[[], object]]  # name and call
 
-def steps() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Name and call of each step; what an earlier step has compiled is not compiled again."""
+
+def halves() -> tuple[list[Step], list[Step]]:
+    """The steps in two halves that take about as long; what an earlier step has compiled is not compiled again."""
+    first: list[Step] = []
+    second: list[Step] = []
     for name, step in _steps():
-        yield name, partial(_quietly, step)
+        half = first if name.endswith(("files", "krr", "kernels")) else second
+        half.append((name, partial(_quietly, step)))
+    return first, second
+
+
+@contextmanager
+def second_half_beside() -> Iterator[Callable[[], None]]:
+    """Take the second half in a process of its own, since numba compiles on one core of a process.
+
+    Yields a call that waits for it. The halves share functions, and of two that are written at once the cache can lose
+    one. So the second half is still to be taken by the caller, who loads what there is.
+    """
+    process = get_context("spawn").Process(target=_second_half, daemon=True)
+    process.start()
+    try:
+        yield process.join
+    finally:
+        process.kill()
+
+
+def _second_half() -> None:
+    """Take the steps of the second half; Ctrl-C ends the first process, which ends this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name, step in halves()[1]:
+        timed(name, step)
+
+
+def timed(name: str, step: Callable[[], object]) -> None:
+    """Take the step and print its processor time."""
+    begun = process_time()
+    step()
+    print(f"{name:<16} {process_time() - begun:6.1f} s", flush=True)
 
 
 def _quietly(step: Callable[[], object]) -> None:
@@ -32,7 +71,7 @@ def _quietly(step: Callable[[], object]) -> None:
         step()
 
 
-def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
+def _steps() -> Iterator[Step]:
     rng = np.random.default_rng(0)
     dense = rng.normal(size=(_ROWS, 6))
     sparse = sp.random(_ROWS, 30, 0.2, "csr", random_state=0)
@@ -72,7 +111,8 @@ def _ridge(X: Rows) -> None:
     """Train in parts, with the coarse model, and by conjugate gradients."""
     from cakrr import BKRR2, DKRR, TwoLevelKRR
 
-    y = _target(X)
+    # Without noise the search chooses the smallest lambda, for which conjugate gradients may fail.
+    y = _target(X) + np.random.default_rng(1).normal(size=X.shape[0])
     for estimator in (BKRR2(n_parts=2), TwoLevelKRR(n_parts=2), DKRR(solver="cg")):
         estimator.fit(X[:300], y[:300]).predict(X[:9])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +17,7 @@ from asygcd import AsyGCDSVC
 from asygcd.solver.owned import finish, work
 from cacore.comm import Communicator
 from cacore.io.dataset import load
-from cakernels.warm import steps
+from cakernels.warm import halves
 from casvm import oneclass, svr, value_family
 from casvm.value_options import ValueOptions
 
@@ -47,7 +50,7 @@ def labelled(n, d):
 
 
 def test_nothing_is_compiled_after_the_warm_up(tmp_path, compilations):
-    for name, step in steps():
+    for name, step in itertools.chain(*halves()):
         if name in ("files", "dense asygcd", "sparse asygcd"):
             step()
     compilations.clear()
@@ -60,6 +63,20 @@ def test_nothing_is_compiled_after_the_warm_up(tmp_path, compilations):
             model = AsyGCDSVC(gamma=0.7, C=3.0, max_iter=300).fit(X[:n], y[:n])
             assert model.predict(X[:5]).shape == (5,)
     assert compilations == []
+
+
+def test_the_command_takes_every_step_once_on_any_number_of_cores():
+    """Two processes share the steps on two cores or more."""
+    on_one = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from cakernels.__main__ import main; main(['warmup'])"
+    )
+    for words in (["-m", "cakernels", "warmup"], ["-c", on_one]):
+        command = [sys.executable, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+        assert done.returncode == 0, done.stderr
+        names = [line[:16].strip() for line in done.stdout.splitlines()]
+        assert sorted(names) == sorted(name for name, _ in itertools.chain(*halves()))
 
 
 def test_the_loop_is_compiled_once_for_both_precisions_and_all_forms():

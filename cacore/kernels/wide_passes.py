@@ -101,7 +101,7 @@ def enlist(
     list_starts[0] = first
 
 
-@numba.njit(inline="always")
+@numba.njit(cache=True, inline="always")
 def columns_per_tile(data: Reals, list_starts: Integers) -> int:  # pragma: no cover - compiled
     """Columns per tile, a multiple of the panel width."""
     return max(1, -(-data.shape[0] // list_starts.shape[0])) * data.shape[2]
