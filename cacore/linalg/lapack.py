@@ -19,7 +19,7 @@ UPDATE = 8192  # rows per call of dsyrk at most
 INVERSE = 512  # columns of an inverse per block
 
 _BLAS = {"trsm": 11, "syrk": 10, "gemm": 13, "symm": 12, "syr2k": 12}  # routines and their argument counts
-_LAPACK = {"potrf": 5, "potrs": 8, "trtri": 6, "geqrt": 9}
+_LAPACK = {"potrf": 5, "potri": 5, "potrs": 8, "trtri": 6, "geqrt": 9}
 
 
 @cache
@@ -130,6 +130,21 @@ def add_product(A: NDArray[np.floating], B: NDArray[np.floating], C: NDArray[np.
         raise ValueError("all three must be C-contiguous")
     if k:
         call("gemm", C.dtype, b"N", b"T", m, t, k, 1.0, at(B), m, at(A), t, 1.0, at(C), m)
+
+
+def inverse(L: NDArray[np.floating]) -> None:
+    """``L <- (L L^T)^-1`` in the lower triangle of the factor `L` from :func:`cholesky`: 2/3 m^3 flops, no copy."""
+    m, dtype = _check(L)
+    call("potri", dtype, b"U", m, at(L), m)
+
+
+def of_symmetric(A: NDArray[np.floating], B: NDArray[np.floating]) -> NDArray[np.floating]:
+    """``A B`` for a symmetric `A`, shape (m, m), of which only the lower triangle is read, and `B`, shape (m, t)."""
+    m, dtype = _check(A)
+    rows = np.ascontiguousarray(B.T, dtype)
+    out = np.empty_like(rows)
+    call("symm", dtype, b"L", b"U", m, len(rows), 1.0, at(A), m, at(rows), m, 0.0, at(out), m)
+    return out.T
 
 
 def inverse_diagonal(L: NDArray[np.floating]) -> NDArray[np.float64]:

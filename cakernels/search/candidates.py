@@ -102,7 +102,7 @@ class Candidate:
         if not self.part:
             return Growth(rows, RIDGE_POWER)
         lengths = lengths and self.settings.get("metric") == LENGTHS
-        return Growth(rows, 0.5 if lengths else 1.05)
+        return Growth(rows, 0.65 if lengths else 1.05)
 
     def of(self, n: int) -> Candidate:
         """This candidate for n rows in all: parts that would hold all of them are one part."""

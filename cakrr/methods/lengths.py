@@ -25,7 +25,7 @@ def scales(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
 
     Notes
     -----
-    3 m^3 flops per part and evaluation, and one Allreduce of d + 3 numbers.
+    2 m^3 flops per part and evaluation, and one Allreduce of d + 3 numbers.
     """
     comm, parts, lam = task.comm, task.parts, chosen.lam
     P, d = len(parts.sizes), parts.X.shape[1]

@@ -90,7 +90,7 @@ def fit(
 
     Notes
     -----
-    Pieces of `LEARN` rows, and `JUDGE` rows, are gathered on all ranks. 3 m^3 flops per evaluation of the error of a
+    Pieces of `LEARN` rows, and `JUDGE` rows, are gathered on all ranks. 2 m^3 flops per evaluation of the error of a
     piece of m rows, which one rank does, and an Allreduce of d + 3 numbers; `EVALUATIONS` of them if m is `LEARN`, and
     up to `MOST` if m is smaller. Two copies of this rank's rows.
     """
