@@ -86,9 +86,10 @@ def test_the_first_comes_before_a_later_one_for_which_its_share_would_do(rows):
     assert rows(30.0, (TRAINED, 25.0), (TRAINED, 10.0)) == [N, TRAINED]
 
 
-def test_models_of_few_rows_share_the_time(rows):
-    first, second = rows(40.0, (1000, 10.0), (1000, 10.0))
-    assert 1500 <= first <= second < TRAINED
+def test_the_best_of_models_of_few_rows_comes_first(rows):
+    """The later one has what it leaves."""
+    first, second = rows(60.0, (1000, 10.0), (1000, 2.0))
+    assert 1500 <= second < first == TRAINED
 
 
 @pytest.mark.parametrize(("left", "error", "chosen"), [(100.0, 0.11, 1), (100.0, 0.13, 0), (1e6, 0.11, 0)])

@@ -148,12 +148,13 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
 
     Of the time, `after` seconds are for the predictions of the models before it.
     The `later` models of a blend keep an equal share of the time that is left, if it is enough to train them anew. What
-    is not enough for them, or more than they need, is this one's.
+    is not enough for them, or more than they need, is this one's. The best one comes before that: more rows help it
+    more than better models beside it.
     """
     left = _left(race) - after
     models = 1 + len(later)
     share = left - sum(_use(race, one, left / models) for one in later)
-    rows = _rows(race, trial, share) or _rows(race, trial, left)
+    rows = (trial is not race.best and _rows(race, trial, share)) or _rows(race, trial, left)
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
     candidate = trial.candidate.after(trial.fitted, last=True)
