@@ -39,6 +39,7 @@ _LEAST, _BLENDED = 0.05, 0.2  # least of the time that is kept, and most of it f
 _LONGEST = 0.25  # most of the time that one candidate may take
 _SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
 _CLOSE = 1.25  # largest error, over the smallest on its sample, of a candidate that goes on since it takes no more
+_SLOWER = 1.5  # times the seconds of a quicker candidate, up to which the best one comes first
 _LOADED = 3  # times that share, up to which a first fold, which loads code, is followed by a second one
 _FEWEST = 500  # rows of the smallest sample on a slow machine
 _DULL = 200  # candidates in a row that were known, after which there is nothing left to try
@@ -244,8 +245,8 @@ class Race:
     def _leaders(self, there: Sequence[Trial], rows: int) -> list[Trial]:
         """The best third, and those that only chance may set apart from the best, if they take no longer.
 
-        The quickest first, so that a slow one does not take the time of all others. Without a limit on the time, only
-        the best third, the best first: seconds do not repeat.
+        The quickest first, so that a slow one does not take the time of all others; but the best one before those that
+        take not much less. Without a limit on the time, only the best third, the best first: seconds do not repeat.
         """
         best = list(there[: max(1, len(there) // BEST)])
         if self.budget.seconds is None:
@@ -255,7 +256,9 @@ class Race:
             return self.seconds(one, rows)
 
         alike = [one for one in there[len(best) :] if one.error <= best[0].error + best[0].deviation]
-        return sorted([*best, *(one for one in alike if takes(one) <= takes(best[0]))], key=takes)
+        quick = sorted([*best[1:], *(one for one in alike if takes(one) <= takes(best[0]))], key=takes)
+        place = sum(_SLOWER * takes(one) < takes(best[0]) for one in quick)
+        return [*quick[:place], best[0], *quick[place:]]
 
     def _beaten(self, trial: Trial) -> bool:
         """True if another candidate, which may go on, has a smaller error with fewer rows."""
