@@ -198,6 +198,7 @@ def test_a_quicker_classifier_goes_on_that_only_chance_sets_apart(seconds, first
     data = Data.of(X, X[:, 0] > 0, None, CLASSIFICATION, ALONE)
     race = started(data, SCORES["accuracy"], Budget(1000.0), ALONE, None, 0, 4)
     small, large = race.sizes
+    assert race._leaders(race.on(small), large) == []
     race.trials = [
         Trial(Candidate("CASVC", {"C": error}), small, error, took, 0.0, squared=error, deviation=0.02)
         for error, took in ((0.2, seconds), (0.21, 10.0), (0.21, 30.0), (0.23, 10.0))

@@ -249,7 +249,7 @@ class Race:
         take not much less. Without a limit on the time, only the best third, the best first: seconds do not repeat.
         """
         best = list(there[: max(1, len(there) // BEST)])
-        if self.budget.seconds is None:
+        if self.budget.seconds is None or not best:
             return best
 
         def takes(one: Trial) -> float:
