@@ -112,10 +112,19 @@ def test_length_scales_take_as_long_on_all_rows():
     data = Data.of(X, X[:, 0] > 0, None, CLASSIFICATION, ALONE)
     race = started(data, SCORES["accuracy"], Budget(None), ALONE, None, 0, 2)
     plain, scaled = (
-        Trial(Candidate("CASVC", {"kernel": "laplacian"}, 0), 1_000, 0.1, seconds, 0.0, scales=scales, settings=100)
+        Trial(
+            Candidate("CASVC", {"kernel": "laplacian"}, 0),
+            1_000,
+            0.1,
+            seconds,
+            0.0,
+            scales=scales,
+            solving=0.5,
+            settings=100,
+        )
         for seconds, scales in [(6.0, 0.0), (10.0, 4.0)]
     )
-    for last, share in [(True, 1 / 301), (False, 13 / 301)]:
+    for last, share in [(True, 1 / 12), (False, 1 / 12 + 11 / 12 * 4 / 100)]:
         for one in (plain, scaled):
             more = 6.0 * share * 4**SVM_POWER
             assert race.seconds(one, 1_000, last) == pytest.approx(one.scales + 6.0 * share)
@@ -126,15 +135,12 @@ def test_length_scales_take_as_long_on_all_rows():
     assert race.rows_in(scaled, FINAL * scaled.scales) == 0
 
 
-def test_the_settings_of_large_parts_are_compared_in_pieces():
-    """That takes less than 3 trainings a setting: at 122,500 rows in 7 parts a last training has .23 of the time."""
-    small, large = (
-        Trial(Candidate("CASVC", {"kernel": "laplacian"}, 20_000), rows, 0.1, 27.0, 0.0, settings=4)
-        for rows in (6_000, 122_500)
-    )
-    assert small.share(last=True) == 1 / 13
-    assert large.share(last=True) == pytest.approx(0.23, abs=0.01)
-    assert small.share(last=False) == large.share(last=False) == 1
+@pytest.mark.parametrize(("settings", "more"), [(4, 1.0), (100, 0.52)])
+def test_an_svm_is_solved_again_without_its_search(settings, more):
+    """Of 20 s, 4 learned length scales, 6 solved and 2 predicted: a last training takes 4 + 6 s."""
+    one = Trial(Candidate("CASVC", {}), 9_000, 0.1, 20.0, 0.0, settings=settings, scales=4.0, solving=6.0, judging=2.0)
+    assert one.share(last=True) == 6 / 16
+    assert one.share(last=False) == pytest.approx(more)
 
 
 def test_trials_know_how_long_length_scales_took():
@@ -144,7 +150,7 @@ def test_trials_know_how_long_length_scales_took():
     race = started(data, SCORES["accuracy"], Budget(None), ALONE, None, 0, 2)
     settings = {"kernel": "gaussian", "C": 1.0, "gamma": 1.0}
     made = race.tried(Candidate("CASVC", settings | {"metric": "lengths"}, 0), 72)
-    assert 0 < made.scales < made.seconds
+    assert 0 < made.scales < made.scales + made.solving < made.seconds
     assert race.tried(Candidate("CASVC", settings, 0), 72).scales == 0
 
 

@@ -24,7 +24,6 @@ from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.growth import Growth
 from cakernels.search.scores import Score
 from cakernels.search.trial import Trial, ranked
-from casvm.fit import LENGTHS_SECONDS
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -353,7 +352,7 @@ class Race:
         while fold < self.folds:
             begun = self.budget.worked(self.comm)
             fitted = self.trained(trial.candidate, self.split.training(fold, trial.rows), trial.rows)
-            trial.scales += self._scales(fitted)
+            trial.trained(fitted, self.comm)
             out, trained = self.split.held(fold), self.budget.worked(self.comm)
             told = self._told(fitted, self.data.X[out])
             trial.judging += self.budget.worked(self.comm) - trained
@@ -367,12 +366,6 @@ class Race:
             fold += 1
         held, predicted = (one[self.judged] for one in found)
         return held, predicted, kept
-
-    def _scales(self, fitted: BaseEstimator) -> float:
-        """Rank 0's seconds in which an SVM has learned length scales; collective."""
-        own = getattr(fitted, "solver_", {}).get(LENGTHS_SECONDS, 0.0)
-        with self.comm.uncounted():
-            return float(self.comm.bcast(np.array([own], np.float64))[0])
 
     def _told(self, fitted: BaseEstimator, X: Rows) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Outputs and predictions of an estimator for this rank's rows; collective."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
+from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
 from cakernels.search.candidates import NEAR_WIDTHS, Candidate
-from casvm.search import pieces
+from casvm.fit import LENGTHS_SECONDS
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 _NEAR = 4  # settings of an SVM's search on more rows
-_PIECES = 0.6  # power of a piece's rows in its time, over that of all rows in as many pieces; 1 for a slow solver
 _ROUTING = 0.2  # time of ridge regression that does not depend on the kernels compared, over that of one kernel
 
 
@@ -47,6 +51,8 @@ class Trial:
         Number of kernels that it has compared; a training on more rows has the chosen one.
     scales : float
         Those of the seconds in which an SVM learned length scales, on as many rows however many it has.
+    solving : float
+        Those of the seconds in which an SVM's final solutions were found.
     judging : float
         Those of the seconds that predictions took.
     calibrator : Calibrator or None
@@ -69,22 +75,35 @@ class Trial:
     settings: int = 0
     kernels: int = 1
     scales: float = 0.0
+    solving: float = 0.0
     judging: float = 0.0
     calibrator: Calibrator | None = None
     squared: float = 0.0
     deviation: float = 0.0
 
+    def trained(self, fitted: BaseEstimator, comm: Communicator) -> None:
+        """Add the seconds in which an SVM has learned length scales, and those of its final solutions; collective.
+
+        They are rank 0's, on all ranks. Several parts are solved at once.
+        """
+        own = getattr(fitted, "solver_", {})
+        parts = np.asarray(own.get("seconds", ()), np.float64)
+        at_once = max(1, min(len(parts), comm.size * threads.current()))
+        with comm.uncounted():
+            took = comm.bcast(np.array([own.get(LENGTHS_SECONDS, 0.0), parts.sum() / at_once], np.float64)).tolist()
+        self.scales, self.solving = self.scales + took[0], self.solving + took[1]
+
     def share(self, last: bool) -> float:
         """Share of its time that another training takes, on as many rows, if it searches less or, the last, not at all.
 
-        Without length scales, which are learned every time. A search of s settings in five folds is taken to cost 3 s
-        trainings, since bad settings end early; less in large parts, whose settings are compared in small pieces of
-        them. Ridge regression takes its time by kernels, less what routing takes.
+        Without length scales, which are learned every time. An SVM's search takes what its solutions and predictions do
+        not. Ridge regression takes its time by kernels, less what routing takes.
         """
-        setting = 3.0
-        if self.rows > pieces.WHOLE:
-            setting *= min(1.0, pieces.ROWS * self.candidate.parts(self.rows) / self.rows) ** _PIECES
-        searched = (1 + (0 if last else setting * _NEAR)) / (1 + setting * self.settings) if self.settings else 1.0
+        searched = 1.0
+        if self.settings:
+            rest = max(self.seconds - self.scales, 1e-9)
+            needed = min(1.0, (self.solving + (0.0 if last else self.judging)) / rest)
+            searched = needed if last else needed + (1.0 - needed) * min(1.0, _NEAR / self.settings)
         following = 1 if last or not self.candidate.on_points else len(NEAR_WIDTHS)
         searched *= (following + _ROUTING) / (self.kernels + _ROUTING)
         return min(1.0, searched)
