@@ -141,6 +141,8 @@ def test_an_svm_is_solved_again_without_its_search(settings, more):
     one = Trial(Candidate("CASVC", {}), 9_000, 0.1, 20.0, 0.0, settings=settings, scales=4.0, solving=6.0, judging=2.0)
     assert one.share(last=True) == 6 / 16
     assert one.share(last=False) == pytest.approx(more)
+    one.solving = 0.0
+    assert one.share(last=True) == 1
 
 
 def test_trials_know_how_long_length_scales_took():

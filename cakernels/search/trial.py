@@ -96,11 +96,11 @@ class Trial:
     def share(self, last: bool) -> float:
         """Share of its time that another training takes, on as many rows, if it searches less or, the last, not at all.
 
-        Without length scales, which are learned every time. An SVM's search takes what its solutions and predictions do
-        not. Ridge regression takes its time by kernels, less what routing takes.
+        Without length scales, which are learned every time. An SVM's search takes what its solutions, if their time is
+        known, and predictions do not. Ridge regression takes its time by kernels, less what routing takes.
         """
         searched = 1.0
-        if self.settings:
+        if self.settings and self.solving:
             rest = max(self.seconds - self.scales, 1e-9)
             needed = min(1.0, (self.solving + (0.0 if last else self.judging)) / rest)
             searched = needed if last else needed + (1.0 - needed) * min(1.0, _NEAR / self.settings)
