@@ -146,9 +146,9 @@ def slope(
     errors = alpha / diagonal[:, None]
     squares = weights * np.square(errors).sum(axis=1)
     u = of_symmetric(H, 2.0 * weights[:, None] * errors / diagonal[:, None])
-    # H diag(v) H = -A^T A, since no v is positive.
+    root = np.sqrt(2.0 * squares / diagonal)  # of -v, since no v is positive: H diag(v) H = -(root H)^T (root H)
     cut = blocks(m, rows_in(_BYTES, m))
-    for_blocks(lambda lo, hi: _scaled_rows(H, np.sqrt(2.0 * squares / diagonal), lo, hi, scaled), cut)
+    for_blocks(lambda lo, hi: _scaled_rows(H, root, lo, hi, scaled), cut)
     B[:] = 0.0
     add_gram(scaled, B)
     by_ridge = -(ridge @ ((u * alpha).sum(axis=1) - B.diagonal()))

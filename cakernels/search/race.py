@@ -352,7 +352,7 @@ class Race:
         while fold < self.folds:
             begun = self.budget.worked(self.comm)
             fitted = self.trained(trial.candidate, self.split.training(fold, trial.rows), trial.rows)
-            trial.trained(fitted, self.comm)
+            trial.add_seconds(fitted, self.comm)
             out, trained = self.split.held(fold), self.budget.worked(self.comm)
             told = self._told(fitted, self.data.X[out])
             trial.judging += self.budget.worked(self.comm) - trained

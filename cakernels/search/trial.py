@@ -81,7 +81,7 @@ class Trial:
     squared: float = 0.0
     deviation: float = 0.0
 
-    def trained(self, fitted: BaseEstimator, comm: Communicator) -> None:
+    def add_seconds(self, fitted: BaseEstimator, comm: Communicator) -> None:
         """Add the seconds in which an SVM has learned length scales, and those of its final solutions; collective.
 
         They are rank 0's, on all ranks. Several parts are solved at once.
