@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from time import process_time
 
 import numpy as np
@@ -52,10 +54,19 @@ def second_half_beside() -> Iterator[Callable[[], None]]:
 
 
 def _second_half() -> None:
-    """Take the steps of the second half; Ctrl-C ends the first process, which ends this one."""
+    """Take the steps of the second half, and end with the first process, which Ctrl-C and other signals end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_the_first, daemon=True).start()
     for name, step in halves()[1]:
         timed(name, step)
+
+
+def _end_with_the_first() -> None:
+    """Wait for the end of the process that started this one, and end this one in the middle of whatever it does."""
+    first = parent_process()
+    if first is not None:
+        first.join()
+        os._exit(1)
 
 
 def timed(name: str, step: Callable[[], object]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -77,6 +79,26 @@ def test_the_command_takes_every_step_once_on_any_number_of_cores():
         assert done.returncode == 0, done.stderr
         names = [line[:16].strip() for line in done.stdout.splitlines()]
         assert sorted(names) == sorted(name for name, _ in itertools.chain(*halves()))
+
+
+def test_the_second_process_ends_with_the_first(tmp_path):
+    """However that ends; its cache is empty, so that it would go on for half a minute."""
+    script = (
+        "import cakernels.warm as warm\n"
+        "if __name__ == '__main__':\n"
+        "    with warm.second_half_beside():\n"
+        "        print(flush=True)\n"
+        "        input()\n"
+    )
+    (tmp_path / "first.py").write_text(script)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    with subprocess.Popen([sys.executable, tmp_path / "first.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          env=environment) as first:  # fmt: skip
+        first.stdout.readline()
+        first.kill()
+        begun = time.monotonic()
+        first.stdout.read()  # ends when the second process, which has the same output, has ended
+        assert time.monotonic() - begun < 10
 
 
 def test_the_loop_is_compiled_once_for_both_precisions_and_all_forms():
