@@ -1,12 +1,13 @@
 """The test error of kernel ridge regression beside gradient boosted trees and xrfm: random splits, one table.
 
-python -m benchmarks.krr_accuracy DATA_FOLDER [--out FILE.json] [--only NAME ...] [--models NAME ...] [--splits N]
+python -m benchmarks.krr_accuracy DATA_FOLDER [--out FILE.json] [--only NAME|FILE ...] [--models NAME ...] [--splits N]
 
 All parameters are chosen on training rows. The error is the RMSE on the test rows over the standard deviation of their
 targets; if some test rows are also training rows, a second figure excludes them. Each result is written to the file at
 once, and runs that are already in the file are skipped. So peers can run in a separate environment (xrfm needs torch)
 and write to the same file. Our models are commands with options, for example --models "bkrr2 --route soft" or
-"fit --within 5m"; the trees of other packages take a time as well: "lightgbm --within 5m".
+"fit --within 5m"; the trees of other packages take a time as well: "lightgbm --within 5m". A FILE is any text file,
+with the target in its last column.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import front
-from benchmarks.krr_data import SETS, Split, load, split
+from benchmarks.krr_data import SETS, Split, load, source, split
 from benchmarks.krr_peers import PEERS, Facts
 from benchmarks.race import headline
 from cacore import __version__
@@ -45,7 +46,7 @@ LARGEST_EXACT = 12_000  # maximum number of rows for dkrr, whose matrix is n x n
 
 
 def ours(
-    X: Any, y: Any, T: Any, seed: int, *, command: str, parts: int, ranks: int
+    X: Any, y: Any, T: Any, seed: int, *, command: str, parts: int | None, ranks: int
 ) -> tuple[NDArray[np.float64], Facts]:
     """Run a command of cakrr on some ranks; its report has the seconds without compiling, and the bytes sent.
 
@@ -61,7 +62,7 @@ def ours(
         if method == "fit":
             model, told = front.fitted(data, ranks, *options)
         else:
-            divided = [] if method == "dkrr" else ["--partitions", str(parts)]
+            divided = [] if method == "dkrr" or parts is None else ["--partitions", str(parts)]
             model, told = _trained(data, method, ranks, *divided, *options)
         predicted = model.predict(T)
     seconds, sent = told["seconds"], told["comm"]
@@ -91,9 +92,18 @@ def runnable(name: str, data: str, threads: int) -> tuple[Callable[..., tuple[An
             return None, f"{package} is not installed"
         timed = {"within": duration(limit[0], "--within")} if limit else {}
         return partial(model, threads=threads, **timed), version({"sklearn": "scikit-learn"}.get(package, package))
-    if name.split()[0] == "dkrr" and SETS[data].train > LARGEST_EXACT:
+    if name.split()[0] == "dkrr" and source(data).train > LARGEST_EXACT:
         return None, f"exact methods are run on up to {LARGEST_EXACT:,} rows"
-    return partial(ours, command=name, parts=SETS[data].parts, ranks=threads), __version__
+    return partial(ours, command=name, parts=source(data).parts, ranks=threads), __version__
+
+
+def named(word: str) -> str:
+    """A data set by its name, or a file by its path."""
+    if word in SETS:
+        return word
+    if not Path(word).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {word}, and no data set of that name: {', '.join(SETS)}")
+    return str(Path(word).resolve())
 
 
 def error(predicted: NDArray[np.float64], t: NDArray[np.float64]) -> float:
@@ -136,7 +146,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("krr_accuracy.json"))
     names = [name for name in SETS if name != "CASP12k"]
-    parser.add_argument("--only", nargs="+", choices=SETS, default=names)
+    parser.add_argument("--only", nargs="+", type=named, metavar="NAME|FILE", default=names, help=", ".join(SETS))
     usual = [*OURS, *(name for name in PEERS if name != "xrfm_whole")]
     parser.add_argument("--models", nargs="+", default=usual, help=f"{', '.join([*OURS, *PEERS])}, or a command")
     parser.add_argument("--splits", type=int, default=3)

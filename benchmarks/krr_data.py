@@ -24,8 +24,8 @@ class Source:
     file : str
     train : int
         Number of rows that `krr_datasets` trains on.
-    parts : int
-        Number of parts for the methods in parts.
+    parts : int or None
+        Number of parts for the methods in parts; by default, they choose it.
     target : str or None
         Target column; None means the last.
     distinct : bool
@@ -33,8 +33,8 @@ class Source:
     """
 
     file: str
-    train: int
-    parts: int
+    train: int = 0
+    parts: int | None = None
     target: str | None = None
     distinct: bool = False
 
@@ -56,6 +56,11 @@ SETS = {
     "BNG_breastTumor": Source("BNG_breastTumor.tsv.gz", 105000, 64),
     "YearPredictionMSD": Source("YearPredictionMSD.1176rows.csv", 1058, 2, "0"),
 }
+
+
+def source(name: str) -> Source:
+    """The data set of this name, or a text file by its path, whose last column is the target."""
+    return SETS.get(name) or Source(name)
 
 
 def native(folder: Path, name: str, out: Path) -> Path:
@@ -88,9 +93,9 @@ class Split:
 
 
 def load(folder: Path, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """All rows of a data set and their targets, in the order of the file."""
-    source = SETS[name]
-    table = text.parse(generated.file(folder, source.file), source.target, None, None)["train"].checked()
+    """All rows of a data set, or of a file, and their targets, in the order of the file."""
+    found = source(name)
+    table = text.parse(generated.file(folder, found.file), found.target, None, None)["train"].checked()
     X = table.X.toarray() if hasattr(table.X, "toarray") else table.X
     return np.ascontiguousarray(X, np.float64), np.asarray(table.y, np.float64)
 

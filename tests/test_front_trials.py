@@ -190,6 +190,22 @@ def test_quick_candidates_that_are_not_far_behind_go_on(seconds, promoted):
     assert found == promoted
 
 
+@pytest.mark.parametrize(("limit", "early"), [(1000.0, True), (None, False)])
+@pytest.mark.parametrize("before", [0, 1])
+def test_the_best_of_three_goes_on_before_the_other_first_ones(limit, early, before):
+    """A good model is there soon, if there is a time. On a slow machine, the first one had a larger sample."""
+    X = np.random.default_rng(0).normal(size=(9_500, 1))
+    race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(limit), ALONE, None, 0, None)
+    small, large = race.sizes
+    errors = [0.26, 0.2, 0.24, 0.3]
+    race.trials = [Trial(Candidate("BKRR2", {"kernel": "l1"}), large, 0.4, 90.0, 0.0)] * before
+    race._waiting = [Candidate("BKRR2", {"sigma": error}) for error in errors]
+    for sigma, rows in [*((error, small) for error in errors[:3]), *[(0.2, large)] * early, (errors[3], small)]:
+        candidate, n = race._next()
+        assert (candidate.settings["sigma"], n) == (sigma, rows)
+        race.trials.append(Trial(candidate, n, sigma, 60.0, 0.0))
+
+
 @pytest.mark.parametrize(
     ("seconds", "order"), [(20.0, [(0.21, 10.0), (0.2, 20.0)]), (14.0, [(0.2, 14.0), (0.21, 10.0)])]
 )

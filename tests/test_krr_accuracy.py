@@ -46,6 +46,12 @@ def test_what_cannot_be_run_says_why(monkeypatch):
     assert (model, why) == (None, "exact methods are run on up to 12,000 rows")
 
 
+def test_a_name_that_is_no_set_and_no_file_is_refused(tmp_path, python):
+    done = python("-m", "benchmarks.krr_accuracy", tmp_path, "--only", "cadatta")
+    assert done.returncode == 2
+    assert "there is no file cadatta, and no data set of that name: mg_scale, " in done.stderr
+
+
 def test_every_set_of_the_data_can_be_read(data):
     for name in ("mg_scale", "YearPredictionMSD"):
         X, y = load(data, name)
@@ -76,15 +82,21 @@ def test_a_time_ends_the_search_for_trees_and_all_rows_train_the_best_one(monkey
 def test_from_files_to_the_table(tmp_path, monkeypatch, python):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     write_libsvm(tmp_path / "mg_scale", *rows())
+    np.savetxt(tmp_path / "own.csv", np.column_stack(rows()), delimiter=",")
+    own = str((tmp_path / "own.csv").resolve())
     models, out = ["bkrr2 --sigma 2 --lambda 1e-4", "hist_gradient_boosting"], tmp_path / "out.json"
-    words = [tmp_path, "--out", out, "--only", "mg_scale", "--splits", "1", "--models", *models]
+    words = [tmp_path, "--out", out, "--only", "mg_scale", own, "--splits", "1", "--models", *models]
     tables = []
     for _ in range(2):  # what the file has is not run again
         done = python("-m", "benchmarks.krr_accuracy", *words)
         assert (done.returncode, done.stderr) == (0, "")
         tables.append((out.read_text(), done.stdout.split("| data |")[1]))
     assert tables[0] == tables[1]
-    found = {one["model"]: one for one in json.loads(tables[0][0])}
+    records = json.loads(tables[0][0])
+    assert [one["data"] for one in records] == ["mg_scale", "mg_scale", own, own]
+    assert records[3]["error"] == pytest.approx(records[1]["error"], abs=1e-3)  # the same rows, with rounded digits
+    assert records[2]["error"] < records[0]["error"]  # a set has a number of parts, a file that of its rows
+    found = {one["model"]: one for one in records[:2]}
     assert found[models[0]]["training_bytes"] == 0
     assert all(one["error"] == one["error_new"] < 0.5 and one["fit_seconds"] > 0 for one in found.values())
     assert all(f"| mg_scale | {model} | {found[model]['error']:.4f} |" in tables[0][1] for model in models)

@@ -193,11 +193,19 @@ class Race:
         left -= self.reserve() + self._compiling
         if left <= 0:
             return None
-        if not self._waiting or (self.budget.seconds is not None and spent > _BASE * self.budget.seconds):
+        if not self._waiting or self._early(spent):
             promoted = self._promoted(left)
             if promoted is not None:
                 return promoted
         return self._started(left)
+
+    def _early(self, spent: float) -> bool:
+        """True if some go on before the last first one: the best of three, for a good model soon; or if it is late."""
+        if self.budget.seconds is None:
+            return False
+        none_has = all(one.rows == self.sizes[0] for one in self.trials[1:])  # the first one may choose the size
+        soon = none_has and len(self.on(self.sizes[0])) >= BEST
+        return soon or spent > _BASE * self.budget.seconds
 
     def reserve(self) -> float:
         """Seconds to keep for the end: for the best candidate on all rows, and for a blend if they are few.
