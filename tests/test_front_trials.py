@@ -12,8 +12,8 @@ from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.deadline import Budget
 from cakernels.search.found import search, started
-from cakernels.search.race import FINAL
 from cakernels.search.scores import SCORES
+from cakernels.search.standings import FINAL
 from cakernels.search.trial import Trial, ranked
 from cakrr import BKRR2
 
@@ -224,6 +224,23 @@ def test_a_quicker_classifier_goes_on_that_only_chance_sets_apart(seconds, order
     assert [(one.error, one.seconds) for one in race._leaders(race.on(small), large)] == order
     race.budget = Budget(None)  # and the seconds, which do not repeat, decide nothing
     assert [one.error for one in race._leaders(race.on(small), large)] == [0.2]
+
+
+def test_a_first_candidate_with_a_larger_sample_does_not_go_on_alone():
+    """On a slow machine it had four times as many rows as the others; the best of these comes to as many first."""
+    X = np.random.default_rng(0).normal(size=(50_000, 1))
+    race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(1e6), ALONE, None, 0, 4)
+    smallest, small, large = race.sizes[:3]
+    sizes, found = [small, smallest, smallest], []
+    race.trials = [
+        Trial(Candidate("BKRR2", {"sigma": error}), n, error, 1e5, 0.0)
+        for n, error in zip(sizes, (0.2, 0.25, 0.3), strict=True)
+    ]
+    for error in (0.1, 0.05):
+        candidate, rows = race._promoted(1e6)
+        found.append((candidate.settings["sigma"], rows))
+        race.trials.append(Trial(candidate, rows, error, 1e5, 0.0))
+    assert found == [(0.25, small), (0.25, large)]
 
 
 @pytest.mark.parametrize(("why", "promoted"), [("", 0.1), ("1,000 rows would take too long", 0.2)])

@@ -20,8 +20,9 @@ from cakernels.search.candidates import Candidate, first
 from cakernels.search.data import FOLDS, REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
 from cakernels.search.mixture import Mixture, alone, combined
-from cakernels.search.race import FINAL, Race
+from cakernels.search.race import Race
 from cakernels.search.scores import Score
+from cakernels.search.standings import FINAL
 from cakernels.search.trial import Trial
 
 if TYPE_CHECKING:

@@ -19,22 +19,17 @@ from cacore.probability.calibrator import Calibrator
 from cacore.probability.forms import FORMS
 from cakernels.class_blend import for_classes, labels, outputs
 from cakernels.search.candidates import Candidate, first, further
-from cakernels.search.data import FOLDED, REGRESSION, Data, Split
+from cakernels.search.data import REGRESSION, Data, Split
 from cakernels.search.deadline import Budget, TimeIsUp, until
-from cakernels.search.growth import Growth
 from cakernels.search.scores import Score
-from cakernels.search.trial import Trial, ranked
+from cakernels.search.standings import Standings
+from cakernels.search.trial import Trial
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
 BEST = 3  # one of so many goes on to more rows
 _BASE = 0.4  # share of the time for the first candidates on the smallest sample
-FINAL = 1.15  # factor by which the last training may take longer than expected
-_FAR = 2  # times as many rows, beyond which it is harder to expect
-_MODELS = 4  # most models in a blend; twice as many of few rows, which take little time
-_LAST = 0.4  # most of the time that is kept for it
-_LEAST, _BLENDED = 0.05, 0.2  # least of the time that is kept, and most of it for all candidates of a blend
 _LONGEST = 0.25  # most of the time that one candidate may take
 _SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
 _CLOSE = 1.25  # largest error, over the smallest on its sample, of a candidate that goes on since it takes no more
@@ -45,7 +40,7 @@ _DULL = 200  # candidates in a row that were known, after which there is nothing
 
 
 @dataclass
-class Race:
+class Race(Standings):
     """A search among candidates, by successive halving that never waits for a whole round (ASHA).
 
     Attributes
@@ -107,64 +102,6 @@ class Race:
             self._forget()
 
     @property
-    def best(self) -> Trial | None:
-        """The best trial, on however many rows; None if none has succeeded."""
-        return next(iter(ranked(self._good())), None)
-
-    def leading(self) -> list[Trial]:
-        """The best trial of each of the candidates that a blend may have, the best first."""
-        found: dict[Any, Trial] = {}
-        results = set()  # of candidates that end as the same model, for instance where no metric pays
-        for one in ranked(self._good()):
-            if one.candidate.key not in found and (one.error, one.squared) not in results:
-                found[one.candidate.key] = one
-                results.add((one.error, one.squared))
-        return list(found.values())[: _MODELS * (1 if self.data.n > FOLDED else 2)]
-
-    def on(self, rows: int) -> list[Trial]:
-        """Trials on so many rows that succeeded, the best first."""
-        return ranked(one for one in self._good() if one.rows == rows)
-
-    def seconds(self, trial: Trial, rows: int, last: bool = False) -> float:
-        """Predicted seconds of one training of this candidate on so many rows; the `last` one does not search."""
-        rest = (trial.seconds - trial.scales) * trial.share(last)
-        return (trial.scales + rest * self._growth(trial).factor(rows)) / self.folds
-
-    def _growth(self, trial: Trial) -> Growth:
-        """Growth of its time, but for an SVM's length scales: as measured, if it was trained on fewer rows as well."""
-        key = trial.candidate.key
-        before = [one for one in self._good() if one.candidate.key == key and one.rows < trial.rows]
-        if not before or any(one.settings or one.kernels > 1 for one in (trial, before[-1])):
-            return trial.candidate.growth(trial.rows)
-        alike = trial.candidate.growth(trial.rows, lengths=False)
-        factor = (before[-1].seconds - before[-1].scales) / max(trial.seconds - trial.scales, 1e-9)
-        return alike.through(before[-1].rows, factor)
-
-    def rows_in(self, trial: Trial, seconds: float) -> int:
-        """Largest number of rows on which training this candidate, and predicting, are expected to end in time.
-
-        That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
-        """
-        fixed = FINAL * trial.scales / self.folds
-        one = self.end(trial, trial.rows) - fixed
-        rows = self._growth(trial).within(max(seconds - fixed, 0.0) / max(one, 1e-9))
-        if rows >= self.data.n:
-            return self.data.n
-        rows = int(min(rows, self.split.n_train))
-        return rows if self.split.folds == 1 and rows >= 1.5 * trial.rows else 0
-
-    def predicting(self, trial: Trial, rows: int) -> float:
-        """Predicted seconds for the rows that are asked for, by this candidate trained on so many rows."""
-        n, folds = self.data.n, self.split.folds
-        judges = n - self.split.n_train if folds == 1 else n * self.folds / folds
-        return self.judging(trial, rows) * self.asked / judges
-
-    def judging(self, trial: Trial, rows: int) -> float:
-        """Predicted seconds to judge it after a training on so many rows; they grow with the rows of a part."""
-        parts = trial.candidate.parts
-        return trial.judging * rows / parts(rows) * parts(trial.rows) / trial.rows
-
-    @property
     def judged(self) -> NDArray[np.bool_]:
         """Mask of this rank's rows that judge the candidates."""
         return self.split.judged(self.folds)
@@ -183,9 +120,6 @@ class Race:
         if self.split.folds == 1 and seconds > most and self.sizes[0] >= 4 * _FEWEST:
             self.sizes = (self.sizes[0] // 4, *self.sizes)
 
-    def _good(self) -> list[Trial]:
-        return [one for one in self.trials if math.isfinite(one.error)]
-
     def _next(self) -> tuple[Candidate, int] | None:
         """The next candidate and its number of rows; None at the end; collective."""
         spent = self.budget.spent(self.comm)
@@ -203,36 +137,13 @@ class Race:
         """True if some go on before the last first one: the best of three, for a good model soon; or if it is late."""
         if self.budget.seconds is None:
             return False
-        none_has = all(one.rows == self.sizes[0] for one in self.trials[1:])  # the first one may choose the size
+        none_has = all(one.rows == self.sizes[0] for one in self.trials[1:])  # see _steps
         soon = none_has and len(self.on(self.sizes[0])) >= BEST
         return soon or spent > _BASE * self.budget.seconds
 
-    def reserve(self) -> float:
-        """Seconds to keep for the end: for the best candidate on all rows, and for a blend if they are few.
-
-        At least a twentieth of the time is kept, since a training before it may end late.
-        """
-        best = self.best
-        if best is None or self.budget.seconds is None:
-            return 0.0
-        rows = self.rows_in(best, _LAST * self.budget.seconds)
-        if not rows:
-            return self.predicting(best, best.rows)
-        blend = sum(self.end(one, self.data.n) for one in self.leading())
-        alone = self.end(best, rows)
-        return max(alone, _LEAST * self.budget.seconds, blend if blend <= _BLENDED * self.budget.seconds else 0.0)
-
-    def end(self, trial: Trial, rows: int) -> float:
-        """Most seconds of the last training on so many rows, and of the predictions after it.
-
-        Twice the usual delay is allowed for where the candidate was trained on less than half as many rows.
-        """
-        late = FINAL if rows <= _FAR * trial.rows else FINAL**2
-        return late * self.seconds(trial, rows, last=True) + self.predicting(trial, rows)
-
     def _promoted(self, left: float) -> tuple[Candidate, int] | None:
         """A candidate that goes on from its sample to the next one, in time: one of the best third, or a quick one."""
-        steps = list(reversed(list(zip(self.sizes, self.sizes[1:], strict=False))))
+        steps = self._steps()
         for lower, upper in steps:
             for trial in self._without(self._leaders(self.on(lower), upper), upper):
                 if self._beaten(trial):
@@ -248,6 +159,15 @@ class Race:
                 if trial.error <= _CLOSE * there[0].error and self.seconds(trial, upper) * self.folds <= most:
                     return trial.candidate.after(trial.fitted), upper
         return None
+
+    def _steps(self) -> list[tuple[int, int]]:
+        """The samples and the next larger ones, the largest first: a good candidate soon has many rows.
+
+        But the smallest first while only the first candidate is on a larger one, which was the smallest when it began.
+        """
+        steps = list(zip(self.sizes, self.sizes[1:], strict=False))
+        ahead = [one.rows > self.sizes[0] for one in self.trials]
+        return steps if sum(ahead) == 1 and ahead[0] else steps[::-1]
 
     def _leaders(self, there: Sequence[Trial], rows: int) -> list[Trial]:
         """The best third, and those that only chance may set apart from the best, if they take no longer.
