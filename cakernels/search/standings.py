@@ -13,7 +13,7 @@ from cakernels.search.trial import Trial, ranked
 FINAL = 1.15  # factor by which the last training may take longer than expected
 _FAR = 2  # times as many rows, beyond which it is harder to expect
 _MODELS = 4  # most models in a blend; twice as many of few rows, which take little time
-_LAST = 0.4  # most of the time that is kept for it
+_LAST = 0.4  # most of the time that is kept for the last training
 _LEAST, _BLENDED = 0.05, 0.2  # least of the time that is kept, and most of it for all candidates of a blend
 
 
