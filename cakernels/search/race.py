@@ -134,12 +134,15 @@ class Race(Standings):
         return self._started(left)
 
     def _early(self, spent: float) -> bool:
-        """True if some go on before the last first one: the best of three, for a good model soon; or if it is late."""
+        """True if candidates go on while first ones still wait: the best of three, for a good model soon; or late."""
         if self.budget.seconds is None:
             return False
-        none_has = all(one.rows == self.sizes[0] for one in self.trials[1:])  # see _steps
-        soon = none_has and len(self.on(self.sizes[0])) >= BEST
+        soon = len(self.on(self.sizes[0])) >= BEST and not self._any_went_on()
         return soon or spent > _BASE * self.budget.seconds
+
+    def _any_went_on(self) -> bool:
+        """True if one has left the smallest sample; the first one may be beyond it since that was made smaller."""
+        return any(one.rows > self.sizes[0] for one in self.trials[1:])
 
     def _promoted(self, left: float) -> tuple[Candidate, int] | None:
         """A candidate that goes on from its sample to the next one, in time: one of the best third, or a quick one."""
@@ -163,11 +166,10 @@ class Race(Standings):
     def _steps(self) -> list[tuple[int, int]]:
         """The samples and the next larger ones, the largest first: a good candidate soon has many rows.
 
-        But the smallest first while only the first candidate is on a larger one, which was the smallest when it began.
+        But the smallest first until one has gone on: a first candidate beyond it is alone there, and no best third.
         """
         steps = list(zip(self.sizes, self.sizes[1:], strict=False))
-        ahead = [one.rows > self.sizes[0] for one in self.trials]
-        return steps if sum(ahead) == 1 and ahead[0] else steps[::-1]
+        return steps[::-1] if self._any_went_on() else steps
 
     def _leaders(self, there: Sequence[Trial], rows: int) -> list[Trial]:
         """The best third, and those that only chance may set apart from the best, if they take no longer.
