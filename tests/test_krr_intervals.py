@@ -14,7 +14,7 @@ from sklearn.gaussian_process.kernels import RBF
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.probability.conformal import Calibration, kept_ranks
+from cacore.probability.conformal import Calibration, kept_ranks, rank_of, shared_classes
 from cakrr import BKRR2, DCKRR, DKRR, KRRModel, TwoLevelKRR
 from partition.routing import nearest
 
@@ -101,17 +101,54 @@ def factor(estimator, X):
     return model.noise(model.standardizer.apply(X), mean - model.offset, std)
 
 
-def test_parts_with_too_few_errors():
-    """They take the half width of all rows."""
+@pytest.mark.parametrize("targets", [1, 2])
+def test_parts_with_too_few_errors(targets):
+    """They share a width, from the errors of all of them."""
     X, y = noisy_waves(300)
+    if targets == 2:
+        y = np.column_stack([y, 3 * X[:, 0]])
     model = BKRR2(20, **FIXED, calibrate=0.2).fit(X, y).model_
-    counts = [0 if part.errors is None else len(part.errors) for _, part in sorted(model.parts.items())]
+    errors = [np.zeros((0, *y.shape[1:])) if p.errors is None else p.errors for _, p in sorted(model.parts.items())]
+    counts = np.array([len(own) for own in errors])
     assert sum(counts) == 60
-    assert 0 < sum(n < 4 for n in counts) < 20
+    assert 0 < sum(counts < 4) < 20
     lower, upper = model.predict_interval(X, 0.8, "parts")
-    few = np.array(counts)[nearest(X, model.centers)] < 4
-    near((upper - lower)[few], 2 * model.calibration.errors[48], 1e-12)
+    part = nearest(X, model.centers)
+    together = np.sort(np.concatenate([own for own in errors if len(own) <= 4]), axis=0)
+    few = counts[part] < 4
+    near((upper - lower)[few] - 2 * together[-(-8 * (len(together) + 1) // 10) - 1], 0, 1e-12)
     assert len(np.unique(np.round(upper - lower, 9)[~few])) > 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "classes"),
+    [
+        ([10, 12, 30], {}),
+        ([2, 40, 5, 8], {0: [0, 2, 3], 2: [0, 2, 3], 3: [0, 2, 3]}),
+        ([2, 40, 30, 1], {0: [0, 2, 3], 2: [0, 2, 3], 3: [0, 2, 3]}),
+        ([0, 40, 0, 30], {0: [0, 2, 3], 2: [0, 2, 3]}),
+        ([9, 11, 12], {1: [0, 1]}),
+    ],
+    ids=["enough", "three small parts", "too few together", "no rows", "a new row would decide"],
+)
+def test_classes_of_parts_with_few_calibration_rows(counts, classes):
+    shared = shared_classes(np.array(counts), 0.9)
+    assert {part: list(members) for part, members in shared.items()} == classes
+
+
+def test_small_noisy_parts_hold_as_many_targets_as_were_asked_for():
+    """Over many draws of the calibration rows: of all new rows, and of those whose part shares a width."""
+    rng, coverage, inside, shares = np.random.default_rng(0), 0.8, [], []
+    noise, frequency = np.array([1, 1, 3, 0.2, 10, 30]), [0.4, 0.3, 0.1, 0.1, 0.05, 0.05]
+    for _ in range(4000):
+        part = rng.choice(6, 61, p=frequency)
+        errors = np.abs(rng.normal(size=61)) * noise[part]
+        classes = shared_classes(np.bincount(part[:-1], minlength=6), coverage)
+        own = np.sort(errors[:-1][np.isin(part[:-1], classes.get(part[-1], part[-1]))])
+        inside.append(errors[-1] <= own[rank_of(coverage, len(own)) - 1])
+        shares.append(part[-1] in classes)
+    assert np.mean(inside) > coverage
+    assert np.mean(np.array(inside)[shares]) > coverage
 
 
 @pytest.mark.parametrize("cls", [BKRR2, DKRR])

@@ -7,6 +7,7 @@ interval contains the new target with at least this probability, over the draw o
 Adaptive intervals divide the errors by the model's standard deviations and multiply by that of the new row. They are as
 valid, and narrower where the model is certain. Alternatively, each part uses the errors of the calibration rows nearest
 to its centre. Such intervals are valid for the rows of each part (Vovk's Mondrian form), and wide where there is noise.
+Parts with too few calibration rows share a width: see :func:`shared_classes`.
 
 Conformalised quantile intervals start from two quantiles of a model, and move both ends outwards by that order
 statistic of the scores max(q_lo(x) - y, y - q_hi(x)) (Romano, Patterson and Candes, 2019). They are as valid, and their
@@ -25,7 +26,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.selection import order_statistics
@@ -81,8 +82,8 @@ class Calibration:
         sizes, scaled = np.abs(errors), None
         if deviations is not None:
             tiny = np.finfo(np.float64).tiny  # for a constant target, deviations and errors are 0
-            scaled = _selected(sizes / np.maximum(deviations, tiny), ranks, comm)
-        return cls(n, rows, ranks, _selected(sizes, ranks, comm), scaled)
+            scaled = selected(sizes / np.maximum(deviations, tiny), ranks, comm)
+        return cls(n, rows, ranks, selected(sizes, ranks, comm), scaled)
 
     @classmethod
     def of_scores(cls, scores: NDArray[np.float64], comm: Communicator) -> Calibration:
@@ -92,7 +93,7 @@ class Calibration:
         """
         n = comm.offset(len(scores))[1]
         ranks = kept_ranks(n)
-        return cls(n, HELD_OUT, ranks, _selected(scores, ranks, comm))
+        return cls(n, HELD_OUT, ranks, selected(scores, ranks, comm))
 
     def check(self) -> None:
         """Refuse inconsistent fields."""
@@ -135,6 +136,56 @@ def rows_for(coverage: float) -> int:
     return math.ceil(level / (1 - level))
 
 
+def shared_classes(counts: NDArray[np.int64], coverage: float) -> dict[int, NDArray[np.intp]]:
+    """Parts that do not calibrate alone: for each, the parts whose calibration rows give its width.
+
+    Parts with too few calibration rows for this coverage form one class, which the smallest of the other parts joins if
+    even their rows together are too few.
+
+    Parameters
+    ----------
+    counts : ndarray of int64, shape (P,)
+        Calibration rows of each part; all of them together are enough for the coverage.
+    coverage : float
+
+    Returns
+    -------
+    dict
+        Numbers of parts, ascending, with those of the parts of their class, which includes the part itself.
+
+    Notes
+    -----
+    Intervals are valid for each class if the classes depend on the calibration rows and the new row alike (Vovk's
+    Mondrian form). So the new row is counted before parts are called too small. A class that only the calibration
+    rows made would have the parts that drew fewer rows than their share.
+    """
+    needed = rows_for(coverage)
+    few = np.flatnonzero(counts < needed)
+    together = int(counts[counts <= needed].sum())
+    classes = {int(few[0]): _class_of(int(few[0]), counts, needed)} if len(few) else {}
+    for part in range(len(counts)):
+        if counts[part] < needed:
+            classes[part] = classes[int(few[0])]  # the same for all of these parts
+        elif 0 < together - counts[part] * (counts[part] <= needed) <= needed:
+            members = _class_of(part, counts, needed)
+            if len(members) > 1:
+                classes[part] = members
+    return classes
+
+
+def _class_of(part: int, counts: NDArray[np.int64], needed: int) -> NDArray[np.intp]:
+    """Parts of the class of a new row in this part."""
+    counted = counts.copy()
+    counted[part] += 1
+    order = np.argsort(counted, kind="stable")
+    total = np.cumsum(counted[order])
+    small = int(np.searchsorted(counted[order], needed, "right"))
+    if small == 0 or total[small - 1] == 0:
+        return np.array([part])
+    members = order[: max(small, int(np.searchsorted(total, needed, "right")) + 1)]
+    return np.sort(members) if part in members else np.array([part])
+
+
 def check_coverage(coverage: object) -> None:
     """Raise an InputError unless `coverage` is a number between 0 and 1."""
     if isinstance(coverage, bool | str) or not np.isscalar(coverage) or not 0 < coverage < 1:  # type: ignore[operator]
@@ -149,7 +200,8 @@ def kept_ranks(n: int) -> NDArray[np.int64]:
     return np.unique(np.concatenate([levels, np.arange(n - _TAIL + 1, n + 1)]))
 
 
-def _selected(sizes: NDArray[np.float64], ranks: NDArray[np.int64], comm: Communicator) -> NDArray[np.float64]:
+def selected(sizes: NDArray[np.float64], ranks: ArrayLike, comm: Communicator) -> NDArray[np.float64]:
+    """Order statistics of all ranks' numbers, of each column of `sizes`; 8 Allreduces per column. Collective."""
     if sizes.ndim == 1:
         return order_statistics(sizes, ranks, comm)
     return np.stack([order_statistics(column, ranks, comm) for column in sizes.T], axis=1)

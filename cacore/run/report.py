@@ -258,8 +258,10 @@ def _metric(metric: dict[str, Any]) -> str:
 
 def _intervals(found: dict[str, Any]) -> str:
     held = f", and {100 * found['coverage']:.2f} % held" if "coverage" in found else ""
-    width = f"mean width {as_text(found['mean_width'])}"
-    return f"{100 * found['asked']:g} % asked{held}; {width}; from {found['calibration_rows']:,} rows {found['rows']}"
+    width, rows = f"mean width {as_text(found['mean_width'])}", f"{found['calibration_rows']:,} rows {found['rows']}"
+    shared = found.get("parts_sharing_a_width")
+    few = f"; {shared:,} parts with few of them share a width" if shared else ""
+    return f"{100 * found['asked']:g} % asked{held}; {width}; from {rows}{few}"
 
 
 def _probability(found: dict[str, Any]) -> str:

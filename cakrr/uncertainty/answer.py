@@ -13,7 +13,16 @@ from cacore.data.rows import AnyRows
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.learn.shared import ADAPTIVE
-from cacore.probability.conformal import HELD_OUT, JACKKNIFE, Calibration, check_coverage, rank_of, rows_for
+from cacore.probability.conformal import (
+    HELD_OUT,
+    JACKKNIFE,
+    Calibration,
+    check_coverage,
+    rank_of,
+    rows_for,
+    selected,
+    shared_classes,
+)
 from cakrr.uncertainty import deviation, jackknife
 from partition.routing import nearest
 
@@ -134,7 +143,7 @@ def answered(
     -----
     The cost is that of :func:`cakrr.uncertainty.deviation.predict` if standard deviations are needed, of
     :func:`cakrr.uncertainty.jackknife.predict` for jackknife+ intervals, and otherwise that of a prediction. Intervals
-    per part add one Allreduce of P t numbers.
+    per part add two Allreduces, of P and P t numbers, and 8 per target for the width of a class of several parts.
     """
     with comm.agreed():
         request.check(model)
@@ -154,7 +163,7 @@ def answered(
     if request.adaptive == "std" and std is not None:
         half = half * scales(model, X, mean, std, comm)
     elif request.adaptive == "parts":
-        half = _of_parts(model, request.coverage, half, comm)[nearest_part(model, model.standardized(X, comm))]
+        half = _of_parts(model, request.coverage, comm)[nearest_part(model, model.standardized(X, comm))]
     return mean, std, (mean - half, mean + half)
 
 
@@ -170,14 +179,35 @@ def scales(
     return std * model.noise(model.standardized(X, comm), mean - model.offset, std)
 
 
-def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) -> NDArray[np.float64]:
-    """Half width of each part, shape (P,) or (P, t); parts with too few rows get `every`, the one of all rows."""
-    widths = np.zeros((len(model.sizes), *model.target_shape))
-    for part, one in model.parts.items():
-        n = 0 if one.errors is None else len(one.errors)
-        rank = rank_of(coverage, n)
-        widths[part] = every if one.errors is None or rank > n else one.errors[rank - 1]
-    return comm.allreduce(widths)
+def _of_parts(model: KRRModel, coverage: float, comm: Communicator) -> NDArray[np.float64]:
+    """Half width of each part, shape (P,) or (P, t), from the calibration rows of its class; collective."""
+    counts = calibration_counts(model, comm)
+    shared = shared_classes(counts, coverage)
+    widths = np.zeros((len(counts), *model.target_shape))
+    for part, own in model.parts.items():
+        if own.errors is not None and part not in shared:
+            widths[part] = own.errors[rank_of(coverage, len(own.errors)) - 1]
+    widths = comm.allreduce(widths)
+    for members in dict.fromkeys(tuple(members) for members in shared.values()):
+        errors = [model.parts[part].errors for part in members if part in model.parts]
+        local = np.concatenate([np.zeros((0, *model.target_shape)), *(some for some in errors if some is not None)])
+        width = selected(local, [rank_of(coverage, int(counts[list(members)].sum()))], comm)[0]
+        widths[[part for part, parts in shared.items() if tuple(parts) == members]] = width
+    return widths
+
+
+def parts_sharing(model: KRRModel, coverage: float, comm: Communicator) -> int:
+    """Number of parts with too few calibration rows for a width of their own; collective."""
+    return len(shared_classes(calibration_counts(model, comm), coverage))
+
+
+def calibration_counts(model: KRRModel, comm: Communicator) -> NDArray[np.int64]:
+    """Calibration rows nearest to each part's centre; collective."""
+    counts = np.zeros(len(model.centers) // model.divisions, np.int64)
+    for part, own in model.parts.items():
+        if own.errors is not None:
+            counts[part] = len(own.errors)
+    return comm.allreduce(counts)
 
 
 def nearest_part(model: KRRModel, Z: AnyRows) -> NDArray[np.int32]:

@@ -14,7 +14,7 @@ from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.metrics import errors
 from cacore.metrics.probabilistic import gaussian_scores, interval_metrics
-from cakrr.uncertainty.answer import IntervalRequest, answered
+from cakrr.uncertainty.answer import IntervalRequest, answered, parts_sharing
 
 if TYPE_CHECKING:
     from cakrr.model import KRRModel
@@ -60,6 +60,8 @@ class Predicted:
             "asked": job.interval, "adaptive": job.adaptive, "rows": model.calibration.rows,
             "calibration_rows": model.calibration.n,
         }  # fmt: skip
+        if job.interval and job.adaptive == "parts" and (shared := parts_sharing(model, job.interval, comm)):
+            facts["parts_sharing_a_width"] = shared
         return cls(mean, shown, ends, facts)
 
     @property

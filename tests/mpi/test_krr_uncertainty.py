@@ -17,6 +17,7 @@ from cacore.data.selection import order_statistics
 from cacore.linalg import scalapack
 from cakrr import BKRR2, DCKRR, DKRR, KRRModel, TwoLevelKRR
 from cakrr.solver.noise import NoiseRows, fit
+from cakrr.uncertainty.answer import calibration_counts
 
 pytestmark = pytest.mark.mpi(min_size=1)
 MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
@@ -98,6 +99,21 @@ def test_is_the_same_on_one_rank(name, csr, everywhere, folder):
         for one in (model.predict_interval, loaded.predict_interval):
             for got, other in zip(one(T[our], 0.8, adaptive), ends, strict=True):
                 near(everywhere(got), other, 10 * tolerance)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_parts_that_share_a_width(targets, everywhere):
+    """Parts with few calibration rows, on different ranks, have the width that one rank finds for them."""
+    (X, y), (T, _), my, our = smooth(), smooth(41, 1), even(157), even(41)
+    y = y if targets == 1 else np.column_stack([y, np.sin(X[:, 0])])
+    more = {"n_parts": 9, "calibrate": 0.2}
+    model = BKRR2(**FIXED, **more, comm=WORLD).fit(X[my], y[my])
+    serial = by_one(BKRR2(**FIXED, **more).fit, X, y)
+    counts = calibration_counts(serial.model_, Communicator())
+    assert np.count_nonzero(counts < 4) > 1
+    ends = serial.predict_interval(T, 0.8, "parts")
+    for got, other in zip(model.predict_interval(T[our], 0.8, "parts"), ends, strict=True):
+        near(everywhere(got), other, 1e-7 * np.abs(y).max())
 
 
 @pytest.mark.parametrize("name", ["nearest", "soft", pytest.param("exact", marks=exact)])
