@@ -14,6 +14,8 @@ from sklearn.metrics import d2_pinball_score, mean_pinball_loss
 from sklearn.metrics.pairwise import rbf_kernel
 
 from cacore.comm import Communicator
+from cacore.data.aside import rows_aside
+from cacore.data.validation import shared_seed
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
@@ -312,6 +314,31 @@ def test_parameters_that_cannot_be(estimator, given, message):
     X, y, _ = rows()
     with pytest.raises(InputError, match=message):
         estimator(**GIVEN, **given).fit(X, y)
+
+
+@pytest.mark.parametrize("estimator", [SMOQuantileSVR, CAQuantileSVR])
+@pytest.mark.parametrize(("quantile", "needed"), [(0.98, 49), ((0.02, 0.5, 0.95), 19), ((0.1, 0.94), 16)])
+def test_a_level_needs_enough_held_out_rows(estimator, quantile, needed):
+    """Of weight above 0; one row more than the largest refused number is enough."""
+    X, y, _ = rows()
+    model = estimator(C=1.0, gamma=0.5, quantile=quantile, random_state=0)
+    message = f"needs {needed} held-out rows, and {needed - 1} are held out; hold out a larger share"
+    with pytest.raises(InputError, match=message):
+        model.set_params(calibrate=(needed - 1) / 60).fit(X, y)
+    shifts = model.set_params(calibrate=needed / 60).fit(X, y).model_.shifts
+    aside = rows_aside(60, needed / 60, shared_seed(0, Communicator()), Communicator())[0]
+    top = np.reshape(model.model_.decision_function(X[aside]), (needed, -1)).max(axis=1)
+    near(shifts[-1], np.max(y[aside] - top), 1e-9)
+    with pytest.raises(InputError, match=message):
+        model.fit(X, y, np.where(np.arange(60) == np.flatnonzero(aside)[0], 0.0, 1.0))
+    with pytest.raises(InputError, match="calibrate: no held-out row has a positive weight"):
+        model.fit(X, y, np.where(aside, 0.0, 1.0))
+
+
+def test_a_low_level_needs_one_held_out_row():
+    X, y, _ = rows()
+    model = SMOQuantileSVR(quantile=(0.01, 0.5), calibrate=1 / 60, random_state=0, **GIVEN).fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
 
 
 def test_requests_that_cannot_be(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
+from cacore.probability.conformal import rank_of, rows_for
 
 Pair = tuple[int, int]  # places of the lower and the upper quantile among the levels
 
@@ -30,6 +31,21 @@ def quantile_pairs(levels: tuple[float, ...]) -> tuple[Pair, ...]:
             "0.05,0.95"
         )
     return tuple((low, min(above, key=lambda high: abs(levels[low] + levels[high] - 1.0))) for low in below)
+
+
+def check_held_out(levels: tuple[float, ...], n: int) -> None:
+    """Raise an InputError if `n` held-out rows are too few for the highest of these levels.
+
+    The quantile tau is moved by the ceil((n + 1) tau)-th smallest of n residuals, of which tau / (1 - tau) are needed.
+    A low level needs one row.
+    """
+    if not n:
+        raise InputError("calibrate: no held-out row has a positive weight; hold out a larger share")
+    if rank_of(max(levels), n) > n:
+        raise InputError(
+            f"calibrate: quantile {max(levels):g} needs {rows_for(max(levels)):,} held-out rows, and {n:,} are held "
+            "out; hold out a larger share, or give a level closer to 0.5"
+        )
 
 
 def pair_scores(predicted: NDArray[np.float64], y: NDArray[np.float64], pairs: tuple[Pair, ...]) -> NDArray[np.float64]:

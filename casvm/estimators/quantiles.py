@@ -17,6 +17,7 @@ from cacore.data.asking import asking
 from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import checked_weights, shared_seed
 from cacore.errors import InputError
+from cacore.probability.quantiles import check_held_out
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
@@ -92,7 +93,7 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
         pinball loss, the mean over all quantiles.
     calibrate : float or None
         Share of the rows that is held out to calibrate :meth:`predict_interval`, and to shift each quantile so that the
-        right share of new targets is below it.
+        right share of new targets is below it. Level tau needs tau / (1 - tau) of these rows.
     random_state : int, RandomState or None
         Chooses the rows that are held out.
     tol : float, "scale" or None
@@ -140,8 +141,9 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
         comm, n = Communicator(), X.shape[0]
         weights = np.ones(n) if sample_weight is None else checked_weights(sample_weight, n)
         aside, _, _ = rows_aside(n, share, shared_seed(self.random_state, comm), comm)
-        super()._fit(X, y, np.where(aside, 0.0, weights))
         held = np.flatnonzero(aside & (weights > 0))
+        check_held_out(_levels(self), len(held))
+        super()._fit(X, y, np.where(aside, 0.0, weights))
         model = _model(self)
         model.calibrate(model.parts[0].predict(X[held], model.kernel), y[held], comm)
         return self

@@ -61,7 +61,8 @@ class QuantileModel(SVRModel):
 
     A flexible model lies closer to its training rows than to new ones, so that fewer new rows are between two of its
     quantiles than their levels say. With n held-out rows, quantile tau is moved by the ceil((n + 1) tau)-th smallest of
-    their residuals. A new target is then below it with a probability from tau to tau + 1 / (n + 1).
+    their residuals. A new target is then below it with a probability from tau to tau + 1 / (n + 1). Training with
+    fewer than tau / (1 - tau) held-out rows is refused.
     """
 
     family = "quantiles"
@@ -150,11 +151,12 @@ class QuantileModel(SVRModel):
     def calibrate(self, values: NDArray[np.float64], y: NDArray[np.float64], comm: Communicator) -> None:
         """Shift the quantiles by held-out rows with these outputs and targets, and keep their scores; collective.
 
-        8 Allreduces per level, and per pair of quantiles, of up to 256 counts per stored score.
+        8 Allreduces per level, and per pair of quantiles, of up to 256 counts per stored score. There must be enough
+        rows; see :func:`cacore.probability.quantiles.check_held_out`.
         """
         found, n = np.sort(values, axis=1), comm.offset(len(y))[1]
         shifts = [
-            order_statistics(y - column, [min(rank_of(level, n), n)], comm)[0]
+            order_statistics(y - column, [rank_of(level, n)], comm)[0]
             for column, level in zip(found.T, self.levels, strict=True)
         ]
         self.shifts = np.array(shifts)

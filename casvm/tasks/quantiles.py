@@ -9,6 +9,7 @@ from typing import Any
 from cacore.comm import Communicator
 from cacore.data.aside import set_aside
 from cacore.data.dataset import Dataset
+from cacore.probability.quantiles import check_held_out
 from casvm.fit import SVMFit
 from casvm.model.quantiles import QuantileModel
 from casvm.model.svr import SVRModel
@@ -43,8 +44,12 @@ def calibrated(
     with comm.agreed():
         options.checked(method, comm.size)
     train, aside = set_aside(train, options.calibrate, options.seed, comm)
+    aside = aside.weighted()
+    held_out = comm.offset(aside.X.shape[0])[1]
+    with comm.agreed():
+        check_held_out(options.levels, held_out)
     fitted = fit(method, train, replace(options, calibrate=None), comm)
-    model, aside = fitted.model, aside.weighted()
+    model = fitted.model
     assert isinstance(model, QuantileModel)
     values = model.decision_function(aside.X, comm)
     with comm.phase("train"):
