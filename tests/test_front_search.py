@@ -16,10 +16,11 @@ import cakernels.search.found
 import cakernels.search.race
 import casvm
 from cacore.comm import Communicator
+from cacore.machine.deadline import TimeIsUp
 from cakernels.board import command, leaderboard
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed
-from cakernels.search.deadline import Budget, TimeIsUp
+from cakernels.search.deadline import Budget
 from cakernels.search.found import search, so_far, started
 from cakernels.search.mixture import combined
 from cakernels.search.scores import SCORES

@@ -9,14 +9,14 @@ from helpers.data import write_csv
 from numba.core import event
 
 from cacore.machine.clock import working_time
+from cacore.machine.deadline import TimeIsUp
 from cacore.machine.interrupts import ctrl_c_waits, raising
-from cakernels.search.deadline import TimeIsUp
 
 COMPILED = """
 import signal, sys
 from llvmlite.binding import executionengine
 from cacore.machine.interrupts import raising
-from cakernels.search.deadline import TimeIsUp
+from cacore.machine.deadline import TimeIsUp
 
 found = executionengine.ExecutionEngine._find_module_ptr
 def interrupted(self, pointer):

@@ -22,6 +22,7 @@ from cacore.kernels.points import Points
 from cacore.kernels.registry import L1
 from cacore.kernels.values import Kernel
 from cacore.linalg.lapack import add_gram, cholesky, inverse, of_symmetric
+from cacore.machine.deadline import poll
 from cacore.machine.threads import blocks, for_blocks, in_order, rows_in
 
 FARTHEST = 4.0  # largest change of a scale's logarithm
@@ -134,6 +135,7 @@ def slope(
     2 m^3 + m^2 (3 d + 8 t) flops; for l1 distances and products over the features about 10 m^2 d instead of 3. On all
     threads. Three m x m matrices.
     """
+    poll()
     m = len(X)
     H, scaled, B = (one[: m * m].reshape(m, m) for one in (_room(m) if room is None else room))
     points = kernel.points(X)

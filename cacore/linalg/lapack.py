@@ -14,6 +14,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.machine.deadline import poll
+
 BLOCK = 1024
 UPDATE = 8192  # rows per call of dsyrk at most
 INVERSE = 512  # columns of an inverse per block
@@ -76,6 +78,7 @@ def cholesky(A: NDArray[np.floating]) -> int:
     m, dtype = _check(A)
     # To LAPACK's column-major order, the lower triangle is an upper one: A = U^T U with U = L^T.
     for k in range(0, m, BLOCK):
+        poll()
         b = min(BLOCK, m - k)
         corner = at(A, k, k)
         info = call("potrf", dtype, b"U", b, corner, m)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cacore.machine.clock import in_main_thread, postponed
 
 
 @contextmanager
-def raising(number: int, error: type[BaseException], early: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def raising(number: int, error: type[BaseException]) -> Iterator[None]:
     """Raise `error` in the block on a signal, at once or, while the main thread compiles, after that.
 
-    A signal for which `early` answers True is ignored. Outside the main thread, which alone has signals, nothing is
-    raised. Afterwards the signal is handled as before.
+    Outside the main thread, which alone has signals, nothing is raised. Afterwards the signal is handled as before.
     """
     if not in_main_thread():
         yield
@@ -22,7 +21,7 @@ def raising(number: int, error: type[BaseException], early: Callable[[], bool] =
     armed = True
 
     def handle(*_: object) -> None:
-        if armed and not postponed(number) and not early():
+        if armed and not postponed(number):
             raise error
 
     before = signal.signal(number, handle)

@@ -19,6 +19,7 @@ from threadpoolctl import ThreadpoolController
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.machine import deadline
 
 T = TypeVar("T")
 
@@ -265,9 +266,16 @@ def ahead(work: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterat
 
 def _planned(tasks: Iterable[tuple[object, ...]], parallel: bool) -> tuple[Iterator[tuple[object, ...]], bool]:
     """The tasks again, and True if there are several of them and several threads for them."""
-    left = iter(tasks)
+    left = _polled(tasks)
     first = list(islice(left, 2))
     return chain(first, left), parallel and min(current(), len(first)) > 1 and not getattr(_here, "busy", False)
+
+
+def _polled(tasks: Iterable[tuple[object, ...]]) -> Iterator[tuple[object, ...]]:
+    """The same tasks; the time limit of the caller is polled before each of them."""
+    for task in tasks:
+        deadline.poll()
+        yield task
 
 
 @contextlib.contextmanager
@@ -280,10 +288,11 @@ def _by_pool(
     setting: Callable[[], AbstractContextManager[None]], work: Callable[..., T], todo: Iterator[tuple[object, ...]]
 ) -> Generator[T, None, None]:
     """Yield the results of tasks that run in `setting` on the pool's threads; holds no setting between two results."""
+    limit = deadline.current()
 
     def one(task: tuple[object, ...]) -> T:
         _here.busy = True
-        with setting():  # until the task ends, even if nobody waits for it any more
+        with setting(), deadline.observed(limit):  # until the task ends, even if nobody waits for it any more
             return work(*task)
 
     def result() -> T:

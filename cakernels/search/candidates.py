@@ -41,6 +41,11 @@ _HOMES = {
     "CASVR": "casvm",
     **dict.fromkeys((*_RIDGE, *(f"{name}Classifier" for name in _RIDGE)), "cakrr"),
 }
+_TRAINERS = (  # modules that estimators import only once they are fitted
+    "cakrr.methods.calibrated", "cakrr.methods.lengths", "cakrr.methods.parts", "cakrr.methods.subset",
+    "casvm.methods.dissmo", "casvm.methods.lengths", "casvm.methods.settle", "casvm.tasks.classes",
+    "casvm.tasks.quantiles", "casvm.tasks.values",
+)  # fmt: skip
 _EXACT = {"CASVC": "DisSMOSVC", "CASVR": "DisSMOSVR"}  # SVMs in parts, and what trains one of all rows on many ranks
 
 
@@ -178,6 +183,14 @@ def first(data: Data, score: str = "") -> list[Candidate]:
         return _classifiers(data)
     found = _regressors(data)
     return found[:_AHEAD] + _vector_regressors(data, score) + found[_AHEAD:]
+
+
+def load_trainers() -> None:
+    """Import everything that training a candidate needs, so that no candidate's time includes it."""
+    for name, home in _HOMES.items():
+        getattr(import_module(home), name)
+    for name in _TRAINERS:
+        import_module(name)
 
 
 def _ridge(estimator: str, kernel: str, metric: str = "none", part: int = PART, **more: Any) -> Candidate:

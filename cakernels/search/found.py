@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator
 from cacore.errors import InputError, RankError
+from cacore.machine.deadline import TimeIsUp, until
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import Calibration
 from cakernels.blend import blended
 from cakernels.class_blend import classified
-from cakernels.search.candidates import Candidate, first
+from cakernels.search.candidates import Candidate, first, load_trainers
 from cakernels.search.data import FOLDS, REGRESSION, Data, Split
-from cakernels.search.deadline import Budget, TimeIsUp, until
+from cakernels.search.deadline import Budget
 from cakernels.search.mixture import Mixture, alone, combined
 from cakernels.search.race import Race
 from cakernels.search.scores import Score
@@ -223,5 +224,6 @@ def _without_judges(race: Race) -> Found:
 def started(
     data: Data, score: Score, budget: Budget, comm: Communicator, ranks: CommLike, seed: int, most: int | None
 ) -> Race:  # fmt: skip
-    """A race that has not begun; collective."""
+    """A race that has not begun, whose candidates' modules are loaded; collective."""
+    load_trainers()
     return Race(data, Split.of(data, seed, comm), score, budget, comm, ranks, seed, most)

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from cacore.comm import CommLike, Communicator, collective
 from cacore.data.rows import Rows
 from cacore.errors import InputError, RankError
+from cacore.machine.deadline import TimeIsUp, until
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.forms import FORMS
 from cakernels.class_blend import for_classes, labels, outputs
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import REGRESSION, Data, Split
-from cakernels.search.deadline import Budget, TimeIsUp, until
+from cakernels.search.deadline import Budget
 from cakernels.search.scores import Score
 from cakernels.search.standings import Standings
 from cakernels.search.trial import Trial
@@ -240,7 +241,7 @@ class Race(Standings):
         try:
             with until(None if left is None else left - self.reserve(), _LONGEST * (self.budget.seconds or math.inf)):
                 trial.held, trial.predicted, trial.fitted = self._folds(trial)
-                trial.calibrator = self._calibrator(trial.held)
+            trial.calibrator = self._calibrator(trial.held)
         except (InputError, RankError, TimeIsUp, FloatingPointError, np.linalg.LinAlgError) as error:
             late, failed = isinstance(error, TimeIsUp) or TimeIsUp.__name__ in str(error), True
             trial.why = " ".join(str(error).split())

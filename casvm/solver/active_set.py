@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cacore.errors import InputError
 from cacore.limits import Limits
 from cacore.machine.clock import working_time
+from cacore.machine.deadline import poll
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow
 from casvm.solver.gram import Shrinkable
@@ -282,6 +283,7 @@ class SMO(ABC):
         """Step until the stopping criterion or a limit is met, or nothing moves; `n` counts the rows of all ranks."""
         active, limits, most, moved = self.active, self.limits, self.limits.iterations(n), True
         while True:
+            poll()
             top, bottom, late = self._look()
             if math.isnan(top - bottom):  # on all ranks, or on none
                 raise overflow()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 
+from cacore.machine.deadline import poll
 from cacore.near.boxes import Runs
 from cacore.svm.dual import Dual
 from casvm.solver.near_passes import advance, extremes, largest_gain
@@ -64,6 +65,7 @@ class NearPairs(PairState):
         """
         done = self.iterations
         while True:
+            poll()
             now, left = int(self.gram.near.used.max(initial=0)), max_iter - (self.iterations - done)
             count, full = _optimise(
                 self.gram.near, *self._state, self._up, self._down, self._tops, self._bottoms, 2.0 * self.epsilon,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.kernels.panels import add_rows
 from cacore.kernels.simd import STEP
+from cacore.machine.deadline import poll
 from casvm.solver.passes import AT_KINK, FALL, RISE, partner, update
 
 if TYPE_CHECKING:
@@ -136,10 +137,12 @@ class Pairs(PairState):
         used = np.zeros(len(K), np.int64) if used is None else used
         most, missing, going_on = self.iterations + max_iter, -1, K.dtype == np.float32
         while going_on and missing < 0:
+            poll()
             steps, before = min(_STEPS, most - self.iterations), self.iterations
             missing = self._in_single_precision(K, where, tol, steps, used, now)
             going_on = 0 < steps == self.iterations - before
         if missing < 0:
+            poll()
             missing = self._optimise(self._state[0], K, where, tol, most - self.iterations, used, now)
         return missing
 

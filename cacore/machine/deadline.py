@@ -1,0 +1,87 @@
+"""Time limits of a block of code: long computations poll them, so that nothing is interrupted between two polls."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cacore.machine.clock import working_time
+
+
+class TimeIsUp(KeyboardInterrupt):
+    """The time limit of the surrounding :func:`until` has passed. It ends a training as Ctrl-C does."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """Moments at which a block of code must end.
+
+    Attributes
+    ----------
+    end : float
+        Reading of :func:`time.perf_counter`.
+    work : float
+        Reading of :func:`cacore.machine.clock.working_time`.
+    """
+
+    end: float
+    work: float
+
+    def passed(self) -> bool:
+        """True once one of the two clocks has reached its reading."""
+        return time.perf_counter() >= self.end or working_time() >= self.work
+
+
+class _Here(threading.local):
+    """The deadline of this thread's innermost block."""
+
+    deadline: Deadline | None = None
+
+
+_here = _Here()
+
+
+def current() -> Deadline | None:
+    """The deadline of this thread; None if it has none."""
+    return _here.deadline
+
+
+@contextmanager
+def observed(deadline: Deadline | None) -> Iterator[None]:
+    """Let this thread poll `deadline` in the block, for threads that work for a thread with a deadline."""
+    before, _here.deadline = _here.deadline, deadline
+    try:
+        yield
+    finally:
+        _here.deadline = before
+
+
+@contextmanager
+def until(seconds: float | None, working: float = math.inf) -> Iterator[None]:
+    """Let :func:`poll` raise :class:`TimeIsUp` in the block after its time.
+
+    Parameters
+    ----------
+    seconds : float or None
+        Time limit; None for no limit at all.
+    working : float
+        Limit of the seconds in which this process does not compile.
+    """
+    limit = None if seconds is None else Deadline(time.perf_counter() + seconds, working_time() + working)
+    with observed(limit):
+        yield
+
+
+def poll() -> None:
+    """Raise :class:`TimeIsUp` if this thread's deadline has passed; takes a fraction of a microsecond.
+
+    Loops call it whose steps take long. It must not be called between collective calls on which ranks have not agreed
+    to fail together (:meth:`cacore.comm.Communicator.guard`).
+    """
+    deadline = _here.deadline
+    if deadline is not None and deadline.passed():
+        raise TimeIsUp
