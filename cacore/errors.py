@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from cacore.terminal import escaped
+
 
 class InputError(ValueError):
     """Invalid input or usage; ``str(error)`` is one line that says what is wrong, where, and what to do.
@@ -15,7 +17,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(str(message).split()))
+        super().__init__(escaped(" ".join(str(message).split())))
         self.agreed = False
 
 
@@ -27,7 +29,7 @@ class OutputError(OSError):
     """Failure to write a file whose name was valid, such as a full disk or a quota; one line that names the file."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(str(message).split()))
+        super().__init__(escaped(" ".join(str(message).split())))
         self.agreed = False
 
     @classmethod

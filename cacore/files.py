@@ -171,7 +171,8 @@ def printing() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except OutputError:
         raise
     except OSError as error:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from cacore.terminal import say
+
 _SECONDS = 60.0  # least time between two lines
 COMPILING = "compiling: once for this installation; `cakernels warmup` does it ahead"
 
@@ -37,7 +39,7 @@ def _lines(_: str, __: int) -> Advance:
         nonlocal printed
         if label is not None and time.monotonic() - printed >= _SECONDS:
             printed = time.monotonic()
-            print(label, file=sys.stderr, flush=True)
+            say(label, error=True)
 
     return advance
 

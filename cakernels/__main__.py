@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 from cacore.comm import first_prints, launched_rank
+from cacore.terminal import say
 
 # What each command does, in one line, and the function that runs it.
 COMMANDS = {
@@ -29,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     if name in ("", "-h", "--help"):
         if launched_rank() == 0:
             shown = [f"  {one:<8}  {text}" for one, (text, _) in COMMANDS.items()]
-            print("\n".join([USAGE, "", *shown, "", "cakernels COMMAND --help lists the options of a command."]))
+            say(USAGE, "", *shown, "", "cakernels COMMAND --help lists the options of a command.")
         sys.exit(0 if name else 2)
     if name not in COMMANDS:
         first_prints(f"cakernels: {name}: there is no such command; choose one of {', '.join(COMMANDS)}")

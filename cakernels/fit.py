@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from cacore.run.command import check_files, named
 from cacore.run.job import Training
 from cacore.run.launch import Parser, compiled_ahead, may_compile, parsed, run, start
 from cacore.run.output import Unwritten, save_model
+from cacore.terminal import CellLines, say
 
 if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
@@ -190,8 +190,8 @@ class _Run:
         if self.comm.rank == 0 and not self.job.quiet:
             what = self.score.shown(trial.error) if not trial.why else "-"
             why = f": {trial.why}" if trial.why else ""
-            print(f"{trial.ended:7.1f} s {what:>10}  {trial.rows:>8,} rows  {trial.candidate.name}{why}",
-                  file=sys.stderr, flush=True)  # fmt: skip
+            shown = f"{trial.ended:7.1f} s {what:>10}  {trial.rows:>8,} rows  {trial.candidate.name}{why}"
+            say(shown, error=True)
         if race.best is not self._saved:
             self._saved = race.best
             kept = so_far(race)
@@ -298,9 +298,9 @@ class _Run:
         for name in ("models", "weights", "rows"):
             made["params"].pop(name)
         return [
-            ("candidates", "\n".join(board.lines(made["grid"], self.score))),
-            ("chosen", "\n".join(chosen if len(chosen) > 1 else [chosen[0][5:]])),
-            ("trained by", "\n".join(commands)),
+            ("candidates", CellLines(board.lines(made["grid"], self.score))),
+            ("chosen", CellLines(chosen if len(chosen) > 1 else [chosen[0][5:]])),
+            ("trained by", CellLines(commands)),
             ("model", f"{self.job.saved}: cakernels predict {self.job.saved} NEW_DATA"),
         ]
 

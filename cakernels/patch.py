@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cacore.errors import InputError
+from cacore.terminal import say
 from cakernels.dropin import patch_sklearn
 
 USAGE = """usage: python -m cakernels.patch [--verbose] SCRIPT [ARGS ...]
@@ -78,6 +79,6 @@ if __name__ == "__main__":
     try:
         run = program(sys.argv[1:])
     except InputError as error:
-        print(f"cakernels.patch: {error}", file=sys.stderr)
+        say(f"cakernels.patch: {error}", error=True)
         sys.exit(2)
     run()

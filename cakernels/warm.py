@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.io.fingerprints import row_hashes
+from cacore.terminal import say
 
 _ROWS = 2500  # so many that kernel values are single precision; `_FEW` of them need double precision
 _FEW = 60
@@ -73,7 +74,7 @@ def timed(name: str, step: Callable[[], object]) -> None:
     """Take the step and print its processor time."""
     begun = process_time()
     step()
-    print(f"{name:<16} {process_time() - begun:6.1f} s", flush=True)
+    say(f"{name:<16} {process_time() - begun:6.1f} s")
 
 
 def _quietly(step: Callable[[], object]) -> None:

@@ -23,6 +23,7 @@ from cacore.metrics.probabilistic import probability_scores
 from cacore.run import reading
 from cacore.run.family import Family, TrainedModel, described_metric
 from cacore.run.job import Predicting, Training
+from cacore.terminal import CellLines
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from cakrr.fit import RidgeFit
 from cakrr.method import RidgeMethod
@@ -158,7 +159,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
             names = [name for name in grid[0] if not name.endswith("_mse") and len({row[name] for row in grid}) > 1]
             yield (
                 "best settings",
-                "\n".join([*best_lines(grid, names, columns), f"{columns.title}, {len(grid)} settings"]),
+                CellLines([*best_lines(grid, names, columns), f"{columns.title}, {len(grid)} settings"]),
             )
         if "solutions" in made["solver"]:
             yield "iterations", _described(made["solver"])

@@ -18,6 +18,7 @@ from cacore.run import reading
 from cacore.run.classifiers import Classifiers
 from cacore.run.family import AnyFamily, TrainedModel, described_metric
 from cacore.run.job import Training
+from cacore.terminal import CellLines
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from casvm.described import check_libsvm, fields, part_lines, problem_lines, soft_fields
 from casvm.fit import SVMFit
@@ -119,7 +120,7 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
             more = f", {cv['ended']} of them ended early" if cv["ended"] else ""
             lines = best_lines(grid, [name for name in ("C", "gamma") if name in grid[0]], self.columns(made))
             said = f"{cv['scoring']} of {cv['folds']} folds, {cv['settings']} settings{more}"
-            yield "best settings", "\n".join([*lines, said])
+            yield "best settings", CellLines([*lines, said])
         if made["ranks"] > 1 and "volume" in made:
             volume = made["volume"]
             yield (

@@ -21,6 +21,7 @@ from cacore.metrics import errors
 from cacore.run import reading
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Predicting, Training
+from cacore.terminal import CellLines
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from casvm.described import check_libsvm, fields, part_lines, soft_fields
 from casvm.fit import SVMFit
@@ -139,7 +140,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
             lines = best_lines(made["grid"], names, self.columns(made))
             folds, settings = made["cv"]["folds"], made["cv"]["settings"]
             said = f"{made['cv']['scoring']} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
-            yield "best settings", "\n".join([*lines, said])
+            yield "best settings", CellLines([*lines, said])
 
     def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions) -> list[str]:
         """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""

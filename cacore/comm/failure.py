@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from time import perf_counter, sleep
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from cacore.errors import InputError, MemoryLimitError, OutputError, RankError
+from cacore.terminal import say
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -93,7 +93,7 @@ def end_job(error: BaseException, rank: int) -> NoReturn:
     else:
         traceback.print_exception(error)
         line = f"{type(error).__name__}: {error}"
-    print(f"rank {rank}: {line}", file=sys.stderr, flush=True)
+    say(f"rank {rank}: {line}", error=True)
     sleep(0.5)  # mpiexec drops output that it has not forwarded when the job ends
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)

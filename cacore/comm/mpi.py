@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cacore.comm.failure import Failures, abandon, agree, wait
 from cacore.errors import InputError
+from cacore.terminal import say
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -150,7 +151,7 @@ def first_prints(line: str) -> None:
     A launcher ends all processes once one has failed: rank 0's line would be lost if another rank failed first.
     """
     if launched_rank() == 0:
-        print(line, file=sys.stderr, flush=True)
+        say(line, error=True)
     else:
         time.sleep(_HEAD_START)
 

@@ -14,6 +14,7 @@ from cacore.learn.options import add_options, from_arguments
 from cacore.learn.same import flags, same_command
 from cacore.run.job import Job
 from cacore.run.launch import Parser, parsed, ranks, run, start
+from cacore.terminal import say
 
 PROG = "cacore.info"
 SCHEMA = "cakernels-info/1"
@@ -65,13 +66,13 @@ def _show(made: dict[str, Any], job: Job) -> None:
             title = f"cakernels {made['versions']['cakernels']} on {count} rank{'' if count == 1 else 's'}"
             report.show_rows(title, table.rows(made))
         for line in made["faults"]:
-            print(f"WRONG: {line}")
+            say(f"WRONG: {line}")
         if job.quiet:
             return
         for line in made["notes"]:
-            print(f"Note: {line}")
+            say(f"Note: {line}")
         if not made["faults"]:
-            print("All is well.")
+            say("All is well.")
 
 
 def main(argv: list[str] | None = None) -> None:

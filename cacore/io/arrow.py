@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,12 +116,14 @@ class Arrow(Tabular):
 def _opened(path: Path, form: str) -> pa.RecordBatchFileReader | pq.ParquetFile:
     import pyarrow as pa
 
+    # Not mapped into memory: if another process truncated a mapped file, this process would be killed. As bytes, the
+    # name may be no valid text.
+    file = pa.OSFile(os.fsencode(path))
     if form == "parquet":
         import pyarrow.parquet as pq
 
-        return pq.ParquetFile(path)
-    # Not mapped into memory: if another process truncated a mapped file, this process would be killed.
-    return pa.ipc.open_file(pa.OSFile(str(path)))
+        return pq.ParquetFile(file)
+    return pa.ipc.open_file(file)
 
 
 def _batches(file: pa.RecordBatchFileReader | pq.ParquetFile, form: str, most: int) -> Iterator[pa.RecordBatch]:

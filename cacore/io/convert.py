@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +29,7 @@ from cacore.io.stream import REMEDY, OnBytesRead
 from cacore.io.table import Table, plain
 from cacore.machine import memory
 from cacore.progress import Advance, bar
+from cacore.terminal import say
 
 _DRAWN = 16  # bytes per row while a random order is drawn
 
@@ -107,7 +107,7 @@ def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
+    say(line, error=True)
 
 
 def _check_split(args: argparse.Namespace) -> None:

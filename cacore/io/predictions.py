@@ -7,6 +7,7 @@ Numbers are written with all their digits, so every format reproduces them exact
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,4 +128,6 @@ def _write_parquet(path: Path, columns: Mapping[str, Column]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.table({name: pa.array(_values(column)) for name, column in columns.items()}), path)
+    table = pa.table({name: pa.array(_values(column)) for name, column in columns.items()})
+    with pa.OSFile(os.fsencode(path), "wb") as file:  # as bytes, since the name may be no valid text
+        pq.write_table(table, file)

@@ -16,6 +16,7 @@ from cacore.io.names import listed
 from cacore.io.table import Table
 from cacore.io.words import printable
 from cacore.machine.threads import blocks, rows_in
+from cacore.terminal import say
 
 _MOST = 20  # classes, or targets per row, that are shown
 _BLOCK = 1 << 20  # bytes of targets to read at a time
@@ -103,4 +104,4 @@ def _line(
 def show(lines: list[str]) -> None:
     """Print the lines."""
     with printing():
-        print(*lines, sep="\n")
+        say(*lines)

@@ -21,6 +21,7 @@ from cacore.machine.threads import blocks
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled_ahead, may_compile, parsed, start
 from cacore.run.output import Unwritten, save_model
+from cacore.terminal import say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,7 +93,7 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
 
 def _tell(line: str) -> None:
     with printing():
-        print(line)
+        say(line)
 
 
 def _write(
@@ -165,7 +166,7 @@ class _Out:
         with printing():
             _show(self.job, self.made, self.family.lines(self.made))
             if self.job.verbose:
-                print(*self.family.details(self.made), sep="\n")
+                say(*self.family.details(self.made))
 
 
 def _draw(

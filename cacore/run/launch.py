@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cacore.comm import Communicator, first_prints, launched, launched_size, world
@@ -16,6 +16,7 @@ from cacore.files import printing
 from cacore.learn.same import same_command
 from cacore.machine import process
 from cacore.progress import COMPILING, line_while_compiling, spinner
+from cacore.terminal import open_closed_streams, put, say
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
@@ -48,10 +49,11 @@ class Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if self._rank == 0 and launched():
-            super()._print_message(message, file)  # which ignores errors: the other ranks have left already
+            with suppress(OSError):  # the other ranks have left already
+                put(message, file or sys.stdout)
         elif self._rank == 0:
             with printing():
-                print(message, end="", file=file)
+                put(message, file or sys.stdout)
 
 
 def _joined(words: Sequence[str]) -> list[str]:
@@ -73,6 +75,7 @@ def run(
     One line on stderr, of rank 0, and exit status 2 for an :class:`InputError`, 1 for an :class:`OutputError`, also of
     one rank; anything else on one rank ends the whole job with that rank's message and status 1.
     """
+    open_closed_streams()
     try:
         try:
             comm = comm if comm is not None else ranks(sys.argv[1:] if argv is None else argv)
@@ -87,7 +90,7 @@ def run(
         if comm is None:
             first_prints(f"{prog}: {error}")
         elif comm.rank == 0:  # all ranks have the same error
-            print(f"{prog}: {error}", file=sys.stderr)
+            say(f"{prog}: {error}", error=True)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
         if launched():
@@ -155,7 +158,7 @@ def start(job: Job, comm: Communicator) -> int:
     threads.set_threads(threads.share(comm, job.threads))
     if comm.rank == 0 and not job.quiet and (job.threads or 0) > (usable := len(threads.cores())):
         what = f"--threads {job.threads}: this process may use {usable} core{'' if usable == 1 else 's'}"
-        print(f"warning: {what}, and more threads than that are slower", file=sys.stderr)
+        say(f"warning: {what}, and more threads than that are slower", error=True)
     return memory.limit_per_rank(comm, job.memory_limit)
 
 

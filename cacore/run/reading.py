@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from cacore.io.names import Expected
 from cacore.io.table import LABELS, Targets
 from cacore.learn.method import Method
 from cacore.run.job import Predicting, Training
+from cacore.terminal import say
 
 FEW = 20  # most values of a target that are counted as classes
 
@@ -111,7 +111,7 @@ def _expected(job: Training | Predicting, comm: Communicator, **more: Any) -> Ex
 
     def tell(line: str) -> None:
         if comm.rank == 0 and not job.quiet:
-            print(line, file=sys.stderr)
+            say(line, error=True)
 
     return Expected(ignore_extra=job.ignore_extra_columns, tell=tell, **more)
 
@@ -143,7 +143,7 @@ def _mark_overlap(job: Training, train: Dataset, test: Dataset, comm: Communicat
         with comm.agreed():
             raise InputError(f"{what}, and without --strict they are only counted")
     if comm.rank == 0 and not job.quiet:
-        print(f"warning: {what}", file=sys.stderr)
+        say(f"warning: {what}", error=True)
 
 
 def _check_same_targets(rows: Dataset, kind: tuple[int, ...], where: str) -> None:

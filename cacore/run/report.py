@@ -19,9 +19,10 @@ from cacore.files import replacing
 from cacore.io.words import counted, printable
 from cacore.machine import memory, threads
 from cacore.machine.cpu import cpu_name
+from cacore.terminal import CellLines, show_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    pass
 
 SCHEMA = "cakernels-report/1"
 _MATRIX, _RECALLS = 4, 50  # most classes of which the table shows the confusion matrix, and the recall of each
@@ -181,21 +182,7 @@ def rows(report: dict[str, Any], lines: Iterable[tuple[str, str]] = ()) -> Itera
 
 def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
     """Print a table of names and texts."""
-    from rich.table import Table
-
-    table = Table(title=title, show_header=False, title_justify="left")
-    for row in rows:
-        table.add_row(*row)
-    _print(table)
-
-
-def _print(table: Table) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False)  # a file's name may be "[/a].csv"
-    with console.capture() as captured:
-        console.print(table)
-    print(captured.get(), end="")  # not printed by rich, which would end the process if a pipe is closed
+    show_table(rows, title)
 
 
 def _errors(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -219,7 +206,7 @@ def _metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _confusion(matrix: list[list[int]]) -> tuple[str, str]:
     """The matrix for few classes, else the recall of each, in lines that 80 columns hold."""
     if len(matrix) <= _MATRIX:
-        return "confusion", "\n".join(map(str, matrix))
+        return "confusion", CellLines(map(str, matrix))
     recalls = [row[k] / sum(row) if sum(row) else None for k, row in enumerate(matrix)]
     if len(matrix) > _RECALLS:
         known = [recall for recall in recalls if recall is not None] or [math.nan]
@@ -227,7 +214,7 @@ def _confusion(matrix: list[list[int]]) -> tuple[str, str]:
         return "recall by class", text
     words = ["    -" if recall is None else f"{recall:.3f}" for recall in recalls]
     lines = [" ".join(words[k : k + 5]) for k in range(0, len(words), 5)]
-    return "recall by class", "\n".join(["in the order of the labels:", *lines])
+    return "recall by class", CellLines(["in the order of the labels:", *lines])
 
 
 def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ from cacore.errors import InputError
 from cacore.explain.estimator import Explains
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.forms import check_form
+from cacore.terminal import say
 from cacore.tuning.grid import GridLike
 
 Told = TypeVar("Told")
@@ -148,6 +149,6 @@ def printer(line: Callable[[Told], str]) -> Callable[[Told], None]:
         nonlocal last
         if time.perf_counter() - last > 1.0:
             last = time.perf_counter()
-            print(line(progress), flush=True)
+            say(line(progress))
 
     return show

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cacore.errors import InputError
+from cacore.terminal import say
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class CallLedger:
 
     def _say(self, first: bool, line: str) -> None:
         if self.verbose and first:
-            print(f"cakernels: {line}", file=sys.stderr)
+            say(f"cakernels: {line}", error=True)
 
     def lines(self) -> list[str]:
         """The counts, one line per kind of call and reason."""

@@ -23,6 +23,7 @@ from cacore.learn.same import flags, same_command
 from cacore.run.command import check_files
 from cacore.run.job import Job, Predicting
 from cacore.run.launch import Parser, compiled_ahead, may_compile, parsed, run, start
+from cacore.terminal import say
 
 if TYPE_CHECKING:
     from cacore.explain.explanation import Explanation
@@ -99,7 +100,7 @@ def _explain(comm: Communicator, argv: list[str] | None) -> None:
                 report.write(job.report, made)
             if not job.quiet:
                 with printing():
-                    print("\n".join(_table(found.players, importances.mean(axis=1), n)))
+                    say(*_table(found.players, importances.mean(axis=1), n))
 
 
 def _check(job: Explaining, comm: Communicator) -> None:

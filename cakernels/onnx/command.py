@@ -6,6 +6,7 @@ from cacore import checks
 from cacore.comm import Communicator
 from cacore.files import check_apart, check_writable, printing, replacing
 from cacore.run.launch import Parser, run_alone
+from cacore.terminal import say
 
 PROG = "cakernels export"
 
@@ -40,4 +41,4 @@ def _export(comm: Communicator, argv: list[str] | None) -> None:
     if not asked.quiet:
         with printing():
             left = "" if getattr(model, "calibration", None) is None else "; its intervals are left out"
-            print(f"{asked.out}: {graph}{left}")
+            say(f"{asked.out}: {graph}{left}")

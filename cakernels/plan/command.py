@@ -22,6 +22,7 @@ from cacore.learn.options import add_options, from_arguments, option
 from cacore.progress import spinner
 from cacore.run.job import Job, Training
 from cacore.run.launch import Parser, run_alone, start
+from cacore.terminal import say
 from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_named
 from cakernels.plan.queues import QUEUES
 
@@ -266,8 +267,8 @@ def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], ma
         if made is not None:
             table.compare(last, made)
         if job.queue is not None:
-            print()
-            print(queues.script(job.queue, last.layout, last.total, last.peak, command, _mpi()), end="")
+            script = queues.script(job.queue, last.layout, last.total, last.peak, command, _mpi())
+            say("", *script.splitlines())
 
 
 def _mpi() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cacore.io.words import counted
+from cacore.terminal import say, show_table
 from cakernels.plan.machine import GIB
 from cakernels.plan.plan import Plan
 from cakernels.plan.runs import PHASES, STARTED
@@ -13,24 +14,13 @@ from cakernels.plan.runs import PHASES, STARTED
 
 def show(name: str, plans: Sequence[Plan]) -> None:
     """Print one column per layout."""
-    from rich.console import Console
-    from rich.table import Table
-
     first = plans[0]
-    print(f"{name}: {first.layout.n:,} rows x {first.layout.d:,} features on {first.machine.name}")
-    table = Table()
-    table.add_column("ranks")
+    say(f"{name}: {first.layout.n:,} rows x {first.layout.d:,} features on {first.machine.name}")
+    columns = zip(*(list(_column(plan)) for plan in plans), strict=True)
+    lines = [(label[0], label[1], *(text for _, text in texts)) for label, *texts in columns]
+    show_table(lines, header=["ranks", *(f"{plan.layout.ranks:,}" for plan in plans)])
     for plan in plans:
-        table.add_column(f"{plan.layout.ranks:,}", justify="right")
-    for label, *texts in zip(*(list(_column(plan)) for plan in plans), strict=True):
-        table.add_row(label[0], label[1], *(text for _, text in texts))
-    console = Console(highlight=False, markup=False, emoji=False)
-    with console.capture() as captured:
-        console.print(table)
-    print(captured.get(), end="")
-    for plan in plans:
-        for line in notes(plan):
-            print(line)
+        say(*notes(plan))
 
 
 def _column(plan: Plan) -> Iterator[tuple[str, str]]:
