@@ -16,13 +16,13 @@ from collections import Counter
 from .runner import run
 
 NAMES = (
-    "data_files", "models", "commands", "pairs", "columns", "containers", "scales", "ranks", "files_that_change",
-    "kills",
+    "data_files", "models", "commands", "pairs", "columns", "containers", "scales", "numbers", "ranks",
+    "files_that_change", "kills",
 )  # fmt: skip
 # Cases of each form in one round.
 MANY = {
     "data_files": 100, "models": 100, "commands": 10, "pairs": 40, "columns": 40, "containers": 100, "scales": 50,
-    "ranks": 50, "files_that_change": 5, "kills": 1,
+    "numbers": 20, "ranks": 50, "files_that_change": 5, "kills": 1,
 }  # fmt: skip
 
 
