@@ -111,6 +111,8 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     task = job.task or data.guessed(train.target(), comm)
     if task == data.CLASSIFICATION:
         train.y = labels.from_file(train, comm)
+    else:
+        train.y = train.target().astype(np.float64, copy=False)
     with comm.agreed():
         score = scores.SCORES[job.metric_name or scores.DEFAULTS[task]]
         if score.task != task:
@@ -138,10 +140,12 @@ def _check(job: Fitting, comm: Communicator) -> None:
 
 def _targets(task: str | None) -> Targets:
     """Kinds of targets to read."""
-    from cacore.io.table import Targets
+    from cacore.io.table import LABELS, Targets
 
     remedy = "leave out --task, or choose classification"
-    return Targets(many=task != "classification", text=task != "regression", remedy=remedy)
+    if task == "classification":
+        return LABELS
+    return Targets(many=True, labels="guess" if task is None else "", remedy=remedy)
 
 
 def _warm_up(task: str) -> None:

@@ -16,7 +16,7 @@ from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.io.predictions import Column, Labels
-from cacore.io.table import Targets
+from cacore.io.table import LABELS, Targets
 from cacore.learn.options import reported
 from cacore.linalg import thin
 from cacore.metrics.probabilistic import probability_scores
@@ -40,7 +40,6 @@ _SMALL = RidgeMethod(
 _NUMBERS = Targets(
     many=True, remedy="use --classify for classes, or cacore.io convert --binarize CLASS for targets +1 and -1"
 )
-_CLASSES = Targets(text=True)
 
 
 class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
@@ -83,7 +82,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         self, method: RidgeMethod, job: Training, options: RidgeOptions, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Read training rows with targets or labels, and test rows if there are any."""
-        wanted = _CLASSES if options.classify else _NUMBERS
+        wanted = LABELS if options.classify else _NUMBERS
         train, test = reading.read(job, comm, limit, wanted, reading.Disk.of(method, job, options))
         if options.classify:
             train.y = labels.from_file(train, comm)
@@ -91,7 +90,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
 
     def targets(self, model: KRRModel) -> tuple[Targets, tuple[int, ...]]:
         """Targets to read: labels for a classifier, otherwise as many numbers as the model predicts."""
-        return (_NUMBERS, np.shape(model.offset)) if model.classes is None else (_CLASSES, ())
+        return (_NUMBERS, np.shape(model.offset)) if model.classes is None else (LABELS.like(model.classes), ())
 
     def load(self, path: Path, comm: Communicator) -> TrainedModel:
         """Load a saved model; collective."""

@@ -32,7 +32,7 @@ from casvm.value_options import PARTITIONERS, UNSEARCHED, ValueMethod, ValueOpti
 
 _SMALL = ValueMethod(name="svr", summary="small problems that compile the code of all methods", trainer=of_values)
 _NUMBERS = Targets(remedy="for class labels, use python -m casvm.casvm or another classifier")
-_NOT_NEEDED = Targets(text=True, needed=False)
+_NOT_NEEDED = Targets(labels="any", needed=False)
 
 
 def _solve_small(dtype: str, one_class: bool, **options: Any) -> None:

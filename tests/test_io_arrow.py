@@ -9,7 +9,7 @@ from helpers.commands import run
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import load, tabular, text
-from cacore.io.table import Targets
+from cacore.io.table import LABELS
 
 RNG = np.random.default_rng(3)
 N = 41
@@ -58,7 +58,7 @@ def test_columns_of_numbers(tmp_path, pa, form):
 def test_words_may_be_the_target(tmp_path, pa, form):
     words = RNG.choice(["yes", "no", "?"], N)
     write(pa, path := tmp_path / f"a.{form}", pa.table({"x": np.arange(N), "y": pa.array(words).dictionary_encode()}))
-    assert text.parse(path, None, None, None, wanted=Targets(text=True))["train"].y.tolist() == words.tolist()
+    assert text.parse(path, None, None, None, wanted=LABELS)["train"].y.tolist() == words.tolist()
     signs = text.parse(path, "y", None, "no")["train"].y
     np.testing.assert_array_equal(signs, np.where(words == "no", 1, -1))
     with pytest.raises(InputError, match=r"column 'y' is of type dictionary.*not of numbers; make it .*--binarize"):

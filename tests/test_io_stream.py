@@ -134,8 +134,8 @@ def test_words_of_many_blocks(tmp_path, convert):
     (tmp_path / "a.csv").write_text("".join(f"{i},{word}\n" for i, word in enumerate(words)))
     rows = convert(tmp_path / "a.csv", tmp_path / "out.h5", "--binarize", "c c")["train"]
     np.testing.assert_array_equal(rows.y, np.where(words == "c c", 1, -1))
-    table = text.parse(tmp_path / "a.csv", None, None, None, wanted=text.Targets(text=True))["train"]
-    assert table.y.tolist() == words.tolist()
+    rows = text.parse(tmp_path / "a.csv", None, None, None, wanted=table.LABELS)["train"]
+    assert rows.y.tolist() == words.tolist()
 
 
 LATE = "1 1:1\n" * 40

@@ -39,6 +39,7 @@ def require_classes(classes: NDArray[np.generic], pairs: bool = True) -> None:
 
 def class_codes(y: NDArray[np.generic], classes: NDArray[np.generic]) -> NDArray[np.int64]:
     """Index of each label in the ascending `classes`; -1 for labels that are not among them."""
+    y, classes = comparable(y, classes)
     codes = np.searchsorted(classes, y).astype(np.int64)
     codes[codes == len(classes)] = 0
     codes[classes[codes] != y] = -1
@@ -56,7 +57,21 @@ def all_classes(y: NDArray[np.generic], comm: Communicator) -> NDArray[np.generi
     if {"text", "numbers"} <= set(kinds):
         with comm.agreed():
             raise InputError(unlike("labels", kinds))
-    return np.unique([label for labels in told for label in labels])
+    return np.unique(_array([label for labels in told for label in labels]))
+
+
+def _array(labels: list[Any]) -> NDArray[Any]:
+    """Labels as an array; whole numbers that int64 does not hold are not rounded to floats."""
+    if all(isinstance(label, int) for label in labels) and any(label >= 2**63 for label in labels):
+        return np.array(labels, object if min(labels) < 0 else np.uint64)
+    return np.array(labels)
+
+
+def comparable(y: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Labels and classes of types that are compared exactly: signed beside unsigned integers become Python's."""
+    if {y.dtype.kind, classes.dtype.kind} == {"i", "u"}:
+        return y.astype(object), classes.astype(object)
+    return y, classes
 
 
 def class_factors(
@@ -72,11 +87,15 @@ def class_factors(
 def from_file(data: Dataset, comm: Communicator) -> NDArray[np.generic]:
     """Labels of a data set from a file: text, integers if all ranks' labels are whole numbers, or else floats."""
     y = data.target()
-    if y.dtype.kind == "U":
+    if not comm.all(y.dtype.kind == "f"):
         return y
-    whole = bool((y == np.rint(y)).all() and np.abs(y).max(initial=0) < 2**53)
-    with comm.uncounted():
-        return y.astype(np.int64) if comm.all(whole) else y
+    whole = bool((y == np.rint(y)).all())
+    with comm.agreed():
+        if whole and np.abs(y).max(initial=0) >= 2**53:
+            raise InputError(
+                f"{data.where}: labels of 2^53 and more are rounded in this file: store them as integers, or in a table"
+            )
+    return y.astype(np.int64) if comm.all(whole) else y
 
 
 def stored_classes(classes: NDArray[np.generic]) -> dict[str, object]:
@@ -105,7 +124,9 @@ def tested(
     if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf"):
         return {}  # text is never equal to numbers
     with comm.phase("predict"):
-        return errors.classification_metrics(y, predicted, np.union1d(classes, all_classes(y, comm)), comm)
+        y, classes = comparable(y, classes)
+        others, predicted = all_classes(y, comm), predicted.astype(classes.dtype, copy=False)
+        return errors.classification_metrics(y, predicted, np.union1d(classes, others), comm)
 
 
 def tested_probabilities(

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from cacore.data.columns import clean
 from cacore.errors import InputError
+from cacore.io.label_words import Words
 from cacore.io.shares import Part
 from cacore.io.stream import OnBytesRead
-from cacore.io.tabular import ColumnRequest, Tabular, Words
+from cacore.io.tabular import ColumnRequest, Tabular
 from cacore.io.words import ENCODE, short
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Arrow(Tabular):
         try:
             for batch in _batches(self._file, self._form, self.step):
                 self.require(rows + batch.num_rows)
-                y = self._numbers(batch, self.chosen) if self.words is None else self._codes(batch, self.words, rows)
+                y = self._numbers(batch, self.chosen) if self.words is None else self._codes(batch, self.words)
                 yield self._numbers(batch, self.features), y
                 rows += batch.num_rows
         except self._errors as error:
@@ -105,12 +106,10 @@ class Arrow(Tabular):
         if on_read is not None:
             on_read(self.path.stat().st_size)
 
-    def _codes(self, batch: pa.RecordBatch, words: Words, before: int) -> NDArray[np.float64]:
+    def _codes(self, batch: pa.RecordBatch, words: Words) -> NDArray[np.float64]:
         """Codes of the target's values, shape (m, 1)."""
         values = batch.column(self._fields[self.chosen[0]]).to_pylist()
-        if None in values:
-            raise InputError(f"{self.path}: row {before + values.index(None)}, the target is missing: remove the row")
-        return np.array([[words.code(str(value))] for value in values])
+        return np.array([[words.code("" if value is None else str(value))] for value in values])
 
 
 def _opened(path: Path, form: str) -> pa.RecordBatchFileReader | pq.ParquetFile:

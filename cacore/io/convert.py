@@ -43,7 +43,7 @@ def read_all(
 ) -> dict[str, Table]:
     """Read and check all rows of a file of any format; numbers keep the file's precision."""
     if text.kind(path) != "hdf5":
-        tables = text.parse(path, target, None, None, limit=limit, wanted=ANY)
+        tables = text.parse(path, target, None, None, limit=limit, wanted=replace(ANY, labels="any"))
         return {split: table.checked() for split, table in tables.items()}
     if target is not None:
         raise InputError(f"{path}: --target does not apply to HDF5 sources")

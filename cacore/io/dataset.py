@@ -17,7 +17,7 @@ from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
 from cacore.io import stream, text
 from cacore.io.names import UNKNOWN, Expected, in_rows
-from cacore.io.table import LABELS, Table, Targets, check_size
+from cacore.io.table import NUMBERS, Table, Targets, check_size
 from cacore.io.tabular import ColumnRequest
 from cacore.machine import memory
 
@@ -37,7 +37,7 @@ def load(
     n_features: int | None = None,
     usual_target: str | None = None,
     limit: int = 1 << 62,
-    wanted: Targets = LABELS,
+    wanted: Targets = NUMBERS,
     remedy: str = "",
     expected: Expected = UNKNOWN,
     training: bool = False,
@@ -135,6 +135,8 @@ def _blocks(
             split: native.read_block(path, split, *rows, real, orders[split], moments.get(split))
             for split, rows in mine.items()
         }
+        for table in tables.values():
+            table.check_targets(wanted)
     for split in moments:
         moments[split].check(real, comm, f"{path} ({split})", shapes[split].columns.features)
     return {
@@ -194,7 +196,7 @@ def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
             kind = _ONE if column.ndim == 1 else _MANY
             if column.dtype.kind == "U":
                 kind, (classes, codes) = _WORDS, np.unique(column, return_inverse=True)
-                words, column = np.frombuffer(json.dumps(classes.tolist()).encode(), np.uint8), codes.astype(np.float64)
+                words, column = np.frombuffer(json.dumps(classes.tolist()).encode(), np.uint8), codes.astype(np.int64)
         facts[:] = table.X.shape[0], kind
     n, kind = comm.bcast(facts).tolist()
     X = scatter_rows(None if table is None else table.X, n, comm)
@@ -203,5 +205,5 @@ def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
         y = np.asarray(scatter_rows(None if column is None else column.reshape(n, -1), n, comm))
         y = y if kind == _MANY else y.ravel()
     if kind == _WORDS and y is not None:
-        y = np.array(json.loads(comm.bcast(words).tobytes()))[y.astype(np.int64)]
+        y = np.array(json.loads(comm.bcast(words).tobytes()))[y]
     return Dataset(X, y, n, where)

@@ -25,9 +25,10 @@ from cacore.data.missing import is_missing
 from cacore.errors import InputError
 from cacore.io.crew import ScanArguments
 from cacore.io.delimited_scan import SKIP, Cells, scan
+from cacore.io.label_words import Words
 from cacore.io.shares import Block, Part, Share, first_error
 from cacore.io.stream import Lines, OnBytesRead, blocks_of_lines, open_bytes, reading
-from cacore.io.tabular import ColumnRequest, Tabular, Words
+from cacore.io.tabular import ColumnRequest, Tabular
 from cacore.io.words import ENCODE, FILL, as_number, short
 from cacore.machine import memory, threads
 

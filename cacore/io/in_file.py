@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
@@ -77,7 +79,7 @@ def load_in_file(
         with comm.agreed():
             found = {
                 split: _copied(
-                    path, split, shapes[split], *rows, real, folder, limit, orders[split], moments.get(split)
+                    path, split, shapes[split], *rows, real, folder, limit, orders[split], moments.get(split), wanted
                 )
                 for split, rows in mine.items()
             }
@@ -109,17 +111,21 @@ def _check_room(
 
 def _copied(
     path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int,
-    order: Order, moments: Moments | None,
+    order: Order, moments: Moments | None, wanted: Targets,
 ) -> Dataset:  # fmt: skip
     """Copy rows ``lo:hi`` of a split to a scratch file."""
     rows = StoredRows.empty(folder, hi - lo, shape.d, real)
     step = max(1, native.step_bytes(limit) // native.row_bytes(path, split, shape))
     need = native.needed(path, split, lo, min(lo + step, hi), real, limit, order)
     memory.require(need, limit, f"{path}: a block of {min(step, hi - lo):,} rows", "raise --memory-limit")
-    y = None if shape.y is None else np.empty((hi - lo, *shape.y[1:]))
+    none = native.read_block(path, split, lo, lo, real, order)  # a rank without rows has targets of the same type
+    none.check_targets(wanted)
+    targets: list[NDArray[Any]] = [] if none.y is None else [none.y]
     for a, b in blocks(hi - lo, step):
         block = native.read_block(path, split, lo + a, lo + b, real, order, moments)
+        block.check_targets(wanted)
         rows[a:b] = dense(block.X)
-        if y is not None:
-            y[a:b] = block.y
+        if block.y is not None:
+            targets.append(block.y)
+    y = np.concatenate(targets) if targets else None
     return Dataset(rows, y, shape.n, f"{path} ({split})", columns=shape.columns)

@@ -22,7 +22,7 @@ from cacore.files import replacing
 from cacore.io.column_names import COLUMN_NAMES, read_columns, write_columns
 from cacore.io.names import Order
 from cacore.io.stream import check_regular
-from cacore.io.table import Table, check_size
+from cacore.io.table import Table, check_size, plain_targets
 
 _BLOCK = 1 << 24
 # Bytes of chunks that the library keeps per open dataset: by default 1 MiB, since HDF5 2.0 8 MiB.
@@ -240,7 +240,7 @@ def read_block(
                 moments.add(part)
             if part.base is not out:
                 out[a:b] = part
-    return Table(out, None if y is None else y.astype(np.float64, copy=False), where, lo)
+    return Table(out, None if y is None else plain_targets(y), where, lo)
 
 
 def _targets(group: h5py.Group, lo: int, hi: int, order: Order) -> Any:

@@ -41,11 +41,13 @@ class Npy(Tabular):
         for lo in range(0, n, self.step):
             hi = min(lo + self.step, n)
             self.require(hi)
+            stored = self._rows(lo, hi)
             with np.errstate(over="ignore"):  # what overflows is refused as infinite, with its place
-                rows = self._rows(lo, hi).astype(np.float64)
+                rows = stored.astype(np.float64)
             y = rows[:, self.chosen]
             if self.words is not None:
-                y = np.array([[self.words.code(repr(value))] for value in y[:, 0].tolist()])
+                values = (stored if stored.dtype.kind in "iu" else rows)[:, self.chosen[0]].tolist()
+                y = np.array([[self.words.code(repr(value))] for value in values])
             if on_read is not None:
                 on_read(hi * columns * self._dtype.itemsize)
             yield (rows[:, self.features] if self.chosen else rows), y

@@ -56,7 +56,7 @@ class TargetSummary:
             return f"{len(self._total)} targets{self._title.removeprefix('target')} of mean {means}"
         if self._counts is None:
             return f"{self._title} {self._low:g} to {self._high:g}, mean {self._total / self._n:g}"
-        classes = [f"{v if self._kind == 'U' else format(v, 'g')} ({c:,})" for v, c in sorted(self._counts.items())]
+        classes = [f"{v if self._kind in 'Uiu' else format(v, 'g')} ({c:,})" for v, c in sorted(self._counts.items())]
         return f"{self._title} " + ", ".join([*classes[:_MOST], *(["..."] if len(classes) > _MOST else [])])
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,19 +27,32 @@ class Targets:
     ----------
     many : bool
         True if several numbers per row are accepted.
-    text : bool
-        True if text labels are accepted.
+    labels : str
+        "any": labels of classes, words or numbers, whole ones exactly. "words" or "numbers": the same, of a model or
+        training rows whose labels are words, or numbers. "guess": words make classes of the target. Empty: the target
+        is a number.
     needed : bool
         True if training rows must have a target. If False, ``--target none`` declares that a CSV file has none, and
         rows are compared without their targets.
     remedy : str
-        Remedy shown if the target is text and `text` is False.
+        Remedy shown if the target is text and must be a number.
     """
 
     many: bool = False
-    text: bool = False
+    labels: Literal["", "any", "words", "numbers", "guess"] = ""
     needed: bool = True
     remedy: str = "make it +1 and -1 with cacore.io convert --binarize CLASS"
+
+    @property
+    def text(self) -> bool:
+        """True if the target may be words."""
+        return self.labels != ""
+
+    def like(self, y: NDArray[Any] | None) -> Targets:
+        """Targets of further rows, whose labels are words or numbers as those in `y`."""
+        if not self.text or not self.needed or y is None:
+            return self
+        return replace(self, labels="words" if y.dtype.kind == "U" else "numbers")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
         """Raise an InputError if targets of this shape are not accepted."""
@@ -48,7 +61,8 @@ class Targets:
             raise InputError(f"{where}: y has shape {shape}; {need} is needed")
 
 
-LABELS = Targets()  # accepted by the kernel SVMs
+NUMBERS = Targets()
+LABELS = Targets(labels="any")  # accepted by all classifiers
 NO_TARGET = "none"  # value of --target for a file without a target
 
 
@@ -95,7 +109,7 @@ class Table:
         """Check that `dtype` can hold all numbers and, for a `whole` table, that there are some; return this table.
 
         If not, an InputError names the file, the row (and line) and the column. Afterwards the features have a
-        :func:`plain` type, and the targets are float64 unless they are text.
+        :func:`plain` type, and the targets are float64 unless they are text or whole numbers.
         """
         if whole:
             check_size(self.X.shape[0], self.X.shape[1], self.where)
@@ -124,7 +138,7 @@ class Table:
                 raise InputError(
                     f"{self.where}: {self._row(row)}, {which} is {_remedy(value, _DOUBLE, 'remove the row')}"
                 )
-            self.y = self.y.astype(_DOUBLE, copy=False)
+            self.y = plain_targets(self.y)
         return self
 
     def check_numeric(self, remedy: str) -> None:
@@ -138,6 +152,8 @@ class Table:
             self.check_numeric(wanted.remedy)
         if self.y is not None:
             wanted.check(self.y.shape, self.where)
+            if not wanted.text:
+                self.y = self.y.astype(_DOUBLE, copy=False)
 
     def _row(self, row: int) -> str:
         row += self.first
@@ -152,6 +168,13 @@ class Table:
 def plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Type in which numbers of type `dtype` are kept: in native byte order, and double precision unless single."""
     return dtype.newbyteorder("=") if dtype.kind != "f" or dtype.itemsize == 4 else _DOUBLE
+
+
+def plain_targets(y: NDArray[Any]) -> NDArray[Any]:
+    """Targets as they are kept: 64-bit integers or double precision, in native byte order."""
+    if y.dtype.kind not in "biu":
+        return y.astype(_DOUBLE, copy=False)
+    return y.astype(np.uint64 if y.dtype.kind == "u" and y.dtype.itemsize == 8 else np.int64, copy=False)
 
 
 def _remedy(value: float, dtype: np.dtype[Any], remedy: str) -> str:

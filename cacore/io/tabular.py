@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +16,19 @@ from cacore.comm import Communicator
 from cacore.data.columns import Columns, clean
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
+from cacore.io.label_words import Words, Wrong
 from cacore.io.names import UNKNOWN, Expected, in_table, listed
 from cacore.io.shares import Dealt, Part, first_error, in_order
 from cacore.io.stream import REMEDY, OnBytesRead, reading
-from cacore.io.table import LABELS, NO_TARGET, Table, Targets
-from cacore.io.words import as_number, is_same, some
+from cacore.io.table import NO_TARGET, NUMBERS, Table, Targets
+from cacore.io.words import some
 from cacore.machine import memory
 
 if TYPE_CHECKING:  # it loads compiled code, which most formats do not need
     from cacore.io.crew import Crew
 
 BLOCK = 1 << 22  # bytes of numbers per block
+_SHOWN = 3  # rows named in a message
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ColumnRequest:
     binarize: str | None = None
     usual_target: str | None = None
     limit: int = 1 << 62
-    wanted: Targets = LABELS
+    wanted: Targets = NUMBERS
     held: bool = True
     crew: Crew | None = None
     expected: Expected = UNKNOWN
@@ -92,10 +92,10 @@ class Tabular(ABC):
             self.features = [j for j in range(columns) if j not in self.chosen]
         if not self.features:
             raise InputError(f"{path}: no feature columns other than the target")
-        if len(self.chosen) > 1 and (binarize is not None or wanted.text or not wanted.many):
+        if len(self.chosen) > 1 and (binarize is not None or not wanted.many):
             given_target = target or request.usual_target
             raise InputError(f"{path}: --target {given_target}: {len(self.chosen)} columns, but one is needed here")
-        self.words = Words() if self.chosen and (binarize is not None or wanted.text) else None
+        self.words = Words() if len(self.chosen) == 1 and (binarize is not None or wanted.text) else None
 
     def _by_place(self, names: tuple[str, ...], columns: int) -> list[int]:
         """Numbers of the target columns: those that the user or the model names, or the last."""
@@ -148,8 +148,11 @@ class Tabular(ABC):
             y = None
             if self.chosen:
                 y = targets if len(self.chosen) > 1 else targets[:, 0]
-            if y is not None and self.words is not None and self.request.binarize is not None:
-                y = self.words.picked(self.request.binarize)[y.astype(np.int64)]
+            if y is not None and self.words is not None:
+                codes = y.astype(np.int64)
+                self._refuse(self.words.gaps(), codes, first, Communicator())
+                if self.request.binarize is not None:
+                    y = self.words.picked(self.request.binarize)[codes]
             yield Table(X, y, str(self.path), first, self.line_of(), columns=columns, target=self.target_label)
             first += len(X)
 
@@ -169,11 +172,44 @@ class Tabular(ABC):
         y = None
         if self.chosen:
             y = targets if len(self.chosen) > 1 else targets[:, 0]
-        if y is not None and self.words is not None:
-            binarize = self.request.binarize
-            y = (self.words.labels() if binarize is None else self.words.picked(binarize))[y.astype(np.int64)]
         first = block_bounds(comm.offset(len(X))[1], comm.size, comm.rank)[0]
+        if y is not None and self.words is not None:
+            y = self._labelled(self.words, y.astype(np.int64), first, comm)
         return Table(X, y, str(self.path), first, self.line_of(), columns=self.columns, target=self.target_label)
+
+    def _labelled(self, words: Words, codes: NDArray[np.int64], first: int, comm: Communicator) -> NDArray[Any]:
+        """Labels of this rank's rows, whose targets have these codes; collective."""
+        binarize, labels = self.request.binarize, self.request.wanted.labels
+        self._refuse(words.gaps(), codes, first, comm)
+        if binarize is not None:
+            return words.picked(binarize)[codes]
+        if labels != "words":
+            counts = comm.allreduce(np.bincount(codes, minlength=len(list(words.known))).astype(np.int64))
+            self._refuse(words.wrong(counts, labels == "numbers", labels == "guess"), codes, first, comm)
+        return words.labels(verbatim=labels == "words")[codes]
+
+    def _refuse(self, wrong: Wrong | None, codes: NDArray[np.int64], first: int, comm: Communicator) -> None:
+        """Raise an InputError on all ranks for words that are no labels, if there are any, with their lines."""
+        if wrong is None:
+            return
+        rows = first + np.flatnonzero(np.isin(codes, wrong.codes))
+        with comm.uncounted():
+            every, count = np.sort(comm.allgather(rows[:_SHOWN])), comm.allreduce(np.array([len(rows)]))[0]
+        with comm.agreed():
+            column = self.chosen[0]
+            name = f" ({self._names[column]})" if self._names else ""
+            place = f"column {column}{name}"
+            if count:
+                place = f"{self._place(every[:_SHOWN].tolist(), int(count))}, {place}"
+            raise InputError(f"{self.path}: {place}: {wrong.message}")
+
+    def _place(self, rows: list[int], count: int) -> str:
+        """The first rows of so many, by their lines in a text file."""
+        find, noun = self.line_of(), "row"
+        if find is not None:
+            rows, noun = [find(row) for row in rows], "line"
+        more = f" and {count - len(rows):,} more" if count > len(rows) else ""
+        return f"{noun}{'s' if count > 1 else ''} {', '.join(map(str, rows))}{more}"
 
     def shared(self, comm: Communicator) -> tuple[list[int], list[Part]] | None:
         """Read this rank's share of the blocks, with their numbers; None if rank 0 must read all. Collective."""
@@ -216,50 +252,6 @@ class Tabular(ABC):
         """Raise an error if memory cannot hold this many rows (twice, if they are held) and the target's words."""
         size = (2 * 8 * self._columns * rows if self.request.held else 0) + (self.words.held if self.words else 0)
         memory.require(size, self.request.limit, f"{self.path}: reading its first {rows:,} rows", REMEDY)
-
-
-class Words:
-    """Words of the target column, with a code for each.
-
-    Attributes
-    ----------
-    held : int
-        Memory of the words in bytes.
-    """
-
-    def __init__(self) -> None:
-        self._codes: dict[str, float] = {}
-        self.held = 0
-
-    @property
-    def known(self) -> Iterable[str]:
-        """Distinct words seen so far."""
-        return self._codes
-
-    def code(self, word: str) -> float:
-        """Code of a word; a new word gets the next code."""
-        word = word.strip()
-        if word not in self._codes:
-            self.held += 200 + 4 * len(word)
-            self._codes[word] = float(len(self._codes))
-        return self._codes[word]
-
-    def agree(self, comm: Communicator, own: bool) -> NDArray[np.float64]:
-        """Merge the words of all ranks; return the new code of each old one, of this rank if `own`, else of rank 0."""
-        mine = np.frombuffer((json.dumps(list(self._codes)) + "\n").encode(), np.uint8)
-        lists = [json.loads(line) for line in comm.allgather(mine).tobytes().decode().splitlines()]
-        before = lists[comm.rank if own else 0]
-        self._codes = {word: float(code) for code, word in enumerate(dict.fromkeys(chain.from_iterable(lists)))}
-        return np.array([self._codes[word] for word in before])
-
-    def labels(self) -> NDArray[Any]:
-        """Label of each code: a number if all words are numbers, otherwise the word."""
-        numbers = [as_number(word) for word in self._codes]
-        return np.array(list(self._codes) if None in numbers else numbers)
-
-    def picked(self, positive: str) -> NDArray[np.float64]:
-        """Sign of each code: +1 for the class `positive`, in any notation, and -1 for all others."""
-        return np.where([is_same(word, positive) for word in self._codes], 1.0, -1.0)
 
 
 def _chosen(target: str, path: Path, names: tuple[str, ...], columns: int) -> list[int]:

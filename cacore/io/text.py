@@ -8,7 +8,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import seal, stream
 from cacore.io.one_class import OneClass
-from cacore.io.table import LABELS, Table, Targets
+from cacore.io.table import NUMBERS, Table, Targets
 from cacore.io.tabular import ColumnRequest, Tabular
 
 TABLES = ("csv", "tsv", "npy", "parquet", "arrow")
@@ -64,7 +64,7 @@ def parse(
     binarize: str | None,
     usual_target: str | None = None,
     limit: int = 1 << 62,
-    wanted: Targets = LABELS,
+    wanted: Targets = NUMBERS,
 ) -> dict[str, Table]:
     """Read all rows of a file that is not HDF5: "train", and "test" if the file has both.
 

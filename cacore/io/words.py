@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,28 @@ def as_number(word: str | float) -> float | None:
         return None
 
 
+_WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
+_NUMERAL = re.compile(
+    r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|(?:0|[1-9][0-9]*))(?:[eE][+-]?[0-9]+)?|[+-]?inf(?:inity)?", re.I
+)
+
+
+def numeral(word: str | float) -> int | float | None:
+    """Number that a label stands for, whole ones exactly; None for words, such as ``007``, ``1_2`` and ``nan``."""
+    if not isinstance(word, str):
+        return word
+    if whole := _WHOLE.fullmatch(word):
+        return int(whole[1])
+    if not _NUMERAL.fullmatch(word):
+        return None
+    value = float(word)
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
 def is_same(word: str | float, positive: str) -> bool:
     """True if a label is the class `positive`: the same word, or the same number in another notation."""
-    number = as_number(positive)
-    return bool(word == positive or (number is not None and as_number(word) == number))
+    number = numeral(positive)
+    return bool(word == positive or (number is not None and numeral(word) == number))
 
 
 def counted(count: int, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -63,8 +64,8 @@ class ClassAnswering(Answering[LabelModelT, Answers], Generic[LabelModelT]):
     """Models with classes, scores, labels and, on request, probabilities, as the predicting command sees them."""
 
     def targets(self, model: LabelModelT) -> tuple[Targets, tuple[int, ...]]:
-        """Labels to read: words for a model of words."""
-        return Targets(text=model.classes.dtype.kind == "U", remedy=LABELS.remedy), ()
+        """Labels to read: words for a model of words, numbers for one of numbers."""
+        return replace(LABELS.like(model.classes), remedy="the model's labels are numbers"), ()
 
     def check_prediction(self, model: LabelModelT, job: Predicting) -> None:
         """Refuse probabilities of a model that was not trained for them."""

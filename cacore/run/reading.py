@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +86,7 @@ def read(
                 raise InputError(f"{job.data}: it has its own test rows; drop --test")
         if job.test is not None:
             expected = replace(expected, columns=train.columns, where=train.where)
+            wanted = replace(wanted.like(train.y), remedy=f"the labels of {train.where} are numbers")
             if disk.folder is not None:
                 others = disk.load(job.test, comm, job, limit, wanted, expected)
             else:
@@ -126,6 +128,9 @@ def _check_test(train: Dataset, test: Dataset, wanted: Targets) -> None:
         raise InputError(f"{test.where}: {test.X.shape[1]} features, but {train.X.shape[1]} in {train.where}")
     if wanted.needed:
         _check_same_targets(test, train.target().shape[1:], train.where)
+        if "U" in (kinds := test.target().dtype.kind + train.target().dtype.kind) and kinds != "UU":
+            words, numbers = (test, train) if kinds[0] == "U" else (train, test)
+            raise InputError(f"{words.where}: the labels are words, and numbers in {numbers.where}: write both alike")
 
 
 def _mark_overlap(job: Training, train: Dataset, test: Dataset, comm: Communicator, wanted: Targets) -> None:
@@ -231,14 +236,20 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
     """Distribute rank 0's rows evenly, in shuffled order if there is a seed."""
     facts = np.array([0, -1, 0], np.int64)
     X = y = None
+    words = np.zeros(0, np.uint8)
     if data is not None:
         n = data.n
         place = np.arange(n) if seed is None else np.argsort(Shuffle(n, seed).position(np.arange(n)))
         X, y = data.X[place], data.target()[place].reshape(-1, 1)
+        if y.dtype.kind == "U":
+            known, y = np.unique(y, return_inverse=True)
+            words, y = np.frombuffer(json.dumps(known.tolist()).encode(), np.uint8), y.reshape(-1, 1)
         facts[:] = n, -1 if data.base is None else data.base, data.overlap is not None
     n, base, marked = comm.bcast(facts).tolist()
     rows = scatter_rows(X, n, comm)
-    target = np.asarray(scatter_rows(y, n, comm), np.float64).ravel()
+    target = np.asarray(scatter_rows(y, n, comm)).ravel()
+    if len(words := comm.bcast(words)):
+        target = np.array(json.loads(words.tobytes()))[target]
     dealt = Dataset(rows, target, n, "rank 0's rows", None if base < 0 else base)
     if marked:
         column = None if data is None or data.overlap is None else data.overlap.astype(np.int8)
@@ -261,7 +272,8 @@ def _describe_target(rows: Dataset, comm: Communicator) -> None:
         if not comm.all(y.dtype.kind in "biuf"):
             rows.chosen["classes"] = len(all_classes(y, comm))
             return
-        ends = np.array([y.min(initial=np.inf), -y.max(initial=-np.inf)], np.float64)
+        values = y.astype(np.float64, copy=False)
+        ends = np.array([values.min(initial=np.inf), -values.max(initial=-np.inf)])
         rows.chosen["range"] = (comm.allreduce(ends, "min") * [1, -1]).tolist()
         mine = np.unique(y)
         if comm.all(len(mine) <= FEW):

@@ -60,9 +60,9 @@ def generated(n: int, d: int, classes: bool, seed: int = 0) -> SampleSource:
 def of_file(path: Path, target: str | None, limit: int, text: bool) -> SampleSource:
     """All training rows of a data file; labels become whole numbers."""
     from cacore.io import load
-    from cacore.io.table import Targets
+    from cacore.io.table import LABELS, Targets
 
-    wanted = Targets(many=not text, text=text)
+    wanted = LABELS if text else Targets(many=True)
     splits = load(path, Communicator(), "float64", target, limit=limit, wanted=wanted, training=True)
     rows = splits.get("train", next(iter(splits.values())))
     y = rows.target()

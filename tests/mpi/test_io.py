@@ -22,7 +22,7 @@ from cacore.io import dataset, delimited, load, native, stream, tabular
 from cacore.io.__main__ import _parser as parser
 from cacore.io.convert import convert
 from cacore.io.fingerprints import overlap
-from cacore.io.table import Targets
+from cacore.io.table import LABELS, NUMBERS
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -164,7 +164,7 @@ def test_divided(form, folder, everywhere):
         else:
             np.save(path, np.asfortranarray(X) if form.startswith("columns") else X)
     WORLD.Barrier()
-    wanted = Targets(text="words" in form)
+    wanted = LABELS if "words" in form else NUMBERS
     alone = load(path, Communicator(), wanted=wanted)["train"]
     divided = load(path, Communicator(WORLD), wanted=wanted)["train"]
     assert (divided.n, divided.base, divided.where) == (alone.n, alone.base, alone.where)

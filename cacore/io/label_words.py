@@ -1,0 +1,133 @@
+"""Words of a target column: what they stand for, and which of them are no labels.
+
+Words are numbers if all of them are numerals, and text otherwise. Whole numbers are kept exactly, as integers, and a
+word such as ``007`` or ``1_2`` is no numeral, so that different words are different labels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.missing import is_gap, is_missing
+from cacore.io.words import is_same, numeral
+
+if TYPE_CHECKING:
+    from cacore.comm import Communicator
+
+FEW = 20  # most different words that are classes, however few rows there are
+
+
+class Wrong(NamedTuple):
+    """Words that are no labels.
+
+    Attributes
+    ----------
+    codes : ndarray of int64
+        Codes of the words; empty if the whole column is wrong.
+    message : str
+        What is wrong, and what to do.
+    """
+
+    codes: NDArray[np.int64]
+    message: str
+
+
+class Words:
+    """Words of the target column, with a code for each.
+
+    Attributes
+    ----------
+    held : int
+        Memory of the words in bytes.
+    """
+
+    def __init__(self) -> None:
+        self._codes: dict[str, float] = {}
+        self.held = 0
+
+    @property
+    def known(self) -> Iterable[str]:
+        """Distinct words seen so far."""
+        return self._codes
+
+    def code(self, word: str) -> float:
+        """Code of a word; a new word gets the next code."""
+        word = word.strip()
+        if word not in self._codes:
+            self.held += 200 + 4 * len(word)
+            self._codes[word] = float(len(self._codes))
+        return self._codes[word]
+
+    def agree(self, comm: Communicator, own: bool) -> NDArray[np.float64]:
+        """Merge the words of all ranks; return the new code of each old one, of this rank if `own`, else of rank 0."""
+        mine = np.frombuffer((json.dumps(list(self._codes)) + "\n").encode(), np.uint8)
+        lists = [json.loads(line) for line in comm.allgather(mine).tobytes().decode().splitlines()]
+        before = lists[comm.rank if own else 0]
+        self._codes = {word: float(code) for code, word in enumerate(dict.fromkeys(chain.from_iterable(lists)))}
+        return np.array([self._codes[word] for word in before])
+
+    def labels(self, verbatim: bool = False) -> NDArray[Any]:
+        """Label of each code: a number if all words are numerals, otherwise, or if `verbatim`, the word.
+
+        Whole numbers are int64 or uint64; numbers that neither holds stay words.
+        """
+        words = list(self._codes)
+        values = [None if verbatim else numeral(word) for word in words]
+        numbers = [value for value in values if value is not None]
+        if len(numbers) < len(words):
+            return np.array(words)
+        if not all(isinstance(number, int) for number in numbers):
+            return np.array([float(word) for word in words])
+        least, most = min(numbers, default=0), max(numbers, default=0)
+        for dtype in (np.int64, np.uint64):
+            if np.iinfo(dtype).min <= least and most <= np.iinfo(dtype).max:
+                return np.array(numbers, dtype)
+        return np.array([str(number) for number in numbers])
+
+    def picked(self, positive: str) -> NDArray[np.float64]:
+        """Sign of each code: +1 for the class `positive`, in any notation, and -1 for all others."""
+        return np.where([is_same(word, positive) for word in self._codes], 1.0, -1.0)
+
+    def gaps(self) -> Wrong | None:
+        """Words that mark missing values, such as an empty cell; in a column of words, "none" and "-" are words."""
+        words = list(self._codes)
+        loose = all(is_missing(word) or numeral(word) is not None for word in words)
+        codes = [code for code, word in enumerate(words) if (is_missing(word) if loose else is_gap(word))]
+        if not codes:
+            return None
+        return Wrong(np.array(codes, np.int64), f"'{words[codes[0]]}' is not a label, but missing: remove the row")
+
+    def wrong(self, counts: NDArray[np.int64], numbers: bool, guess: bool) -> Wrong | None:
+        """Words that are no labels, in rows of which each word has so many; None if all are.
+
+        Parameters
+        ----------
+        counts : ndarray of int64, shape (number of words,)
+        numbers : bool
+            True if labels must be numbers.
+        guess : bool
+            True if the words decide what is learnt, so that a few words among numbers are errors, not classes.
+        """
+        words, rows = list(self._codes), int(counts.sum())
+        text = np.array([numeral(word) is None for word in words], np.bool_)
+        codes = np.flatnonzero(text)
+        if not len(codes):
+            return None
+        word, others = words[codes[0]], int(counts[~text].sum())
+        if numbers:
+            return Wrong(codes, f"'{word}' is not a number, and the model's labels are")
+        if 2 * others >= rows and (guess or len(words) > FEW):
+            remedy = "correct it or remove the row"
+            if guess and len(words) <= FEW:
+                remedy += ", or choose --task classification"
+            return Wrong(codes, f"'{word}' is not a number, as {others:,} of {rows:,} targets are: {remedy}")
+        if len(words) > max(FEW, rows // (5 if guess else 2)):
+            remedy = "name another column by --target" + (", or choose --task" if guess else "")
+            return Wrong(codes[:0], f"{len(words):,} different words in {rows:,} rows are no classes: {remedy}")
+        return None
