@@ -36,6 +36,9 @@ def warmup(argv: list[str]) -> None:
         arguments = parsed(Parser(prog=prog, description="Compile all code ahead of the first run.", rank=comm.rank),
                            argv, comm)  # fmt: skip
         same_arguments(prog, arguments, comm)
+        from cacore.machine.clock import check_compiler
+
+        check_compiler()
         from cakernels import warm
 
         first, second = warm.halves()

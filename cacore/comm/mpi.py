@@ -182,6 +182,32 @@ def _library() -> ModuleType:
     return MPI
 
 
+def check_usable(comm: object) -> None:
+    """Raise an InputError if `comm` is neither None nor an mpi4py communicator on which this rank can communicate.
+
+    MPI itself would end the process after MPI_Finalize, and give errors without a remedy for the others.
+    """
+    if comm is None:
+        return
+    if not hasattr(comm, "Get_size") or not hasattr(comm, "Isend"):  # groups of ranks have a size, too
+        raise InputError(f"comm = {comm!r}: give an mpi4py communicator, or None")
+    from mpi4py import MPI
+
+    need = "give a communicator of the ranks that take part, or None for this process alone"
+    if MPI.Is_finalized():
+        raise InputError("comm: MPI is finalized already (MPI.Finalize), so ranks cannot communicate; give None")
+    if not MPI.Is_initialized():
+        raise InputError("comm: MPI is not initialized yet; call MPI.Init first, or give None")
+    if comm == MPI.COMM_NULL:
+        raise InputError(f"comm is MPI.COMM_NULL: it was freed, or this rank has no part in it; {need}")
+    try:
+        between = isinstance(comm, MPI.Comm) and comm.Is_inter()
+    except MPI.Exception as error:  # freed under another name
+        raise InputError(f"comm: it was freed, and is no communicator any more; {need}") from error
+    if between:
+        raise InputError("comm: it is an intercommunicator, between two groups of ranks; give what its Merge returns")
+
+
 def all_ranks() -> MPI.Comm | None:
     """COMM_WORLD of mpi4py; None if no MPI library can be loaded."""
     try:

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from cacore.comm.communicator import Communicator
 from cacore.comm.failure import wait
-from cacore.comm.mpi import CommLike, all_ranks
-from cacore.errors import InputError
+from cacore.comm.mpi import CommLike, all_ranks, check_usable
 
 
 @contextmanager
@@ -26,10 +25,10 @@ def collective(comm: CommLike) -> Iterator[Communicator]:
     Raises
     ------
     InputError, RankError
-        Error of the rank that failed, on all ranks.
+        Error of the rank that failed, on all ranks. An InputError of this rank alone, if `comm` cannot be used at all;
+        see :func:`cacore.comm.mpi.check_usable`.
     """
-    if not (comm is None or isinstance(comm, Communicator) or hasattr(comm, "Get_size")):
-        raise InputError(f"comm = {comm!r}: give an mpi4py communicator, or None")
+    check_usable(comm.mpi if isinstance(comm, Communicator) else comm)
     if comm is None or isinstance(comm, Communicator) or comm.Get_size() == 1:
         ranks = as_communicator(comm)
         with ranks.guard():
@@ -46,7 +45,10 @@ def collective(comm: CommLike) -> Iterator[Communicator]:
 
 def as_communicator(comm: CommLike) -> Communicator:
     """Return `comm` itself if it is a Communicator; wrap an mpi4py communicator; None gives a single rank."""
-    return comm if isinstance(comm, Communicator) else Communicator(comm)
+    if isinstance(comm, Communicator):
+        return comm
+    check_usable(comm)
+    return Communicator(comm)
 
 
 def world() -> Communicator:

@@ -14,6 +14,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from cacore.machine.clock import check_compiler
+
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
     from numba.core.types import Type
@@ -25,6 +27,8 @@ Intrinsic: TypeAlias = "tuple[Signature, Build]"  # result of a function under n
 
 STEP = 32  # elements per iteration
 DOUBLE, SINGLE = ir.DoubleType(), ir.FloatType()
+
+check_compiler()  # estimators load this module before any other that is compiled
 
 _VECTOR = 64  # bytes
 _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))

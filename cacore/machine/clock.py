@@ -8,7 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from numba import config
 from numba.core import event
+
+from cacore.errors import InputError
+
+
+def check_compiler() -> None:
+    """Raise an InputError if numba may not compile: Python cannot run the vector loops that kernels are made of."""
+    if config.DISABLE_JIT:
+        raise InputError("NUMBA_DISABLE_JIT is set, and kernels only run as compiled code: unset it, or set it to 0")
 
 
 class _Compiling(event.Listener):  # type: ignore[misc]

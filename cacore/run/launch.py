@@ -150,8 +150,9 @@ def start(job: Job, comm: Communicator) -> int:
     From now on, whatever is compiled is charged to the phase `compile`.
     """
     from cacore.machine import memory, segments, threads
-    from cacore.machine.clock import compiling_time
+    from cacore.machine.clock import check_compiler, compiling_time
 
+    check_compiler()
     comm.charge_compilation(compiling_time)
     if comm.size > 1 and comm.node().rank == 0:
         segments.remove_dead()
