@@ -13,6 +13,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 
 DEGREES = {"none": -1, "constant": 0, "linear": 1, "quadratic": 2}
+_ROUNDING = 8 * float(np.finfo(np.float64).eps)  # of a value without its drift, relative to the largest value
 _DEPENDENT = 1e-9  # smallest eigenvalue of the functions' scaled Gram matrix, relative to the largest
 
 
@@ -87,6 +88,33 @@ def check_independent(gram: NDArray[np.float64], n: int) -> None:
             f"drift: its {p} functions depend on each other at the {n:,} points, as those of points on a line do; use "
             "a drift of lower degree, or fewer columns"
         )
+
+
+def subtracted(
+    y: NDArray[np.float64], F: NDArray[np.float64], gram: NDArray[np.float64], comm: Communicator
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Values minus their least squares fit by the drift, its coefficients, and a bound on the rounding error.
+
+    Values far from 0 would lose their digits in the squares of a likelihood. Collective: two Allreduces of p numbers,
+    the second of which corrects the rounding of the first.
+
+    Parameters
+    ----------
+    y : ndarray, shape (n_local,)
+    F : ndarray, shape (n_local, p)
+        Functions of the drift.
+    gram : ndarray, shape (p, p)
+        Gram matrix of the functions over all ranks' rows.
+    comm : Communicator
+    """
+    base, left = np.zeros(F.shape[1]), y
+    for _ in range(2 if base.size else 0):
+        step = np.linalg.solve(gram, comm.allreduce(F.T @ left))
+        base, left = base + step, left - F @ step
+    largest = np.append(np.abs(y), np.abs(F) @ np.abs(base)).max(initial=0.0)
+    with comm.uncounted():
+        largest = float(comm.allreduce(np.array([largest]), "max")[0])
+    return left, base, _ROUNDING * largest
 
 
 def column_of(one: object, d: int, names: Sequence[str], option: str) -> int:

@@ -36,7 +36,8 @@ def deviations(cost: Callable[[NDArray[np.float64]], float], best: NDArray[np.fl
     1 + p + p^2 calls of `cost`.
     """
     found = np.full(len(best), np.inf)
-    H = _second_derivatives(cost, best)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite where the covariance is singular
+        H = _second_derivatives(cost, best)
     some = np.flatnonzero(np.diagonal(H) > _FLAT)
     H = H[np.ix_(some, some)]
     if len(some) and np.isfinite(H).all() and np.linalg.eigvalsh(H)[0] > 0:

@@ -162,7 +162,7 @@ class KrigingModel:
                 kind = self.variance_of(total, variance) if variance else ""
             moved = Routed.to(np.column_stack([Z, self.drift.functions(X)]), near.regions.owners(Z), ranks)
             Q, F = np.ascontiguousarray(moved.rows[:, : Z.shape[1]]), moved.rows[:, Z.shape[1] :]
-            sums = self._sums(Q, near, 1 + len(self.beta) * bool(kind))
+            sums = self._sums(Q, near)
             answers = np.column_stack([F @ self.beta + sums[:, 0], np.zeros(len(Q))])
             if kind:
                 explained = self._explained(Q, near, kind)
@@ -202,7 +202,7 @@ class KrigingModel:
                 near, Q, moved.rows[:, d].astype(np.int64), self.correlation, self.neighbours, self.tol, seed, limit
             )
             out = np.empty((n, len(Q)))
-            out[:] = F @ self.beta + self._sums(Q, near, 1)[:, 0]
+            out[:] = F @ self.beta + self._sums(Q, near)[:, 0]
             for lo, hi in blocks(n, draws.batch):
                 drawn, there = draws(range(lo, hi))
                 own = near.owned
@@ -223,9 +223,9 @@ class KrigingModel:
             alpha, means = alpha - beta @ W.T, beta @ F.T
         return means + self._products(Q, near, near.halo.begin(alpha).wait()).T
 
-    def _sums(self, Q: NDArray[np.float64], near: Field, columns: int) -> NDArray[np.float64]:
-        """``rho(Q, X)`` times the first columns of the points' values, shape (q, columns)."""
-        return self._products(Q, near, np.ascontiguousarray(near.points.values[:, :columns].T))
+    def _sums(self, Q: NDArray[np.float64], near: Field) -> NDArray[np.float64]:
+        """``rho(Q, X)`` times the points' values, shape (q, 1 + p): one product, so that all calls agree to the bit."""
+        return self._products(Q, near, np.ascontiguousarray(near.points.values.T))
 
     def _products(self, Q: NDArray[np.float64], near: Field, V: NDArray[np.float64]) -> NDArray[np.float64]:
         """``rho(Q, X)`` times each row of `V`, shape (t, points): shape (q, t)."""

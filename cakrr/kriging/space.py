@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cacore.errors import InputError
 
 EARTH = 6371.0088  # mean radius in km
+_DECIMALS = 10  # of a degree: places that agree in them are one place
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,14 @@ class Space:
 
 
 def _chordal(X: NDArray[np.float64]) -> NDArray[np.float64]:
-    longitude, latitude = np.radians(X).T
+    """Coordinates in space of longitudes and latitudes, the same to the bit however a place is written.
+
+    Longitudes that differ by 360 degrees, and all longitudes at a pole, are one place. Rounding to 1e-10 degrees, 0.01
+    mm on the ground, hides the rounding error of the numbers themselves, such as that of 365.1 beside 5.1.
+    """
+    longitude, latitude = np.fmod(X[:, 0], 360.0), np.round(X[:, 1], _DECIMALS)
+    longitude = np.round(longitude - 360.0 * np.sign(longitude) * (np.abs(longitude) > 180.0), _DECIMALS)
+    longitude = np.where((longitude == 180.0), -180.0, np.where(np.abs(latitude) == 90.0, 0.0, longitude))
+    longitude, latitude = np.radians(longitude), np.radians(latitude)
     across = EARTH * np.cos(latitude)
     return np.column_stack([across * np.cos(longitude), across * np.sin(longitude), EARTH * np.sin(latitude)])

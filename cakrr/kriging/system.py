@@ -20,6 +20,7 @@ from cakrr.kriging.field import Field
 
 DENSE = 4096  # points up to which the matrix is dense and factored
 _CHECKED = 8  # right sides of a dense system whose residuals are computed
+_ACCURATE = 1e-6  # largest relative residual of a dense system, unless a larger tolerance is given
 _PASSES = 6  # of conjugate gradients, each from the recomputed residual of the last
 
 
@@ -32,6 +33,11 @@ class KrigingSystem(Protocol):
         """Solutions for right sides `B`, shape (t, own), and the largest relative residual; collective.
 
         `kept` saves the state of an iteration, from which a later call continues to the same bits.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the residual is too large.
         """
         ...
 
@@ -131,13 +137,7 @@ class NearSystem:
         return self.field.comm.allreduce(sums)
 
     def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
-        """See :meth:`KrigingSystem.solve`.
-
-        Raises
-        ------
-        InputError
-            On all ranks: the residual stalls above `tol`.
-        """
+        """See :meth:`KrigingSystem.solve`."""
         size = np.sqrt(self.add_up(np.einsum("ij,ij->i", B, B)))
         target = tol * np.where(size > 0, size, 1.0)
         X, R, first, saved = np.zeros_like(B), B.copy(), 0, None
@@ -238,6 +238,12 @@ class DenseSystem:
         some, there = every[:, :_CHECKED], X[:, :_CHECKED]  # a product with K costs as much as a solution
         size = np.linalg.norm(some, axis=0)
         worst = float((np.linalg.norm(some - self._K @ there, axis=0) / np.where(size > 0, size, 1.0)).max(initial=0.0))
+        with self.field.comm.agreed():
+            if not worst <= max(tol, _ACCURATE):
+                raise InputError(
+                    f"the covariance matrix is nearly singular: its solution has a relative residual of {worst:.1e}, "
+                    f"above {max(tol, _ACCURATE):g}; give a --nugget above 0, a smaller range, or a larger --tol"
+                )
         home = np.empty_like(X)
         home[self._order] = X
         return np.ascontiguousarray(home[self._mine].T), worst

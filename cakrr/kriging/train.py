@@ -20,7 +20,7 @@ from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
 from cacore.near.correlation import Correlation
-from cakrr.kriging.drift import Drift, check_independent, column_of
+from cakrr.kriging.drift import Drift, check_independent, column_of, subtracted
 from cakrr.kriging.estimate import Estimate, Parameters, estimate
 from cakrr.kriging.field import Field, PointColumns
 from cakrr.kriging.information import in_words
@@ -72,10 +72,15 @@ class KrigingFit:
 
 @dataclass
 class _Rows:
-    """This rank's rows, prepared: coordinates, values, variances of errors, functions of the drift, places."""
+    """This rank's rows, prepared: coordinates, values without the fitted drift, variances of errors, drift functions.
+
+    `base` are the coefficients of the drift that `y` no longer contains; `rounding` bounds the rounding error of `y`.
+    """
 
     Z: NDArray[np.float64]
     y: NDArray[np.float64]
+    base: NDArray[np.float64]
+    rounding: float
     errors: NDArray[np.float64]
     F: NDArray[np.float64]
     place: NDArray[np.int64]
@@ -91,13 +96,15 @@ def fit(
 
     Notes
     -----
-    With A = rho(X, X) + D, where D holds the nugget and the variances of errors over the sill:
+    The drift's least squares fit is subtracted from the values first (:func:`cakrr.kriging.drift.subtracted`). With
+    A = rho(X, X) + D, where D holds the nugget and the variances of errors over the sill:
 
     1. Range, sill and nugget by restricted likelihood or left-out blocks, unless all are given
        (:mod:`cakrr.kriging.estimate`).
     2. Every point moves to the rank of its region; copies of those near other regions follow.
     3. One solution for all right-hand sides: A^-1 [y, F].
-    4. The Schur complement: (F' A^-1 F) beta = F' A^-1 y, and alpha = A^-1 y - A^-1 F beta.
+    4. The Schur complement: (F' A^-1 F) beta = F' A^-1 y, and alpha = A^-1 y - A^-1 F beta; then beta gains the
+       coefficients that were subtracted.
 
     Steps 2 and 3 send only what is near other regions (:class:`cakrr.kriging.system.NearSystem`). A dense system of at
     most 4,096 points is gathered and factored on every rank.
@@ -122,7 +129,7 @@ def fit(
         system = model.system(near, options.memory_limit)
         before, kept = _halo_sent(comm), options.checkpoint
         state = None if kept is None else Unfinished(kept, "solution", comm, SAVE_EVERY)
-        residual = _solve(model, near, system, options.tol, state)
+        residual = _solve(model, near, rows.base, system, options.tol, state)
         sent = _halo_sent(comm) - before
     comm.wait()
     with comm.uncounted():
@@ -164,7 +171,8 @@ def _prepared(method: KrigingMethod, train: Dataset, options: KrigingOptions, co
         gram = comm.allreduce(F.T @ F)
         with comm.agreed():
             check_independent(gram, n)
-    return _Rows(Z, y, errors, F, place, n, space, drift)
+        y, base, rounding = subtracted(y, F, gram, comm)
+    return _Rows(Z, y, base, rounding, errors, F, place, n, space, drift)
 
 
 def _open(
@@ -222,7 +230,7 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     found, notes = None, []
     if not given.known:
         with comm.agreed():
-            _check_estimable(sample)
+            _check_estimable(sample, rows.rounding)
 
         def estimated() -> Kept:
             return estimate(sample, kernel, taper, known, comm, options.estimation).arrays()
@@ -257,13 +265,15 @@ def _how(found: Estimate, estimation: str, n: int) -> str:
     return f"restricted likelihood{some}, by {how}, {found.evaluations} evaluations"
 
 
-def _check_estimable(sample: Sample) -> None:
+def _check_estimable(sample: Sample, rounding: float) -> None:
     """Refuse samples from which no range can be estimated."""
     remedy = "give range, sill and nugget"
     if len(sample) < sample.F.shape[1] + 3:
         raise InputError(f"n_samples = {len(sample)}: too few points to estimate a covariance; {remedy}")
     if (np.ptp(sample.X, axis=0) == 0).all():
         raise InputError(f"all points are at one place, so there is no covariance to estimate: {remedy}")
+    if np.abs(sample.y).max() <= rounding:
+        raise InputError(f"all values are those of the drift, so there is no covariance to estimate: {remedy}")
     if np.ptp(sample.y) == 0:
         raise InputError(f"all values are {sample.y[0]:g}, so there is no covariance to estimate: {remedy}")
 
@@ -345,20 +355,18 @@ def _halo_sent(comm: Communicator) -> NDArray[np.int64]:
     return np.asarray(comm.sent("train")[:, : comm.size].sum(axis=1))
 
 
-def _solve(model: KrigingModel, near: Field, system: KrigingSystem, tol: float, kept: Unfinished | None) -> float:
+def _solve(
+    model: KrigingModel, near: Field, base: NDArray[np.float64], system: KrigingSystem, tol: float,
+    kept: Unfinished | None,
+) -> float:  # fmt: skip
     """Solve for alpha and beta, and put them into the model with its points; returns the residual. Collective.
 
-    An ordinary least squares fit of the drift is subtracted first, so that residuals are relative to what is left.
+    The values no longer contain the drift of coefficients `base`, so that residuals are relative to what is left.
     """
     comm, own = near.comm, near.own
-    y, F = near.points.values[:own, 0], near.points.values[:own, 1:]
+    F = near.points.values[:own, 1:]
     p = F.shape[1]
-    base: NDArray[Any] = np.zeros(p)
-    if p:
-        sums = comm.allreduce(np.column_stack([F.T @ F, F.T @ y]))
-        base = np.linalg.solve(sums[:, :p], sums[:, p])
-    left = y - F @ base
-    solved, residual = system.solve(np.ascontiguousarray(np.column_stack([left, F]).T), tol, kept)
+    solved, residual = system.solve(np.ascontiguousarray(near.points.values[:own].T), tol, kept)
     W = solved[1:].T
     alpha = solved[0]
     if p:
