@@ -139,8 +139,8 @@ class KrigingOptions(Options):
         checks.one_of(*SOLVERS), group=SOLVER, choices=SOLVERS,
     )  # fmt: skip
     tol: float = option(
-        1e-6, "largest relative residual of the solution, and relative error of a kernel that is cut where it has decayed", checks.share,
-        group=SOLVER, metavar="TOL",
+        1e-6, "largest relative residual of the solution, and relative error of a kernel that is cut where it has "
+        "decayed", checks.share, group=SOLVER, metavar="TOL",
     )  # fmt: skip
     neighbors: int = option(
         30, "nearest points that determine the preconditioner, and twice as many local standard deviations",
