@@ -107,7 +107,7 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     wanted = _targets(job.task)
     with may_compile(comm, not job.quiet):
         train, test = reading.read(job, comm, limit, wanted)
-    notes = reading.filled(test, job.test or job.data)
+    notes = reading.notes(train, test, job.test or job.data)
     task = job.task or data.guessed(train.target(), comm)
     if task == data.CLASSIFICATION:
         train.y = labels.from_file(train, comm)

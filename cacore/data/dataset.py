@@ -42,6 +42,8 @@ class Dataset:
     chosen : dict
         For tables, name or number of the target `column` that was chosen because the user did not name one, and what
         is known of its values; empty otherwise.
+    notes : list of str
+        What the user should know of these rows, for the report.
     """
 
     X: AnyRows
@@ -54,6 +56,7 @@ class Dataset:
     features: int | None = None
     columns: Columns = UNNAMED
     chosen: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def target(self) -> NDArray[Any]:
         """`y`, or an InputError if there is none."""

@@ -156,6 +156,8 @@ def ordered(
         raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
     orders: dict[str, Order] = {}
     for split, shape in shapes.items():
+        if shape.scaled:
+            expected.tell(f"note: {path} ({split}): {shape.scaled}")
         if not expected.columns.features:
             expected = replace(expected, columns=shape.columns, where=f"{path} ({split})")
         orders[split] = in_rows(expected, shape.columns, f"{path} ({split})")

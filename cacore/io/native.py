@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.column_names import COLUMN_NAMES, read_columns, write_columns
 from cacore.io.names import Order
+from cacore.io.packed import Packing
 from cacore.io.stream import check_regular
 from cacore.io.table import Table, check_size, plain_targets
 
@@ -39,7 +41,10 @@ AS_THEY_LIE = Order()
 
 @dataclass(frozen=True)
 class Shape:
-    """Size, type and names of a split, known without reading its rows; `y` is its targets' shape, None without."""
+    """Size, type and names of a split, known without reading its rows; `y` is its targets' shape, None without.
+
+    `scaled` describes how stored numbers are scaled, see :mod:`cacore.io.packed`; empty if they are not.
+    """
 
     n: int
     d: int
@@ -47,6 +52,7 @@ class Shape:
     dtype: np.dtype[Any]
     y: tuple[int, ...] | None
     columns: Columns = UNNAMED
+    scaled: str = ""
 
     def ordered(self, order: Order) -> Shape:
         """Shape of the rows once their columns are in this order."""
@@ -67,6 +73,8 @@ def opened(path: Path) -> Iterator[h5py.File]:
     except InputError:
         raise
     except _DAMAGE as error:
+        if re.search("lock file|already open for", str(error)):
+            raise InputError(f"{path}: another program has it open for writing: wait until it is closed") from error
         raise InputError(
             f"{path}: cannot be read as HDF5, it may be truncated ({error}); copy or convert it again"
         ) from error
@@ -124,11 +132,17 @@ def _shape(group: h5py.Group, where: str) -> Shape:
     X = _child(group, "X", where)
     if isinstance(X, h5py.Group):
         n, d = _csr_shape(X, where)
-        dtype = X["data"].dtype
+        packing = Packing.of(X["data"], where)
+        if packing.offset:
+            raise InputError(
+                f"{where}: add_offset of CSR data, whose zeros are not stored: write the numbers themselves"
+            )
+        dtype = packing.type_of(X["data"].dtype)
     else:
         if X.shape is None or len(X.shape) != 2 or X.dtype.kind not in "biuf":
             raise InputError(f"{where}: shape {X.shape}, type {X.dtype}; an n x d array of numbers is needed")
-        (n, d), dtype = X.shape, X.dtype
+        (n, d), packing = X.shape, Packing.of(X, where)
+        dtype = packing.type_of(X.dtype)
     check_size(n, d, where)
     y = _numbers(group, "y", f"{where}: the target beside it")
     if y is not None and (y.ndim not in (1, 2) or len(y) != n or not all(y.shape)):
@@ -136,7 +150,8 @@ def _shape(group: h5py.Group, where: str) -> Shape:
     size = None if y is None else _one_or_many(y.shape)
     targets = 0 if size is None else size[1] if len(size) > 1 else 1
     columns = read_columns({name: _child(group, name, where) for name in COLUMN_NAMES}, d, targets)
-    return Shape(n, d, isinstance(X, h5py.Group), dtype, size, columns)
+    scaled = packing.applied or ("" if y is None else Packing.of(y, f"{where}: y").applied)
+    return Shape(n, d, isinstance(X, h5py.Group), dtype, size, columns, scaled)
 
 
 def _one_or_many(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -175,8 +190,12 @@ def needed(
             size = 16 * n * math.prod(group["y"].shape[1:]) + _chunk(group["y"])
         if not isinstance(X, h5py.Group):
             row = X.shape[1] * X.dtype.itemsize
-            plain = X.dtype == dtype and order.features is None
-            block = 0 if plain else min(_BLOCK + row, n * row) * (1 if order.features is None else 2)
+            decoded = Packing.of(X, str(path)).type_of(X.dtype)
+            plain = X.dtype == dtype == decoded and order.features is None
+            copies = (1 if order.features is None else 2) + 2 * decoded.itemsize // X.dtype.itemsize * (
+                decoded != X.dtype
+            )
+            block = 0 if plain else min(_BLOCK + row, n * row) * copies
             d = X.shape[1] if order.features is None else len(order.features)
             return int(size + n * d * width + block + _chunk(X))
         # Every method needs at least one dense row of all columns.
@@ -222,10 +241,14 @@ def read_block(
     with opened(path) as file:
         group = _place(file, split)
         X, where, pick = group["X"], f"{path} ({split})", order.features
-        y = _targets(group, lo, hi, order)
+        y, gap = _targets(group, lo, hi, order, where)
+        packing = Packing.of(X["data"] if isinstance(X, h5py.Group) else X, where)
+        gaps = packing.gap, gap
         if isinstance(X, h5py.Group):
             rows = _csr_rows(X, lo, hi, where)
-            table = Table(rows if pick is None else _picked(rows, pick), y, where, lo).checked(dtype, whole=False)
+            rows.data = packing.decoded(rows.data)
+            table = Table(rows if pick is None else _picked(rows, pick), y, where, lo, gaps=gaps)
+            table.checked(dtype, whole=False)
             table.X = table.X.astype(dtype, copy=False)
             return table
         out = np.empty((hi - lo, X.shape[1] if pick is None else len(pick)), dtype)
@@ -234,8 +257,9 @@ def read_block(
             b = min(a + step, hi - lo)
             part = out[a:b] if X.dtype == dtype and pick is None else np.empty((b - a, X.shape[1]), X.dtype)
             X.read_direct(part, np.s_[lo + a : lo + b])
+            part = packing.decoded(part)
             part = part if pick is None else part[:, pick]
-            Table(part, None if y is None else y[a:b], where, lo + a).checked(dtype, whole=False)
+            Table(part, None if y is None else y[a:b], where, lo + a, gaps=gaps).checked(dtype, whole=False)
             if moments is not None and dtype == np.float32:
                 moments.add(part)
             if part.base is not out:
@@ -243,13 +267,14 @@ def read_block(
     return Table(out, None if y is None else plain_targets(y), where, lo)
 
 
-def _targets(group: h5py.Group, lo: int, hi: int, order: Order) -> Any:
-    """Targets of rows ``lo:hi``, shape (m,) or (m, t), or None."""
+def _targets(group: h5py.Group, lo: int, hi: int, order: Order, where: str) -> tuple[Any, str]:
+    """Targets of rows ``lo:hi``, shape (m,) or (m, t), or None; and how messages call a gap in them."""
     if "y" not in group or order.targets == []:
-        return None
-    y = np.asarray(group["y"][lo:hi])
+        return None, ""
+    packing = Packing.of(group["y"], f"{where}: y")
+    y = packing.decoded(np.asarray(group["y"][lo:hi]))
     y = y.reshape(hi - lo, *_one_or_many(y.shape)[1:])
-    return y if order.targets is None or y.ndim == 1 else y[:, order.targets]
+    return (y if order.targets is None or y.ndim == 1 else y[:, order.targets]), packing.gap
 
 
 def _picked(rows: CSR, order: NDArray[np.int64]) -> CSR:

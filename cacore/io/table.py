@@ -88,6 +88,8 @@ class Table:
         For LIBSVM rows: number of features in the file itself; further features in `X` are taken as 0.
     target : str
         For tables: name or number of the target column that was chosen, if the user did not name one.
+    gaps : tuple of two str
+        Description of NaN in messages, among the features and in the target; by default "nan".
     """
 
     X: Rows
@@ -99,6 +101,7 @@ class Table:
     columns: Columns = UNNAMED
     features: int | None = None
     target: str = ""
+    gaps: tuple[str, str] = ("nan", "nan")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -123,7 +126,7 @@ class Table:
         if found is not None:
             row, column, value = found
             name = f" ({self.names[column]})" if column < len(self.names) else ""
-            remedy = _remedy(value, dtype, FILL)
+            remedy = _remedy(value, dtype, FILL, self.gaps[0])
             raise InputError(f"{self.where}: {self._row(row)}, feature {column}{name} is {remedy}")
         self.X = self.X.astype(plain(self.X.dtype), copy=False)
         return self
@@ -135,9 +138,8 @@ class Table:
             if found is not None:
                 row, column, value = found
                 which = f"target {column}" if self.y.ndim > 1 else "the target"
-                raise InputError(
-                    f"{self.where}: {self._row(row)}, {which} is {_remedy(value, _DOUBLE, 'remove the row')}"
-                )
+                remedy = _remedy(value, _DOUBLE, "remove the row", self.gaps[1])
+                raise InputError(f"{self.where}: {self._row(row)}, {which} is {remedy}")
             self.y = plain_targets(self.y)
         return self
 
@@ -177,11 +179,11 @@ def plain_targets(y: NDArray[Any]) -> NDArray[Any]:
     return y.astype(np.uint64 if y.dtype.kind == "u" and y.dtype.itemsize == 8 else np.int64, copy=False)
 
 
-def _remedy(value: float, dtype: np.dtype[Any], remedy: str) -> str:
-    """Message about a number that is not finite in `dtype`, with the remedy."""
+def _remedy(value: float, dtype: np.dtype[Any], remedy: str, gap: str) -> str:
+    """Message about a number that is not finite in `dtype`, with the remedy; `gap` describes NaN."""
     if np.isfinite(value) and dtype.itemsize < 8:
         return f"{value:g}, too large for {dtype}; use --dtype float64"
-    return f"{value:g}: {remedy}"
+    return f"{gap if np.isnan(value) else format(value, 'g')}: {remedy}"
 
 
 def check_size(n: int, d: int, where: str) -> None:

@@ -77,7 +77,7 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, **source}
         tested = _tested(family, fitted.model, test, comm, limit)
-    notes = reading.filled(test, job.test or job.data)
+    notes = reading.notes(rows, test, job.test or job.data)
     data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
     data |= named(columns, chosen)
     made = report.build(
@@ -285,7 +285,7 @@ def _answered(
 
     wanted, kind = family.targets(model)
     rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
-    notes = reading.filled(rows, job.data)
+    notes = reading.notes(None, rows, job.data)
     answers = family.answers(model, rows, job, comm)
     metrics = {} if rows.y is None else family.judged(model, rows, answers, comm)
     made = report.build(

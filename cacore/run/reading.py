@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cacore.comm import Communicator
+from cacore.data import outliers
 from cacore.data.columns import Columns
 from cacore.data.labels import all_classes
 from cacore.data.rows import block_bounds, is_sparse, scatter_rows
@@ -96,6 +97,7 @@ def read(
                 )  # fmt: skip
             test = others.get("test", others.get("train"))
         _describe_target(train, comm)
+        train.notes += outliers.notes(train, comm)
         if not wanted.needed:
             train.y = np.zeros(train.X.shape[0])
         comm.wait()
@@ -182,11 +184,12 @@ def _lacks(rows: Dataset) -> bool:
     return rows.features is not None and rows.features < rows.X.shape[1]
 
 
-def filled(rows: Dataset | None, path: Path) -> list[str]:
-    """Note for the report about features missing in the rows' file; empty if none are."""
+def notes(train: Dataset | None, rows: Dataset | None, path: Path) -> list[str]:
+    """Notes for the report: on the training rows, and on features missing in the file of further rows."""
+    said = [] if train is None else list(train.notes)
     if rows is None or not _lacks(rows):
-        return []
-    return [f"{path} has {rows.features} of {rows.X.shape[1]} features; the others are taken as 0"]
+        return said
+    return [*said, f"{path} has {rows.features} of {rows.X.shape[1]} features; the others are taken as 0"]
 
 
 def read_to_predict(
@@ -256,7 +259,8 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
         dealt.overlap = np.asarray(scatter_rows(column, n, comm)).astype(np.bool_)
     dealt.features = None if data is None else data.features
     if data is not None:
-        dealt.columns, dealt.chosen = data.columns, data.chosen  # for the model's file and the report, by rank 0
+        # For the model's file and the report, by rank 0.
+        dealt.columns, dealt.chosen, dealt.notes = data.columns, data.chosen, data.notes
     return dealt
 
 
