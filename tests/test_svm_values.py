@@ -222,6 +222,53 @@ def test_limit_of_steps(estimator):
     assert text.startswith(f"{estimator.__name__} stopped after 2 iterations at a violation of ")
 
 
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "matern32", "precomputed"])
+@pytest.mark.parametrize(("n", "gamma"), [(300, 0.3), (2500, 1.0)], ids=["double", "single precision"])
+def test_nu_bounds_the_share_of_outliers(kernel, n, gamma):
+    """Also a nu that few rows attain: rows between their bounds have decision 0, which rounding must not make -0."""
+    X = np.random.default_rng(n).normal(size=(n, 3))
+    given = rbf_kernel(X, gamma=gamma) if kernel == "precomputed" else X
+    for nu in (0.3, 0.05, 0.01, 0.001):
+        model = SMOOneClassSVM(nu=nu, kernel=kernel, gamma=gamma).fit(given)
+        outliers = model.predict(given) < 0
+        assert outliers.mean() <= nu
+        support = model.support_[model.dual_coef_[0] >= 1]
+        assert set(np.flatnonzero(outliers)) <= set(support)
+        free = model.support_[model.dual_coef_[0] < 1]
+        assert model.decision_function(given)[free].max() < 2e-3  # of the order of the tolerance
+
+
+@forms
+def test_nu_bounds_the_share_of_outliers_in_every_form(csr, dtype):
+    X, _, weights = problem(200, 3)
+    X = as_csr(X.astype(dtype), csr, 0.4)
+    outliers = SMOOneClassSVM(nu=0.03, gamma=0.3).fit(X, sample_weight=weights).predict(X) < 0
+    assert weights[outliers].sum() <= 0.03 * weights.sum()
+
+
+def test_nu_bounds_the_share_of_errors():
+    """Rows outside the tube of nu-SVR, and margin errors of nu-SVC."""
+    X, y, _ = problem(200, 5)
+    for nu in (0.5, 0.1, 0.02):
+        model = SMONuSVR(nu=nu, gamma=0.3).fit(X, y)
+        assert np.mean(np.abs(y - model.predict(X)) > model.epsilon_) <= nu
+    sign = np.where(y > np.median(y), 1, -1)
+    for nu in (0.8, 0.6):
+        assert np.mean(sign * SMONuSVC(nu=nu, gamma=0.3).fit(X, sign).decision_function(X) < 1) <= nu
+
+
+def test_a_margin_below_the_tolerance_is_refused():
+    """Decisions are divided by it. A tolerance that resolves it gives the labels."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(60, 2)) * 1e-3
+    y = np.where(X[:, 0] > 0, "right", "left")
+    message = r"no margin between the classes above tol = 0.001, and labels would be arbitrary; use a larger nu"
+    for labels in (y, np.where(X[:, 1] > 1e-3, "up", y)):
+        with pytest.raises(InputError, match=message):
+            SMONuSVC(nu=0.4, kernel="linear").fit(X, labels)
+    assert SMONuSVC(nu=0.4, kernel="linear", tol=1e-8).fit(X, y).score(X, y) > 0.9
+
+
 def test_nu_without_a_margin():
     """The same rows in both classes."""
     X = np.repeat(np.random.default_rng(0).normal(size=(20, 2)), 2, axis=0)

@@ -309,7 +309,8 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
     Parameters
     ----------
     nu : float
-        Upper bound on the share of outliers, and lower bound on the share of support vectors; above 0, at most 1.
+        Upper bound on the share of outliers, and lower bound on the share of support vectors; above 0, at most 1. The
+        bound on the outliers holds exactly for training rows; in LIBSVM's solutions it is exceeded for small nu.
     kernel, gamma, degree, coef0, tol, shrinking, cache_gib, max_iter, max_time, verbose
         As for :class:`SMOSVR`.
 

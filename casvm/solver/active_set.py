@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow
 from casvm.solver.gram import Shrinkable
 from casvm.solver.pair import Index, Pairs, Vector, falling, rising
+
+_ROUNDING = 64 * float(np.finfo(np.float64).eps)  # of decisions on training rows, relative to b
 
 Reconstruct = Callable[[Index, Vector, Index, Vector], None]
 OverRanks = Callable[[NDArray[Any]], NDArray[Any]]
@@ -87,6 +89,8 @@ class ActiveSet:
     levels : tuple of float
         For sums by sign: b of the rows with positive beta and b of the others, each midway between its extremes. Their
         v is compared relative to the level, so that one top and one bottom serve both.
+    ends : list of tuple of float
+        For sums by sign: the extremes of both signs.
     shrunk : list
         Groups of shrunk rows.
     """
@@ -101,7 +105,7 @@ class ActiveSet:
         if abs(total - dual.total) > 1e-9 * max(1.0, size):
             raise InputError(f"the start: its sum is {total:g}, and it must be {dual.total:g}")
         self.shrunk: list[_Shrunk] = []
-        self.unshrinks, self.levels = 0, (0.0, 0.0)
+        self.unshrinks, self.levels, self.ends = 0, (0.0, 0.0), list[tuple[float, float]]()
         self._activate(np.arange(dual.n))
         self.size = self._total(dual.n)
 
@@ -143,7 +147,7 @@ class ActiveSet:
             found = [
                 extremes(self.v[side], self.beta[side], self.lower[side], self.upper[side]) for side in self.sides()
             ]
-            self.levels = middle(*found[0]), middle(*found[1])
+            self.levels, self.ends = (middle(*found[0]), middle(*found[1])), found
             above = [(top - level, bottom - level) for (top, bottom), level in zip(found, self.levels, strict=True)]
             return max(top for top, _ in above), min(bottom for _, bottom in above)
         return extremes(self.v, self.beta, self.lower, self.upper, self.dual.epsilon)
@@ -319,10 +323,12 @@ class SMO(ABC):
         if self.exact:
             terms, square = active.add(np.array([dual.terms(beta), self._square(support, beta[support])])).tolist()
             self.objective = -terms - 0.5 * square
-        levels = active.levels if dual.by_sign else (middle(active.top, active.bottom),) * 2
+        converged = gap < self.limits.tol
+        ends = active.ends if dual.by_sign else [(active.top, active.bottom)]
+        levels = biases(ends, dual, converged, gram.dtype)
         b = 0.5 * (levels[0] + levels[1])
         return Solution(
-            beta, b, self.iterations, self.objective, gap, gap < self.limits.tol, gram.rows_computed,
+            beta, b, self.iterations, self.objective, gap, converged, gram.rows_computed,
             gram.values_computed, working_time() - self.begun, -dual.linear - active.v + b, self.rounds,
             gram.values_read, 0.5 * (levels[0] - levels[1]),
         )  # fmt: skip
@@ -332,6 +338,33 @@ def extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector, epsilon: flo
     """The largest v of a row that may rise, and the smallest of one that may fall."""
     top = np.max(rising(v, beta, epsilon), where=beta < upper, initial=-np.inf)
     return float(top), float(np.min(falling(v, beta, epsilon), where=beta > lower, initial=np.inf))
+
+
+def biases(
+    ends: Sequence[tuple[float, float]], dual: Dual, converged: bool, dtype: np.dtype[Any]
+) -> tuple[float, float]:  # fmt: skip
+    """The b of rows with positive beta and that of the others, which are equal unless the sums are fixed by sign.
+
+    Each is midway between its extremes, except where nu bounds a share: of outliers, margin errors, or rows outside the
+    tube. There it is the end at which only rows at their bound can be such rows: nu bounds their number. In the middle,
+    half of the rows between their bounds would be such rows, too, since their exact decision is 0. The end allows for
+    the rounding of kernel values of type `dtype`.
+
+    Parameters
+    ----------
+    ends : sequence of tuple of float
+        The :func:`extremes` of all rows, or of both signs.
+    dual : Dual
+    converged : bool
+        False to take the middle, since the extremes may be far apart.
+    dtype : dtype
+    """
+    first, last = middle(*ends[0]), middle(*ends[-1])
+    if not converged or not (dual.by_sign or dual.total):
+        return first, last
+    rounding = max(_ROUNDING, 8 * float(np.finfo(dtype).eps)) * max(abs(first), abs(last))
+    first = max(first, ends[0][0] + rounding)
+    return first, min(last, ends[-1][1] - rounding) if dual.by_sign else first
 
 
 def middle(top: float, bottom: float) -> float:

@@ -20,7 +20,7 @@ from cacore.limits import Limits
 from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow
-from casvm.solver.active_set import middle
+from casvm.solver.active_set import biases
 from casvm.solver.class_rows import PairRows, RowSource, fetch
 from casvm.solver.pair import Index, Pairs, optimise_pairs
 from casvm.solver.units import Unit
@@ -62,12 +62,13 @@ def _solve(rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress
     objective = _objective(problem, dual)
     if math.isnan(objective):
         raise overflow()
-    computed, levels = rows.count - before, [middle(*one) for one in found]
-    b = 0.5 * (levels[0] + levels[-1])
+    computed, converged = rows.count - before, gap < limits.tol
+    levels = biases(found, dual, converged, rows.K.dtype)
+    b = 0.5 * (levels[0] + levels[1])
     return Solution(
-        problem.beta.copy(), b, problem.iterations, objective, gap, gap < limits.tol, computed, computed * dual.n,
+        problem.beta.copy(), b, problem.iterations, objective, gap, converged, computed, computed * dual.n,
         working_time() - begun, b - dual.linear - problem.v, 0, 2 * problem.iterations * dual.n,
-        0.5 * (levels[0] - levels[-1]),
+        0.5 * (levels[0] - levels[1]),
     )  # fmt: skip
 
 

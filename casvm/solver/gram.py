@@ -6,7 +6,7 @@ Kernel values from another device need one new module: a class with these method
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,15 @@ _SAMPLE = 1000  # rows from which the precision is chosen
 
 
 class Shrinkable(Protocol):
-    """The part of a kernel matrix that shrinking uses; see :class:`KernelMatrix`."""
+    """The part of a kernel matrix that shrinking uses; see :class:`KernelMatrix`.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Type of the kernel values.
+    """
+
+    dtype: np.dtype[Any]
 
     @property
     def rows_computed(self) -> int:

@@ -29,17 +29,21 @@ _LEAST = 2.0**-511  # squares of margins between this and its inverse are finite
 _SAMPLE = 1000  # rows from which the precision is chosen
 
 
-def margins_of_one(solution: Solution) -> Solution:
+def margins_of_one(solution: Solution, tol: float) -> Solution:
     """A solution of nu-SVC in the scale of C-SVC, as LIBSVM returns it: margin 1 and C = 1 / r.
 
     Raises
     ------
     InputError
-        There is no margin.
+        There is no margin r, or it is below the tolerance `tol` of the decisions that are divided by it. Their signs
+        would be arbitrary.
     """
     r = -solution.margin
-    if not _LEAST < r < 1 / _LEAST:
-        raise InputError("nu is too small: there is no margin between the classes; use a larger nu, or another kernel")
+    if not max(tol, _LEAST) < r < 1 / _LEAST:
+        raise InputError(
+            f"nu is too small: there is no margin between the classes above tol = {tol:g}, and labels would be "
+            "arbitrary; use a larger nu, another kernel, or a smaller tol"
+        )
     return replace(
         solution, beta=solution.beta / r, b=solution.b / r, objective=solution.objective / r**2,
         decision=solution.decision / r, margin=1.0 / r,

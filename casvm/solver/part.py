@@ -89,7 +89,7 @@ def fit_part(
         else:
             dual = Dual.classification(y, C[chosen], alpha)
         solution = solved_by(i, j, chosen, dual)
-        return chosen, y, solution if nu is None else margins_of_one(solution)
+        return chosen, y, solution if nu is None else margins_of_one(solution, limits.tol)
 
     def solved_by(i: int, j: int, chosen: NDArray[np.int64], dual: Dual) -> Solution:
         if shared is not None:

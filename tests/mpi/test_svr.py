@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.data import FORMS, as_csr
-from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all, some
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all, some
 from sklearn.svm import SVR
 
 from cacore.comm import Communicator
-from casvm import CASVR, SMOSVR, DisSMOSVR, SVRModel, export_libsvm, import_libsvm
+from casvm import CASVR, SMOSVR, DisSMOSVR, SVRModel, export_libsvm, import_libsvm, oneclass
+from casvm.value_options import ValueOptions
 from partition import KMeans
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -187,3 +188,16 @@ def test_pieces_are_not_exported_one_by_one(folder):
     model.save(folder / "m.h5")
     export_libsvm(SVRModel.load(folder / "m.h5"), folder / f"{RANK}.model")
     near(import_libsvm(folder / f"{RANK}.model", 3).predict(X)[mine], model.predict(X[mine], WORLD), 1e-9)
+
+
+@pytest.mark.parametrize(("gamma", "exact"), [(0.3, True), (60.0, True), (0.3, False)])
+def test_nu_bounds_the_share_of_outliers(gamma, exact):
+    """Of all ranks' rows, also where the bias is agreed between ranks that each have a part of the kernel matrix."""
+    n = 601
+    X, mine = np.random.default_rng(0).normal(size=(n, 3)), even(n)
+    for nu in (0.3, 0.01):
+        how = {"exact": True} if exact else {"partitions": 3}
+        options = ValueOptions(nu=nu, gamma=gamma, standardize=False, **how)
+        model = oneclass.METHOD(dataset(X[mine], np.zeros(len(X[mine]))), options, Communicator(WORLD)).model
+        outliers = model.predict(X[mine], WORLD) < 0
+        assert WORLD.allreduce(np.count_nonzero(outliers)) <= nu * n
