@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 from sklearn.svm import SVR, NuSVC, NuSVR, OneClassSVM
 
 from cacore.errors import InputError
-from casvm import SMOSVC, SMOSVR, SMONuSVC, SMONuSVR, SMOOneClassSVM, SVRModel
+from casvm import SMOSVC, SMOSVR, SMONuSVC, SMONuSVR, SMOOneClassSVM, SMOQuantileSVR, SVRModel
 from casvm.solver import kernel_rows, smo
 
 PEERS = {SMOSVR: SVR, SMONuSVR: NuSVR, SMONuSVC: NuSVC, SMOOneClassSVM: OneClassSVM}
@@ -274,3 +274,21 @@ def test_nu_without_a_margin():
     X = np.repeat(np.random.default_rng(0).normal(size=(20, 2)), 2, axis=0)
     with pytest.raises(InputError, match="nu is too small: there is no margin"):
         SMONuSVC(nu=0.5).fit(X, np.arange(40) % 2)
+
+
+# -- rows of weight 0 ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("csr", [False, True])
+@pytest.mark.parametrize("given", [{}, {"kernel": "laplacian"}, {"kernel": "l1"}, {"kernel": "polynomial"}], ids=str)
+@pytest.mark.parametrize("estimator", [*PEERS, SMOSVC, SMOQuantileSVR])
+def test_rows_of_weight_0_have_no_say_in_gamma(estimator, given, csr):
+    X, y, weights = problem(80, 1)
+    X = as_csr(np.where(weights[:, None] > 0, X, 30 * X), csr, 0.4)
+    y = (y > np.median(y[weights > 0])).astype(int) if estimator in (SMONuSVC, SMOSVC) else y
+    nu = {} if estimator in (SMOSVC, SMOSVR, SMOQuantileSVR) else {"nu": 0.6}
+    kept = weights > 0
+    model = estimator(**given, **nu).fit(X, y, sample_weight=weights)
+    alone = estimator(**given, **nu).fit(X[kept], y[kept], sample_weight=weights[kept])
+    assert model.model_.kernel == alone.model_.kernel
+    near(values(model, X), values(alone, X), 1e-12 * np.abs(values(alone, X)).max())

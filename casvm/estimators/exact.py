@@ -67,7 +67,8 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1).astype(np.int64, copy=False)
         factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
         options = self._chosen(Samples(train.X, {"code": codes, "C": factor[codes] * weights}), options, comm)
-        setting = self._setting(given, options, comm)
+        present = given if (weights > 0).all() else given[np.flatnonzero(weights)]
+        setting = self._setting(present, options, comm)
         part, solutions = fit_part(
             given, codes, options.C * factor[codes] * weights, np.arange(len(codes)), setting.kernel, setting.limits,
             setting.cache_bytes, watch=setting.watch, nu=self._nu(),

@@ -51,10 +51,10 @@ class OneProcessValues(OneProcess):
             raise InputError("sample_weight: every weight is zero; at least one row is needed to train on")
         self._check_rows(X)
         options, params = self._asked(X, y, weights)
-        setting = self._setting(X, options, Communicator())
         some = X
         if len(present) < n:
             some = dense(X)[np.ix_(present, present)] if self._precomputed else X[present]
+        setting = self._setting(some, options, Communicator())
         solutions = self._solutions(some, y[present], weights[present], params, setting)
         beta = np.stack([one.beta for one in solutions], axis=1)
         support = np.flatnonzero(beta.any(axis=1))

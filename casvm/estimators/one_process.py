@@ -85,7 +85,7 @@ class OneProcess(KernelMachine):
         return shrinking, verbose
 
     def _setting(self, X: Rows, options: DualOptions, comm: Communicator) -> Setting:
-        """Arguments of the solver besides the rows and their dual."""
+        """Arguments of the solver besides the rows of positive weight, `X`, and their dual."""
         shrinking, verbose = self._switches()
         kernel = None
         if not self._precomputed:

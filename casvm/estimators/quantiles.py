@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -19,8 +19,6 @@ from cacore.data.validation import checked_weights, shared_seed
 from cacore.errors import InputError
 from cacore.probability.quantiles import check_held_out
 from cacore.svm.dual import Dual, Solution
-from cacore.svm.options import DualOptions
-from cacore.svm.problem import numeric_gamma
 from casvm.estimators.collective_values import PartsSVR
 from casvm.estimators.exact_values import SearchedRegressor, Vector
 from casvm.estimators.one_process import Setting
@@ -147,13 +145,6 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
         model = _model(self)
         model.calibrate(model.parts[0].predict(X[held], model.kernel), y[held], comm)
         return self
-
-    def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
-        options, params = super()._asked(X, y, weights)
-        if self.calibrate is not None and not self._precomputed:  # rows that are held out have no say in it
-            gamma = numeric_gamma(X[np.flatnonzero(weights)], options.gamma, Communicator(), options.kernel)
-            options = replace(options, gamma=gamma)
-        return options, params
 
     def _solutions(
         self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
