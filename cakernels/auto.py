@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 
 from cacore import checks
@@ -31,7 +33,7 @@ from cakernels.class_blend import labels, outputs
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.deadline import Budget
 from cakernels.search.found import Found, search, started
-from cakernels.search.scores import DEFAULTS, SCORES
+from cakernels.search.scores import DEFAULTS, SCORES, Score
 
 _ROWS: dict[str, Any] = {"accept_sparse": "csr", "dtype": "float64", "order": "C"}
 
@@ -75,19 +77,19 @@ class AutoKernel(Saved, Explains, BaseEstimator):
             race.fixed = self._shared()
             race.probability, race.calibrate = form, intervals
             found = search(race)
-        self._take(found, score.name)
+        self._take(found, score)
+        for note in found.notes:
+            warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)
         return self
 
-    def _take(self, found: Found, scoring: str) -> None:
+    def _take(self, found: Found, score: Score) -> None:
         """Set the fitted attributes."""
         self.best_estimator_ = found.estimators[0]
         self.estimators_, self.weights_ = found.estimators, found.weights
-        self.leaderboard_ = leaderboard(found.trials, SCORES[scoring])
-        judged = np.isfinite(found.error)
-        self.best_score_ = (
-            float("nan") if not judged else found.error if self._task == REGRESSION else 1.0 - found.error
-        )
-        self.scoring_ = scoring
+        self.leaderboard_ = leaderboard(found.trials, score)
+        self.best_score_, self.baseline_score_ = score.value(found.error), score.value(found.baseline)
+        self.n_rows_used_ = found.rows_used
+        self.scoring_ = score.name
         self.model_ = found.model(self.comm)
         self.model_.comm = self.comm
 
@@ -166,6 +168,11 @@ class AutoKernelRegressor(Regressing, AutoKernel):
         Every candidate that was tried: `candidate`, `rows`, `score` on held-out rows, `seconds`, `ended`, `why`.
     best_score_ : float
         Error of the best candidate on held-out rows, before it was trained on all rows; NaN if none could be held out.
+    baseline_score_ : float
+        Error of the mean target on the same rows.
+    n_rows_used_ : int
+        Number of rows that the model was trained on, of several models the smallest. A warning is given if these are
+        not all rows.
     scoring_ : str
     model_ : KRRModel or Blend
     n_features_in_ : int
@@ -226,8 +233,10 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     Attributes
     ----------
     classes_ : ndarray, shape (k,)
-    best_estimator_, estimators_, weights_, leaderboard_, best_score_, scoring_, n_features_in_
+    best_estimator_, estimators_, weights_, leaderboard_, best_score_, n_rows_used_, scoring_, n_features_in_
         See :class:`AutoKernelRegressor`.
+    baseline_score_ : float
+        Score of the most frequent class on the rows of `best_score_`. An accuracy near it says little.
     model_ : SVMModel, KRRModel or ClassBlend
         A :class:`cakernels.class_blend.ClassBlend` if there are several models or probabilities.
     """
@@ -252,6 +261,6 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
                 X = self._given(X, int(comm.size == 1))
             return np.asarray(self.model_.probabilities(X, comm))
 
-    def _take(self, found: Found, scoring: str) -> None:
-        super()._take(found, scoring)
+    def _take(self, found: Found, score: Score) -> None:
+        super()._take(found, score)
         self.classes_ = self.model_.classes

@@ -15,7 +15,7 @@ from cacore.io.words import counted
 from cacore.learn.options import declared
 from cakernels.search.data import REGRESSION
 from cakernels.search.scores import Score
-from cakernels.search.trial import Trial, ranked
+from cakernels.search.trial import OUT_OF_TIME, Trial, ranked
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -45,18 +45,12 @@ def leaderboard(trials: Sequence[Trial], score: Score) -> list[BoardRow]:
     failed = (one for one in trials if not math.isfinite(one.error))
     return [
         {
-            "candidate": one.candidate.name, "rows": one.rows, "score": _score(one, score),
+            "candidate": one.candidate.name, "rows": one.rows,
+            "score": score.value(one.error) if math.isfinite(one.error) else None,
             "seconds": one.seconds, "ended": one.ended, "why": one.why,
         }
         for one in [*sorted(judged, key=lambda one: -one.rows), *failed]
     ]  # fmt: skip
-
-
-def _score(trial: Trial, score: Score) -> float | None:
-    """The score as users know it; None for a failure."""
-    if not math.isfinite(trial.error):
-        return None
-    return trial.error if score.task == REGRESSION else 1.0 - trial.error
 
 
 def lines(board: Sequence[BoardRow], score: Score) -> Iterator[str]:
@@ -64,8 +58,10 @@ def lines(board: Sequence[BoardRow], score: Score) -> Iterator[str]:
     for known, row in [(one["score"], one) for one in board if one["score"] is not None][:_SHOWN]:
         error = known if score.task == REGRESSION else 1.0 - known
         yield f"{score.shown(error):>10}  {row['rows']:>8,} rows  {row['seconds']:7.1f} s  {row['candidate']}"
-    failed = [row for row in board if row["score"] is None]
-    yield f"{counted(len(board), 'training')}{f', {len(failed)} failed' if failed else ''}"
+    late = sum(row["why"] == OUT_OF_TIME for row in board)
+    failed = sum(row["score"] is None for row in board) - late
+    ends = [f", {number} {what}" for number, what in ((failed, "failed"), (late, OUT_OF_TIME)) if number]
+    yield counted(len(board), "training") + "".join(ends)
 
 
 def command(estimator: BaseEstimator, data: str, parts: int) -> str:

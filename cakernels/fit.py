@@ -26,6 +26,7 @@ from cacore.terminal import CellLines, say
 if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
     from cacore.io.table import Targets
+    from cakernels.search.candidates import Candidate
     from cakernels.search.data import Data
     from cakernels.search.deadline import Budget
     from cakernels.search.found import Found
@@ -174,8 +175,10 @@ class _Run:
         job = self.job
         race = started(self.rows, self.score, self.budget, self.comm, self.comm.mpi, job.seed, job.max_candidates)
         race.probability, race.calibrate = job.probability, job.calibrate
+        race.remedy = "give more, by --within"
         race.asked = 0 if self.test is None else self.test.n
         race.seen = lambda trial: self._seen(race, trial)
+        race.last = self._last
         try:
             with ended_by_sigterm(), self.comm.phase("train"):
                 found = search(race)
@@ -193,14 +196,22 @@ class _Run:
 
         if self.comm.rank == 0 and not self.job.quiet:
             what = self.score.shown(trial.error) if not trial.why else "-"
-            why = f": {trial.why}" if trial.why else ""
-            shown = f"{trial.ended:7.1f} s {what:>10}  {trial.rows:>8,} rows  {trial.candidate.name}{why}"
-            say(shown, error=True)
+            self._line(trial.ended, what, trial.rows, f"{trial.candidate.name}{': ' if trial.why else ''}{trial.why}")
         if race.best is not self._saved:
             self._saved = race.best
             kept = so_far(race)
             if kept is not None:
                 self._write(kept, last=False)
+
+    def _last(self, candidate: Candidate, rows: int) -> None:
+        """Tell of a last training, which may take much of the time, when it begins."""
+        spent = self.budget.spent(self.comm)
+        if self.comm.rank == 0 and not self.job.quiet:
+            self._line(spent, "last", rows, candidate.name)
+
+    @staticmethod
+    def _line(seconds: float, what: str, rows: int, name: str) -> None:
+        say(f"{seconds:7.1f} s {what:>10}  {rows:>8,} rows  {name}", error=True)
 
     def _write(self, found: Found, last: bool) -> None:
         """Write model and report; at the end also judge the test rows and show the table. Collective."""
@@ -254,9 +265,11 @@ class _Run:
         test = self.test if last else None
         with self.comm.phase("predict"):
             metrics, overlap = ({}, {}) if test is None else self._tested(found, model, test)
+            baselines = self._baselines(found, test)
         data = {
-            "path": str(self.job.data), "n_train": self.rows.n, "n_test": 0 if test is None else test.n,
-            "n_features": self.rows.d, **named(self.train.columns, self.train.chosen), **overlap,
+            "path": str(self.job.data), "n_train": self.rows.n, "rows_used": found.rows_used,
+            "n_test": 0 if test is None else test.n, "n_features": self.rows.d,
+            **named(self.train.columns, self.train.chosen), **overlap,
         }  # fmt: skip
         commands = [
             board.command(one, str(self.job.data), candidate.parts(self.rows.n))
@@ -269,8 +282,26 @@ class _Run:
         }  # fmt: skip
         return report.build(
             "fit", self.comm, data=data, metrics=metrics, partition_sizes=model.sizes, params=params,
-            grid=board.leaderboard(found.trials, self.score),
+            grid=board.leaderboard(found.trials, self.score), baselines=baselines,
         )  # fmt: skip
+
+    def _baselines(self, found: Found, test: Dataset | None) -> dict[str, Any]:
+        """Scores of the mean target or the most frequent class: of held-out rows, and of test rows; collective."""
+        from cacore.data import labels
+        from cacore.metrics.errors import regression_metrics
+        from cakernels.search.baseline import Baseline
+
+        baseline = Baseline.of(self.rows, self.comm)
+        scores: dict[str, Any] = {"prediction": baseline.value, "name": baseline.name}
+        if found.baseline < float("inf"):
+            scores[self.score.name] = self.score.value(found.baseline)
+        if test is not None:
+            predicted = baseline.predicted(test.X.shape[0])
+            if self.rows.task == "classification":
+                scores["test"] = labels.tested(self.rows.classes, test, predicted, self.comm)
+            else:
+                scores["test"] = dict(regression_metrics(test.target(), predicted, self.comm))
+        return scores
 
     def _tested(self, found: Found, model: Any, test: Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
         """Metrics of the test rows, and how many of them are training rows; collective."""
@@ -303,14 +334,27 @@ class _Run:
             made["params"].pop(name)
         return [
             ("candidates", CellLines(board.lines(made["grid"], self.score))),
+            *([("baseline", self._baseline_line(made["baselines"]))] if found.error < float("inf") else []),
             ("chosen", CellLines(chosen if len(chosen) > 1 else [chosen[0][5:]])),
             ("trained by", CellLines(commands)),
             ("model", f"{self.job.saved}: cakernels predict {self.job.saved} NEW_DATA"),
         ]
 
+    def _baseline_line(self, baselines: dict[str, Any]) -> str:
+        """Text for the table: the score of the same rows, and of the test rows, without features."""
+        name, shown = self.score.name, self.score.shown
+
+        def text(value: float) -> str:
+            return shown(value if self.score.task == "regression" else 1.0 - value)
+
+        scores = [f"{text(baselines[name])} on held-out rows"]
+        if name in baselines.get("test", {}):
+            scores.append(f"{text(baselines['test'][name])} on the test rows")
+        return f"{name.replace('_', ' ')} of {baselines['name']}: {', '.join(scores)}"
+
     def _notes(self, found: Found, made: dict[str, Any]) -> list[str]:
         """Notes under the table."""
-        notes = list(self.notes)
+        notes = [*self.notes, *found.notes]
         if found.error < float("inf"):
             held = (
                 f"{self.score.name.replace('_', ' ')} on rows held out from training: {self.score.shown(found.error)}"
@@ -318,6 +362,4 @@ class _Run:
             notes.insert(0, held)
         if not made["data"]["n_test"]:
             notes.append("no test rows: give --test, or convert the data with --split")
-        if any(rows < self.rows.n for rows in found.rows):
-            notes.append("there was no time to train on all rows: give more, by --within")
         return notes

@@ -303,7 +303,7 @@ def test_late_candidate_is_dropped(monkeypatch):
     running = race(regression(80), Budget(None), 1)
     monkeypatch.setattr(type(running), "_folds", lambda *_: (_ for _ in ()).throw(TimeIsUp()))
     trial = running.tried(Candidate("BKRR2", {}), 64)
-    assert (trial.why, trial.error, trial.fitted) == ("the time was over", np.inf, None)
+    assert (trial.why, trial.error, trial.fitted) == ("out of time", np.inf, None)
 
 
 def test_rows_too_few_to_judge_by_still_train():

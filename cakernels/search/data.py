@@ -120,7 +120,8 @@ class Split:
     fold : ndarray of int64, shape (n_local,)
         Number of the fold that holds a row out; -1 for rows that are never held out.
     order : ndarray of int64, shape (n_local,)
-        Place of each row among all training rows in a random order, from 0; negative for held-out rows.
+        Place of each row among all training rows in a random order, from 0; negative for held-out rows, of the first
+        fold if there are several.
     folds : int
         Number of folds; 1 if the rows are split once.
     n_train : int
@@ -151,7 +152,15 @@ class Split:
             folds = max(2, min(folds, int(np.bincount(all_codes).min())))
         fold = np.empty(n, np.int64)
         fold[mixed] = stratified(all_codes[mixed], folds)
-        return cls(fold[local], place, folds, n - int(np.bincount(fold).max()))
+        order = np.empty(n, np.int64)
+        order[mixed] = np.where(fold[mixed] == 0, -1, np.cumsum(fold[mixed] != 0) - 1)
+        return cls(fold[local], order[local], folds, n - int(np.bincount(fold).max()))
+
+    def once(self, comm: Communicator) -> Split:
+        """The first fold's split alone; collective."""
+        with comm.uncounted():
+            n_train = int(comm.allreduce(np.array([np.count_nonzero(self.fold != 0)]))[0])
+        return Split(np.where(self.fold == 0, 0, -1), self.order, 1, n_train)
 
     def held(self, fold: int) -> NDArray[np.bool_]:
         """Mask of this rank's rows that judge the candidates of this fold."""

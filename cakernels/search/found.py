@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _DIVISIONS = 4  # most divisions of the rows whose models are averaged
 _WIDER = 2.0  # times as many rows, for which an equally good candidate is trained instead of the best
 _SHARE = 0.8  # of the time that a last training may take, up to which it is made longer by folds and divisions
+_OVERTIME = 3.0  # times the seconds of a training after the end of the time, that the last one may take
+_STEP = 5  # times as many rows, beyond which the time of a last training is uncertain: one on fewer rows comes first,
+_SURE, _FIRST = 0.5, 0.2  # unless it is expected to take half of the time that is left; the first takes a fifth of that
 _MORE = 0.35  # time of a further division, as a share of that of a training with its search
 
 
@@ -57,6 +60,10 @@ class Found:
         Those of a classifier's estimators, if it is a blend or has probabilities.
     calibration : Calibration or None
         Errors on the rows that judged, for the intervals of a regression.
+    baseline : float
+        Error on the same held-out rows of the mean target, or of the most frequent class.
+    notes : list of str
+        What users should know of the search.
     """
 
     estimators: list[BaseEstimator]
@@ -68,6 +75,13 @@ class Found:
 
     calibrators: list[Calibrator] = field(default_factory=list)
     calibration: Calibration | None = None
+    baseline: float = math.inf
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rows_used(self) -> int:
+        """Fewest training rows of a model that predicts."""
+        return min(self.rows)
 
     def model(self, comm: CommLike) -> Any:
         """The model that predicts: that of the only estimator, or a blend."""
@@ -86,9 +100,10 @@ def search(race: Race) -> Found:
         On all ranks: no candidate could be trained; the message is the first one's.
     """
     race.run()
-    best = race.best
-    if best is None:
+    if race.best is None and not race.rescued():
         return _without_judges(race)
+    best = race.best
+    assert best is not None
     last = _last(race, best)
     mixed = combined(race, best) if last is best else alone(race, last)
     trained: list[tuple[BaseEstimator, int]] = []
@@ -141,8 +156,21 @@ def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEsti
     return Found(
         [trained[i][0] for i in order], mixed.weights[order] / mixed.weights[order].sum(),
         [mixed.trials[i].candidate for i in order], [trained[i][1] for i in order], best.error, race.trials,
-        [mixed.calibrators[i] for i in order] if calibrated else [], mixed.calibration,
+        [mixed.calibrators[i] for i in order] if calibrated else [], mixed.calibration, race.baseline_error(),
+        _notes(race, best, [trained[i][1] for i in order]),
     )  # fmt: skip
+
+
+def _notes(race: Race, best: Trial, rows: list[int]) -> list[str]:
+    """Notes on the time, on rows that were left out, and on a model that is not better than a constant; collective."""
+    notes, used, baseline = [], min(rows), race.baseline_error()
+    if race.overtime:
+        notes.append(f"no candidate ended within the time: one was trained on {best.rows:,} rows after it")
+    if used < race.data.n:
+        notes.append(f"trained on {used:,} of {race.data.n:,} rows: there was no time for more; {race.remedy}")
+    if best.error >= baseline:
+        notes.append(f"the model is not better than {race.baseline.name}, on rows held out from training")
+    return notes
 
 
 def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: float) -> tuple[BaseEstimator, int]:
@@ -154,9 +182,13 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
     more than better models beside it.
     """
     left = _left(race) - after
+    if race.overtime and race.end(trial, race.data.n) <= _OVERTIME * trial.seconds:
+        left = _OVERTIME * trial.seconds
     models = 1 + len(later)
     share = left - sum(_use(race, one, left / models) for one in later)
     rows = (trial is not race.best and _rows(race, trial, share)) or _rows(race, trial, left)
+    if not later and rows > _STEP * trial.rows and race.end(trial, rows) > _SURE * left:
+        rows = _rows(race, trial, _FIRST * left) or rows
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
     candidate = trial.candidate.after(trial.fitted, last=True)
@@ -168,6 +200,7 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
         divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // models)))
     every = np.ones(len(race.split.fold), np.bool_)
     mask = every if rows in (0, race.data.n) else race.split.training(0, rows)
+    race.last(candidate, rows or race.data.n)
     fitted, failed = None, False
     try:
         with until(None if math.isinf(left) else left - race.predicting(trial, rows or race.data.n)):
@@ -217,7 +250,8 @@ def _without_judges(race: Race) -> Found:
             fitted = race.trained(candidate, every, race.data.n)
         except (InputError, RankError):
             continue
-        return Found([fitted], np.ones(1), [candidate], [race.data.n], math.inf, race.trials)
+        note = f"no candidate was judged, so that the error of the model is unknown: {reason}"
+        return Found([fitted], np.ones(1), [candidate], [race.data.n], math.inf, race.trials, notes=[note])
     raise reason
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,13 @@ from cacore.machine.deadline import TimeIsUp, until
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.forms import FORMS
 from cakernels.class_blend import for_classes, labels, outputs
+from cakernels.search.baseline import Baseline
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import REGRESSION, Data, Split
 from cakernels.search.deadline import Budget
 from cakernels.search.scores import Score
 from cakernels.search.standings import Standings
-from cakernels.search.trial import Trial
+from cakernels.search.trial import OUT_OF_TIME, Trial
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -57,8 +59,8 @@ class Race(Standings):
     seed : int
     most : int or None
         Maximum number of candidates; with no limit on the time, the search then repeats to the bit.
-    seen : callable
-        Called on every rank with each trial that has ended.
+    seen, last : callable
+        Called on every rank: with each trial that has ended; with candidate and rows when a last training begins.
     fixed : mapping
         Parameters that all candidates share, such as `class_weight`.
     probability : {"sigmoid", "isotonic"} or None
@@ -67,6 +69,8 @@ class Race(Standings):
         True if the model will have intervals.
     asked : int
         Number of rows, of all ranks, that the model will predict within the same time.
+    remedy : str
+        Advice to users whose time is not enough.
 
     Notes
     -----
@@ -82,10 +86,12 @@ class Race(Standings):
     seed: int
     most: int | None = None
     seen: Callable[[Trial], None] = lambda trial: None
+    last: Callable[[Candidate, int], None] = lambda candidate, rows: None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     probability: str | None = None
     calibrate: bool = False
     asked: int = 0
+    remedy: str = "increase max_time"
     trials: list[Trial] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -93,14 +99,59 @@ class Race(Standings):
         self._rng = np.random.default_rng(self.seed)
         self._waiting = first(self.data, self.score.name)
         self._known: set[Any] = set()
+        self.overtime = False  # True once the time is over and a candidate is trained nevertheless
         self._compiling = 0.0  # seconds for which the next candidate may compile, which nothing can interrupt
 
     def run(self) -> None:
         """Try candidates until the time, or the number of candidates, is over; collective."""
         while (step := self._next()) is not None:
-            self.trials.append(self.tried(*step))
-            self.seen(self.trials[-1])
-            self._forget()
+            trial = self._added(self.tried(*step))
+            if trial.why == OUT_OF_TIME and self.best is None and self._shrunk():
+                self._known.discard(trial.candidate.key)
+                self._waiting.insert(0, trial.candidate)
+
+    def rescued(self) -> bool:
+        """Train a first candidate with one kernel on the smallest sample, however long it takes; collective.
+
+        False, if it fails, or if an earlier one has failed for another reason than the time.
+        """
+        if any(one.why != OUT_OF_TIME for one in self.trials):
+            return False
+        self.overtime = True
+        while self._shrunk():
+            pass
+        for candidate in first(self.data, self.score.name):
+            simple = candidate if candidate.kernels == 1 else replace(candidate, chosen={"kernel": "gaussian"})
+            if math.isfinite(self._added(self.tried(simple.of(self.data.n), self.sizes[0])).error):
+                return True
+        return False
+
+    def _added(self, trial: Trial) -> Trial:
+        self.trials.append(trial)
+        self.seen(trial)
+        self._forget()
+        return trial
+
+    def _shrunk(self) -> bool:
+        """Judge by one split, and begin with a quarter of the rows; False if they are as few as can be. Collective."""
+        several, least = self.split.folds > 1, max(_FEWEST, self.sizes[0] // 4)
+        if several:
+            self.split, self.folds = self.split.once(self.comm), 1
+            self.sizes = self.split.sizes()
+        smaller = self.sizes[0] > least
+        if smaller:
+            self.sizes = (least, *self.sizes)
+        return several or smaller
+
+    @cached_property
+    def baseline(self) -> Baseline:
+        """The prediction without features; collective at the first use."""
+        return Baseline.of(self.data, self.comm)
+
+    def baseline_error(self) -> float:
+        """Error of the baseline on the rows that judge the candidates; collective."""
+        judged = self.judged
+        return self.score.error(self.data, judged, self.baseline.predicted(int(np.count_nonzero(judged))), self.comm)
 
     @property
     def judged(self) -> NDArray[np.bool_]:
@@ -142,8 +193,9 @@ class Race(Standings):
         return soon or spent > _BASE * self.budget.seconds
 
     def _any_went_on(self) -> bool:
-        """True if one has left the smallest sample; the first one may be beyond it since that was made smaller."""
-        return any(one.rows > self.sizes[0] for one in self.trials[1:])
+        """True if one has left the smallest sample; earlier ones may be beyond it since that was made smaller."""
+        there = (place for place, one in enumerate(self.trials) if one.rows == self.sizes[0])
+        return any(one.rows > self.sizes[0] for one in self.trials[next(there, len(self.trials)) :])
 
     def _promoted(self, left: float) -> tuple[Candidate, int] | None:
         """A candidate that goes on from its sample to the next one, in time: one of the best third, or a quick one."""
@@ -205,7 +257,7 @@ class Race(Standings):
         if self.most is not None and len(self._known) >= self.most:
             return None
         there = self.on(self.sizes[0])
-        if there and float(np.median([one.seconds for one in there])) > left:
+        if there and min(one.seconds for one in there) > left:
             return None
         neighbours = further(self.data, [one.candidate for one in there], self._rng) if there else iter(())
         while self._waiting:
@@ -239,7 +291,8 @@ class Race(Standings):
         trial = Trial(candidate, rows, math.inf, 0.0, 0.0)
         late = failed = False
         try:
-            with until(None if left is None else left - self.reserve(), _LONGEST * (self.budget.seconds or math.inf)):
+            limit = None if left is None or self.overtime else left - self.reserve()
+            with until(limit, _LONGEST * (self.budget.seconds or math.inf)):
                 trial.held, trial.predicted, trial.fitted = self._folds(trial)
             trial.calibrator = self._calibrator(trial.held)
         except (InputError, RankError, TimeIsUp, FloatingPointError, np.linalg.LinAlgError) as error:
@@ -250,7 +303,7 @@ class Race(Standings):
             late, failed = self.comm.allreduce(np.array([late, failed], np.int64), "max").tolist()
         if failed:
             trial.held = trial.predicted = trial.fitted = None
-            trial.why = "the time was over" if late else trial.why or "it failed on another rank"
+            trial.why = OUT_OF_TIME if late else trial.why or "it failed on another rank"
         else:
             self._judge(trial)
             trial.why = "" if math.isfinite(trial.error) else "its predictions are not finite"

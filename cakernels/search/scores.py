@@ -98,6 +98,10 @@ class Score:
         of = np.searchsorted(data.classes, y) if self.by_class else np.zeros(len(y), np.int64)
         return np.stack([np.bincount(of, w * loss, groups), np.bincount(of, w, groups)])
 
+    def value(self, error: float) -> float:
+        """The score as users know it: the error, or the share of right answers; NaN if the error is infinite."""
+        return math.nan if math.isinf(error) else error if self.task == REGRESSION else 1.0 - error
+
     def shown(self, error: float) -> str:
         """The score as users know it: an error, or the share of right answers in per cent."""
         return f"{error:.4g}" if self.task == REGRESSION else f"{100 * (1 - error):.2f} %"

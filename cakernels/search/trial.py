@@ -18,6 +18,7 @@ from casvm.fit import LENGTHS_SECONDS
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
+OUT_OF_TIME = "out of time"  # reason of a trial that its time limit has ended
 _NEAR = 4  # settings of an SVM's search on more rows
 _ROUTING = 0.2  # time of ridge regression that does not depend on the kernels compared, over that of one kernel
 

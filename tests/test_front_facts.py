@@ -1,0 +1,136 @@
+"""What a search says of itself: the rows that it used, trials that time has ended, and a baseline beside each score."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from helpers.commands import run
+from helpers.data import write_csv
+from sklearn.exceptions import ConvergenceWarning
+
+from cacore.comm import Communicator
+from cacore.machine.deadline import TimeIsUp
+from cakernels import AutoKernelClassifier, AutoKernelRegressor
+from cakernels.board import leaderboard, lines
+from cakernels.search.baseline import Baseline
+from cakernels.search.candidates import Candidate
+from cakernels.search.data import CLASSIFICATION, REGRESSION, Data, Split
+from cakernels.search.deadline import Budget
+from cakernels.search.found import search, started
+from cakernels.search.scores import SCORES
+from cakernels.search.trial import OUT_OF_TIME, Trial
+
+ALONE = Communicator()
+
+
+def rows(n, task=REGRESSION):
+    X = np.random.default_rng(0).normal(size=(n, 2))
+    return Data.of(X, X[:, 0] if task == REGRESSION else X[:, 0] > 0, None, task, ALONE)
+
+
+def race(data, most=2):
+    return started(data, SCORES["rmse" if data.task == REGRESSION else "accuracy"], Budget(None), ALONE, None, 0, most)
+
+
+def late_until(running, monkeypatch, rows):
+    """Let every candidate on more rows than these be out of time."""
+    folds = type(running)._folds
+
+    def slow(self, trial):
+        if trial.rows > rows and not self.overtime:
+            raise TimeIsUp
+        return folds(self, trial)
+
+    monkeypatch.setattr(type(running), "_folds", slow)
+
+
+def test_a_first_candidate_that_is_too_slow_is_tried_on_fewer_rows(monkeypatch):
+    running = race(rows(4_000), most=1)
+    running._waiting = [Candidate("BKRR2", {"sigma": 1.0, "lam": 1e-6})]
+    late_until(running, monkeypatch, 1_000)
+    running.run()
+    assert [(one.rows, one.why) for one in running.trials][:2] == [(3_200, OUT_OF_TIME), (800, "")]
+    assert running.split.folds == 1
+    assert running.judged.sum() == 800
+
+
+@pytest.mark.parametrize("task", [REGRESSION, CLASSIFICATION])
+def test_a_small_model_is_judged_where_no_candidate_ends_in_time(task, monkeypatch):
+    """It is trained after the time, and the result says so; few rows are then all used."""
+    running = race(rows(900, task), most=1)
+    late_until(running, monkeypatch, 0)
+    found = search(running)
+    assert np.isfinite(found.error)
+    assert found.trials[-1].rows == 500
+    assert found.trials[-1].candidate.kernels == 1
+    assert "no candidate ended within the time: one was trained on 500 rows after it" in found.notes
+    assert any(note.startswith("trained on ") for note in found.notes) == (found.rows_used < 900)
+
+
+def test_the_first_split_of_folds_is_kept():
+    split = Split.of(rows(103, CLASSIFICATION), 0, ALONE)
+    once = split.once(ALONE)
+    np.testing.assert_array_equal(once.held(0), split.held(0))
+    assert once.n_train == once.training(0, once.n_train).sum() == 103 - split.held(0).sum()
+    assert once.training(0, 30).sum() == 30
+    assert not (once.training(0, 30) & once.held(0)).any()
+
+
+def test_trials_out_of_time_are_no_failures():
+    trials = [Trial(Candidate("BKRR2", {}), 9, error, 1.0, 1.0, why=why)
+              for error, why in [(0.5, ""), (np.inf, "bad"), (np.inf, OUT_OF_TIME), (np.inf, OUT_OF_TIME)]]  # fmt: skip
+    board = leaderboard(trials, SCORES["rmse"])
+    assert list(lines(board, SCORES["rmse"]))[-1] == "4 trainings, 1 failed, 2 out of time"
+
+
+def test_baselines():
+    X, w = np.zeros((5, 1)), np.array([1.0, 1.0, 1.0, 1.0, 4.0])
+    mean = Baseline.of(Data(X, np.array([1.0, 2.0, 3.0, 4.0, 0.0]), w, REGRESSION, 5, np.zeros(0)), ALONE)
+    assert mean.predicted(2).tolist() == [1.25, 1.25]
+    two = Baseline.of(Data(X, np.arange(10.0).reshape(5, 2), None, REGRESSION, 5, np.zeros(0)), ALONE)
+    assert two.predicted(1).tolist() == [[4.0, 5.0]]
+    words = np.array(["no", "no", "no", "yes", "yes"])
+    data = Data(X, words, None, CLASSIFICATION, 5, np.unique(words))
+    assert Baseline.of(data, ALONE).predicted(2).tolist() == ["no", "no"]
+    assert Baseline.of(Data(X, words, w, CLASSIFICATION, 5, np.unique(words)), ALONE).value == "yes"
+
+
+def test_a_regressor_says_how_many_rows_it_used():
+    """A time that is over before the first candidate begins."""
+    X = np.random.default_rng(0).normal(size=(2_000, 2))
+    with pytest.warns(ConvergenceWarning) as record:
+        model = AutoKernelRegressor(max_time=1e-3, random_state=0).fit(X, X[:, 0])
+    said = [str(one.message) for one in record]
+    assert model.n_rows_used_ < 2_000
+    assert (f"AutoKernelRegressor: trained on {model.n_rows_used_:,} of 2,000 rows: there was no time for more; "
+            "increase max_time") in said  # fmt: skip
+    assert model.best_score_ < 0.1 < model.baseline_score_
+
+
+def test_a_classifier_that_only_knows_the_frequent_class_says_so():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 2)), np.where(np.arange(200) < 6, "yes", "no")
+    with pytest.warns(ConvergenceWarning, match="not better than the most frequent class, 'no'"):
+        model = AutoKernelClassifier(max_time=None, max_candidates=1, random_state=0).fit(X, y)
+    assert model.n_rows_used_ == 200
+    assert model.best_score_ <= model.baseline_score_ == pytest.approx(0.97)
+
+
+def test_the_command_reports_rows_and_baselines(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    write_csv("a.csv", X[:80], X[:80, 0])
+    write_csv("b.csv", X[80:], X[80:, 0])
+    few = ["--max-candidates", "1", "--within", "1h"]
+    run("cakernels", ["fit", "a.csv", "--test", "b.csv", *few, "--report", "r.json"])
+    out, progress = capfd.readouterr()
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["data"]["n_train"], report["data"]["rows_used"]) == (80, 80)
+    baselines = report["baselines"]
+    assert baselines["prediction"] == pytest.approx(X[:80, 0].mean(), abs=1e-4)
+    assert baselines["rmse"] > 5 * report["grid"][0]["score"]
+    assert baselines["test"]["rmse"] > 5 * report["metrics"]["rmse"]
+    assert "rmse of the mean: " in " ".join(out.split())
+    assert " last " in progress
