@@ -61,3 +61,19 @@ def test_no_blend_where_it_does_not_pay(others):
     held = [model, *(model + noise * rng.normal(size=200) for noise in others)]
     got = blending.weights(held, y, np.ones(200), np.arange(200) % blending.GROUPS, ALONE)
     np.testing.assert_array_equal(got, np.eye(1, len(held))[0])
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize("offset", [1e6, 1e9, -1e12])
+def test_weights_do_not_depend_on_an_offset_of_the_targets(offset, targets):
+    """A blend of errors is the error of the blend, however far from 0 the predictions are."""
+    rng = np.random.default_rng(4)
+    shape = (300, targets)[:targets]
+    y = rng.integers(-4096, 4096, shape) / 1024.0  # exact also beside the offset
+    held = [y + rng.integers(-512, 512, shape) / 1024.0 + shift for shift in (0.0, 0.01, -0.02)]
+    held = [np.round(one * 1024) / 1024 for one in held]
+    w, group = np.ones(300), np.arange(300) % blending.GROUPS
+    near_zero = blending.weights(held, y, w, group, ALONE)
+    assert np.count_nonzero(near_zero) == 3
+    far = blending.weights([one + offset for one in held], y + offset, w, group, ALONE)
+    np.testing.assert_allclose(far, near_zero, atol=1e-12)

@@ -49,8 +49,10 @@ def weights(
 
     Notes
     -----
-    Non-negative least squares on the sums P'P and P'y of each group: one Allreduce of `GROUPS` (k + 1)(k + 2)
-    numbers. Equal weights are the prior, so that few rows move them little. A blend is kept if its error on the rows of
+    Least squares with non-negative weights of sum 1, on the sums E'E of the models' errors in each group: one Allreduce
+    of `GROUPS` k (k + 1) numbers. Since weights add up to 1, the error of a blend is the blend of the errors. Sums of
+    predictions would lose the errors to rounding where targets are far from 0.
+    Equal weights are the prior, so that few rows move them little. A blend is kept if its error on the rows of
     each group, by weights from the other groups, is .5 % below that of the model that is best on the other groups. The
     best model on all judged rows would be too strict a measure: chosen among many by these rows, it looks better on
     them than it is.
@@ -59,9 +61,9 @@ def weights(
     alone: NDArray[np.float64] = np.eye(1, k)[0]
     if k < 2:
         return alone
-    P = np.stack([*held, y])
-    P = P.reshape(k + 1, len(y), math.prod(y.shape[1:]))
-    groups = [_Sums.of(P[:, group == i], w[group == i]) for i in range(GROUPS)]
+    P = np.stack(held).reshape(k, len(y), math.prod(y.shape[1:]))
+    errors = P - y.reshape(P.shape[1:])
+    groups = [_Sums.of(errors[:, group == i], w[group == i]) for i in range(GROUPS)]
     with comm.uncounted():
         sums = comm.allreduce(np.stack([one.packed for one in groups]))
     every = _Sums(sums.sum(axis=0))
@@ -75,7 +77,7 @@ def weights(
     )
     if not math.sqrt(blended) < _PAYS * math.sqrt(chosen):
         return alone
-    if judge is not None and not judge(np.einsum("ia,aij->ij", blends[group], P[:k]).reshape(held[0].shape)):
+    if judge is not None and not judge(np.einsum("ia,aij->ij", blends[group], P).reshape(held[0].shape)):
         return alone
     kept = np.flatnonzero(every.fitted() >= _LEAST)
     few = np.zeros(k)
@@ -85,46 +87,44 @@ def weights(
 
 @dataclass(frozen=True)
 class _Sums:
-    """Sums over rows that give the weights: P'P, bordered by P'y and y'y, and the weight of all numbers of y.
+    """Sums over rows that give the weights: E'E of the models' errors, and the weight of all numbers of y.
 
     Attributes
     ----------
-    packed : ndarray of float64, shape (k + 2, k + 1)
+    packed : ndarray of float64, shape (k + 1, k)
         The last row holds the weight.
     """
 
     packed: NDArray[np.float64]
 
     @classmethod
-    def of(cls, P: NDArray[np.float64], w: NDArray[np.float64]) -> _Sums:
-        """Sums of predictions and targets, shape (k + 1, m, t), of rows with weights."""
-        squares = np.einsum("aij,bij,i->ab", P, P, w)
-        return cls(np.vstack([squares, np.full(len(P), P.shape[2] * w.sum())]))
+    def of(cls, errors: NDArray[np.float64], w: NDArray[np.float64]) -> _Sums:
+        """Sums of the errors, shape (k, m, t), of rows with weights."""
+        squares = np.einsum("aij,bij,i->ab", errors, errors, w)
+        return cls(np.vstack([squares, np.full(len(errors), errors.shape[2] * w.sum())]))
 
     def some(self, models: NDArray[np.intp]) -> _Sums:
         """Sums of some of the models."""
-        places = [*models, self.packed.shape[1] - 1]
-        return _Sums(self.packed[np.ix_([*places, -1], places)])
+        return _Sums(self.packed[np.ix_(np.append(models, -1), models)])
 
     def squares(self, weights: NDArray[np.float64]) -> float:
         """Sum of squared errors of a blend."""
-        signed = np.append(weights, -1.0)
-        return max(float(signed @ self.packed[:-1] @ signed), 0.0)
+        return max(float(weights @ self.packed[:-1] @ weights), 0.0)
 
     def best(self) -> int:
         """The model with the smallest squared error."""
-        return int(np.argmin([self.squares(one) for one in np.eye(self.packed.shape[1] - 1)]))
+        return int(np.argmin(np.diagonal(self.packed[:-1])))
 
     def fitted(self) -> NDArray[np.float64]:
         """Non-negative weights with sum 1 that are likeliest, for errors with the variance of the best model's.
 
         That they add up to 1 keeps constants right: a heavy row of ones asks for it.
         """
-        k = self.packed.shape[1] - 1
-        scale = float(np.trace(self.packed[:-1])) / (k + 1) or 1.0
+        k = self.packed.shape[1]
+        scale = float(np.trace(self.packed[:-1])) / k or 1.0
         variance = self.squares(np.eye(k)[self.best()]) / (self.packed[-1, 0] or 1.0)
         prior = variance / (_PRIOR * scale)
-        G, b = self.packed[:k, :k] / scale + prior * np.eye(k), self.packed[:k, k] / scale + prior / k
+        G, b = self.packed[:-1] / scale + prior * np.eye(k), np.full(k, prior / k)
         values, vectors = np.linalg.eigh(G)
         root = np.sqrt(np.clip(values, 1e-12 * max(values[-1], 1e-300), None))
         A = np.vstack([root[:, None] * vectors.T, np.full(k, 1e3)])
