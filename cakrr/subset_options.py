@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from cacore import checks
 from cacore.errors import InputError
 from cacore.learn import shared
-from cacore.learn.options import METRIC, SEARCH, SOLVER, option
+from cacore.learn.options import METRIC, SEARCH, SOLVER, declared, option
 from cacore.learn.rules import check
 from cakrr.method import RidgeMethod
 from cakrr.options import LEVELS, OF_LEVELS, RidgeOptions
@@ -19,6 +19,8 @@ from cakrr.rules import BALANCED, SCALED
 PICKS = ("random", "pivots", "kmeans")
 SELECTS = ("loo", "gcv")
 SCALINGS = ("deviation", LEVELS)
+# Options of ridge regression that apply to points; the others are about parts, metrics and iterations.
+OPTIONS = ("sigma", "lam", "kernel", "degree", "coef0", "standardize", "seed", "classify", "class_weight", "checkpoint")
 DEFAULT = 1000  # centres, or all rows if there are fewer
 
 
@@ -50,6 +52,9 @@ class SubsetOptions(RidgeOptions):
     def checked(self, method: RidgeMethod) -> SubsetOptions:
         """These options, after checking them; raises an InputError."""
         check((BALANCED, SCALED), self, method)
+        for one, known in declared(self):
+            if known.flag and not method.has(one.name) and getattr(self, one.name) != one.default:
+                raise InputError(f"{one.name}: {method.name} has no such option; leave it out")
         if self.sigma is not None and self.without_width:
             raise InputError(f"sigma: the {self.without_width} kernel has no width; leave it out")
         return self
@@ -77,18 +82,14 @@ class SubsetOptions(RidgeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SubsetMethod(RidgeMethod):
-    """Least squares on M points: the common options without those of parts and of metrics."""
+    """Least squares on M points, with those of the common options that apply."""
 
     options: ClassVar[type] = SubsetOptions
 
-    @property
-    def without(self) -> tuple[str, ...]:
-        """Common options that this command lacks."""
-        return (
-            "libsvm", "partitions", "route", "solver", "preconditioner", "rank", "tol", "near", "early", "max_time",
-            "cv", "per_part", "validation_fraction", "metric", "metric_rounds", "calibrate",
-            "probability",
-        )  # fmt: skip
+    def has(self, name: str) -> bool:
+        """True for the options of :data:`OPTIONS`, those declared for points, and those of all commands but libsvm."""
+        inherited = {one.name for one, _ in declared(RidgeOptions)} - SubsetOptions.__annotations__.keys()
+        return name in OPTIONS or name not in {"libsvm", *inherited}
 
     @property
     def lams(self) -> tuple[float, ...]:

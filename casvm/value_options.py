@@ -189,8 +189,13 @@ class ValueOptions(DualOptions):
     @property
     def searches(self) -> bool:
         """True if C, epsilon and gamma are chosen, or at least evaluated, by cross-validation."""
-        given = [getattr(self, name) for name in self.searched]
-        return GRID in given or any(isinstance(value, tuple) for value in given) or self.cv is not None
+        return bool(self.several) or self.cv is not None
+
+    @property
+    def several(self) -> list[str]:
+        """Those of C, epsilon and gamma with several values, among which a search chooses."""
+        given = {name: getattr(self, name) for name in self.searched}
+        return [name for name, value in given.items() if value == GRID or isinstance(value, tuple)]
 
     def route_of(self, method: ValueMethod) -> str:
         """The given route; or the nearest centre's model, or for random parts the mean of all models."""
@@ -201,9 +206,11 @@ class ValueOptions(DualOptions):
         return "nearest" if named(self.partitioner or PARTITIONERS[0]).clusters else "all"
 
     def with_setting(self, found: Results | None) -> ValueOptions:
-        """These options with the setting that a search `found`; if it is None, C, epsilon and gamma are "scale"."""
-        chosen: dict[str, Any] = dict.fromkeys(_SEARCHED, SCALE) if found is None else found.chosen
-        return replace(self, cv=None, quick=False, **{"gamma": SCALE, **chosen})
+        """These options with the setting that a search `found`; if it is None, what has several values is "scale"."""
+        chosen: dict[str, Any] = (
+            {"gamma": SCALE, **found.chosen} if found is not None else dict.fromkeys(self.several, SCALE)
+        )
+        return replace(self, cv=None, quick=False, **chosen)
 
     def checked(self, method: ValueMethod, ranks: int) -> int:
         """Check the options for `method` on this number of ranks, and return the number of parts.

@@ -11,9 +11,10 @@ from cacore.kernels import Kernel
 from cacore.learn.options import declared
 from cakernels import SubsetKRR
 from cakrr import KRRModel
+from cakrr.options import RidgeOptions
 from cakrr.solver.nystrom import PointSystem
 from cakrr.subset import METHOD
-from cakrr.subset_options import SubsetOptions
+from cakrr.subset_options import OPTIONS, SubsetOptions
 
 SIGMA = 1.5
 KERNEL = Kernel.gaussian(SIGMA)
@@ -225,3 +226,18 @@ def test_command(tmp_path, python, capsys):
     refused = python("-m", "cakrr.subset", data, "--centers", "151", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == "cakrr.subset: centers = 151: there are 150 rows; use at most as many centers\n"
+
+
+@pytest.mark.parametrize(
+    "other", [{"near": True}, {"partitions": 4}, {"solver": "cg"}, {"route": "soft"}, {"divisions": 3}, {"refine": 2}]
+)
+def test_options_of_other_methods_are_refused(other):
+    (name,) = other
+    with pytest.raises(InputError, match=f"^{name}: subset has no such option"):
+        SubsetOptions(**other).checked(METHOD)
+
+
+def test_an_option_of_ridge_regression_is_not_one_of_points_unless_it_is_listed():
+    """A new option of the other methods must not appear here by itself."""
+    inherited = {one.name for one, _ in declared(RidgeOptions)} - SubsetOptions.__annotations__.keys()
+    assert {name for name in inherited if METHOD.has(name)} == set(OPTIONS)

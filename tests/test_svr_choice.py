@@ -11,7 +11,11 @@ from sklearn.svm import SVR
 
 from cacore.kernels import Kernel
 from casvm import CASVR, SMOSVR, DisSMOSVR, SMONuSVR, SMOOneClassSVM
+from casvm.command import main
 from casvm.search.regression import TargetFolds, judge
+from casvm.tasks.values import Problem, ValuesTask
+from casvm.value_options import ValueMethod, ValueOptions
+from partition.in_parts import in_parts
 
 
 def test_errors_on_rows_left_out_are_those_of_libsvm():
@@ -84,3 +88,36 @@ def test_a_grid_where_there_is_none():
     X, y, _ = sines(157)
     assert "C = 'grid': it must be a positive number" in refusal(SMONuSVR(C="grid").fit, X, y)
     assert "gamma = 'grid'" in refusal(SMOOneClassSVM(gamma="grid").fit, X)
+
+
+@pytest.mark.parametrize(
+    "words", ["--C 1 --gamma 1", "--C 1,10 --gamma 1", "--C 1 --gamma 0.5,1", "--C 2 --gamma 1 --cv 3"]
+)
+def test_a_search_changes_nothing_but_what_it_chose(words, tmp_path):
+    """A task of one's own may have another dual than the options say."""
+    solved = []
+
+    class Median(ValuesTask):
+        def columns(self, y, weights, comm):
+            columns = super().columns(y, weights, comm)
+            self.problem = Problem("epsilon_svr", {**self.problem.params, "epsilon": 0.0})
+            return columns
+
+    def trainer(method, train, options, comm, test=None):
+        task = Median.prepared(method, train, options, comm)
+        fit = in_parts(task, comm)
+        solved.append(task.problem.params)
+        return fit
+
+    X, y, _ = sines(157)
+    np.savetxt(tmp_path / "rows.csv", np.column_stack([X, y]), delimiter=",")
+    method = ValueMethod(name="median", summary="conditional median", trainer=trainer)
+    main(method, [str(tmp_path / "rows.csv"), *words.split(), "--partitions", "2", "--quiet"])
+    assert solved[0]["epsilon"] == 0
+    assert str(int(solved[0]["C"])) in words.split()[1].split(",")
+
+
+def test_values_that_were_given_stay_if_nothing_can_be_compared():
+    options = ValueOptions(C=3.0, gamma=(0.5, 1.0), epsilon="grid").with_setting(None)
+    assert (options.C, options.gamma, options.epsilon) == (3.0, "scale", "scale")
+    assert ValueOptions(C=(1.0, 3.0), gamma=0.5, epsilon=0.1).with_setting(None).gamma == 0.5

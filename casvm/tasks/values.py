@@ -134,8 +134,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         if one_class:
             self.problem = Problem("one_class", {"nu": float(NU if options.nu is None else options.nu)})
         else:
-            first = replace(options, C=SCALE, epsilon=SCALE) if self.searches else options
-            self.problem = Problem.regression(first, self.unit)
+            self.problem = Problem.regression(options.with_setting(None), self.unit)  # until a search has chosen
         begin, _ = comm.offset(len(y))
         return {"y": y, "weight": weights, "row": np.arange(begin, begin + len(y))}
 
@@ -179,10 +178,17 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         self.settle(search(parts, self.n, self.P, self.unit, self.options, comm), parts.X, comm)
 
     def settle(self, found: Results | None, X: AnyRows, comm: Communicator) -> None:
-        """Use the setting that a search `found`, or "scale" if it is None; `X` are this rank's rows. Collective."""
-        options = self.options.with_setting(found)
+        """Use the setting that a search `found`, or "scale" if it is None; `X` are this rank's rows. Collective.
+
+        Of the problem, only what the search has chosen changes: a task may have set the rest.
+        """
+        options, chosen = self.options.with_setting(found), self.options.several
         self.kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
-        self.found, self.options, self.problem = found, options, Problem.regression(options, self.unit)
+        params = {
+            name: value for name, value in Problem.regression(options, self.unit).params.items() if name in chosen
+        }
+        self.problem = replace(self.problem, params={**self.problem.params, **params})
+        self.found, self.options = found, options
 
     def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
         """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
