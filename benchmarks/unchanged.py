@@ -4,20 +4,19 @@ python -m benchmarks.unchanged record FOLDER [--checkout DIR] [--only PATTERN ..
 python -m benchmarks.unchanged compare A B [--allow FIELD ...]
 python -m benchmarks.unchanged race OLD_CHECKOUT NEW_CHECKOUT [--rounds N] [--only PATTERN ...]
 
-`record` runs the commands of all methods on 1 to 4 ranks, fits all estimators, and lists the interface, always with one
-thread per rank, so that nothing depends on the machine's speed. It writes one JSON file per case to FOLDER. `compare`
-compares everything in these files except times, memory, environment and paths. Compiled code is cached in __pycache__,
-and a function inlined from another file is not recompiled when that file changes: remove these folders after such a
-change.
+`record` runs all commands on 1 to 4 ranks, fits all estimators, and lists the interface, always with one thread per
+rank, so that nothing depends on the machine's speed. It writes one JSON file per case to FOLDER. `compare` compares
+everything in these files except times, memory, environment and paths. Compiled code is cached in __pycache__, and a
+function inlined from another file is not recompiled when that file changes: remove these folders after such a change.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
-import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,13 +28,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import unchanged_race
+from benchmarks import unchanged_chains, unchanged_race
 from benchmarks.unchanged_cases import COMMANDS, Case, data_arguments, make_data
-from benchmarks.unchanged_fits import TASKS, hdf5, plain
+from benchmarks.unchanged_chains import CHAINS, Chain
+from benchmarks.unchanged_fits import TASKS, hdf5, plain, sha
 from benchmarks.unchanged_race import SCRIPT, environment, launch
 
-# Fields of these names, with everything below them, are not compared, nor fields whose names end with "seconds".
+# Fields of these names, with everything below them, are not compared, nor fields with seconds in their names.
 IGNORED = {"memory", "environment", "command", "path", "imbalance", "average_parallelism"}
+TIMES = re.compile(r"(^|_)seconds(_|$)")
 _TIME_LIMIT = 600.0  # seconds per command
 
 
@@ -65,11 +66,11 @@ class Recorder:
             write(records / f"{task}.json", {"failed": str(error)})
         return time.perf_counter() - begun
 
-    def kept(self, case: Case, records: Path) -> float:
-        """Run a command and write its record; return seconds."""
+    def kept(self, case: Case | Chain, records: Path) -> float:
+        """Run a command, or several, and write the record; return seconds."""
         begun = time.perf_counter()
         try:
-            found = self.command(case)
+            found = self.chain(case) if isinstance(case, Chain) else self.command(case)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             found = {"failed": str(error)}
         write(records / f"{case.name}.json", found)
@@ -84,11 +85,20 @@ class Recorder:
         if not Path(told.stdout.strip()).resolve().is_relative_to(self.checkout.resolve()):
             raise RuntimeError(f"{told.stdout.strip()} is imported, not {self.checkout}")
 
+    def place(self, case: Case | Chain) -> Path:
+        """An empty folder for a case."""
+        folder = self.work / case.name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def chain(self, chain: Chain) -> dict[str, Any]:
+        """Run commands one after another; return the record."""
+        return unchanged_chains.run(chain, self.place(chain), self.data, self.env)
+
     def command(self, case: Case) -> dict[str, Any]:
         """Run a command, and predictions with its model; return the record."""
-        place = self.work / case.name
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
+        place = self.place(case)
         options = case.options.replace("OUT.model", str(place / "libsvm")).split()
         arguments = [*data_arguments(case, self.data), *options]
         model, report, traffic = place / "model.h5", place / "report.json", place / "traffic.npz"
@@ -129,7 +139,8 @@ class Recorder:
         report, csv = place / "predict.json", place / "predict.csv"
         family = case.module.split(".")[0]
         words = ["-m", f"{family}.predict", str(model), str(self.data / f"{case.data}.h5"), "--threads", "1", "--quiet"]
-        words += [] if family == "cakrr" else ["--decisions"]
+        values = family == "cakrr" or case.module in ("casvm.svr", "casvm.oneclass")
+        words += [] if values else ["--decisions"]
         self.run(case.predict, *words, "-o", str(csv), "--report", str(report))
         told = json.loads(report.read_text())
         del told["params"]["model"]  # its path
@@ -143,11 +154,6 @@ def settled(report: dict[str, Any]) -> dict[str, Any]:
     kept["fields"] = sorted(report) + sorted(report["solver"])
     kept["converged"] = all(gap <= report["params"].get("tol", 1e-3) for gap in report["solver"]["gap"])
     return kept
-
-
-def sha(path: Path) -> str:
-    """Hash of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def arrays(path: Path) -> dict[str, Any]:
@@ -175,7 +181,7 @@ def record(args: argparse.Namespace) -> int:
     for file in recorder.data.glob("*.h5"):
         if chosen(f"data-{file.stem}", args.only):
             write(records / f"data-{file.stem}.json", hdf5(file))
-    commands = [case for case in COMMANDS if chosen(case.name, args.only)]
+    commands = [case for case in (*COMMANDS, *CHAINS) if chosen(case.name, args.only)]
     tasks = [task for task, names in TASKS.items() if any(chosen(name, args.only) for name in names)]
     works = {task: partial(recorder.script, task, records, args.only) for task in tasks}
     works |= {case.name: partial(recorder.kept, case, records) for case in commands}
@@ -201,7 +207,7 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
     pairs: Any = enumerate(value) if isinstance(value, list) else value.items()
     found: dict[str, Any] = {}
     for key, one in pairs:
-        if str(key) in IGNORED or str(key).endswith("seconds"):
+        if str(key) in IGNORED or TIMES.search(str(key)):
             continue
         inner = f"{path}.{key}" if path else str(key)
         if isinstance(one, dict | list) and one:

@@ -11,13 +11,17 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Cut:
-    """Subset of a data file: the first of every `step`-th lines. Without test rows, `split` of them train."""
+    """Subset of a data file: the first of every `step`-th lines. Without test rows, `split` of them train.
+
+    Of a CSV file it may have some of the `columns`.
+    """
 
     file: str
     train: int | None = None
     test: int | None = None
     step: int = 1
     split: int = 0
+    columns: tuple[int, ...] = ()
 
 
 CUTS = {
@@ -26,7 +30,9 @@ CUTS = {
     "mg": Cut("mg_scale", split=1024),
     "a9a": Cut("a9a.bz2", 3000, 2000),
     "ijcnn1": Cut("ijcnn1.bz2", 5000, 3000, step=9),  # its first rows are easy
+    "small": Cut("ijcnn1.bz2", 600, 300, step=50),
     "usps": Cut("usps.bz2", 1000, 1000),
+    "field": Cut("cal_housing.csv.bz2", 3001, split=2000, columns=(0, 1, 8)),  # places and prices, for kriging
 }
 
 
@@ -136,7 +142,30 @@ ASYGCD = [
     Case("asygcd-atomic", "asygcd", "a9a", f"{_A9A} --update atomic --dtype float32"),
 ]
 
-COMMANDS = KRR + SVM + ASYGCD
+_VALUES = "--C 2 --gamma 1 --epsilon 0.05"
+
+OTHERS = [
+    Case("dkrr-cg", "cakrr.dkrr", "mg", f"--solver cg {_SMALL}", 2, predict=1),
+    Case("dkrr-near", "cakrr.dkrr", "mg", "--kernel wendland2 --degree 6 --near --sigma 2 --lambda 1e-3", 2),
+    Case("bkrr2-calibrate", "cakrr.bkrr2", "cadata", f"--partitions 8 --calibrate 0.2 {_SMALL}", 2),
+    Case("bkrr2-metric", "cakrr.bkrr2", "space_ga", f"--partitions 4 --metric diagonal --metric-rounds 2 {_SMALL}", 2),
+    Case("subset", "cakrr.subset", "cadata", f"--centers 60,120 {_SMALL}", 3, predict=2),
+    Case("subset-pivots", "cakrr.subset", "space_ga", f"--centers 80 --pick pivots --select gcv {_SMALL}", 2),
+    Case("kriging", "cakrr.kriging", "field", "--nugget 0.2 --range 1 --sill 1 --solver cholesky", 2, predict=1),
+    Case("kriging-estimated", "cakrr.kriging", "field", "--kernel wendland2 --sample 400 --solver cg", 1),
+    Case("svr", "casvm.svr", "space_ga", f"{_VALUES} --partitions 4", 2, predict=1),
+    Case("svr-exact", "casvm.svr", "mg", f"{_VALUES} --exact", 2),
+    Case("svr-nu", "casvm.svr", "mg", "--C 2 --gamma 1 --nu 0.4 --partitions 2"),
+    Case("svr-search", "casvm.svr", "mg", "--C 1,4 --gamma 0.5,2 --epsilon 0.05 --cv 3 --partitions 2", 2),
+    Case("svr-quantiles", "casvm.svr", "mg", "--C 2 --gamma 1 --quantile 0.1,0.9 --calibrate 0.2 --partitions 2", 2),
+    Case("svr-resumed", "casvm.svr", "space_ga", f"{_VALUES} --partitions 8", 2, resumed=True),
+    Case("oneclass", "casvm.oneclass", "ijcnn1", "--gamma 2 --nu 0.05 --partitions 4", 2, predict=1),
+    Case("oneclass-exact", "casvm.oneclass", "mg", "--gamma 1 --nu 0.1 --exact", 2),
+    Case("cpsvm-search", "casvm.cpsvm", "ijcnn1", "--C 1,32 --gamma 0.5,2 --cv 3 --partitions 4", 2),
+    Case("cpsvm-probability", "casvm.cpsvm", "ijcnn1", f"{_IJCNN1} --partitions 4 --probability", 2),
+]  # fmt: skip
+
+COMMANDS = KRR + SVM + ASYGCD + OTHERS
 
 
 def make_data(source: Path, folder: Path, checkout: Path, env: dict[str, str]) -> None:
@@ -147,6 +176,9 @@ def make_data(source: Path, folder: Path, checkout: Path, env: dict[str, str]) -
         if target.exists():
             continue
         text = _copy(source / cut.file, text_file(folder, name), cut.train, cut.step)
+        if cut.columns:
+            table = [line.split(",") for line in text.read_text().splitlines()]
+            text.write_text("".join(",".join(line[k] for k in cut.columns) + "\n" for line in table))
         options = ["--split", str(cut.split)]
         if cut.test is not None:
             others = source / cut.file.replace(".bz2", ".t.bz2")
@@ -157,7 +189,7 @@ def make_data(source: Path, folder: Path, checkout: Path, env: dict[str, str]) -
 
 def text_file(folder: Path, name: str) -> Path:
     """Path of the text from which a subset is converted."""
-    return folder / (f"{name}.csv" if name == "cadata" else name)
+    return folder / (f"{name}.csv" if CUTS[name.removesuffix(".t")].file.endswith(".csv.bz2") else name)
 
 
 def data_arguments(case: Case, folder: Path) -> list[str]:

@@ -32,14 +32,34 @@ import numpy as np
 import scipy.sparse as sp
 
 import asygcd
+import cakernels
 import cakrr
 import casvm
 import partition
 
-_KRR = "dkrr dckrr kkrr kkrr2 kkrr3 bkrr bkrr2 bkrr3 twolevel predict"
-_SVM = "dissmo cascade dcsvm dcfilter cpsvm bkmsvm fcfssvm casvm predict"
-METHODS = [f"cakrr.{name}" for name in _KRR.split()] + [f"casvm.{name}" for name in _SVM.split()]
-METHODS += ["asygcd", "asygcd.predict"]
+PACKAGES = ("asygcd", "cacore", "cakernels", "cakrr", "casvm", "partition")
+
+
+def runnable() -> list[str]:
+    """Modules of the checkout's packages that ``python -m`` runs, and the commands of ``cakernels``."""
+    found = []
+    for package in PACKAGES:
+        (folder,) = importlib.import_module(package).__path__
+        for file in sorted(Path(folder).rglob("*.py")):
+            if file.name == "__main__.py" or '__name__ == "__main__"' in file.read_text():
+                names = (package, *file.relative_to(folder).with_suffix("").parts)
+                found.append(".".join(name for name in names if name != "__main__"))
+    front = importlib.import_module("cakernels.__main__")
+    return found + [f"cakernels {name}" for name in getattr(front, "COMMANDS", ())]
+
+
+def estimators() -> dict[str, type]:
+    """Classes with a `fit` among the public names of all packages, without base classes."""
+    named = {}
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        named |= {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+    return {name: one for name, one in named.items() if hasattr(one, "fit") and name != "Partitioner"}
 
 
 def plain(value: Any) -> Any:
@@ -80,6 +100,11 @@ def hdf5(path: Path) -> dict[str, Any]:
     return found
 
 
+def sha(path: Path) -> str:
+    """Hash of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
 @functools.cache
 def rows(folder: Path, name: str) -> tuple[Any, ...]:
     """X and y of the training rows and the test rows of a native file; CSR if the file has CSR."""
@@ -100,12 +125,18 @@ def described(model: Any, X: Any, y: Any) -> dict[str, Any]:
         if name.endswith("_") and not name.startswith("_") and name != "model_":
             with contextlib.suppress(AttributeError):  # for example coef_ of a nonlinear kernel
                 found[name] = plain(getattr(model, name))
-    for ask in ("predict", "decision_function"):
+    for ask in ("predict", "decision_function", "predict_proba"):
         if hasattr(model, ask):
             found[ask] = plain(getattr(model, ask)(X))
+    if "return_std" in inspect.signature(getattr(model, "predict", len)).parameters:
+        with contextlib.suppress(ValueError):  # a model without variances
+            found["std"] = plain(model.predict(X, return_std=True)[1])
+    if hasattr(model, "predict_interval") and getattr(model, "calibrate", True):
+        with contextlib.suppress(ValueError):  # one that needs calibration
+            found["interval"] = plain(model.predict_interval(X, 0.8))
     if hasattr(model, "score"):
         found["score"] = plain(model.score(X, y))
-    if hasattr(model, "model_") and getattr(model, "comm", None) is None:
+    if hasattr(getattr(model, "model_", None), "save") and getattr(model, "comm", None) is None:
         with tempfile.TemporaryDirectory() as folder:
             model.model_.save(Path(folder) / "model.h5")
             found["model"] = hdf5(Path(folder) / "model.h5")
@@ -120,10 +151,11 @@ class Fit:
     data: str
     weighted: bool = False
     dtype: str = "float64"
+    first: int | None = None
 
     def run(self, folder: Path) -> dict[str, Any]:
         """Fit, and describe."""
-        X, y, Xt, yt = rows(folder, self.data)
+        X, y, Xt, yt = (part[: self.first] for part in rows(folder, self.data))
         more = {"sample_weight": np.random.default_rng(1).integers(0, 4, len(y)) / 2.0} if self.weighted else {}
         return described(self.make().fit(X.astype(self.dtype), y, **more), Xt.astype(self.dtype), yt)
 
@@ -146,6 +178,14 @@ _A9A: dict[str, Any] = {"C": 1.0, "gamma": 0.008}
 _USPS: dict[str, Any] = {"C": 10, "gamma": 0.0078125}
 _FOUR: dict[str, Any] = {"n_parts": 4, "random_state": 0}
 _THRICE = {"class_weight": {-1: 1.0, 1: 3.0}}
+
+_AUTO: dict[str, Any] = {"max_time": None, "max_candidates": 4, "random_state": 0}
+
+
+def _classifier(name: str) -> Callable[[], Any]:
+    parts = {"n_parts": 3} if name[0] not in "DS" or name.startswith("DC") else {}
+    return lambda: getattr(cakrr, name)(**parts, sigma=[4.0, 8.0], lam=1e-3, random_state=0)
+
 
 FITS: dict[str, Fit] = {
     "BKRR2-band": Fit(lambda: cakrr.BKRR2(8, **_BAND), "cadata"),
@@ -177,6 +217,38 @@ FITS: dict[str, Fit] = {
     "DCFilterSVC": Fit(lambda: casvm.DCFilterSVC(**_FOUR, **_THRICE, **_IJCNN1), "ijcnn1"),
     "DisSMOSVC": Fit(lambda: casvm.DisSMOSVC(working_set=64, **_USPS), "usps"),
     "AsyGCDSVC": Fit(lambda: asygcd.AsyGCDSVC(threads=1, random_state=0, **_IJCNN1), "ijcnn1"),
+    "SMOSVC-search": Fit(lambda: casvm.SMOSVC(C=[1.0, 32.0], gamma=[0.5, 2.0], cv=3), "ijcnn1", first=1000),
+    "SMOSVC-probability": Fit(lambda: casvm.SMOSVC(**_USPS, probability=True), "usps", first=500),
+    "CASVC-probability": Fit(lambda: casvm.CASVC(**_FOUR, **_IJCNN1, probability="isotonic"), "ijcnn1"),
+    "SMONuSVC": Fit(lambda: casvm.SMONuSVC(nu=0.1, gamma=2.0), "ijcnn1", first=2000),
+    "SMOSVR": Fit(lambda: casvm.SMOSVR(C=2.0, gamma=1.0, epsilon=0.05), "mg", weighted=True),
+    "SMOSVR-search": Fit(lambda: casvm.SMOSVR(C=[1.0, 4.0], gamma=[0.5, 2.0], epsilon=0.05, cv=3), "mg"),
+    "SMONuSVR": Fit(lambda: casvm.SMONuSVR(nu=0.4, gamma=1.0), "mg"),
+    "SMOOneClassSVM": Fit(lambda: casvm.SMOOneClassSVM(nu=0.1, gamma=1.0), "mg"),
+    "SMOQuantileSVR": Fit(lambda: casvm.SMOQuantileSVR(C=2.0, gamma=1.0, quantile=[0.1, 0.9]), "mg", first=600),
+    "CAQuantileSVR": Fit(
+        lambda: casvm.CAQuantileSVR(**_FOUR, C=2.0, gamma=1.0, quantile=[0.2, 0.8], calibrate=0.2), "space_ga"
+    ),
+    "CASVR": Fit(lambda: casvm.CASVR(**_FOUR, C=2.0, gamma=1.0, epsilon=0.05, overlap=0.1), "space_ga"),
+    "CASVR-soft": Fit(lambda: casvm.CASVR(**_FOUR, C=2.0, gamma=1.0, route="soft", n_divisions=2), "mg"),
+    "DisSMOSVR": Fit(lambda: casvm.DisSMOSVR(C=2.0, gamma=1.0, epsilon=0.05, working_set=64), "mg"),
+    "DKRR-cg": Fit(lambda: cakrr.DKRR(solver="cg", **_FEW), "mg"),
+    "DKRR-near": Fit(lambda: cakrr.DKRR(kernel="wendland2", near=True, degree=6, sigma=2.0, lam=1e-3), "mg"),
+    "BKRR2-calibrate": Fit(lambda: cakrr.BKRR2(4, calibrate=0.2, keep_factors=True, **_FEW), "space_ga"),
+    "BKRR2-metric": Fit(lambda: cakrr.BKRR2(4, metric="diagonal", metric_rounds=3, **_FEW), "space_ga"),
+    "TwoLevelKRR-refine": Fit(lambda: cakrr.TwoLevelKRR(4, centers=[60], refine=2, random_state=0), "mg"),
+    "SubsetKRR": Fit(lambda: cakrr.SubsetKRR(centers=[50, 100], pick="pivots", **_FEW), "space_ga"),
+    "SubsetKRR-csr": Fit(lambda: cakrr.SubsetKRR(centers=80, sigma=4.0, lam=1e-3, random_state=0), "a9a"),
+    **{
+        f"{name}Classifier": Fit(_classifier(f"{name}Classifier"), "usps", first=600)
+        for name in ("BKRR", "BKRR2", "DCKRR", "DKRR", "KKRR", "KKRR2", "TwoLevelKRR", "SubsetKRR")
+    },
+    "Kriging": Fit(lambda: cakrr.Kriging(nugget=0.1, random_state=0), "field", first=500),
+    "Kriging-cg": Fit(
+        lambda: cakrr.Kriging(kernel="wendland2", range=2.0, sill=1.0, nugget=0.2, solver="cg"), "field", first=800
+    ),
+    "AutoKernelRegressor": Fit(lambda: cakernels.AutoKernelRegressor(calibrate=True, **_AUTO), "mg", first=600),
+    "AutoKernelClassifier": Fit(lambda: cakernels.AutoKernelClassifier(probability=True, **_AUTO), "ijcnn1", first=600),
     "KBalance": Fit(lambda: partition.KBalance(16, random_state=0), "cadata"),
     "FCFS": Fit(lambda: partition.FCFS(8, ratio=True, random_state=1), "usps"),
     "BalancedKMeans": Fit(lambda: partition.BalancedKMeans(8, random_state=2), "a9a"),
@@ -184,19 +256,21 @@ FITS: dict[str, Fit] = {
     "RandomPartition": Fit(lambda: partition.RandomPartition(7, random_state=4), "mg"),
 }
 
-COLLECTIVE: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "BKRR2": (lambda comm: cakrr.BKRR2(4, comm=comm, **_FEW), "space_ga"),
-    "TwoLevelKRR": (lambda comm: cakrr.TwoLevelKRR(4, centers=[60], random_state=0, comm=comm), "mg"),
-    "CASVC": (lambda comm: casvm.CASVC(**_FOUR, partitioner="kmeans", comm=comm, **_IJCNN1), "ijcnn1"),
-    "CascadeSVC": (lambda comm: casvm.CascadeSVC(**_FOUR, comm=comm, **_A9A), "a9a"),
-    "DisSMOSVC": (lambda comm: casvm.DisSMOSVC(comm=comm, **_USPS), "usps"),
-}
 
-PACKAGES = ("asygcd", "cakrr", "casvm", "partition")
+def collective_fits() -> dict[str, Fit]:
+    """The first fit of each estimator of the checkout that has the parameter `comm`."""
+    found: dict[str, Fit] = {}
+    for name, fit in FITS.items():
+        with contextlib.suppress(AttributeError):  # an estimator that an old checkout lacks
+            if hasattr(fit.make(), "comm"):
+                found.setdefault(name.split("-")[0], fit)
+    return found
+
+
 # Names of the records that each task writes.
 TASKS = {
-    "interface": [f"interface-{name}" for name in PACKAGES] + [f"options-{name}" for name in METHODS],
-    "collective": [f"collective-{name}" for name in COLLECTIVE],
+    "interface": [f"interface-{name}" for name in PACKAGES] + [f"options-{name}" for name in runnable()],
+    "collective": [f"collective-{name}" for name in collective_fits()],
     "fits": [f"fit-{name}" for name in FITS],
 }
 
@@ -217,23 +291,28 @@ def collective(folder: Path, out: Path, patterns: list[str]) -> None:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    for name in chosen(COLLECTIVE, "collective-", patterns):
-        make, which = COLLECTIVE[name]
-        halves = [part[comm.rank :: comm.size] for part in rows(folder, which)]
-        seen = comm.gather(described(make(comm).fit(*halves[:2]), *halves[2:]))
+    fits = collective_fits()
+    for name in chosen(fits, "collective-", patterns):
+        halves = [part[: fits[name].first][comm.rank :: comm.size] for part in rows(folder, fits[name].data)]
+        try:
+            seen = described(fits[name].make().set_params(comm=comm).fit(*halves[:2]), *halves[2:])
+        except Exception:
+            seen = {"failed": traceback.format_exc()}
+        every = comm.gather(seen)
         if comm.rank == 0:
-            (out / f"collective-{name}.json").write_text(json.dumps({"ranks": seen}, indent=1))
+            broken = next((one for one in every if "failed" in one), None)
+            (out / f"collective-{name}.json").write_text(json.dumps(broken or {"ranks": every}, indent=1))
 
 
 def interface(_: Path, out: Path, patterns: list[str]) -> None:
     """Record public names with their parameters, and the options of the commands with their choices."""
     for package in chosen(PACKAGES, "interface-", patterns):
         module = importlib.import_module(package)
-        known = {name: getattr(module, name) for name in module.__all__}
+        known = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
         found = {name: _parameters(one) if callable(one) else "value" for name, one in known.items()}
         (out / f"interface-{package}.json").write_text(json.dumps(found, indent=1))
-    for command in chosen(METHODS, "options-", patterns):
-        keep(out / f"options-{command}.json", functools.partial(_options, command))
+    for command in chosen(runnable(), "options-", patterns):
+        keep(out / f"options-{command.replace(' ', '-')}.json", functools.partial(_options, command))
 
 
 def _parameters(one: Any) -> dict[str, str]:
@@ -241,9 +320,10 @@ def _parameters(one: Any) -> dict[str, str]:
 
 
 def _options(command: str) -> dict[str, str]:
-    told, sys.argv = io.StringIO(), [command, "--help"]
+    module, *words = command.split()
+    told, sys.argv = io.StringIO(), [module, *words, "--help"]
     with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
-        runpy.run_module(command, run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     usage = " ".join(told.getvalue().split("\n\n")[0].split())
     return {option.split()[0]: option for option in re.findall(r"(?<=[\[ ])--?[a-zA-Z][-\w]*(?: [^\s\]|]+)?", usage)}
 

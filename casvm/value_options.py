@@ -193,7 +193,7 @@ class ValueOptions(DualOptions):
 
     @property
     def several(self) -> list[str]:
-        """Those of C, epsilon and gamma with several values, among which a search chooses."""
+        """Names among C, epsilon and gamma that have several values, of which a search chooses one."""
         given = {name: getattr(self, name) for name in self.searched}
         return [name for name, value in given.items() if value == GRID or isinstance(value, tuple)]
 
