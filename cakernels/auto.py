@@ -171,8 +171,8 @@ class AutoKernelRegressor(Regressing, AutoKernel):
     baseline_score_ : float
         Error of the mean target on the same rows.
     n_rows_used_ : int
-        Number of rows that the model was trained on, of several models the smallest. A warning is given if these are
-        not all rows.
+        Number of rows that the model was trained on, of several models the largest. A warning names the numbers if one
+        of them was not trained on all rows.
     scoring_ : str
     model_ : KRRModel or Blend
     n_features_in_ : int

@@ -34,6 +34,9 @@ class Clock(Budget):
     def left(self):
         return self.seconds - self.now
 
+    def worked(self, comm):
+        return self.now
+
 
 @pytest.fixture
 def rows(monkeypatch):
@@ -195,3 +198,26 @@ def test_compiling_is_not_the_candidate(monkeypatch):
     readings = next(clock) // 3
     assert trial.seconds == 3.0 * (readings - 1)
     assert trial.ended < trial.seconds
+
+
+def test_a_last_training_on_far_more_rows_has_a_smaller_one_before_it(monkeypatch):
+    """The time on 6,000 rows is uncertain after a trial on 900 of them: 73 s are expected of 100."""
+    data = Data.of(np.zeros((N, 1)), np.arange(float(N)), None, REGRESSION, ALONE)
+    race, begun = started(data, SCORES["rmse"], Clock(100.0), ALONE, None, 0, None), []
+    race.trials = [Trial(Candidate("BKRR2", {}), 900, 0.1, 10.0, 0.0, fitted=object())]
+    race.last = lambda candidate, rows: begun.append((rows, race.budget.now))
+
+    def trained(self, candidate, mask, n, divisions=1):
+        self.budget.now += 10.0 * n / 900
+        return object()
+
+    monkeypatch.setattr(Candidate, "after", lambda self, fitted, last=False: self)
+    monkeypatch.setattr(Race, "trained", trained)
+    monkeypatch.setattr(Race, "run", lambda self: None)
+    monkeypatch.setattr(cakernels.search.found, "until", lambda _: nullcontext())
+    monkeypatch.setattr(Race, "baseline_error", lambda self: np.inf)
+    found = search(race)
+    assert begun[0][0] < N / 3
+    assert begun[1][0] > begun[0][0]
+    assert found.rows == [begun[-1][0]]
+    assert race.budget.now <= 100.0

@@ -33,7 +33,7 @@ _DIVISIONS = 4  # most divisions of the rows whose models are averaged
 _WIDER = 2.0  # times as many rows, for which an equally good candidate is trained instead of the best
 _SHARE = 0.8  # of the time that a last training may take, up to which it is made longer by folds and divisions
 _OVERTIME = 3.0  # times the seconds of a training after the end of the time, that the last one may take
-_STEP = 5  # times as many rows, beyond which the time of a last training is uncertain: one on fewer rows comes first,
+_STEP = 6  # times as many rows, beyond which the time of a last training is uncertain: one on fewer rows comes first,
 _SURE, _FIRST = 0.5, 0.2  # unless it is expected to take half of the time that is left; the first takes a fifth of that
 _MORE = 0.35  # time of a further division, as a share of that of a training with its search
 
@@ -80,8 +80,8 @@ class Found:
 
     @property
     def rows_used(self) -> int:
-        """Fewest training rows of a model that predicts."""
-        return min(self.rows)
+        """Number of rows that trained the model; samples contain the smaller ones."""
+        return max(self.rows)
 
     def model(self, comm: CommLike) -> Any:
         """The model that predicts: that of the only estimator, or a blend."""
@@ -107,12 +107,13 @@ def search(race: Race) -> Found:
     last = _last(race, best)
     mixed = combined(race, best) if last is best else alone(race, last)
     trained: list[tuple[BaseEstimator, int]] = []
-    begun = race.budget.worked(race.comm)
     for i, trial in enumerate(mixed.trials):
         after = sum(race.predicting(one, rows) for one, (_, rows) in zip(mixed.trials, trained, strict=False))
-        trained.append(_trained_on_all(race, trial, mixed.trials[i + 1 :], after))
-    if len(trained) == 1:
-        trained = [_trained_further(race, mixed.trials[0], *trained[0], race.budget.worked(race.comm) - begun)]
+        begun, later = race.budget.worked(race.comm), mixed.trials[i + 1 :]
+        fitted, rows = _trained_on_all(race, trial, later, after)
+        if i == 0:
+            fitted, rows = _trained_further(race, trial, fitted, rows, race.budget.worked(race.comm) - begun, later)
+        trained.append((fitted, rows))
     return _found(race, last, mixed, trained)
 
 
@@ -163,11 +164,12 @@ def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEsti
 
 def _notes(race: Race, best: Trial, rows: list[int]) -> list[str]:
     """Notes on the time, on rows that were left out, and on a model that is not better than a constant; collective."""
-    notes, used, baseline = [], min(rows), race.baseline_error()
+    notes, baseline = [], race.baseline_error()
     if race.overtime:
         notes.append(f"no candidate ended within the time: one was trained on {best.rows:,} rows after it")
-    if used < race.data.n:
-        notes.append(f"trained on {used:,} of {race.data.n:,} rows: there was no time for more; {race.remedy}")
+    if min(rows) < race.data.n:
+        used = ", ".join(f"{count:,}" for count in (rows if len(set(rows)) > 1 else rows[:1]))
+        notes.append(f"trained on {used} of {race.data.n:,} rows: there was no time for more; {race.remedy}")
     if best.error >= baseline:
         notes.append(f"the model is not better than {race.baseline.name}, on rows held out from training")
     return notes
@@ -187,7 +189,7 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
     models = 1 + len(later)
     share = left - sum(_use(race, one, left / models) for one in later)
     rows = (trial is not race.best and _rows(race, trial, share)) or _rows(race, trial, left)
-    if not later and rows > _STEP * trial.rows and race.end(trial, rows) > _SURE * left:
+    if rows > _STEP * trial.rows and race.end(trial, rows) > _SURE * left:
         rows = _rows(race, trial, _FIRST * left) or rows
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
@@ -215,9 +217,12 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
 
 
 def _trained_further(
-    race: Race, trial: Trial, fitted: BaseEstimator, rows: int, seconds: float
-) -> tuple[BaseEstimator, int]:  # fmt: skip
-    """The candidate trained again on more rows while there is time; each training tells how long the next one takes."""
+    race: Race, trial: Trial, fitted: BaseEstimator, rows: int, seconds: float, later: Sequence[Trial]
+) -> tuple[BaseEstimator, int]:
+    """The candidate trained again on more rows while there is time; each training tells how long the next one takes.
+
+    The `later` models of a blend keep their shares of the time.
+    """
     while trial.rows < rows < race.data.n:
         candidate = trial.candidate.after(trial.fitted, last=True)
         trial = replace(
@@ -225,7 +230,7 @@ def _trained_further(
             fitted=fitted, settings=0, kernels=1,
         )  # fmt: skip
         begun = race.budget.worked(race.comm)
-        fitted, rows = _trained_on_all(race, trial, [], 0.0)
+        fitted, rows = _trained_on_all(race, trial, later, 0.0)
         seconds = race.budget.worked(race.comm) - begun
     return fitted, rows
 
