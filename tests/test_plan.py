@@ -14,7 +14,7 @@ from helpers.commands import flat, read, run
 from helpers.data import write_csv
 
 from cacore.errors import InputError
-from cakernels.plan import growth, needs, queues
+from cakernels.plan import command, growth, needs, queues
 from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_named
 from cakernels.plan.machine import Machine
 from cakernels.plan.network import PRESETS
@@ -208,6 +208,44 @@ def test_flops_of_ridge_parts():
     assert needs.flops([ran(job, {})], job, Kind.RIDGE_PARTS, several, method) == pytest.approx(grid + final)
     alone = needs.flops([ran(job, {})], job, Kind.RIDGE_PARTS, one, method)
     assert alone == pytest.approx(2 * final - final)
+
+
+def test_coarse_models_count():
+    """Their flops and memory."""
+    job, method = replace(JOB, n=8_000, parts=8, ranks=2, coarse=600), method_named("twolevel")
+    given = {"sigma": (1.0,), "lam": (1e-4,), "coarse_sigma": (9.0,), "coarse_lam": (1e-6,), "centers": (600,)}
+    pairs = 2 * 8_000 * 600 * (600 + 2 * 90)  # W'W and the solves for W; kernel values twice
+    small = 2 * 2 * 600**3 / 3  # on each of two ranks: a factor of the centres, and one system
+
+    def counted(job, **more):
+        return needs.flops([ran(job, {})], job, Kind.RIDGE_PARTS, RidgeOptions(**given, **more), method)
+
+    parts = counted(replace(job, coarse=0))
+    assert counted(job) - parts == pytest.approx(pairs + small)
+    assert counted(job, refine=3) - counted(job) == pytest.approx(4 * 8_000**2 * 95)
+    options = RidgeOptions(**given)
+    assert needs.memory(job, Kind.RIDGE_PARTS, options, 4, 1.0)[1] == 8 * (5 * 600**2 + 2 * 600 * 2048)
+    assert needs.memory(replace(job, coarse=0), Kind.RIDGE_PARTS, options, 4, 1.0)[1] == 4 * 1_000**2
+
+
+def test_coarse_models_take_time_in_proportion_to_the_rows():
+    """The cube of a part is found beside it."""
+
+    def train(one):
+        return 1e-5 * one.rows_per_rank + 1e-9 * one.parts_per_rank * one.part**3
+
+    runs = [ran(one, {"train": train(one)}) for one in in_parts(5, coarse=50)]
+    job = replace(JOB, n=160_000, parts=160, ranks=1, coarse=50)
+    assert growth.seconds(runs, Kind.RIDGE_PARTS, job, True)["train"] == pytest.approx(train(job), rel=1e-6)
+
+
+@pytest.mark.parametrize(("words", "most"), [([], 1500), (["--centers", "70,90"], 90), (["--centers", "99999"], 3_000)])
+def test_plans_of_two_levels_know_their_centres(words, most):
+    method = method_named("twolevel")
+    job = command.Planning(method="twolevel", rows=3_000, features=4, ranks=(1,))
+    options, machine = command._options(method, words), Machine.this()
+    (layout,) = command._layouts(job, method, options, machine, generated(100, 4, False))
+    assert layout.coarse == most
 
 
 def test_flops_of_svms_follow_the_kernel_values():

@@ -192,6 +192,7 @@ def _layouts(job: Planning, method: Method, options: Any, machine: Machine, sour
     if kind is Kind.POINTS and job.partitions is not None:
         raise InputError(f"--partitions: {method.name} has one model of all rows; leave it out")
     numbers = tuple(options.numbers(n)) if kind is Kind.POINTS else ()
+    coarse = max(Ms[-1] for _, Ms, _ in options.coarse_grid(n, d)) if getattr(method, "coarse", False) else 0
     threads, beside = job.threads or 1, job.ranks_per_node
     if beside is None:
         beside = max(1, machine.cores // threads)
@@ -202,7 +203,7 @@ def _layouts(job: Planning, method: Method, options: Any, machine: Machine, sour
         P = (job.partitions or _parts(job, n, R)) if parts else 1
         if max(R, P) > n:
             raise InputError(f"{max(R, P):,} {'ranks' if R > P else 'parts'} of {n:,} rows: ask for fewer")
-        found.append(JobLayout(n, d, P, R, beside, job.threads or max(1, machine.cores // on_node), numbers))
+        found.append(JobLayout(n, d, P, R, beside, job.threads or max(1, machine.cores // on_node), numbers, coarse))
     return found
 
 

@@ -44,6 +44,11 @@ def cubes(layout: JobLayout) -> float:
     return layout.parts_per_rank * layout.part**3
 
 
+def coarse(layout: JobLayout) -> float:
+    """Flops of a rank's rows in the normal equations of a coarse model, but for a factor."""
+    return layout.rows_per_rank * min(layout.coarse, layout.n) ** 2
+
+
 def matrix(layout: JobLayout) -> float:
     """Entries of a rank's share of the matrix of all rows."""
     return layout.n**2 / layout.ranks
@@ -120,7 +125,7 @@ def _phase(phase: str, runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: 
     if phase == "predict":
         return fitted([one, rows, answers] if kind.in_parts else [one, rows, matrix], layouts, taken, job)
     if kind is Kind.RIDGE_PARTS:
-        return fitted([one, squares, cubes], layouts, taken, job)
+        return fitted([one, squares, cubes, *([coarse] if job.coarse else [])], layouts, taken, job)
     if kind is Kind.SYSTEM and direct:
         return fitted([one, matrix, factor], layouts, taken, job)
     return _by_power(layouts, taken, kind, job)

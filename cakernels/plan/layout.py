@@ -82,6 +82,8 @@ class JobLayout:
         Threads per rank.
     centers : tuple of int
         Numbers of points that least squares on M points compares, ascending; empty for other methods.
+    coarse : int
+        Largest number of centres of a coarse model; 0 for methods without one.
     """
 
     n: int
@@ -91,6 +93,7 @@ class JobLayout:
     ranks_per_node: int
     threads: int
     centers: tuple[int, ...] = ()
+    coarse: int = 0
 
     @property
     def points(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cakernels.plan.layout import JobLayout, Kind, method_named
 from cakernels.plan.runs import Ran, of_job
-from cakrr.solver import nystrom
+from cakrr.solver import coarse, nystrom
 from cakrr.solver.local import BAND_FROM, SMALL
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def memory(
     if kind is Kind.RIDGE_PARTS:
         square = m * m * itemsize
         matrices = layout.threads if square * layout.threads <= SMALL else 1
-        return rows * (2 if layout.ranks > 1 else 1), square * matrices
+        sets = options.coarse_grid(layout.n, layout.d) if layout.coarse else []
+        return rows * (2 if layout.ranks > 1 else 1), max(square * matrices, coarse.memory_bytes(sets))
     if kind is Kind.POINTS:
         return 2 * rows, float(nystrom.memory_bytes(layout.points, layout.leaves, layout.ranks))
     if kind is Kind.SYSTEM:
@@ -92,6 +93,8 @@ def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method:
     """Flops of training, over all ranks.
 
     Ridge systems: m^2 d per width, and m^3/3 per lambda or 4/3 m^3 for many, for the grid and the final solution.
+    Coarse models: 2 n M (M + d) per width, 2 n M d for their predictions, and M^3/3 per factorisation on every rank.
+    Their refinement: n^2/2 kernel values per iteration and at the start, and as many where lambda is chosen.
     Iterations: 2 d + 10 per kernel value, as many values as the largest run had for the square of its rows. SVMs: the
     same per kernel value that the solver computed in the largest run, in proportion to the square of a problem's rows.
     Least squares on M points: 2 n M (M + d) per width, and for each number of points that is compared, 12 M^3 on every
@@ -107,7 +110,8 @@ def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method:
         m = job.part
         solved = 4 / 3 if lams >= BAND_FROM else lams / 3
         grid = folds * widths * ((kept * m) ** 2 * d + solved * (kept * m) ** 3)
-        return job.parts * (grid + m * m * d + m**3 / 3)
+        several_coarse = _flops_of_coarse_models(job, options) if job.coarse else 0.0
+        return job.parts * (grid + m * m * d + m**3 / 3) + several_coarse
     if kind is Kind.SYSTEM:
         products = sum(sum(one["products"].values()) for one in last.report["solver"].get("solutions", []))
         return products * job.n**2 * (d + 5.0)
@@ -115,6 +119,20 @@ def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method:
     problem = job.part if kind.in_parts else job.n
     measured = last.layout.part if kind.in_parts else last.layout.n
     return values * (problem / measured) ** 2 * job.parts / last.layout.parts * (2 * d + 10)
+
+
+def _flops_of_coarse_models(job: JobLayout, options: Any) -> float:
+    """Flops of the coarse models of all rows, whose small systems every rank solves alike."""
+    n, d = job.n, job.d
+    sets = options.coarse_grid(n, d)
+    tried = sum(len(Ms) * len(lams) for _, Ms, lams in sets)
+    total = 0.0
+    for _, Ms, lams in sets:
+        most = Ms[-1]
+        total += 2 * n * most * (most + 2 * d)
+        total += job.ranks * (most**3 / 3 + (2 if tried > 1 else 1) * len(lams) * sum(M**3 / 3 for M in Ms))
+    products = (options.refine + 1) * (2 if tried > 1 else 1) if options.refine else 0
+    return float(total + products * n**2 * (d + 5.0))
 
 
 def _flops_of_points(job: JobLayout, options: Any) -> float:

@@ -165,8 +165,7 @@ def candidates(
     tried = [(M, width, lam) for width, Ms, lams in sets for M in Ms for lam in lams]
     most = max(Ms[-1] for _, Ms, _ in sets)
     with comm.agreed():
-        need = 8 * (sum(2 * Ms[-1] ** 2 for _, Ms, _ in sets) + 3 * most**2 + 2 * most * _ROWS)
-        memory.require(need, limit, f"a coarse model of {most:,} centers", "use fewer --centers")
+        memory.require(memory_bytes(sets), limit, f"a coarse model of {most:,} centers", "use fewer --centers")
     with comm.phase("partition"):
         centers = _centers(parts, most, comm)
     steep = [coarse_triangle.asked(parts, width.kernel, min(lams), comm) for width, _, lams in sets]
@@ -188,6 +187,12 @@ def candidates(
         if not good.size:
             raise InputError("no coarse model could be solved: its lambda is too small; use a larger --coarse-lambda")
     return Candidates(centers, [tried[c] for c in good], learned[good], whole[good], [_REASON] * any(steep))
+
+
+def memory_bytes(sets: list[tuple[Width, list[int], tuple[float, ...]]]) -> int:
+    """Bytes that a rank needs for the candidates of :func:`candidates`; 0 if there are none."""
+    most = max((Ms[-1] for _, Ms, _ in sets), default=0)
+    return 8 * (sum(2 * Ms[-1] ** 2 for _, Ms, _ in sets) + 3 * most**2 + 2 * most * _ROWS)
 
 
 Fitted = tuple[NDArray[np.float64], NDArray[np.float64]]  # learned and whole of one width
