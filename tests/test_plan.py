@@ -225,7 +225,6 @@ def test_coarse_models_count():
     assert counted(job, refine=3) - counted(job) == pytest.approx(4 * 8_000**2 * 95)
     options = RidgeOptions(**given)
     assert needs.memory(job, Kind.RIDGE_PARTS, options, 4, 1.0)[1] == 8 * (5 * 600**2 + 2 * 600 * 2048)
-    assert needs.memory(replace(job, coarse=0), Kind.RIDGE_PARTS, options, 4, 1.0)[1] == 4 * 1_000**2
 
 
 def test_coarse_models_take_time_in_proportion_to_the_rows():
@@ -241,11 +240,9 @@ def test_coarse_models_take_time_in_proportion_to_the_rows():
 
 @pytest.mark.parametrize(("words", "most"), [([], 1500), (["--centers", "70,90"], 90), (["--centers", "99999"], 3_000)])
 def test_plans_of_two_levels_know_their_centres(words, most):
-    method = method_named("twolevel")
-    job = command.Planning(method="twolevel", rows=3_000, features=4, ranks=(1,))
-    options, machine = command._options(method, words), Machine.this()
-    (layout,) = command._layouts(job, method, options, machine, generated(100, 4, False))
-    assert layout.coarse == most
+    job, method = command.Planning(method="twolevel", rows=3_000, features=4), method_named("twolevel")
+    source, options = generated(100, 4, False), command._options(method, words)
+    assert [one.coarse for one in command._layouts(job, method, options, Machine.this(), source)] == [most]
 
 
 def test_flops_of_svms_follow_the_kernel_values():
