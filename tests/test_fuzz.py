@@ -20,3 +20,19 @@ def test_changed_at_random(fuzzer, count):
     wrong = {form: set(told) - set(fuzzer.GOOD) for form, told in ends.items() if set(told) - set(fuzzer.GOOD)}
     assert not wrong
     assert {end for told in ends.values() for end in told} == set(fuzzer.GOOD)  # both were tried
+
+
+def test_each_option_has_a_valid_value():
+    """Of every command that is fuzzed: otherwise no pair with a new option is tried."""
+    unknown = [
+        (form, word, flag)
+        for form in pairs.FORMS
+        for word in commands.LISTED.get(form, [""])
+        for flag, takes in commands._flags(form, *([word] if word else [])).items()
+        if takes and pairs.valid_value(form, flag) is None
+    ]
+    assert not unknown
+
+
+def test_an_extra_column_that_is_the_index_is_no_feature():
+    assert run("columns", ["parquet"], 25, seed=20261128)["parquet"][24] == "right"

@@ -31,7 +31,8 @@ VALID = {
     "--memory-limit": "1", "--metric": "diagonal", "--metric-rounds": "2", "--model": "other.h5",
     "--multi-class": "ovo", "--nu": "0.3", "--output": "p.csv", "--overlap": "0.2", "--partitioner": "kmeans",
     "--partitions": "2", "--passes": "1", "--phases": "train", "--plot": "out.png", "--preconditioner": "nystrom",
-    "--probability": "sigmoid", "--rank": "5", "--refine": "2", "--report": "own.json", "--route": "soft",
+    "--pick": "pivots", "--probability": "sigmoid", "--quantile": "0.2,0.8",
+    "--rank": "5", "--refine": "2", "--report": "own.json", "--route": "soft",
     "--scaling": "quantile", "--scoring": "balanced_accuracy", "--scratch": "folder", "--seed": "3", "--select": "loo",
     "--sigma": "1,2",
     "--solver": "asygcd", "--split": "30", "--target": "1", "--test": "train.csv", "--threads": "1", "--tol": "0.01",
@@ -80,7 +81,7 @@ def _words(form, chosen, rng):
         wanted.append("out.h5")
     given = set()
     for flag, valid in chosen[1]:
-        value = OWN.get(form, {}).get(flag) or VALID.get(flag)
+        value = valid_value(form, flag)
         if flags[flag] and value is None:
             raise LookupError(f"no valid value of {flag} is known here")
         given.add(flag)
@@ -90,6 +91,11 @@ def _words(form, chosen, rng):
             words += [flag, *([value] if value else [])]
             wanted += [value] if value and "--help" not in given else []
     return words, [] if "--help" in given else wanted
+
+
+def valid_value(form, flag):
+    """A word that is right behind an option of this command; None if none is known."""
+    return OWN.get(form, {}).get(flag) or VALID.get(flag)
 
 
 @functools.cache
