@@ -13,6 +13,7 @@ from helpers.data import as_csr
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.explain import shapley
 from cacore.explain.expansion import Expansion
 from cacore.explain.explanation import Explanation
 from cacore.explain.shapley import Game, values
@@ -276,3 +277,23 @@ def test_numbers_without_spread():
     paired = _columns(replace(same, players=("a", "b"), interactions=np.full((5, 2, 2), 0.25)))
     assert {name: values[0] for name, values in paired.items()} == {"a": 1.0, "b": 1.0, "a:b": 0.5, "base": 0.0}
     assert BKRR2(2, sigma=2.0, lam=1e-3).fit(X, y).explain(X[:0], X[:5]).importances().tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("far", [1.0, 6.0], ids=["alike", "some rows far away"])
+@pytest.mark.parametrize("d", [33, 66, 150])
+def test_many_features_are_as_exact_as_few(d, far):
+    """The rows from which the number of nodes is chosen are the easy ones; values are those of the exact rule."""
+    rng = np.random.default_rng(d)
+    V = rng.normal(size=(40, d))
+    V[:10] *= far
+    f = Expansion(V, rng.normal(size=(40, 1)) * 1e6, np.zeros(1), Kernel("gaussian", gamma=30.0 / d))
+    given = np.concatenate([0.01 * rng.normal(size=(3, d)), V[:5] + 0.05 * rng.normal(size=(5, d)), V[20:22]])
+    given = given[[0, 3, 4, 1, 5, 6, 2, 7, 8, 9]]  # every third row is near the baselines
+    game = Game(0.05 * rng.normal(size=(3, d)), np.arange(d), interactions=True)
+    exact = shapley._on_all_threads(f, given, game, -(-d // 2), d, False)
+    largest = np.abs(exact).max(axis=(1, 2), keepdims=True)
+    assert (np.abs(values(f, given, game) - exact) <= 1e-11 * largest).all()
+    some = given[[0, 3]]
+    pairs = shapley._on_all_threads(f, some, game, -(-d // 2), game.pairs, True)
+    got = shapley.interactions(f, some, game)
+    assert (np.abs(got - pairs) <= 1e-11 * np.abs(pairs).max(axis=(1, 2), keepdims=True)).all()

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _EXACT = 16  # nodes up to which the exact rule is used without asking for fewer
 _AGREE = 1e-13  # largest difference between two rules, relative to the largest value, with which the first one serves
+_ADD_UP = 1e-12  # largest difference of a row's sum of values from what it must be, relative to the largest value
 _LANES = 4096  # support vectors of a block times players: a block's arrays stay in cache
 _BASELINES = 1 << 22  # bytes of the baselines' factors of a block
 
@@ -109,10 +110,11 @@ def values(f: Expansion, Z: AnyRows, game: Game) -> NDArray[np.float64]:
 
     Notes
     -----
-    About 3 n b m g^2 flops for b baselines and m support vectors, on all threads, and n g q numbers. Beyond 32 players,
-    fewer nodes are used if a few rows show that twice as many change nothing.
+    About 3 n b m g^2 flops for b baselines and m support vectors, on all threads, and n g q numbers. Beyond 64 players,
+    fewer nodes are used if on a few rows half as many change nothing. A row whose values do not add up to its value of
+    f then has more nodes, up to those of the exact rule.
     """
-    return _on_all_threads(f, Z, game, game.players, False)
+    return _values(f, Z, game)[0]
 
 
 def interactions(f: Expansion, Z: AnyRows, game: Game) -> NDArray[np.float64]:
@@ -120,15 +122,40 @@ def interactions(f: Expansion, Z: AnyRows, game: Game) -> NDArray[np.float64]:
 
     Shape (n, g (g - 1) / 2, q); about g / 4 times the flops of :func:`values`.
     """
-    return _on_all_threads(f, Z, game, game.pairs, True)
-
-
-def _on_all_threads(f: Expansion, Z: AnyRows, game: Game, width: int, pairs: bool) -> NDArray[np.float64]:
     require_factors(f.kernel)
+    nodes = _values(f, Z, game)[1] if game.players > 2 * _EXACT else np.full(Z.shape[0], _exact(game))
+    out = np.zeros((Z.shape[0], game.pairs, f.weights.shape[1]))
+    for count in np.unique(nodes):
+        rows = np.flatnonzero(nodes == count)
+        out[rows] = _on_all_threads(f, Z[rows], game, int(count), game.pairs, True)
+    return out
+
+
+def _values(f: Expansion, Z: AnyRows, game: Game) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Values of the players for each row, and the number of nodes with which they add up."""
+    require_factors(f.kernel)
+    out, used = np.zeros((Z.shape[0], game.players, f.weights.shape[1])), np.zeros(Z.shape[0], np.int64)
+    rows, most = np.arange(Z.shape[0]), _exact(game)
+    nodes = _nodes(f, Z, game) if out.size and len(f.weights) else most
+    while len(rows):
+        some = Z if len(rows) == len(out) else Z[rows]
+        out[rows], used[rows] = _on_all_threads(f, some, game, nodes, game.players, False), nodes
+        if nodes >= most:
+            break
+        off = np.abs(out[rows].sum(axis=1) - (f.at(in_memory(some)) - game.base(f)))
+        rounding = 64 * np.finfo(np.float64).eps * np.abs(f.weights).sum(axis=0)
+        rows = rows[(off > np.maximum(_ADD_UP * np.abs(out[rows]).max(axis=1), rounding)).any(axis=1)]
+        nodes = min(2 * nodes, most)
+    return out, used
+
+
+def _on_all_threads(
+    f: Expansion, Z: AnyRows, game: Game, nodes: int, width: int, pairs: bool
+) -> NDArray[np.float64]:  # fmt: skip
+    """Values, or those of `pairs`, by a rule of so many nodes, shape (n, width, q)."""
     out = np.zeros((Z.shape[0], width, f.weights.shape[1]))
-    if Z.shape[0] and len(f.weights) and width:
-        nodes, step = _nodes(f, Z, game), -(-Z.shape[0] // threads.current())
-        cut = threads.blocks(len(out), step)
+    if out.size and len(f.weights):
+        cut = threads.blocks(len(out), -(-len(out) // threads.current()))
         threads.for_blocks(lambda lo, hi: _block(f, Z[lo:hi], game, nodes, out[lo:hi], pairs), cut)
     return out
 
@@ -139,9 +166,14 @@ def warm_up() -> None:
     values(f, np.ones((1, 1)), Game(np.zeros((1, 1)), np.zeros(1, np.int64)))
 
 
+def _exact(game: Game) -> int:
+    """Number of nodes of the exact rule."""
+    return -(-game.players // 2)
+
+
 def _nodes(f: Expansion, Z: AnyRows, game: Game) -> int:
-    """Number of nodes: enough to be exact, or as many as make no difference on a few rows."""
-    most = -(-game.players // 2)
+    """Number of nodes: enough to be exact, or so many that half of them make no difference on a few rows."""
+    most = _exact(game)
     few = Game(None if game.baselines is None else game.baselines[:2], game.player)
     rows = Z[:: max(1, Z.shape[0] // 3)]
     nodes, before = _EXACT, None
@@ -149,7 +181,7 @@ def _nodes(f: Expansion, Z: AnyRows, game: Game) -> int:
         found = np.zeros((rows.shape[0], game.players, f.weights.shape[1]))
         _block(f, rows, few, nodes, found, False)
         if before is not None and (_largest(found - before) <= _AGREE * _largest(found)).all():
-            return nodes // 2
+            return nodes
         nodes, before = 2 * nodes, found
     return most
 
