@@ -112,7 +112,15 @@ class ClassBlend(Blend):
         self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
         comm: CommLike = None, interactions: bool = False,
     ) -> Explanation:  # fmt: skip
-        """Raise an InputError: probabilities of several models do not add up over features."""
+        """Shapley values of the only member's outputs; see :meth:`partition.model.InParts.explain`.
+
+        Raises
+        ------
+        InputError
+            There are several members: averaged probabilities do not add up over features.
+        """
+        if len(self.members) == 1:
+            return super().explain(X, background, groups, comm, interactions)
         raise InputError("a blend of classifiers averages probabilities, which do not add up: explain its members")
 
     def _on(self, comm: CommLike) -> CommLike:

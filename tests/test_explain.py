@@ -18,6 +18,7 @@ from cacore.explain.expansion import Expansion
 from cacore.explain.explanation import Explanation
 from cacore.explain.shapley import Game, values
 from cacore.kernels import Kernel
+from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import pairs_of
 from cakernels import (
     BKRR2,
@@ -32,6 +33,7 @@ from cakernels import (
     TwoLevelKRR,
 )
 from cakernels.blend import Blend
+from cakernels.class_blend import ClassBlend
 from cakernels.explain.command import _columns
 from cakernels.explain.picture import _levels, drawn
 from partition.routing import nearest
@@ -277,6 +279,27 @@ def test_numbers_without_spread():
     paired = _columns(replace(same, players=("a", "b"), interactions=np.full((5, 2, 2), 0.25)))
     assert {name: values[0] for name, values in paired.items()} == {"a": 1.0, "b": 1.0, "a:b": 0.5, "base": 0.0}
     assert BKRR2(2, sigma=2.0, lam=1e-3).fit(X, y).explain(X[:0], X[:5]).importances().tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("estimator", [BKRR2Classifier, SMOSVC])
+def test_a_single_classifier_with_probabilities_is_explained_as_itself(estimator, tmp_path):
+    """What `cakernels fit --probability` saves where no blend pays; several members are still refused."""
+    labels = np.array(["a", "b", "c"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    given = {"sigma": 1.0, "lam": 1e-3} if estimator is BKRR2Classifier else {"gamma": 0.5}
+    member = estimator(**given, probability=True).fit(X, labels).model_
+    calibrator = Calibrator("sigmoid", 9, np.full(3, -1.0), np.zeros(3))
+    blend = ClassBlend(
+        members=[member], weights=np.ones(1), classes=member.classes, calibrators=[calibrator], source=member.source
+    )
+    blend.save(tmp_path / "m.h5")
+    for one in (blend, ClassBlend.load(tmp_path / "m.h5")):
+        got, own = (model.explain(Z, X[:5], interactions=True) for model in (one, member))
+        assert (got.players, got.outputs) == (own.players, own.outputs)
+        np.testing.assert_allclose(got.values, own.values, atol=1e-12)
+        np.testing.assert_allclose(got.interactions, own.interactions, atol=1e-12)
+    several = replace(blend, members=[member] * 2, weights=np.full(2, 0.5), calibrators=[calibrator] * 2)
+    with pytest.raises(InputError, match="averages probabilities, which do not add up"):
+        several.explain(Z, X[:5])
 
 
 @pytest.mark.parametrize("far", [1.0, 6.0], ids=["alike", "some rows far away"])

@@ -28,7 +28,7 @@ class Explains:
         ------
         InputError
             The kernel is no product over the features (gaussian, l1 and the wendland products are), the metric is full,
-            wrong rows or groups, or a blend of classifiers, whose probabilities do not add up.
+            wrong rows or groups, or a blend of several classifiers, whose probabilities do not add up.
         NotFittedError
         """
         if getattr(self, "comm", None) is None:
