@@ -101,6 +101,7 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     limit = start(job, comm)
     _check(job, comm)
     from cacore.data import labels
+    from cacore.data.resolution import check_whole_numbers
     from cacore.run import reading
     from cakernels.search import data, scores
     from cakernels.search.deadline import Budget
@@ -113,6 +114,8 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     if task == data.CLASSIFICATION:
         train.y = labels.from_file(train, comm)
     else:
+        with comm.agreed():
+            check_whole_numbers(train.target(), f"{train.where}: the target")
         train.y = train.target().astype(np.float64, copy=False)
     with comm.agreed():
         score = scores.SCORES[job.metric_name or scores.DEFAULTS[task]]

@@ -1,12 +1,14 @@
-"""Columns that single precision does not resolve: values far from 0 with a small deviation, such as Unix times.
+"""Columns that floating point does not resolve: values far from 0 with a small deviation, such as Unix times.
 
 Rounding to single precision before the mean is subtracted leaves few digits of such a column, or none, and no later
-step can restore them. So rows are checked before they are rounded, and such a column is refused.
+step can restore them. So rows are checked before they are rounded, and such a column is refused. Whole numbers above
+2^53, such as nanoseconds since 1970, are rounded to double precision, and are checked likewise.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from numbers import Integral
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -15,6 +17,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import AnyRows, check_alike, in_blocks, is_sparse
 from cacore.errors import InputError
 
+Mask: TypeAlias = NDArray[np.bool_]
 STEPS = 100  # deviation of a column, in spacings between float32 numbers, below which rounding affects the predictions
 _CONSTANT = 1e-11  # relative deviation up to which a column is one number, and its rounding
 
@@ -42,7 +45,10 @@ class Moments:
             self._mean += shift * (len(X) / n)
         self._n = n
 
-    def check(self, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = ()) -> None:
+    def check(
+        self, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = (),
+        rounded: Mask | None = None, kind: str = "feature",
+    ) -> None:  # fmt: skip
         """Refuse a column that `dtype` does not resolve; two Allreduces of about d numbers, which are not counted.
 
         Parameters
@@ -54,13 +60,18 @@ class Moments:
             The file that the rows come from.
         names : tuple of str
             Names of the columns, if they have some.
+        rounded : ndarray of bool, shape (d,), or None
+            Columns of this rank with whole numbers that were rounded to double precision; on all ranks, or on none.
+        kind : str
+            Name of a column in messages.
 
         Raises
         ------
         InputError
             On all ranks.
         """
-        if np.dtype(dtype) != np.float32:
+        rounded = _on_any(rounded, comm)
+        if np.dtype(dtype) != np.float32 and rounded is None:
             return
         with comm.uncounted(), np.errstate(over="ignore", invalid="ignore"):
             total = comm.allreduce(np.append(self._mean * self._n, self._n))
@@ -68,21 +79,74 @@ class Moments:
             square = comm.allreduce(self._square + self._n * np.square(self._mean - mean))
             deviation = np.sqrt(square / max(1.0, total[-1]))
         with comm.uncounted(), comm.agreed():
-            check_steps(mean, deviation, dtype, where, names)
+            check_steps(mean, deviation, dtype, where, names, rounded, kind)
 
 
 def check_resolved(
-    X: AnyRows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = ()
-) -> None:
+    X: AnyRows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = (),
+    rounded: Mask | None = None, kind: str = "feature",
+) -> None:  # fmt: skip
     """Refuse dense training rows, used in this dtype, with a column that it does not resolve; collective, one pass.
 
     Arguments are otherwise those of :meth:`Moments.check`.
     """
-    if np.dtype(dtype) == np.float32 and not is_sparse(X):
+    if is_sparse(X):
+        return
+    rounded = _on_any(rounded, comm)
+    if np.dtype(dtype) == np.float32 or rounded is not None:
         moments = Moments(X.shape[1])
         for block in in_blocks(X):
             moments.add(np.asarray(block, np.float64))
-        moments.check(dtype, comm, where, names)
+        moments.check(dtype, comm, where, names, rounded, kind)
+
+
+def _on_any(rounded: Mask | None, comm: Communicator) -> Mask | None:
+    """Columns marked on any rank; None if there are none. Collective, unless `rounded` is None."""
+    if rounded is None:
+        return None
+    with comm.uncounted():
+        rounded = comm.allreduce(rounded.astype(np.int8), "max").astype(np.bool_)
+    return rounded if rounded.any() else None
+
+
+def rounded_columns(values: NDArray[Any]) -> Mask:
+    """Mask of the columns, or of the one column, with whole numbers that double precision rounds."""
+    columns = values if values.ndim > 1 else values[:, None]
+    none = np.zeros(columns.shape[1], np.bool_)
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 8 or not len(values):
+        return none
+    large = (columns.max(axis=0) > 2**53) | (columns.min(axis=0) < -(2**53))
+    for j in np.flatnonzero(large):
+        with np.errstate(invalid="ignore"):
+            none[j] = (columns[:, j].astype(np.float64).astype(values.dtype) != columns[:, j]).any()
+    return none
+
+
+def check_whole_numbers(values: NDArray[Any], where: str) -> None:
+    """Refuse a column of whole numbers, as integers or as Python's, that differ by less than double precision tells."""
+    if values.dtype.kind == "O":
+        if not all(isinstance(value, Integral) for value in values.tolist()):
+            return
+    elif values.dtype.kind not in "iu" or values.dtype.itemsize < 8:
+        return
+    if not len(values):
+        return
+    low, high = int(values.min()), int(values.max())
+    if max(-low, high) <= 2**53 or low == high:
+        return
+    exact = values.astype(object) if high - low >= 2**63 else values
+    deviation = float((exact - exact.dtype.type(low) if exact is values else exact - low).astype(np.float64).std())
+    step = float(np.spacing(float(max(-low, high))))
+    if deviation < STEPS * step:
+        raise InputError(f"{where}: {_too_close(float(low), deviation, step)}")
+
+
+def _too_close(mean: float, deviation: float, step: float) -> str:
+    """Message about whole numbers that double precision rounds, with the remedy."""
+    return (
+        f"its whole numbers near {mean:.6g} have a standard deviation of {deviation:.3g}, but numbers of type float64 "
+        f"are {step:.3g} apart there: subtract the least from all of them first"
+    )
 
 
 def check_given(X: object, rows: AnyRows, comm: Communicator, names: tuple[str, ...] = ()) -> None:
@@ -106,9 +170,16 @@ def check_given(X: object, rows: AnyRows, comm: Communicator, names: tuple[str, 
 
 def check_steps(
     mean: NDArray[np.float64], deviation: NDArray[np.float64], dtype: DTypeLike, where: str = "",
-    names: tuple[str, ...] = (),
+    names: tuple[str, ...] = (), rounded: Mask | None = None, kind: str = "feature",
 ) -> None:  # fmt: skip
     """Raise an InputError for the first column of this mean and deviation that `dtype` does not resolve."""
+    place = f"{where}: {kind} " if where else f"{kind} "
+    if rounded is not None:
+        steps = np.spacing(np.abs(mean))
+        if (bad := np.flatnonzero((deviation < STEPS * steps) & rounded)).size:
+            j = int(bad[0])
+            what = _too_close(float(mean[j]), float(deviation[j]), float(steps[j]))
+            raise InputError(f"{place}{j}{_name(names, j)}: {what}")
     if np.dtype(dtype) != np.float32:
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -116,9 +187,13 @@ def check_steps(
         bad = np.flatnonzero((deviation < STEPS * steps) & (deviation > _CONSTANT * np.abs(mean)))
     if bad.size:
         j = int(bad[0])
-        name = f" ({names[j]})" if j < len(names) else ""
         raise InputError(
-            f"{f'{where}: ' if where else ''}feature {j}{name}: its mean is {mean[j]:.6g} and its standard deviation "
+            f"{place}{j}{_name(names, j)}: its mean is {mean[j]:.6g} and its standard deviation "
             f"{deviation[j]:.3g}, but numbers of type float32 are {steps[j]:.3g} apart there: use float64 "
             f"{'(--dtype float64)' if where else '(X and dtype)'}, or subtract the mean from this feature first"
         )
+
+
+def _name(names: tuple[str, ...], j: int) -> str:
+    """Name of a column in parentheses, if it has one."""
+    return f" ({names[j]})" if j < len(names) else ""

@@ -18,6 +18,7 @@ from cacore.comm import Communicator
 from cacore.data.columns import Columns, clean
 from cacore.data.containers import column_of, column_types, other_type, plain, unmasked
 from cacore.data.missing import is_missing
+from cacore.data.resolution import check_whole_numbers
 from cacore.data.rows import AnyRows, Rows, RowsLike, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import StoredRows, is_stored
@@ -109,6 +110,9 @@ def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
     if not kwargs.get("skip_check_array"):
         readers = (plain, plain if is_regressor(estimator) else unmasked)
         args = tuple(read(one, name) for one, name, read in zip(args, "Xy", readers, strict=False))
+        if kwargs.get("reset", True):
+            for given, name in zip(args if is_regressor(estimator) else args[:1], "Xy", strict=False):
+                _check_whole_numbers(given, name)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # validate_data sums all numbers, which may overflow
             found = validate_data(estimator, *args, **kwargs)
@@ -193,6 +197,27 @@ def _check_columns(X: object) -> None:
             column = column_of(X, j)
         if column is not None and len(column):
             raise InputError(f"X, column {name!r}: of type {kind[:60]}, as {str(column[0])[:60]!r}: {ENCODE}")
+
+
+def _check_whole_numbers(given: Any, name: str) -> None:
+    """Refuse training rows or targets with a column of whole numbers that double precision does not tell apart."""
+    columns = column_types(given)
+    if columns is not None:
+        for j, (column, kind) in enumerate(columns):
+            if re.match("u?int64|object", kind, re.IGNORECASE):
+                check_whole_numbers(column_of(given, j), f"{name}, column {column!r}")
+        return
+    if given is None or is_sparse(given) or isinstance(given, str):
+        return
+    try:
+        cells = np.asarray(given)
+        if cells.dtype.kind == "f" and not hasattr(given, "dtype") and np.abs(cells).max(initial=0) > 2**53:
+            cells = np.array(given, object)  # whole numbers of a list, beside others
+    except (ValueError, TypeError):
+        return  # validate_data says what is wrong
+    if cells.dtype.kind in "iuO" and cells.ndim in (1, 2):
+        for j, values in enumerate(cells.T if cells.ndim > 1 else [cells]):
+            check_whole_numbers(values, f"{name}, column {j}" if cells.ndim > 1 else name)
 
 
 def _refuse(error: ValueError | TypeError, X: object, y: object = None) -> NoReturn:

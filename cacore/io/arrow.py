@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.columns import clean
+from cacore.data.resolution import rounded_columns
 from cacore.errors import InputError
 from cacore.io.label_words import Words
 from cacore.io.shares import Part
@@ -70,7 +71,10 @@ class Arrow(Tabular):
         """Columns of a batch as an array of doubles."""
         out = np.empty((batch.num_rows, len(columns)))
         for k, j in enumerate(columns):
-            values = batch.column(self._fields[j]).cast("float64", safe=False)
+            column = batch.column(self._fields[j])
+            if str(column.type) in ("int64", "uint64"):
+                self.rounded[j] |= rounded_columns(column.drop_null().to_numpy(zero_copy_only=False)).any()
+            values = column.cast("float64", safe=False)
             out[:, k] = values.to_numpy(zero_copy_only=False)
         return out
 

@@ -59,8 +59,8 @@ class Crew:
             if not arrays:
                 yield block, None
                 continue
-            X, y, words = arrays
-            yield block, Cells(X, y, json.loads(words.tobytes()))
+            X, y, words, rounded = arrays
+            yield block, Cells(X, y, json.loads(words.tobytes()), rounded.astype(np.bool_))
 
     def _in_turn(self, job: dict[str, Any], blocks: Iterable[Block]) -> Iterator[tuple[Block, list[NDArray[Any]]]]:
         others = self._comm.size - 1
@@ -113,4 +113,5 @@ def _parsed(job: dict[str, Any], text: bytes) -> list[NDArray[Any]]:
     cells = delimited_scan.scan(text, job["delimiter"], np.array(job["place"], np.int64), job["as_words"])
     if cells is None:
         return []
-    return [cells.X, cells.y, np.frombuffer(json.dumps(cells.words).encode(), np.uint8)]
+    words = np.frombuffer(json.dumps(cells.words).encode(), np.uint8)
+    return [cells.X, cells.y, words, cells.rounded.astype(np.int8)]

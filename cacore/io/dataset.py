@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.resolution import Moments, check_resolved
-from cacore.data.rows import block_bounds, scatter_rows
+from cacore.data.resolution import Moments, rounded_columns
+from cacore.data.rows import block_bounds, is_sparse, scatter_rows
 from cacore.errors import InputError
 from cacore.io import stream, text
 from cacore.io.names import UNKNOWN, Expected, in_rows
@@ -97,7 +97,7 @@ def load(
         with comm.agreed():
             table.check_finite_targets().check_targets(wanted)
         if training:
-            check_resolved(table.X, real, comm, table.where, table.names)
+            table.check_resolved(real, comm)
         X = table.X.astype(real, copy=False)
         chosen = {"column": table.target} if table.target else {}
         more: dict[str, Any] = {"features": table.features, "columns": table.columns, "chosen": chosen}
@@ -129,16 +129,18 @@ def _blocks(
         enough = memory.enough_ranks(2 * size * comm.size, limit)  # leaves half of the memory for the work
         what = f"{path}: a rank's block of the rows"
         memory.require(size, limit, what, f"use {remedy}more ranks{enough} or --dtype float32")
-        learned = [split for split, shape in shapes.items() if training and split != TEST and not shape.sparse]
-        moments = {split: Moments(shapes[split].d) for split in learned}
+        learned = [split for split in shapes if training and split != TEST]
+        small = [split for split in learned if real == np.float32 and not shapes[split].sparse]
+        moments = {split: Moments(shapes[split].d) for split in small}
         tables = {
             split: native.read_block(path, split, *rows, real, orders[split], moments.get(split))
             for split, rows in mine.items()
         }
         for table in tables.values():
             table.check_targets(wanted)
-    for split in moments:
-        moments[split].check(real, comm, f"{path} ({split})", shapes[split].columns.features)
+    for split in learned:
+        tables[split].columns = shapes[split].columns
+        tables[split].check_resolved(real, comm, moments.get(split))
     return {
         split: Dataset(t.X, t.y, shapes[split].n, t.where, columns=shapes[split].columns) for split, t in tables.items()
     }
@@ -174,9 +176,11 @@ def _handed_out(
         if comm.rank == 0:
             tables = text.parse(path, target, None, None, None, limit, wanted)
             for split, table in tables.items():
+                if not is_sparse(table.X):
+                    table.rounded = rounded_columns(table.X), None if table.y is None else rounded_columns(table.y)
                 table.checked(real).check_targets(wanted)
                 if training and split != TEST:
-                    check_resolved(table.X, real, Communicator(), table.where, table.names)
+                    table.check_resolved(real, Communicator())
                 table.X = table.X.astype(real, copy=False)
     return {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
 

@@ -80,10 +80,12 @@ class Delimited(Tabular):
             return
         lines = Lines(self._layout.path, self._layout.limit, line, on_read)
         for both in self._numbers(lines, rows):
+            self.rounded |= (np.abs(both) > 2**53).any(axis=0)  # how they were written is not known
             whole = self.features == list(range(both.shape[1]))
             yield (both if whole else both[:, self.features]), both[:, self.chosen]
 
     def _part(self, cells: Cells) -> Part:
+        self.rounded |= cells.rounded
         if self.words is None:
             return cells.X, cells.y
         return cells.X, np.array([[self.words.code(word)] for word in cells.words]).reshape(-1, 1)

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.io.numerals import LEFT, NONE, number
+from cacore.io.numerals import LEFT, NONE, ROUNDED, number
 
 if TYPE_CHECKING:
     from cacore.arrays import Bytes, Doubles, Longs
@@ -27,11 +27,14 @@ class Cells(NamedTuple):
         A text target is not set in `y`.
     words : list of str
         Target of each row if it may be text; otherwise empty.
+    rounded : ndarray of bool, shape (columns,)
+        Columns with whole numbers that were rounded to doubles.
     """
 
     X: NDArray[np.float64]
     y: NDArray[np.float64]
     words: list[str]
+    rounded: NDArray[np.bool_]
 
 
 def scan(block: bytes, delimiter: str, place: NDArray[np.int64], as_words: bool) -> Cells | None:
@@ -52,14 +55,15 @@ def scan(block: bytes, delimiter: str, place: NDArray[np.int64], as_words: bool)
     X, y = np.empty((lines, int(np.count_nonzero(place < SKIP)) - targets)), np.empty((lines, targets))
     spans = np.empty((lines if as_words else 0, 2), np.int64)
     left = np.empty((lines * len(place), 4), np.int64)  # pages never written take no memory
-    rows, n_left = _scan(text, ord(delimiter), place, X, y, spans, left)
+    rounded = np.zeros(len(place), np.bool_)
+    rows, n_left = _scan(text, ord(delimiter), place, X, y, spans, left, rounded)
     if rows < 0:
         return None
     for row, to, first, last in left[:n_left].tolist():
         part, column = (X, to) if to >= 0 else (y, -1 - to)
         part[row, column] = float(block[first:last])
     words = [block[first:last].decode(errors="replace").strip() for first, last in spans[:rows].tolist()]
-    return Cells(X[:rows], y[:rows], words)
+    return Cells(X[:rows], y[:rows], words, rounded)
 
 
 @numba.njit(inline="always")
@@ -103,7 +107,14 @@ def _is_empty(text: Bytes, p: int) -> bool:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _scan(
-    text: Bytes, delimiter: int, place: Longs, X: Doubles, y: Doubles, spans: Longs, left: Longs
+    text: Bytes,
+    delimiter: int,
+    place: Longs,
+    X: Doubles,
+    y: Doubles,
+    spans: Longs,
+    left: Longs,
+    rounded: NDArray[np.bool_],
 ) -> tuple[int, int]:  # pragma: no cover - compiled
     """Fill the rows; return their number, or -1 if a cell is not plain, and the number of values left to ``float``."""
     p = row = n_left = 0
@@ -124,6 +135,8 @@ def _scan(
                 value, p, found = number(text, p)
                 if found == NONE:
                     return -1, 0
+                if found == ROUNDED:
+                    rounded[j] = True
                 if found == LEFT:
                     left[n_left, 0], left[n_left, 1], left[n_left, 2], left[n_left, 3] = row, to, start, p
                     n_left += 1

@@ -114,7 +114,8 @@ class GrowingRows:
         else:
             self._parts["X"] = Growing(self._group, "X", self.dtype, X.shape[1:])
         if y is not None:
-            self._parts["y"] = Growing(self._group, "y", np.float64, y.shape[1:])
+            kind = y.dtype if y.dtype.kind in "iu" else np.dtype(np.float64)  # labels that are integers stay exact
+            self._parts["y"] = Growing(self._group, "y", kind, y.shape[1:])
 
     def shift(self, by: int) -> None:
         """Add `by` to the column index of every CSR entry; dense rows stay as they are."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.resolution import Moments
-from cacore.data.rows import block_bounds, dense
+from cacore.data.resolution import Mask, Moments
+from cacore.data.rows import Rows, block_bounds, dense
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io import native, stream, text
 from cacore.io.dataset import TEST, ordered
 from cacore.io.names import UNKNOWN, Expected, Order
 from cacore.io.native import Shape
-from cacore.io.table import Targets
+from cacore.io.table import Table, Targets
 from cacore.machine import memory
 from cacore.machine.threads import blocks
 
@@ -75,17 +75,21 @@ def load_in_file(
                     )
             mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
             _check_room(path, shapes, mine, real, folder, limit, here)
-        moments = {split: Moments(shape.d) for split, shape in shapes.items() if training and split != TEST}
+        learned = [split for split in shapes if training and split != TEST]
+        moments = {split: Moments(shapes[split].d) for split in learned if real == np.float32}
         with comm.agreed():
-            found = {
+            copied = {
                 split: _copied(
                     path, split, shapes[split], *rows, real, folder, limit, orders[split], moments.get(split), wanted
                 )
                 for split, rows in mine.items()
             }
-        for split in moments:
-            moments[split].check(real, comm, f"{path} ({split})")
-        return found
+        for split in learned:
+            copied[split].check_resolved(real, comm, moments.get(split))
+        return {
+            split: Dataset(table.X, table.y, shapes[split].n, table.where, columns=table.columns)
+            for split, table in copied.items()
+        }
 
 
 def _check_room(
@@ -112,7 +116,7 @@ def _check_room(
 def _copied(
     path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int,
     order: Order, moments: Moments | None, wanted: Targets,
-) -> Dataset:  # fmt: skip
+) -> Table:  # fmt: skip
     """Copy rows ``lo:hi`` of a split to a scratch file."""
     rows = StoredRows.empty(folder, hi - lo, shape.d, real)
     step = max(1, native.step_bytes(limit) // native.row_bytes(path, split, shape))
@@ -121,11 +125,19 @@ def _copied(
     none = native.read_block(path, split, lo, lo, real, order)  # a rank without rows has targets of the same type
     none.check_targets(wanted)
     targets: list[NDArray[Any]] = [] if none.y is None else [none.y]
+    features, labels = none.rounded
     for a, b in blocks(hi - lo, step):
         block = native.read_block(path, split, lo + a, lo + b, real, order, moments)
         block.check_targets(wanted)
+        features, labels = _either(features, block.rounded[0]), _either(labels, block.rounded[1])
         rows[a:b] = dense(block.X)
         if block.y is not None:
             targets.append(block.y)
     y = np.concatenate(targets) if targets else None
-    return Dataset(rows, y, shape.n, f"{path} ({split})", columns=shape.columns)
+    held = cast(Rows, rows)  # indexed like an array
+    return Table(held, y, f"{path} ({split})", columns=shape.columns, rounded=(features, labels))
+
+
+def _either(one: Mask | None, other: Mask | None) -> Mask | None:
+    """Columns in either mask."""
+    return one if other is None else other if one is None else one | other

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.columns import UNNAMED, Columns
-from cacore.data.resolution import Moments
+from cacore.data.resolution import Moments, rounded_columns
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.data.sparse import CSR
 from cacore.errors import InputError
@@ -242,17 +242,20 @@ def read_block(
         group = _place(file, split)
         X, where, pick = group["X"], f"{path} ({split})", order.features
         y, gap = _targets(group, lo, hi, order, where)
+        targets = None if y is None else rounded_columns(y)
         packing = Packing.of(X["data"] if isinstance(X, h5py.Group) else X, where)
         gaps = packing.gap, gap
         if isinstance(X, h5py.Group):
             rows = _csr_rows(X, lo, hi, where)
             rows.data = packing.decoded(rows.data)
-            table = Table(rows if pick is None else _picked(rows, pick), y, where, lo, gaps=gaps)
+            rows = rows if pick is None else _picked(rows, pick)
+            table = Table(rows, y, where, lo, gaps=gaps, rounded=(None, targets))
             table.checked(dtype, whole=False)
             table.X = table.X.astype(dtype, copy=False)
             return table
         out = np.empty((hi - lo, X.shape[1] if pick is None else len(pick)), dtype)
         step = max(1, _BLOCK // max(1, X.shape[1] * X.dtype.itemsize))
+        rounded = np.zeros(out.shape[1], np.bool_)
         for a in range(0, hi - lo, step):
             b = min(a + step, hi - lo)
             part = out[a:b] if X.dtype == dtype and pick is None else np.empty((b - a, X.shape[1]), X.dtype)
@@ -260,11 +263,12 @@ def read_block(
             part = packing.decoded(part)
             part = part if pick is None else part[:, pick]
             Table(part, None if y is None else y[a:b], where, lo + a, gaps=gaps).checked(dtype, whole=False)
+            rounded |= rounded_columns(part)
             if moments is not None and dtype == np.float32:
                 moments.add(part)
             if part.base is not out:
                 out[a:b] = part
-    return Table(out, None if y is None else plain_targets(y), where, lo)
+    return Table(out, None if y is None else plain_targets(y), where, lo, rounded=(rounded, targets))
 
 
 def _targets(group: h5py.Group, lo: int, hi: int, order: Order, where: str) -> tuple[Any, str]:

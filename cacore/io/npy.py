@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.resolution import rounded_columns
 from cacore.errors import InputError
 from cacore.io.shares import Part
 from cacore.io.stream import OnBytesRead
@@ -42,6 +43,7 @@ class Npy(Tabular):
             hi = min(lo + self.step, n)
             self.require(hi)
             stored = self._rows(lo, hi)
+            self.rounded |= rounded_columns(stored)
             with np.errstate(over="ignore"):  # what overflows is refused as infinite, with its place
                 rows = stored.astype(np.float64)
             y = rows[:, self.chosen]

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from cacore.arrays import Bytes
 
-READ, LEFT, NONE = range(3)  # results of :func:`number`: a double, a number left to ``float``, no number
+# Results of :func:`number`: a double, a number left to ``float``, no number, and a whole number above 2^53 that is not
+# a double, and so was rounded.
+READ, LEFT, NONE, ROUNDED = range(4)
 
 _LOWEST, _HIGHEST = -342, 308  # exponents of ten; a word of 19 digits times any other power is 0 or infinite
 _EXACT = 22  # 10^22 is the largest power of ten that is exactly a double
@@ -157,13 +159,15 @@ def _exponent(text: Bytes, p: int) -> tuple[int, int, bool]:  # pragma: no cover
 
 @numba.njit(inline="always")
 def _valued(w: np.uint64, q: int, more: bool) -> tuple[float, int]:  # pragma: no cover - compiled
-    """Double nearest to w 10^q, and READ; LEFT if digits of w were left out (`more`) that may change the rounding."""
+    """Double nearest to w 10^q, and READ or ROUNDED; LEFT if digits left out of w (`more`) may change the rounding."""
     if w == _ZERO:
         return 0.0, READ
     if w <= _MOST and -_EXACT <= q <= _EXACT and not more:
         return (float(w) * _TENS[q] if q >= 0 else float(w) / _TENS[-q]), READ
     value = _rounded(w, q)
-    return value, LEFT if more and _rounded(w + _ONE, q) != value else READ
+    if more and _rounded(w + _ONE, q) != value:
+        return value, LEFT
+    return value, ROUNDED if q >= 0 and (more or (q == 0 and np.uint64(value) != w)) else READ
 
 
 @numba.njit(cache=True, nogil=True)
@@ -181,7 +185,7 @@ def number(text: Bytes, p: int) -> tuple[float, int, int]:  # pragma: no cover -
     Returns
     -------
     tuple of float, int and int
-        Value, offset after the number, and :data:`READ`, :data:`LEFT` or :data:`NONE`.
+        Value, offset after the number, and :data:`READ`, :data:`LEFT`, :data:`NONE` or :data:`ROUNDED`.
     """
     negative = text[p] == 45
     p += negative or text[p] == 43

@@ -10,7 +10,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from cacore.comm import Communicator
 from cacore.data.columns import Columns
+from cacore.data.resolution import Mask, Moments
 from cacore.data.rows import csr, is_sparse
 from cacore.errors import InputError
 from cacore.io import native, stream, text
@@ -105,6 +107,7 @@ class Spool:
         self._readers: list[Tabular] = []
         self._expected = options.expected
         self._stored: dict[str, Stored] = {}
+        self._rounded: dict[tuple[str, str], tuple[Moments, Mask, tuple[str, ...]]] = {}
 
     def take(self, paths: Sequence[Path], names: dict[str, str]) -> dict[str, Stored]:
         """Store the rows of several files of one kind, one after the other.
@@ -145,7 +148,21 @@ class Spool:
             self._readers[0].check_class()
         for rows in stored.values():
             check_size(rows.shape.n, rows.shape.d, rows.where)
+        for (name, kind), (moments, rounded, columns) in self._rounded.items():
+            moments.check(np.float64, Communicator(), stored[name].where, columns, rounded, kind)
+        self._rounded = {}
         return stored
+
+    def _note_rounded(self, name: str, block: Table) -> None:
+        """Add up the spread of columns whose whole numbers double precision rounds, where they do."""
+        columns = ("feature", block.X, block.names), ("target", block.y, block.columns.target)
+        for rounded, (kind, values, names) in zip(block.rounded, columns, strict=True):
+            if rounded is not None and rounded.any() and isinstance(values, np.ndarray) and values.dtype.kind == "f":
+                values = values.reshape(len(values), -1)
+                first = Moments(values.shape[1]), np.zeros_like(rounded), names
+                moments, before, _ = self._rounded.setdefault((name, kind), first)
+                moments.add(values)
+                before |= rounded
 
     def _in_place(self, path: Path, names: dict[str, str]) -> dict[str, Stored]:
         target = self._options.target
@@ -176,6 +193,7 @@ class Spool:
         if y != targets or is_sparse(block.X) != have.shape.sparse:
             raise InputError(f"{block.where}: rows or targets of another form than in {have.where}: convert them apart")
         self._written[name].append(block.X, block.y)
+        self._note_rounded(name, block)
         n = have.shape.n + block.X.shape[0]
         have.shape = replace(have.shape, n=n, y=None if y is None else (n, *y))
 

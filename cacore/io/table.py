@@ -10,7 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
 from cacore.data.columns import UNNAMED, Columns
+from cacore.data.resolution import Mask, Moments, check_resolved
 from cacore.data.rows import Rows, first_nonfinite
 from cacore.errors import InputError
 from cacore.io.stream import DAMAGE
@@ -72,7 +74,7 @@ class Table:
 
     Attributes
     ----------
-    X : ndarray or CSR, shape (m, d)
+    X : ndarray, CSR or StoredRows, shape (m, d)
     y : ndarray, shape (m,) or (m, t), or None
     where : str
         Name in messages: the file, and the split in it.
@@ -90,6 +92,8 @@ class Table:
         For tables: name or number of the target column that was chosen, if the user did not name one.
     gaps : tuple of two str
         Description of NaN in messages, among the features and in the target; by default "nan".
+    rounded : tuple of two ndarrays of bool, or None
+        Features and targets with whole numbers that were rounded to double precision; None if that is not known.
     """
 
     X: Rows
@@ -102,6 +106,7 @@ class Table:
     features: int | None = None
     target: str = ""
     gaps: tuple[str, str] = ("nan", "nan")
+    rounded: tuple[Mask | None, Mask | None] = (None, None)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -156,6 +161,25 @@ class Table:
             wanted.check(self.y.shape, self.where)
             if not wanted.text:
                 self.y = self.y.astype(_DOUBLE, copy=False)
+
+    def check_resolved(self, dtype: np.dtype[Any], comm: Communicator, moments: Moments | None = None) -> None:
+        """Refuse training rows with a feature or a target that this precision does not resolve; collective.
+
+        Parameters
+        ----------
+        dtype : dtype
+        comm : Communicator
+        moments : Moments, optional
+            Those of rows that are in this precision already, as they were before.
+        """
+        features, targets = self.rounded
+        if moments is None:
+            check_resolved(self.X, dtype, comm, self.where, self.names, features)
+        else:
+            moments.check(dtype, comm, self.where, self.names, features)
+        if targets is not None and self.y is not None and self.y.dtype.kind == "f":  # others are labels
+            y = self.y.reshape(len(self.y), -1)
+            check_resolved(y, _DOUBLE, comm, self.where, self.columns.target, targets, "target")
 
     def _row(self, row: int) -> str:
         row += self.first

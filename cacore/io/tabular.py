@@ -76,12 +76,15 @@ class Tabular(ABC):
         Numbers of the columns of the features, in their order, and of the targets; all others are left out.
     asked : bool
         True if the user named the target.
+    rounded : ndarray of bool, shape (columns,)
+        Columns with whole numbers that were rounded to double precision, in the rows read so far.
     """
 
     def __init__(self, path: Path, names: tuple[str, ...], columns: int, request: ColumnRequest) -> None:
         self.path, self.request, self._names = path, request, names
         target, binarize, wanted = request.target, request.binarize, request.wanted
         self.asked, self._columns = target is not None, columns
+        self.rounded = np.zeros(columns, np.bool_)
         if request.expected.matches(names):
             own = request.expected.target
             none = own == NO_TARGET and not wanted.needed
@@ -153,8 +156,17 @@ class Tabular(ABC):
                 self._refuse(self.words.gaps(), codes, first, Communicator())
                 if self.request.binarize is not None:
                     y = self.words.picked(self.request.binarize)[codes]
-            yield Table(X, y, str(self.path), first, self.line_of(), columns=columns, target=self.target_label)
+            yield Table(
+                X, y, str(self.path), first, self.line_of(), columns=columns, target=self.target_label,
+                rounded=self._rounded,
+            )  # fmt: skip
             first += len(X)
+
+    @property
+    def _rounded(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """`rounded` of the features and of the targets; words are not rounded."""
+        targets = self.rounded[self.chosen]
+        return self.rounded[self.features], targets if self.words is None else np.zeros_like(targets)
 
     def table(self, comm: Communicator) -> Table:
         """Read this rank's even block of all rows; collective."""
@@ -175,7 +187,10 @@ class Tabular(ABC):
         first = block_bounds(comm.offset(len(X))[1], comm.size, comm.rank)[0]
         if y is not None and self.words is not None:
             y = self._labelled(self.words, y.astype(np.int64), first, comm)
-        return Table(X, y, str(self.path), first, self.line_of(), columns=self.columns, target=self.target_label)
+        return Table(
+            X, y, str(self.path), first, self.line_of(), columns=self.columns, target=self.target_label,
+            rounded=self._rounded,
+        )  # fmt: skip
 
     def _labelled(self, words: Words, codes: NDArray[np.int64], first: int, comm: Communicator) -> NDArray[Any]:
         """Labels of this rank's rows, whose targets have these codes; collective."""
