@@ -36,7 +36,7 @@ _SHOWN = 15  # features in the table
 class Explaining(Job):
     """Options of the command."""
 
-    model: Path = argument("model", "model saved by a training command, of any family but a blend of several classifiers",
+    model: Path = argument("model", "saved model of any family but a blend of several classifiers",
                            checks.path)  # fmt: skip
     data: Path = argument("data", "rows to explain: the file's test rows, if it has any, or all its rows", checks.path)
     output: Path | None = option(
