@@ -14,7 +14,7 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.problem import precision
+from cacore.svm.problem import allowed_error, precision
 from cacore.svm.solvers import register
 
 
@@ -42,13 +42,16 @@ def solve_part(
     if kernel is None or dual.epsilon or not ((np.abs(y) == 1).all() and one_sided):
         raise InputError("solver 'asygcd': it needs a kernel that it can compute, and the dual of a classifier")
     count, C = threads.available(), dual.upper - dual.lower
-    dtype = precision(dual.n, X[:: max(1, dual.n // 1000)], kernel, dual.largest_bound, limits.tol)
+    dtype = precision(*X.shape, kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
 
     def seen(progress: team.TeamProgress) -> None:
         if watch is not None:
             watch(Progress(progress.iterations, progress.gap, -progress.objective, dual.n))
 
-    solver = team.AsyGCD(X, kernel, count, max(cache_bytes, least_cache(dual.n, count, dtype)), dtype)
+    solver = team.AsyGCD(
+        X, kernel, count, max(cache_bytes, least_cache(dual.n, count, dtype)), dtype,
+        allowed=allowed_error(dual.largest_bound, limits.tol),
+    )  # fmt: skip
     start = None if dual.start is None else y * dual.start
     solution = solver.solve(y, C, limits, start, None if watch is None else seen)
     return Solution(

@@ -24,7 +24,7 @@ from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, global_folds
-from cacore.svm.problem import numeric_gamma, precision
+from cacore.svm.problem import allowed_error, numeric_gamma, precision
 
 if TYPE_CHECKING:
     from asygcd.method import AsyGCDMethod
@@ -137,11 +137,13 @@ def _solved(
         whole = len(rows) == len(codes)
         if solver is None or not whole:
             some, bounds = X if whole else X[rows], C[rows]
-            dtype = precision(len(rows), some[:: max(1, len(rows) // 1000)], kernel, float(bounds.max()), options.tol)
+            C = float(bounds.max())
+            dtype = precision(*some.shape, kernel.largest(some, np.float64), C, options.tol)
             with comm.phase("partition"):
                 solver = AsyGCD(
-                    some, kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed
-                )
+                    some, kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed,
+                    allowed=allowed_error(C, options.tol),
+                )  # fmt: skip
         y = np.where(codes[rows] == positive, 1.0, -1.0)
         begin = None if start is None else y * start[rows, column]
         with comm.phase("train"):

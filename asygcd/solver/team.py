@@ -141,7 +141,7 @@ class AsyGCD:
 
     def __init__(
         self, X: Rows, kernel: Kernel, threads: int, cache_bytes: int, dtype: DTypeLike = np.float32,
-        update: str = "owned", seed: int = 0, log: int = LOG,
+        update: str = "owned", seed: int = 0, log: int = LOG, allowed: float | None = None,
     ) -> None:  # fmt: skip
         if threads < 1:
             raise InputError(f"threads = {threads}: at least 1 is needed")
@@ -149,11 +149,12 @@ class AsyGCD:
             raise InputError(f"update {update!r}: choose one of {', '.join(UPDATES)}")
         begun = working_time()
         self.X, self.kernel, self.update, self.seed, self._log = X, kernel, update, seed, log
+        self._allowed = allowed
         self.n = int(X.shape[0])
         self.threads = min(threads, self.n)
         self.order, self.bounds = blocks(X, self.threads, seed)
         self.sizes = np.diff(self.bounds)
-        self.gram = KernelCaches(X, kernel, self.order, self.bounds, cache_bytes, dtype, update == "owned")
+        self.gram = KernelCaches(X, kernel, self.order, self.bounds, cache_bytes, dtype, update == "owned", allowed)
         self.seconds = working_time() - begun
 
     def solve(
@@ -236,7 +237,7 @@ class AsyGCD:
 
     def product(self, beta: Vector) -> Vector:
         """``K beta`` in double precision, rows in the order of the blocks; s n nnz flops for s nonzeros of `beta`."""
-        layout = Layout.of(self.X, self.kernel, np.float64)
+        layout = Layout.of(self.X, self.kernel, np.float64, None, self._allowed)
         chosen = np.flatnonzero(beta)
         return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, self.order)
 

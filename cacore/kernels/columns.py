@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, dense, is_sparse, largest_size, largest_usable
+from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
+from cacore.errors import InputError
 from cacore.kernels import Kernel, Points
-from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS, with_zeros
+from cacore.kernels.evaluate import DIFFERENCES, FACTORS, NONZEROS, PRODUCTS, WHOLE
 from cacore.kernels.panels import Panels, add_rows, nonzeros, put_rows
+from cacore.kernels.precision import Extent, rounding, shift_of, shifted
+from cacore.kernels.registry import L1, SQUARED
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
@@ -24,14 +28,8 @@ _SPARSE = 0.5  # largest share of nonzeros for which l1 distances over nonzeros 
 WIDEST = 4096  # features of a panel that still fits in the L2 cache
 _CUT = 1024  # columns of one matrix product
 _SAMPLE = 1000
-# Largest rounding gain (:func:`_reach`) for single precision. A gain of 8 (ijcnn1) changes the dual objective by 5e-8,
-# a gain of 128 (covtype, gamma = 32) by 1e-6.
-_FAR = 32.0
-# The Laplacian's derivative is taken at _NEAR times the mean |x|^2, and weighted by _RARE. With a gain of 20 (ijcnn1,
-# gamma = 4) single precision does not change the violations; with 44 (covtype, gamma = 8, C = 10) C times the rounding
-# is twice `tol`.
-_NEAR, _RARE = 1e-3, 0.3
-_SELF = 1e9  # gain at which a product's rounding shows in K(x, x); in panels a row is at distance 0 from itself
+_UNUSABLE = 1e-2  # error of a kernel value that is refused where no layout is more accurate
+_GAPS = 1.5  # cost of a difference and its square, in units of a product (measured: 1.4 to 1.6)
 
 
 class Blocks:
@@ -77,13 +75,13 @@ class Layout:
     dtype : dtype
         Type of the kernel values.
     shift : ndarray, shape (d,), or None
-        Vector subtracted from all rows, if the dense ones that the layout is for lie far from the origin (kernels of a
-        distance only).
+        Vector subtracted from all rows, if they lie far from the origin (kernels of a distance only); see
+        :func:`cacore.kernels.precision.shift_of`.
     packed : bool
         True for panels, False for matrix products.
     nonzeros : float
         Mean number of terms per row in a sum over features.
-    measure : {PRODUCTS, NONZEROS, WHOLE, FACTORS}
+    measure : {PRODUCTS, NONZEROS, WHOLE, FACTORS, DIFFERENCES}
         Terms that panels add up, see :func:`cacore.kernels.sums.meet`.
     features : Features, optional
         Numbering of the features of sparse rows that are too wide for panels of all features.
@@ -97,41 +95,54 @@ class Layout:
     features: Features | None = None
 
     @classmethod
-    def of(cls, X: Rows, kernel: Kernel, dtype: DTypeLike, largest: float | None = None) -> Layout:
-        """Layout for `X`, shape (n, d), chosen from a sample of its rows and the largest |x| over all rows.
+    def of(
+        cls, X: Rows, kernel: Kernel, dtype: DTypeLike, largest: float | None = None, allowed: float | None = None,
+        extent: Extent | None = None,
+    ) -> Layout:  # fmt: skip
+        """The cheapest layout for `X`, shape (n, d), in which kernel values are accurate enough at all distances.
 
-        Single precision is widened to double if the rounding of distances would show in the kernel values, or if
-        squares overflow or underflow. If `X` is itself a sample, `largest` is the largest |x| of all rows.
+        Parameters
+        ----------
+        X : ndarray or CSR
+            Rows, or a sample of them.
+        kernel : Kernel
+        dtype : dtype
+            Precision of the values that are wanted; sums over the features may need a higher one.
+        largest : float, optional
+            If `X` is a sample: the largest |x_k| of all rows.
+        allowed : float, optional
+            Largest error of a kernel value; by default the square root of the dtype's rounding.
+        extent : Extent, optional
+            If `X` is a sample: the extent of all rows about ``shift_of(X, kernel)``.
+
+        Raises
+        ------
+        InputError
+            Rows of more than 4,096 features spread so widely that inner products in double precision are not accurate.
         """
         n, d = X.shape
-        some = slice(None, None, max(1, n // _SAMPLE))
         if np.dtype(dtype) != np.float64:
             size = largest_size(X) if largest is None else largest
             dtype = dtype if size <= largest_usable(dtype) and kernel.fits(dtype) else np.float64
         if not kernel.compiled:
             return cls(np.dtype(np.float64), None, False, float(d))
+        sample = X[:: max(1, n // _SAMPLE)]
+        shift = shift_of(sample, kernel)
+        features = None
         if is_sparse(X):
-            measure = kernel.measure(nonzeros=True)
-            if kernel.separable:
-                return cls(np.dtype(dtype), None, d <= WIDEST, float(d), measure)
-            wide = _reach(kernel, Points(X[some]), measure) > _FAR
-            features = Features.of(X, every=largest is not None) if d > WIDEST else None
-            met = features.met if features else X.nnz / max(1, n)
-            return cls(np.dtype(np.float64 if wide else dtype), None, not features, met, measure, features)
-        sample, shift = X[some], None
-        nonzero = float(np.count_nonzero(sample) / max(1, sample.size))
-        measure = kernel.measure(nonzero < _SPARSE)
-        if kernel.shifts and n:
-            mean = sample.mean(axis=0, dtype=np.float64)
-            about = (sample - mean).ravel()
-            # Distances lose digits far from the origin; a shift prevents this, but makes zeros nonzero.
-            if mean @ mean * len(sample) > 4.0 * (about @ about):
-                shift, nonzero = mean, 1.0
-        # Panels of few features in double precision are right however large the gain is.
-        reach = 0.0 if d <= _FEW and dtype == np.float64 else _reach(kernel, Points(sample, shift), measure)
-        packed = bool(d <= _FEW or (d <= WIDEST and (measure != PRODUCTS or nonzero < _DENSE or reach > _SELF)))
-        met = nonzero if packed and measure in (PRODUCTS, NONZEROS) else 1.0
-        return cls(np.dtype(np.float64 if reach > _FAR else dtype), shift, packed, float(d * met), measure)
+            features = Features.of(X, every=largest is not None) if d > WIDEST and not kernel.separable else None
+            met = features.met if features else d if kernel.separable else X.nnz / max(1, n)
+            nonzero = met / max(1, d)
+        else:
+            filled = np.count_nonzero(sample) / max(1, sample.size)
+            met, nonzero = d * float(filled if shift is None else 1.0), float(filled if shift is None else 1.0)
+        base = kernel.measure(is_sparse(X) or nonzero < _SPARSE)
+        allowed = math.sqrt(np.finfo(dtype).eps) if allowed is None else allowed
+        extent = Extent.of(X, shift) if extent is None else extent
+        dtype, measure = _cheapest(kernel, extent, np.dtype(dtype), base, met, features is None and d <= WIDEST, allowed)
+        by_panels = is_sparse(X) or d <= _FEW or measure != PRODUCTS or nonzero < _DENSE
+        met = met if measure in (PRODUCTS, NONZEROS) and (is_sparse(X) or by_panels and d <= WIDEST) else float(d)
+        return cls(dtype, shift, by_panels and d <= WIDEST, met, measure, features)
 
     def width(self, X: Rows) -> int:
         """Largest count of numbers stored per column for a row of `X`; for wide CSR rows, without the listed ones."""
@@ -146,13 +157,13 @@ class Layout:
     def columns(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Columns:
         """`X`, or the given rows of it, as columns; memory: :meth:`nbytes`."""
         if self.features is not None:
-            return Wide(X, self.features, self.dtype, rows, self.measure)
+            return Wide(*self._sparse(X, rows), self.measure)
         return Panels(X, self.dtype, self.shift, rows, self.measure) if self.packed else Blocks(self._points(X, rows))
 
     def rows(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Any:
         """`X`, or the given rows of it, in the form that :meth:`Panels.add` takes for `A`."""
         if self.features is not None:
-            return Arranged.of(X, self.features, self.dtype, rows, self.measure)
+            return Arranged.of(*self._sparse(X, rows), self.measure)
         return nonzeros(X, self.dtype, self.shift, rows, self.measure) if self.packed else self._points(X, rows)
 
     def nbytes(self, X: Rows) -> int:
@@ -164,11 +175,17 @@ class Layout:
             size += X.shape[0] * self.features.packed + 2 * entries + 2 * self.features.listed
         return int(size * np.dtype(self.dtype).itemsize)
 
-    def _points(self, X: Rows, rows: NDArray[np.int64] | None) -> Points:
-        X = X if rows is None else X[rows]
+    def _sparse(
+        self, X: Rows, rows: NDArray[np.int64] | None
+    ) -> tuple[Rows, Features, np.dtype[Any], NDArray[np.int64] | None]:
+        """Arguments for rows of many features: with a shift, the shifted rows themselves."""
+        assert self.features is not None
         if self.shift is None:
-            return Points(X.astype(self.dtype))
-        return Points((dense(X) - self.shift).astype(self.dtype))
+            return X, self.features, self.dtype, rows
+        return shifted(X if rows is None else X[rows], self.shift), self.features, self.dtype, None
+
+    def _points(self, X: Rows, rows: NDArray[np.int64] | None) -> Points:
+        return Points(shifted(X if rows is None else X[rows], self.shift).astype(self.dtype))
 
 
 def weighted(
@@ -206,21 +223,27 @@ def weighted(
     return total
 
 
-def _reach(kernel: Kernel, sample: Points, measure: int) -> float:
-    """Rounding gain: the kernel's derivative times the size of the rounded numbers; 0 if rounding does not matter.
+def _cheapest(
+    kernel: Kernel, extent: Extent, dtype: np.dtype[Any], measure: int, met: float, differences: bool, allowed: float
+) -> tuple[np.dtype[Any], int]:
+    """Precision and measure of the cheapest sums in which kernel values have at most the `allowed` error.
 
-    The size is the mean |x|^2, or |x|_1 if l1 distances are differences of norms. The derivative is taken at 0. The
-    Laplacian's grows without bound towards 0; it is also taken at a short distance, which few pairs of rows have.
+    `measure` is the one of inner products or l1 distances, `met` the features that it meets; `differences` says whether
+    all features can be met.
     """
-    if not (kernel.of_distance and len(sample)) or with_zeros(measure):
-        return 0.0
-    with np.errstate(all="ignore"):  # the derivative may be infinite
-        if measure != NONZEROS:
-            sizes = sample.squares
-        elif is_sparse(sample.X):
-            sizes = abs(sample.X).sum(axis=1)
-        else:
-            sizes = np.abs(sample.X).sum(axis=1)
-        size = float(np.mean(sizes))
-        slopes = np.abs(kernel.derivative(np.array([0.0, _NEAR * size])))
-        return float(max(slopes[0], _RARE * slopes[1])) * size
+    d, double = float(extent.features), np.dtype(np.float64)
+    whole = {SQUARED: DIFFERENCES, L1: WHOLE}.get(kernel.declared.of, measure) if differences else measure
+    costs = {measure: met, whole: d * (1.0 if whole == measure else _GAPS)}
+    ways = [(costs[sums] * real.itemsize, real, sums) for real in dict.fromkeys((dtype, double)) for sums in costs]
+    ways = sorted(ways, key=lambda way: way[0])
+    errors = [rounding(kernel, extent, real, sums) for _, real, sums in ways]
+    for (_, real, sums), error in zip(ways, errors, strict=True):
+        if error <= allowed:
+            return real, sums
+    if not differences and min(errors) > _UNUSABLE:
+        raise InputError(
+            f"{kernel.kind} kernel: the rows spread so widely (|x| up to {math.sqrt(extent.square):.3g}) that values of "
+            f"near rows are off by up to {min(1.0, min(errors)):.1g}, and with {extent.features:,} features they cannot be "
+            "computed more accurately; scale the features, or use a smaller gamma"
+        )
+    return double, whole if kernel.of_distance else measure

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Parameters = tuple[int, np.floating, np.floating, int, int]
 
 # Measures: what is added up over the features, or multiplied (:func:`cacore.kernels.sums.meet`).
-PRODUCTS, NONZEROS, WHOLE, FACTORS = range(4)
+PRODUCTS, NONZEROS, WHOLE, FACTORS, DIFFERENCES = range(5)
 
 PANEL_BYTES = 512  # bytes of one feature in a panel: 8 vectors
 

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, is_sparse
-from cacore.kernels.evaluate import NONZEROS, PRODUCTS, with_zeros
+from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, with_zeros
 from cacore.kernels.points import Nonzeros
 from cacore.kernels.sums import CACHE_BYTES, GROUP, hand_over, meet_at, pack, portions, room, taken, width
 from cacore.kernels.values import Kernel
@@ -44,7 +44,7 @@ class Panels:
         Vector subtracted from the rows, which become dense; see :class:`cacore.kernels.points.Points`.
     rows : ndarray of int64, shape (n,), optional
         Numbers of the rows of `X` to pack, in order; all rows by default. They are gathered block by block.
-    measure : {PRODUCTS, NONZEROS, WHOLE, FACTORS}
+    measure : {PRODUCTS, NONZEROS, WHOLE, FACTORS, DIFFERENCES}
         Terms of the sums, see :func:`cacore.kernels.sums.meet`.
 
     Attributes
@@ -53,7 +53,7 @@ class Panels:
         Number of packed rows.
     data : ndarray, shape (ceil(n / width), d, width)
     norms : ndarray, shape (ceil(n / width) * width,)
-        Squared norms, or l1 norms for the measure NONZEROS; 0 for WHOLE and FACTORS.
+        Squared norms, or l1 norms for the measure NONZEROS; 0 for WHOLE, FACTORS and DIFFERENCES.
 
     Notes
     -----
@@ -116,7 +116,7 @@ class Panels:
         8 (hi - lo) bytes in cache; `store` takes one number per value.
         """
         outputs = taken(len(A), hi, self.data.dtype, coefficients, total, store, places)
-        assert (self.measure == PRODUCTS) == (kernel.measure() == PRODUCTS)
+        assert (self.measure in (PRODUCTS, DIFFERENCES)) == (kernel.measure() == PRODUCTS)
         accumulate(
             self.data, self.norms, A.X.data, A.X.indices, A.X.indptr, A.squares,
             kernel.parameters(self.data.dtype, self.measure), lo, hi, *outputs,
@@ -134,7 +134,7 @@ def nonzeros(
     X : ndarray or CSR, shape (m, d)
         Not changed.
     dtype, shift, measure
-        The same as for the panels. The measures WHOLE and FACTORS keep zeros as well.
+        The same as for the panels. The measures WHOLE, FACTORS and DIFFERENCES keep zeros as well.
     rows : ndarray of int64, optional
         Numbers of the rows of `X` to take; all rows by default.
     """
@@ -154,7 +154,8 @@ def nonzeros(
             else:
                 pieces.append(_compress(X, some[lo:hi], offset, like, whole))
         csr = sp.csr_matrix(pieces[0] if len(pieces) == 1 else _stacked(pieces, like), (m, X.shape[1]))
-    points.X, points.shift, points.squares = csr, shift, _norms(csr.data, csr.indptr)
+    squares = np.zeros(m, csr.dtype) if measure == DIFFERENCES else _norms(csr.data, csr.indptr)
+    points.X, points.shift, points.squares = csr, shift, squares
     return points
 
 

@@ -106,6 +106,11 @@ class KernelKind:
         return self.of != PRODUCT
 
     @property
+    def of_length(self) -> bool:
+        """True if the kernel is a function of |x-z| by :func:`length`, which counts tiny distances as 0."""
+        return self.row is not None and "length" in self.row.__code__.co_names
+
+    @property
     def has_width(self) -> bool:
         """True if the kernel has a width sigma."""
         return "gamma" in self.parameters

@@ -18,7 +18,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.kernels.evaluate import NONZEROS, PANEL_BYTES, PRODUCTS, WHOLE, finish, multiplied
+from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PANEL_BYTES, PRODUCTS, WHOLE, finish, multiplied
 from cacore.kernels.simd import Intrinsic, prefetch_to_write
 from cacore.machine.threads import blocks
 
@@ -74,6 +74,12 @@ def _product(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> 
 
 def _difference(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
     return b.fadd(total, _size(b, b.fsub(x, value)))
+
+
+def _half_square(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
+    gap = b.fsub(x, value)
+    half = ir.Constant(gap.type, [-0.5] * gap.type.count)
+    return _product(b, total, b.fmul(gap, half), gap)
 
 
 def _excess(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
@@ -144,7 +150,9 @@ def _common(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> i
     return b.fadd(total, b.fsub(_size(b, b.fsub(x, value)), b.fadd(_size(b, x), _size(b, value))))
 
 
-products, _differences, _excesses = (_sums(term) for term in (_product, _difference, _excess))
+products, _differences, _excesses, _half_squares = (
+    _sums(term) for term in (_product, _difference, _excess, _half_square)
+)
 common = _sums(_common)  # the sum of |x_k - z_k| - |x_k| - |z_k|: |x-z|_1 - |x|_1 - |z|_1
 
 
@@ -164,7 +172,8 @@ def meet(
     kernel : tuple
         From :meth:`cacore.kernels.Kernel.parameters` for that type. Its measure is PRODUCTS: sum of x_k z_k over the
         nonzeros of x. WHOLE: sum of |x_k - z_k| over all features. NONZEROS: sum of |x_k - z_k| - |z_k| over the
-        nonzeros of x, which is |x-z|_1 - |z|_1. FACTORS: product of the kernel's factors over all features.
+        nonzeros of x, which is |x-z|_1 - |z|_1. FACTORS: product of the kernel's factors over all features. DIFFERENCES:
+        -|x-z|^2 / 2, the sum of -(x_k - z_k)^2 / 2 over all features: x.z of rows whose norms are taken as 0.
     """
     meet_at(values, columns, first, last, panel, 0, out, 0, kernel)
 
@@ -182,6 +191,8 @@ def meet_at(
         products(values, columns, first, last, data, at, out, to)
     elif measure == WHOLE:
         _differences(values, columns, first, last, data, at, out, to)
+    elif measure == DIFFERENCES:
+        _half_squares(values, columns, first, last, data, at, out, to)
     elif measure == NONZEROS:
         _excesses(values, columns, first, last, data, at, out, to)
     else:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.data.rows import AnyRows, Rows, in_blocks, is_sparse
+from cacore.data.rows import AnyRows, in_blocks, is_sparse
 from cacore.errors import InputError
-from cacore.kernels import Kernel
+from cacore.kernels.precision import value_rounding
 from cacore.kernels.registry import declaration
 
 _SMALL = 2000, 100_000  # rows, and numbers in them, up to which double precision costs next to nothing
@@ -60,14 +60,28 @@ def overflow() -> InputError:
     return InputError("C times the kernel values overflows: scale the features, or use a smaller C")
 
 
-def precision(n: int, sample: Rows, kernel: Kernel, C: float, tol: float) -> type[np.float32] | type[np.float64]:
-    """Type of the kernel values: float64 for few rows, or if the rounding of C K_ij in float32 is near the tolerance.
+def precision(n: int, d: int, largest: float, C: float, tol: float) -> type[np.float32] | type[np.float64]:
+    """Type in which kernel values are stored: float64 for few rows, or where their own rounding reaches the tolerance.
 
-    `sample` is a sample of the `n` rows; `C` is the largest bound.
+    The precision in which they are computed is decided by their distances, see
+    :meth:`cacore.kernels.columns.Layout.of`.
+
+    Parameters
+    ----------
+    n, d : int
+        Number of rows and of features.
+    largest : float
+        The largest |K(x, z)|.
+    C, tol : float
+        Largest bound of a coefficient, and tolerance of the solver.
     """
-    if n <= _SMALL[0] and n * sample.shape[1] <= _SMALL[1]:
+    if n <= _SMALL[0] and n * d <= _SMALL[1]:
         return np.float64
-    largest = float(np.abs(kernel.diagonal(sample)).max())
     if not 1e-30 < largest < 1e30:  # near the limits of single precision
         return np.float64
-    return np.float64 if 8 * np.finfo(np.float32).eps * C * largest > tol else np.float32
+    return np.float64 if C * value_rounding(largest, np.float32) > tol else np.float32
+
+
+def allowed_error(C: float, tol: float) -> float:
+    """Largest error of a kernel value that a solution with coefficients up to `C` and this tolerance allows."""
+    return tol / C if C > 0 else math.inf

@@ -21,7 +21,7 @@ from cacore.kernels.evaluate import Parameters, finish, with_zeros
 from cacore.kernels.panels import Panels, add_norms
 from cacore.kernels.sums import meet_at, width
 from cacore.limits import Limits
-from cacore.svm.problem import precision
+from cacore.svm.problem import allowed_error, precision
 from casvm.solver.pair import Index, Vector, padded
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ MOST = 8192  # rows of a problem at most; larger ones gain from rounds, and from
 # classes; rows of the first class; rows of K computed so far, shape (1,).
 RowSource: TypeAlias = "tuple[Reals, Reals, Reals, Ints, Parameters, int, int, int, Longs]"
 
-_SAMPLE = 1000  # rows from which the precision is chosen
 
 
 class PairWorkspace:
@@ -101,13 +100,13 @@ class ClassRows:
         most, every = int(np.sort(sizes)[-2:].sum()), np.concatenate(members)
         if most > MOST:
             return None
-        sample = X[every[:: max(1, len(every) // _SAMPLE)]]
-        dtype = precision(len(every), sample, kernel, largest_bound, limits.tol)
-        layout = replace(Layout.of(X, kernel, dtype), packed=True)
+        rows = X if kernel.of_distance else X[every]  # the diagonal of a distance needs no rows
+        dtype = precision(len(every), X.shape[1], kernel.largest(rows, np.float64), largest_bound, limits.tol)
+        allowed = allowed_error(largest_bound, limits.tol)
+        layout = replace(Layout.of(X, kernel, dtype, None, allowed), packed=True)
         W, bytes_each = width(layout.dtype), layout.dtype.itemsize
         if bytes_each * (len(every) * X.shape[1] + side_by_side * most * padded(most + W)) > cache_bytes:
             return None
-        rows = X if kernel.of_distance else X[every]  # the diagonal of a distance needs no rows
         kernel.largest(rows, layout.dtype)
         filled = [np.append(some, some[:1].repeat(-len(some) % W)) for some in members]
         panels = layout.columns(X, np.concatenate(filled))

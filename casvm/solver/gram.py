@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
+from cacore.kernels.columns import Layout
 from cacore.kernels.given import Precomputed, given_kernel, numbered
-from cacore.svm.problem import precision
+from cacore.svm.problem import allowed_error, precision
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import Index, Vector
 from casvm.solver.row_cache import RowTable
-
-_SAMPLE = 1000  # rows from which the precision is chosen
 
 
 class Shrinkable(Protocol):
@@ -106,5 +105,5 @@ def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, ca
     """
     if kernel is None:  # rows copied over the active columns are read much faster than the matrix itself
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
-    dtype = precision(X.shape[0], X[:: max(1, X.shape[0] // _SAMPLE)], kernel, largest_bound, tol)
-    return KernelRows(X, kernel, dtype, cache_bytes)
+    dtype = precision(*X.shape, kernel.largest(X, np.float64), largest_bound, tol)
+    return KernelRows(X, kernel, dtype, cache_bytes, Layout.of(X, kernel, dtype, None, allowed_error(largest_bound, tol)))

@@ -18,7 +18,7 @@ from cacore.kernels.near import spatial_order, squared_cutoff
 from cacore.kernels.sums import width
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.problem import precision
+from cacore.svm.problem import allowed_error, precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.near import VANISHED, share_near
 from casvm.solver.near_pairs import NearPairs
@@ -69,8 +69,8 @@ def near_values(X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cach
     cutoff = squared_cutoff(kernel, most, VANISHED * limits.tol / largest) if largest > 0 else np.inf
     if not np.isfinite(cutoff) or share_near(X, kernel, cutoff) > MOST_NEAR:
         return None
-    dtype = precision(n, X[:: max(1, n // 1000)], kernel, dual.largest_bound, limits.tol)
-    layout = Layout.of(X, kernel, dtype)
+    dtype = precision(n, X.shape[1], kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
+    layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol))
     if not layout.packed:
         return None
     order = spatial_order(X, width(layout.dtype))

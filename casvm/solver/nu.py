@@ -15,10 +15,11 @@ from numpy.typing import DTypeLike
 from cacore.data.rows import Rows, concatenate
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.kernels.columns import Layout
 from cacore.kernels.given import Precomputed, given_kernel, numbered
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.problem import precision
+from cacore.svm.problem import allowed_error, precision
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import Index, Vector
 from casvm.solver.row_cache import RowTable
@@ -26,7 +27,6 @@ from casvm.solver.smo import solve
 from casvm.solver.units import Unit
 
 _LEAST = 2.0**-511  # squares of margins between this and its inverse are finite, and so are their inverses
-_SAMPLE = 1000  # rows from which the precision is chosen
 
 
 def margins_of_one(solution: Solution, tol: float) -> Solution:
@@ -77,16 +77,18 @@ def solve_regression(
     n, dual, tol = X.shape[0], Dual.nu_regression(y, C, nu), limits.tol
     unit = Unit.of_dual(dual)
     dual, limits = unit.dual(dual), unit.limits(limits)
-    dtype = precision(2 * n, X[:: max(1, n // _SAMPLE)], kernel, dual.largest_bound, limits.tol)
-    twice = unit.solution(solve(_Twice(X, kernel, dtype, cache_bytes), dual, limits, unit.watch(watch)), tol)
+    dtype = precision(2 * n, X.shape[1], kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
+    layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol))
+    gram = _Twice(X, kernel, dtype, cache_bytes, layout)
+    twice = unit.solution(solve(gram, dual, limits, unit.watch(watch)), tol)
     return replace(twice, beta=twice.beta[:n] + twice.beta[n:], decision=twice.decision[:n])
 
 
 class _Twice(KernelRows):
     """The kernel matrix of `X` stacked twice; rows i and n + i are stored once."""
 
-    def __init__(self, X: Rows, kernel: Kernel, dtype: DTypeLike, cache_bytes: int) -> None:
-        super().__init__(concatenate([X, X]), kernel, dtype, cache_bytes, sources=X)
+    def __init__(self, X: Rows, kernel: Kernel, dtype: DTypeLike, cache_bytes: int, layout: Layout) -> None:
+        super().__init__(concatenate([X, X]), kernel, dtype, cache_bytes, layout, X)
 
     def _asked(self, columns: Index) -> Index:
         return np.unique(columns % self.n_rows)

@@ -14,10 +14,11 @@ from cacore.io.checkpoint import Kept, Unfinished
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.near import squared_cutoff
+from cacore.kernels.precision import Extent, shift_of
 from cacore.limits import Limits
 from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual
-from cacore.svm.problem import precision
+from cacore.svm.problem import allowed_error, precision
 from casvm.solver.active_set import SMO
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near import VANISHED
@@ -69,10 +70,14 @@ class AllRows:
         """The facts about all ranks' rows `X`; `machine` names what rounds here. Collective."""
         starts = np.append(0, np.cumsum(comm.allgather(np.array([dual.n]))))
         n = int(starts[-1])
-        largest, size = comm.allreduce(np.array([dual.largest_bound, largest_size(X)]), "max").tolist()
         sample = gather_rows(X[:: max(1, n // _SAMPLE)], comm)
-        dtype: np.dtype[np.floating] = np.dtype(precision(n, sample, kernel, largest, limits.tol))
-        layout = Layout.of(sample, kernel, dtype, size)
+        extent = Extent.of(X, shift_of(sample[:: max(1, sample.shape[0] // _SAMPLE)], kernel))
+        sizes = [dual.largest_bound, largest_size(X), kernel.largest(X, np.float64) if len(dual.linear) else 0.0]
+        most = comm.allreduce(np.array([*sizes, *extent.norms]), "max")
+        largest, size, value = most[:3].tolist()
+        dtype: np.dtype[np.floating] = np.dtype(precision(n, X.shape[1], value, largest, limits.tol))
+        allowed = allowed_error(largest, limits.tol)
+        layout = Layout.of(sample, kernel, dtype, size, allowed, extent.over_ranks(most[3:]))
         floor = VANISHED * limits.tol / (max(1.0, largest) * n)
         cutoff = squared_cutoff(kernel, 4.0 * X.shape[1] * size**2, floor)
         near = comm.all(NearColumns.pays(X, kernel, layout, cutoff, sample))

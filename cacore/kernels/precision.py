@@ -1,0 +1,203 @@
+"""The accuracy of kernel values: where rows are centred, and how far rounding can move a value at any distance.
+
+One decision for training, searches, calibration and predictions. :func:`rounding` bounds the error of a kernel value
+over all pairs of rows; the caller compares it with the largest error that its tolerance allows, which is the tolerance
+over the largest coefficient (C of an SVM). Of the ways that are accurate enough, :class:`cacore.kernels.columns.Layout`
+takes the cheapest: single or double precision, inner products or differences of the features.
+
+Inner products are cheap, but |x|^2 + |z|^2 - 2 x.z has an absolute error of a few units of rounding of |x|^2, however
+close the rows are. Differences of the features have an error that shrinks with the distance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from cacore.data.rows import AnyRows, Rows, csr, dense, in_blocks, is_sparse
+from cacore.kernels.evaluate import DIFFERENCES, FACTORS, NONZEROS, PRODUCTS, at_distances, multiply
+from cacore.kernels.registry import EQUAL, L1, SQUARED
+
+if TYPE_CHECKING:
+    from cacore.data.sparse import CSR
+    from cacore.kernels.values import Kernel
+
+_GRID = 256  # arguments at which slopes are taken; between two of them a registered kernel's slope changes by under 25 %
+_TERM = 4.0  # units of rounding of |x|^2 in a squared distance (measured: 3 with 54 features, 13 with 5,000)
+_LONG = 32.0  # square root of the number of features that doubles _TERM
+_VALUE = 8.0  # units of rounding of a value itself: of exp, or of a power
+_FAR = 4.0  # columns whose squared mean is above this multiple of their variance are shifted
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Largest norms of rows about their shift.
+
+    Attributes
+    ----------
+    square, size, entry : float
+        The largest |x|^2, |x|_1 and |x_k|.
+    features : int
+        Number of features.
+    """
+
+    square: float
+    size: float
+    entry: float
+    features: int
+
+    @classmethod
+    def of(cls, X: AnyRows, shift: NDArray[np.float64] | None = None) -> Extent:
+        """Extent of rows about `shift`; one pass over their numbers."""
+        if is_sparse(X):
+            X, shift = shifted(X, shift), None
+        if is_sparse(X):
+            row, sizes = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.abs(X.data.astype(np.float64))
+            return cls(_most(np.bincount(row, sizes**2)), _most(np.bincount(row, sizes)), _most(sizes), X.shape[1])
+        largest = np.zeros(3)
+        for block in in_blocks(X):
+            about = block.astype(np.float64) if shift is None else block - shift
+            sizes = np.abs(about)
+            norms = np.einsum("ij,ij->i", about, about), sizes.sum(axis=1), sizes.ravel()
+            largest = np.maximum(largest, [_most(norm) for norm in norms])
+        return cls(*largest.tolist(), X.shape[1])
+
+    @property
+    def norms(self) -> NDArray[np.float64]:
+        """The three norms as an array, for a reduction over ranks."""
+        return np.array([self.square, self.size, self.entry])
+
+    def over_ranks(self, norms: NDArray[np.float64]) -> Extent:
+        """The extent with these norms, the largest over all ranks."""
+        square, size, entry = norms.tolist()
+        return Extent(square, size, entry, self.features)
+
+
+def _most(values: NDArray[np.float64]) -> float:
+    return float(values.max(initial=0.0))
+
+
+def shift_of(X: Rows, kernel: Kernel) -> NDArray[np.float64] | None:
+    """Vector to subtract from rows that lie far from the origin, from a sample `X` of them; None if there is no need.
+
+    Dense rows are shifted by their mean in all features. CSR rows are shifted only in features that every row of the
+    sample stores, so that they stay sparse.
+    """
+    if not (kernel.compiled and kernel.of_distance and X.shape[0]):
+        return None
+    if is_sparse(X):
+        return _shift_of_sparse(X)
+    mean = X.mean(axis=0, dtype=np.float64)
+    about = (X - mean).ravel()
+    return mean if mean @ mean * len(X) > _FAR * (about @ about) else None
+
+
+def _shift_of_sparse(X: CSR) -> NDArray[np.float64] | None:
+    n, d = X.shape
+    full = np.bincount(X.indices, minlength=d) == n
+    if not full.any():
+        return None
+    values = X.data.astype(np.float64)
+    mean = np.where(full, np.bincount(X.indices, values, d) / n, 0.0)
+    about = np.bincount(X.indices, (values - mean[X.indices]) ** 2, d) / n
+    shift = np.where(full & (mean**2 > _FAR * about), mean, 0.0)
+    return shift if shift.any() else None
+
+
+def shifted(X: Rows, shift: NDArray[np.floating] | None) -> Rows:
+    """``X - shift`` in double precision; CSR rows stay CSR if few features are shifted."""
+    if shift is None:
+        return X
+    if not is_sparse(X):
+        return X - shift.astype(np.float64, copy=False)
+    places = np.flatnonzero(shift)
+    if 2 * len(places) > X.shape[1]:
+        return dense(X) - shift.astype(np.float64, copy=False)
+    n = X.shape[0]
+    columns = np.tile(places.astype(X.indices.dtype), n)
+    starts = np.arange(0, n * len(places) + 1, len(places), dtype=X.indptr.dtype)
+    rows: CSR = X.astype(np.float64) - csr(np.tile(shift[places].astype(np.float64), n), columns, starts, X.shape)
+    return rows
+
+
+def rounding(kernel: Kernel, extent: Extent, dtype: DTypeLike, measure: int = PRODUCTS) -> float:
+    """Upper bound of the error of a kernel value over all pairs of rows, whatever their distance.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    extent : Extent
+        Of the rows about the shift with which they are stored.
+    dtype : dtype
+        Precision of the rows and of the sums over their features.
+    measure : {PRODUCTS, NONZEROS, WHOLE, FACTORS, DIFFERENCES}
+        Terms of the sums, see :func:`cacore.kernels.sums.meet`.
+
+    Returns
+    -------
+    float
+        0 for callables, which have their own precision.
+
+    Notes
+    -----
+    The largest slope of the kernel times the error of its argument, and the difference of the values at 0 and at the
+    distance below which rounding hides distances, or :func:`cacore.kernels.registry.length` counts them as 0. The slope is taken over all distances at which rows
+    may lie: where rows lie in groups, typical distances say nothing about those inside a group.
+    """
+    kind = kernel.declared
+    if not kernel.compiled or not extent.entry > 0:
+        return 0.0
+    eps = float(np.finfo(dtype).eps)
+    unit = _TERM * eps * (1.0 + np.sqrt(extent.features) / _LONG)
+    with np.errstate(all="ignore"):
+        if not kernel.of_distance:
+            grid = np.concatenate([-np.geomspace(1e-8, 1.0, _GRID), [0.0], np.geomspace(1e-8, 1.0, _GRID)])
+            error = unit * extent.square * np.abs(kernel.derivative(grid * extent.square)).max()
+        elif measure == FACTORS:
+            gaps = 2.0 * extent.entry * _grid(eps**2)
+            factors = multiplied_at(kernel, gaps)
+            error = extent.features * 2.0 * eps * extent.entry * np.abs(kernel.derivative(gaps) * factors).max()
+        elif kind.of == L1:
+            sums = 2.0 * extent.size * _grid(eps**2)
+            error = (unit if measure == NONZEROS else 2.0 * eps) * extent.size * np.abs(kernel.derivative(sums)).max()
+        else:
+            error = _of_squares(kernel, extent.square, eps, unit, measure)
+        return float(error) if np.isfinite(error) else np.inf
+
+
+def _of_squares(kernel: Kernel, square: float, eps: float, unit: float, measure: int) -> float:
+    """:func:`rounding` for a kernel of the squared distance, up to 4 `square`."""
+    assert kernel.declared.of == SQUARED
+    t = 4.0 * square * _grid(eps**2)
+    if measure == DIFFERENCES:  # rows nearer than their own rounding, and all others
+        near, error = 4.0 * eps**2 * square, 2.0 * eps * np.sqrt(t * square) + unit * t
+    else:
+        near = max(unit, 2.0 * EQUAL * eps if kernel.declared.of_length else 0.0) * square
+        t, error = np.maximum(t, near), np.full_like(t, unit * square)
+    values = _at_squares(kernel, np.array([0.0, near]))
+    return float(np.max(np.abs(kernel.derivative(t)) * error) + abs(values[0] - values[1]))
+
+
+def value_rounding(largest: float, dtype: DTypeLike) -> float:
+    """Upper bound of the error of a stored kernel value of at most `largest`, from rounding the value itself."""
+    return _VALUE * float(np.finfo(dtype).eps) * largest
+
+
+def _grid(least: float) -> NDArray[np.float64]:
+    return np.geomspace(least, 1.0, _GRID)
+
+
+def _at_squares(kernel: Kernel, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+    values = np.empty_like(squares)
+    at_distances(squares, values, np.zeros_like(squares), kernel.parameters(np.dtype(np.float64)))
+    return values
+
+
+def multiplied_at(kernel: Kernel, gaps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Factors of one feature at these |x_k - z_k|, of a kernel that is a product over the features."""
+    values = np.ones_like(gaps)
+    multiply(values, 0.0, gaps, kernel.factor(np.dtype(np.float64)))
+    return values
