@@ -42,7 +42,7 @@ def solve_part(
     if kernel is None or dual.epsilon or not ((np.abs(y) == 1).all() and one_sided):
         raise InputError("solver 'asygcd': it needs a kernel that it can compute, and the dual of a classifier")
     count, C = threads.available(), dual.upper - dual.lower
-    dtype = precision(*X.shape, kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
+    dtype = precision(X.shape, kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
 
     def seen(progress: team.TeamProgress) -> None:
         if watch is not None:

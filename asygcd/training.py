@@ -137,12 +137,12 @@ def _solved(
         whole = len(rows) == len(codes)
         if solver is None or not whole:
             some, bounds = X if whole else X[rows], C[rows]
-            C = float(bounds.max())
-            dtype = precision(*some.shape, kernel.largest(some, np.float64), C, options.tol)
+            bound = float(bounds.max())
+            dtype = precision(some.shape, kernel.largest(some, np.float64), bound, options.tol)
             with comm.phase("partition"):
                 solver = AsyGCD(
                     some, kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed,
-                    allowed=allowed_error(C, options.tol),
+                    allowed=allowed_error(bound, options.tol),
                 )  # fmt: skip
         y = np.where(codes[rows] == positive, 1.0, -1.0)
         begin = None if start is None else y * start[rows, column]

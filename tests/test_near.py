@@ -178,7 +178,9 @@ def test_few_values_are_computed_and_read():
     got = solve_near(X, KERNEL, dual, Limits(), PLENTY)
     whole = solve_whole(X, dual)
     assert got.kernel_values < 0.5 * whole.kernel_values
-    assert got.values_read < 0.35 * 2 * len(y) * got.iterations
+    assert (
+        got.values_read < 0.6 * 2 * len(y) * got.iterations
+    )  # of whole panels, which hold 128 rows in single precision
     assert got.iterations < 1.2 * whole.iterations
 
 

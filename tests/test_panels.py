@@ -283,13 +283,15 @@ def test_one_hot_is_not_shifted():
 
 @pytest.mark.parametrize("kind", ["linear", "polynomial", "sigmoid"])
 def test_only_kernels_of_a_distance_are_shifted(kind):
-    layout = Layout.of(rows_of(100, offset=100.0), KERNELS[kind], "float32")
-    assert (layout.shift, layout.dtype) == (None, np.float32)
+    assert Layout.of(rows_of(100, offset=100.0), KERNELS[kind], "float32").shift is None
 
 
-@pytest.mark.parametrize("offset", [0.0, 100.0])
-def test_csr_is_not_shifted(offset):
-    assert Layout.of(sp.csr_matrix(rows_of(100, offset=offset)), GAUSSIAN, "float64").shift is None
+def test_only_features_that_all_csr_rows_store_are_shifted():
+    X = np.random.default_rng(0).standard_normal((100, 3))
+    far, some = X[:, :1] + 1e6, np.where(X[:, 1:2] > 0, 1e6, 0.0)
+    assert Layout.of(sp.csr_matrix(X), GAUSSIAN, "float64").shift is None
+    layout = Layout.of(sp.csr_matrix(np.hstack([far, some, X[:, 2:]])), GAUSSIAN, "float64")
+    assert layout.shift.tolist() == [pytest.approx(1e6), 0.0, 0.0]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -361,9 +363,10 @@ def test_l1_distances_of_equal_rows(measure, dtype):
 
 
 def test_l1_layouts():
-    """By nonzeros where there are few, never shifted, and in double precision only where norms are far apart."""
-    X = np.random.default_rng(0).standard_normal((500, 70)).astype(np.float32) + 100
+    """By nonzeros where there are few, and in double precision only where norms are far apart."""
+    X = np.random.default_rng(0).standard_normal((500, 70)).astype(np.float32)
     assert Layout.of(X, L1, "float32") == Layout(np.dtype(np.float32), None, True, 70.0, WHOLE)
+    assert Layout.of(X + 100, L1, "float32").shift is not None
     assert Layout.of(one_hot(), L1, "float32") == Layout(np.dtype(np.float32), None, True, 1.0, NONZEROS)
     csr = sp.csr_matrix(X)
     assert Layout.of(csr, Kernel("l1", gamma=1e-4), "float32").measure == NONZEROS

@@ -15,8 +15,9 @@ from sklearn.svm import SVC
 
 from asygcd import AsyGCDSVC
 from cacore.kernels import Kernel, Points, wide
-from cacore.kernels.columns import WIDEST, Blocks, Layout
+from cacore.kernels.columns import Blocks, Layout
 from cacore.kernels.evaluate import NONZEROS, PRODUCTS
+from cacore.kernels.precision import WIDEST
 from cacore.kernels.wide import COLUMNS, MOST, Arranged, Features, Wide
 from cacore.kernels.wide_passes import ROWS
 from cakrr import DKRR

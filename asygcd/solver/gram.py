@@ -10,12 +10,12 @@ from numpy.typing import DTypeLike, NDArray
 from asygcd.solver.bundle import Bundle
 from asygcd.solver.cache import HITS, MISSES, VALUES, ColumnCache, link
 from asygcd.solver.columns import ALIGNED, CachedColumns, addresses
-from cacore.data.rows import Rows, is_sparse
+from cacore.data.rows import Rows, is_sparse, shifted
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.kernels.columns import WIDEST, Layout
+from cacore.kernels.columns import Layout
 from cacore.kernels.panels import Panels, nonzeros
-from cacore.kernels.precision import shifted
+from cacore.kernels.precision import WIDEST
 from cacore.kernels.sums import room, width
 from cacore.kernels.wide import Features, Wide
 from cacore.machine import memory

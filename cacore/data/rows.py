@@ -105,6 +105,22 @@ def dense(X: AnyRows) -> NDArray[Any]:
     return X[:] if isinstance(X, StoredRows) else X
 
 
+def shifted(X: Rows, shift: NDArray[np.floating] | None) -> Rows:
+    """``X - shift`` in double precision; CSR rows stay CSR if few features are shifted."""
+    if shift is None:
+        return X
+    if not is_sparse(X):
+        return X - shift.astype(np.float64, copy=False)
+    places = np.flatnonzero(shift)
+    if 2 * len(places) > X.shape[1]:
+        return dense(X) - shift.astype(np.float64, copy=False)
+    n = X.shape[0]
+    columns = np.tile(places.astype(X.indices.dtype), n)
+    starts = np.arange(0, n * len(places) + 1, len(places), dtype=X.indptr.dtype)
+    rows: CSR = X.astype(np.float64) - csr(np.tile(shift[places].astype(np.float64), n), columns, starts, X.shape)
+    return rows
+
+
 def worth_packing(X: AnyRows, comm: Communicator) -> bool:
     """True if dense rows have enough zeros to send them without these; one Allreduce of two numbers."""
     if is_sparse(X) or comm.size == 1:

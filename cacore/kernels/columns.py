@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
-from cacore.errors import InputError
+from cacore.data.rows import Rows, dense, is_sparse, largest_size, largest_usable, shifted
 from cacore.kernels import Kernel, Points
-from cacore.kernels.evaluate import DIFFERENCES, FACTORS, NONZEROS, PRODUCTS, WHOLE
+from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS
 from cacore.kernels.panels import Panels, add_rows, nonzeros, put_rows
-from cacore.kernels.precision import Extent, rounding, shift_of, shifted
-from cacore.kernels.registry import L1, SQUARED
+from cacore.kernels.precision import WIDEST, Extent, cheapest, shift_of
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
@@ -25,11 +22,9 @@ from cacore.machine.threads import blocks, for_blocks
 # fit in the L1 cache (more than 64 features).
 _DENSE, _FEW = 0.6, 64
 _SPARSE = 0.5  # largest share of nonzeros for which l1 distances over nonzeros alone are cheaper (2 more flops each)
-WIDEST = 4096  # features of a panel that still fits in the L2 cache
+_ALLOWED = {4: 1.5e-5, 8: 1e-8}  # largest error of a kernel value, by the bytes of its type, where nobody asks for less
 _CUT = 1024  # columns of one matrix product
 _SAMPLE = 1000
-_UNUSABLE = 1e-2  # error of a kernel value that is refused where no layout is more accurate
-_GAPS = 1.5  # cost of a difference and its square, in units of a product (measured: 1.4 to 1.6)
 
 
 class Blocks:
@@ -111,7 +106,7 @@ class Layout:
         largest : float, optional
             If `X` is a sample: the largest |x_k| of all rows.
         allowed : float, optional
-            Largest error of a kernel value; by default the square root of the dtype's rounding.
+            Largest error of a kernel value; by default 1.5e-5 in single and 1e-8 in double precision.
         extent : Extent, optional
             If `X` is a sample: the extent of all rows about ``shift_of(X, kernel)``.
 
@@ -134,14 +129,16 @@ class Layout:
             met = features.met if features else d if kernel.separable else X.nnz / max(1, n)
             nonzero = met / max(1, d)
         else:
-            filled = np.count_nonzero(sample) / max(1, sample.size)
-            met, nonzero = d * float(filled if shift is None else 1.0), float(filled if shift is None else 1.0)
+            filled = np.count_nonzero(dense(sample)) / max(1, n and sample.shape[0] * d)
+            nonzero = float(filled) if shift is None else 1.0
+            met = d * nonzero
         base = kernel.measure(is_sparse(X) or nonzero < _SPARSE)
-        allowed = math.sqrt(np.finfo(dtype).eps) if allowed is None else allowed
+        allowed = _ALLOWED[np.dtype(dtype).itemsize] if allowed is None else allowed
         extent = Extent.of(X, shift) if extent is None else extent
-        dtype, measure = _cheapest(kernel, extent, np.dtype(dtype), base, met, features is None and d <= WIDEST, allowed)
+        gaps = features is None and d <= WIDEST
+        dtype, measure = cheapest([kernel], extent, dtype, base, met, gaps, allowed)
         by_panels = is_sparse(X) or d <= _FEW or measure != PRODUCTS or nonzero < _DENSE
-        met = met if measure in (PRODUCTS, NONZEROS) and (is_sparse(X) or by_panels and d <= WIDEST) else float(d)
+        met = met if measure in (PRODUCTS, NONZEROS) and (is_sparse(X) or (by_panels and d <= WIDEST)) else float(d)
         return cls(dtype, shift, by_panels and d <= WIDEST, met, measure, features)
 
     def width(self, X: Rows) -> int:
@@ -221,29 +218,3 @@ def weighted(
             add = partial(side.add, kernel, some, coefficients=change[lo:hi], total=total[first:last])
             for_blocks(add, side.tasks(2 * threads.current()))
     return total
-
-
-def _cheapest(
-    kernel: Kernel, extent: Extent, dtype: np.dtype[Any], measure: int, met: float, differences: bool, allowed: float
-) -> tuple[np.dtype[Any], int]:
-    """Precision and measure of the cheapest sums in which kernel values have at most the `allowed` error.
-
-    `measure` is the one of inner products or l1 distances, `met` the features that it meets; `differences` says whether
-    all features can be met.
-    """
-    d, double = float(extent.features), np.dtype(np.float64)
-    whole = {SQUARED: DIFFERENCES, L1: WHOLE}.get(kernel.declared.of, measure) if differences else measure
-    costs = {measure: met, whole: d * (1.0 if whole == measure else _GAPS)}
-    ways = [(costs[sums] * real.itemsize, real, sums) for real in dict.fromkeys((dtype, double)) for sums in costs]
-    ways = sorted(ways, key=lambda way: way[0])
-    errors = [rounding(kernel, extent, real, sums) for _, real, sums in ways]
-    for (_, real, sums), error in zip(ways, errors, strict=True):
-        if error <= allowed:
-            return real, sums
-    if not differences and min(errors) > _UNUSABLE:
-        raise InputError(
-            f"{kernel.kind} kernel: the rows spread so widely (|x| up to {math.sqrt(extent.square):.3g}) that values of "
-            f"near rows are off by up to {min(1.0, min(errors)):.1g}, and with {extent.features:,} features they cannot be "
-            "computed more accurately; scale the features, or use a smaller gamma"
-        )
-    return double, whole if kernel.of_distance else measure

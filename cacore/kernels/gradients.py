@@ -14,8 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, dense, is_sparse
-from cacore.kernels.points import Points
+from cacore.data.rows import Rows, dense
 from cacore.kernels.registry import FEATURES, L1, SQUARED
 from cacore.kernels.values import Kernel
 from cacore.machine.threads import blocks, rows_in
@@ -49,12 +48,11 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals) -> Iterator
     gradient; likewise for `l1` and `wendland0_product`, because sign(0) = 0.
     """
     c = np.asarray(coefficients, np.float64)
-    shift = None if is_sparse(Z) or not kernel.shifts or not len(Z) else Z.mean(axis=0, dtype=np.float64)
-    right = Points(Z.astype(np.float64), shift)
+    right = kernel.points(Z.astype(np.float64))
     of, step = kernel.declared.of, rows_in(_BYTES, max(Z.shape))
     whole = dense(right.X) if of in (L1, FEATURES) else np.zeros((0, 0))
     for lo, hi in blocks(X.shape[0], step):
-        left = Points(X[lo:hi].astype(np.float64), right.shift)
+        left = kernel.points(X[lo:hi].astype(np.float64), like=right)
         t = kernel.arguments(left, right)
         slopes = t if of == FEATURES else kernel.derivative(t)
         for one in c:

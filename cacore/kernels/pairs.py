@@ -27,12 +27,14 @@ _FEATURES = 4096  # features of CSR rows that are dense at a time
 def compare(kernel: Parameters, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
     """Write what the kernel's measure says of all pairs of rows to `out`, in the calling thread.
 
-    That is inner products, ``A @ B.T``, l1 distances, or the kernel values of a product over the features.
+    That is inner products, ``A @ B.T``, l1 distances, ``-|x-z|^2 / 2``, or the kernel values of a product over the
+    features.
 
     Parameters
     ----------
     kernel : tuple
-        From :meth:`cacore.kernels.Kernel.parameters` for the dtype of `out`; its measure is PRODUCTS, WHOLE or FACTORS.
+        From :meth:`cacore.kernels.Kernel.parameters` for the dtype of `out`; its measure is PRODUCTS, WHOLE, FACTORS or
+        DIFFERENCES.
     A, B : ndarray or CSR, shape (m, d), (n, d)
     out : ndarray, shape (m, n)
         Rows contiguous; it may be a slice of a larger matrix.

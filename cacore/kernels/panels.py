@@ -155,7 +155,7 @@ def nonzeros(
                 pieces.append(_compress(X, some[lo:hi], offset, like, whole))
         csr = sp.csr_matrix(pieces[0] if len(pieces) == 1 else _stacked(pieces, like), (m, X.shape[1]))
     squares = np.zeros(m, csr.dtype) if measure == DIFFERENCES else _norms(csr.data, csr.indptr)
-    points.X, points.shift, points.squares = csr, shift, squares
+    points.X, points.shift, points.squares, points.gaps = csr, shift, squares, False
     return points
 
 

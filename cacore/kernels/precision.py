@@ -11,24 +11,31 @@ close the rows are. Differences of the features have an error that shrinks with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import AnyRows, Rows, csr, dense, in_blocks, is_sparse
-from cacore.kernels.evaluate import DIFFERENCES, FACTORS, NONZEROS, PRODUCTS, at_distances, multiply
+from cacore.data.rows import AnyRows, Rows, in_blocks, is_sparse, shifted
+from cacore.errors import InputError
+from cacore.kernels.evaluate import DIFFERENCES, FACTORS, NONZEROS, PRODUCTS, WHOLE, at_distances, multiply
 from cacore.kernels.registry import EQUAL, L1, SQUARED
 
 if TYPE_CHECKING:
     from cacore.data.sparse import CSR
     from cacore.kernels.values import Kernel
 
-_GRID = 256  # arguments at which slopes are taken; between two of them a registered kernel's slope changes by under 25 %
+_GRID = (
+    256  # arguments at which slopes are taken; between two of them a registered kernel's slope changes by under 25 %
+)
 _TERM = 4.0  # units of rounding of |x|^2 in a squared distance (measured: 3 with 54 features, 13 with 5,000)
 _LONG = 32.0  # square root of the number of features that doubles _TERM
 _VALUE = 8.0  # units of rounding of a value itself: of exp, or of a power
+WIDEST = 4096  # features of which differences are summed up: a panel of them still fits in the L2 cache
+_GAPS = 1.7  # cost of a difference and its square, in units of a product (measured: 1.4 to 2.1 for 8 to 200 features)
+_UNUSABLE = 1e-2  # error of a kernel value that is refused where no sums are more accurate
 _FAR = 4.0  # columns whose squared mean is above this multiple of their variance are shifted
 
 
@@ -56,14 +63,15 @@ class Extent:
             X, shift = shifted(X, shift), None
         if is_sparse(X):
             row, sizes = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.abs(X.data.astype(np.float64))
-            return cls(_most(np.bincount(row, sizes**2)), _most(np.bincount(row, sizes)), _most(sizes), X.shape[1])
+            squares, sums = np.bincount(row, sizes**2), np.bincount(row, sizes)
+            return cls(_most(squares), _most(sums), _most(sizes), X.shape[1])
         largest = np.zeros(3)
         for block in in_blocks(X):
             about = block.astype(np.float64) if shift is None else block - shift
             sizes = np.abs(about)
             norms = np.einsum("ij,ij->i", about, about), sizes.sum(axis=1), sizes.ravel()
             largest = np.maximum(largest, [_most(norm) for norm in norms])
-        return cls(*largest.tolist(), X.shape[1])
+        return cls(largest[0], largest[1], largest[2], X.shape[1])
 
     @property
     def norms(self) -> NDArray[np.float64]:
@@ -76,7 +84,7 @@ class Extent:
         return Extent(square, size, entry, self.features)
 
 
-def _most(values: NDArray[np.float64]) -> float:
+def _most(values: NDArray[Any]) -> float:
     return float(values.max(initial=0.0))
 
 
@@ -107,22 +115,6 @@ def _shift_of_sparse(X: CSR) -> NDArray[np.float64] | None:
     return shift if shift.any() else None
 
 
-def shifted(X: Rows, shift: NDArray[np.floating] | None) -> Rows:
-    """``X - shift`` in double precision; CSR rows stay CSR if few features are shifted."""
-    if shift is None:
-        return X
-    if not is_sparse(X):
-        return X - shift.astype(np.float64, copy=False)
-    places = np.flatnonzero(shift)
-    if 2 * len(places) > X.shape[1]:
-        return dense(X) - shift.astype(np.float64, copy=False)
-    n = X.shape[0]
-    columns = np.tile(places.astype(X.indices.dtype), n)
-    starts = np.arange(0, n * len(places) + 1, len(places), dtype=X.indptr.dtype)
-    rows: CSR = X.astype(np.float64) - csr(np.tile(shift[places].astype(np.float64), n), columns, starts, X.shape)
-    return rows
-
-
 def rounding(kernel: Kernel, extent: Extent, dtype: DTypeLike, measure: int = PRODUCTS) -> float:
     """Upper bound of the error of a kernel value over all pairs of rows, whatever their distance.
 
@@ -144,8 +136,9 @@ def rounding(kernel: Kernel, extent: Extent, dtype: DTypeLike, measure: int = PR
     Notes
     -----
     The largest slope of the kernel times the error of its argument, and the difference of the values at 0 and at the
-    distance below which rounding hides distances, or :func:`cacore.kernels.registry.length` counts them as 0. The slope is taken over all distances at which rows
-    may lie: where rows lie in groups, typical distances say nothing about those inside a group.
+    distance below which rounding hides distances (:func:`cacore.kernels.registry.length` counts them as 0). The slope
+    is taken over all distances at which rows may lie: where rows lie in groups, typical distances say nothing about
+    those inside a group.
     """
     kind = kernel.declared
     if not kernel.compiled or not extent.entry > 0:
@@ -184,6 +177,51 @@ def _of_squares(kernel: Kernel, square: float, eps: float, unit: float, measure:
 def value_rounding(largest: float, dtype: DTypeLike) -> float:
     """Upper bound of the error of a stored kernel value of at most `largest`, from rounding the value itself."""
     return _VALUE * float(np.finfo(dtype).eps) * largest
+
+
+def cheapest(
+    kernels: Sequence[Kernel], extent: Extent, dtype: DTypeLike, measure: int, met: float, gaps: bool, allowed: float
+) -> tuple[np.dtype[Any], int]:
+    """Precision and measure of the cheapest sums in which kernel values are accurate enough.
+
+    Parameters
+    ----------
+    kernels : sequence of Kernel
+        Kernels of one kind, of any widths.
+    extent : Extent
+    dtype : dtype
+        The lowest precision.
+    measure : int
+        That of inner products, l1 distances or factors.
+    met : float
+        Mean number of features of a row that meet in this measure.
+    gaps : bool
+        True if rows can meet in all features, whose differences are then known.
+    allowed : float
+        Largest error of a kernel value.
+
+    Raises
+    ------
+    InputError
+        Values of near rows have no digits, and more accurate sums are not possible.
+    """
+    d, kernel, double = float(extent.features), kernels[0], np.dtype(np.float64)
+    whole = {SQUARED: DIFFERENCES, L1: WHOLE}.get(kernel.declared.of, measure) if gaps else measure
+    costs = {measure: met, whole: d * (1.0 if whole == measure else _GAPS)}
+    ways = [(costs[sums] * real.itemsize, real, sums) for real in {np.dtype(dtype): 0, double: 0} for sums in costs]
+    least = np.inf
+    for _, real, sums in sorted(ways, key=lambda way: way[0]):
+        error = max(rounding(kernel, extent, real, sums) for kernel in kernels)
+        if error <= allowed:
+            return real, sums
+        least = min(least, error)
+    if not gaps and least > _UNUSABLE:
+        raise InputError(
+            f"{kernel.kind} kernel: the rows spread so widely (|x| up to {np.sqrt(extent.square):.3g}) that values of "
+            f"near rows are off by up to {min(1.0, least):.1g}, and with {extent.features:,} features they cannot be "
+            "computed more accurately; scale the features, or use a smaller gamma"
+        )
+    return double, whole
 
 
 def _grid(least: float) -> NDArray[np.float64]:

@@ -172,8 +172,8 @@ def meet(
     kernel : tuple
         From :meth:`cacore.kernels.Kernel.parameters` for that type. Its measure is PRODUCTS: sum of x_k z_k over the
         nonzeros of x. WHOLE: sum of |x_k - z_k| over all features. NONZEROS: sum of |x_k - z_k| - |z_k| over the
-        nonzeros of x, which is |x-z|_1 - |z|_1. FACTORS: product of the kernel's factors over all features. DIFFERENCES:
-        -|x-z|^2 / 2, the sum of -(x_k - z_k)^2 / 2 over all features: x.z of rows whose norms are taken as 0.
+        nonzeros of x, which is |x-z|_1 - |z|_1. FACTORS: product of the kernel's factors over all features.
+        DIFFERENCES: sum of -(x_k - z_k)^2 / 2 over all features, which is x.z of rows whose norms are taken as 0.
     """
     meet_at(values, columns, first, last, panel, 0, out, 0, kernel)
 

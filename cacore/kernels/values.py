@@ -12,9 +12,20 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import AnyRows, Rows, in_blocks, is_sparse
 from cacore.errors import InputError
-from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS, WHOLE, Parameters, address, compiled, finish
+from cacore.kernels.evaluate import (
+    DIFFERENCES,
+    FACTORS,
+    NONZEROS,
+    PRODUCTS,
+    WHOLE,
+    Parameters,
+    address,
+    compiled,
+    finish,
+)
 from cacore.kernels.pairs import compare, flat
 from cacore.kernels.points import Points
+from cacore.kernels.precision import WIDEST, Extent, rounding, shift_of
 from cacore.kernels.registry import EQUAL, FEATURES, KINDS, L1, SQUARED, KernelKind
 from cacore.machine.threads import blocks, for_blocks
 
@@ -162,19 +173,40 @@ class Kernel:
         """
         t = np.empty((len(A), len(B)), A.X.dtype)
         self._compare(A, B, t)
-        if self.declared.of == SQUARED:
+        if A.gaps:
+            t *= -2.0
+        elif self.declared.of == SQUARED:
             norms = A.squares[:, None] + B.squares
             np.maximum(norms - 2.0 * t, 0.0, out=t)
             t[t <= EQUAL * np.finfo(t.dtype).eps * norms] = 0.0
         return t
 
-    def points(self, X: Rows, like: Points | None = None) -> Points:
-        """`X` prepared for this kernel: with the shift of `like` or, if the kernel allows a shift, by its own mean."""
+    def points(self, X: Rows, like: Points | None = None, allowed: float | None = None) -> Points:
+        """`X` prepared for this kernel, and for wider ones.
+
+        Parameters
+        ----------
+        X : ndarray or CSR, shape (m, d)
+        like : Points, optional
+            The other side of the kernel values, with the shift to take; by default the rows' own mean, or of CSR rows
+            that of the features that all of them store.
+        allowed : float, optional
+            Largest error of a kernel value, beyond which distances are summed up from differences; by default 1e-7 in
+            double and 1e-4 in single precision.
+        """
         if like is not None:
-            return Points(X, like.shift)
-        if is_sparse(X) or not self.shifts or not len(X):
+            return Points(X, like.shift, like.gaps)
+        if not (self.compiled and self.of_distance and X.shape[0]):
             return Points(X)
-        return Points(X, X.mean(axis=0, dtype=np.float64))
+        shift = shift_of(X, self) if is_sparse(X) or not self.shifts else X.mean(axis=0, dtype=np.float64)
+        points = Points(X, shift)
+        if self.declared.of != SQUARED or X.shape[1] > WIDEST:
+            return points
+        most = (1e-7 if X.dtype == np.float64 else 1e-4) if allowed is None else allowed
+        square = float(points.squares.max())
+        if rounding(self, Extent(square, 0.0, math.sqrt(square), X.shape[1]), X.dtype) <= most:
+            return points
+        return Points(X, shift, gaps=True)
 
     def block(self, A: Points, B: Points, out: NDArray[np.floating] | None = None) -> NDArray[np.floating]:
         """Kernel values of every row of `A` with every row of `B`, computed in the calling thread.
@@ -199,9 +231,9 @@ class Kernel:
         """
         if out is None:
             out = np.empty((len(A), len(B)), A.X.dtype)
-        parameters = self.parameters(out.dtype)
+        parameters = self._parameters_of(A, out)
         # A matrix product is fastest over all columns; distances come in blocks that stay in cache for the kernel.
-        for lo, hi in [(0, len(B))] if self.measure() == PRODUCTS else blocks(len(B), _COLUMNS):
+        for lo, hi in [(0, len(B))] if parameters[4] == PRODUCTS else blocks(len(B), _COLUMNS):
             part = out[:, lo:hi]
             compare(parameters, A.X, B.X[lo:hi], part)
             _finish_rows(*flat(part), A.squares, B.squares[lo:hi], parameters)
@@ -270,7 +302,11 @@ class Kernel:
         for_blocks(lambda lo, hi: self._compare(A[lo:hi], A[lo:m], out[lo:hi, lo:]), tasks)
 
     def _compare(self, A: Points, B: Points, out: NDArray[np.floating]) -> None:
-        compare(self.parameters(out.dtype), A.X, B.X, out)
+        compare(self._parameters_of(A, out), A.X, B.X, out)
+
+    def _parameters_of(self, A: Points, out: NDArray[np.floating]) -> Parameters:
+        """Parameters for the kernel values of these rows, whose sums may be of differences."""
+        return self.parameters(out.dtype, DIFFERENCES if A.gaps else None)
 
     def gram_from(self, G: NDArray[np.floating], A: Points) -> None:
         """Fill the lower triangle and the diagonal of `G` with kernel values, from the result of :meth:`compare`.

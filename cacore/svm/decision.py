@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, is_sparse
 from cacore.kernels import Kernel
@@ -32,7 +33,7 @@ def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) ->
     rows, or a copy of all rows that meet near support vectors.
     """
     out = np.zeros((X.shape[0], weights.shape[1]))
-    layout = Layout.of(A, kernel, X.dtype)
+    layout = _layout(A, kernel, X.dtype, weights)
     points = layout.rows(A)
     if _of_near_rows(layout, kernel, points, A, weights, X, out):
         return out
@@ -40,6 +41,12 @@ def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) ->
     # With many blocks of rows, each is a task; with a single one, the threads work within it.
     for_blocks(lambda lo, hi: _decide(layout, kernel, points, weights, X[lo:hi], out[lo:hi]), blocks(X.shape[0], step))
     return out
+
+
+def _layout(A: Rows, kernel: Kernel, dtype: DTypeLike, weights: NDArray[np.float64]) -> Layout:
+    """Layout in which the largest of the weights does not magnify rounding beyond half of the dtype's digits."""
+    allowed = math.sqrt(np.finfo(dtype).eps) / max(1.0, float(np.abs(weights).max(initial=0.0)))
+    return Layout.of(A, kernel, dtype, None, allowed)
 
 
 def _of_near_rows(
@@ -127,7 +134,7 @@ def decisions_of_pairs(
             weights[side, mine] = coef[:, side].T
         if _of_near_pairs(kernel, A, weights, X, lambda sums: told(sums + b), out):
             return out
-    layout = None if kernel is None else Layout.of(A, kernel, X.dtype)
+    layout = None if kernel is None else _layout(A, kernel, X.dtype, coef)
     widest = max(1 if layout is None else layout.width(X), len(b), int(n_support.max()))
     step = max(256, _BLOCK_BYTES // (32 * widest))
     together = layout is not None and stops[-1] * min(step, X.shape[0]) <= _FEW

@@ -60,7 +60,7 @@ def overflow() -> InputError:
     return InputError("C times the kernel values overflows: scale the features, or use a smaller C")
 
 
-def precision(n: int, d: int, largest: float, C: float, tol: float) -> type[np.float32] | type[np.float64]:
+def precision(shape: tuple[int, ...], largest: float, C: float, tol: float) -> type[np.float32] | type[np.float64]:
     """Type in which kernel values are stored: float64 for few rows, or where their own rounding reaches the tolerance.
 
     The precision in which they are computed is decided by their distances, see
@@ -68,14 +68,14 @@ def precision(n: int, d: int, largest: float, C: float, tol: float) -> type[np.f
 
     Parameters
     ----------
-    n, d : int
-        Number of rows and of features.
+    shape : tuple of int
+        Number of rows, and of features.
     largest : float
         The largest |K(x, z)|.
     C, tol : float
         Largest bound of a coefficient, and tolerance of the solver.
     """
-    if n <= _SMALL[0] and n * d <= _SMALL[1]:
+    if shape[0] <= _SMALL[0] and math.prod(shape) <= _SMALL[1]:
         return np.float64
     if not 1e-30 < largest < 1e30:  # near the limits of single precision
         return np.float64

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.dataset import Samples
-from cacore.data.rows import Rows
 from cacore.data.stored import in_memory
 from cacore.kernels import Kernel
 from cacore.limits import Limits
@@ -23,7 +22,7 @@ from cacore.probability.left_out import LeftOutDecisions
 from cacore.svm.dual import Dual
 from cacore.svm.solvers import DEFAULT
 from cacore.tuning.folds import FOLDS, stratified
-from casvm.search.part import PAIRS, points_of, precision
+from casvm.search.part import PAIRS, points_of
 from casvm.search.path import along
 from casvm.solver.class_pairs import solve_classes
 from casvm.solver.class_rows import ClassRows, PairRows
@@ -131,19 +130,14 @@ def left_out(
 
 def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[np.floating]:
     """Kernel matrix of a pair's rows, computed for this pair alone."""
-    kernel, m, X = training.kernel, len(chosen), rows.X[chosen]
+    kernel, m = training.kernel, len(chosen)
     assert kernel is not None
-    K = np.zeros((m, padded(m)), precision(X, [kernel], C, training.loose.tol))
-    _fill(K, X, kernel)
-    return K
-
-
-def _fill(K: NDArray[np.floating], X: Rows, kernel: Kernel) -> None:
-    """Write the kernel matrix of the rows to the first columns of K, in its precision."""
-    points = points_of(X, kernel, K.dtype)
-    values = K[:, : len(points)]
+    points = points_of(rows.X[chosen], [kernel], C, training.loose.tol)
+    K = np.zeros((m, padded(m)), points.X.dtype)
+    values = K[:, :m]
     kernel.compare_all(points, values)
     kernel.values_from(values, points, values)
+    return K
 
 
 def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) -> list[NDArray[np.bool_]]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import is_sparse
-from cacore.kernels.columns import WIDEST
+from cacore.kernels.precision import WIDEST
 from cacore.machine import memory, threads
 from cacore.progress import Advance
 from cacore.svm.dual import Progress

@@ -116,10 +116,7 @@ def _typical(kernel: Kernel, X: Rows) -> float:
         d = X.shape[1]
         return _typical(Kernel("laplacian"), X) / math.sqrt(d) * kernel.declared.typical_distance(d)
     points = kernel.points(X.astype(np.float64))
-    compared = np.empty((len(points),) * 2)
-    kernel.compare_all(points, compared)
-    if kernel.shifts:
-        compared = np.maximum(0.0, points.squares[:, None] + points.squares - 2.0 * compared)
+    compared = kernel.arguments(points, points)
     apart = compared[np.triu_indices(len(points), 1)]
     if kernel.declared.per_length and kernel.shifts:
         apart = np.sqrt(apart)

@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
+from cacore.kernels.evaluate import DIFFERENCES
+from cacore.kernels.precision import WIDEST, Extent, cheapest, value_rounding
 from cacore.machine import threads
 from cacore.svm.decision import counted as votes_of
 from cacore.svm.decision import votes
+from cacore.svm.problem import allowed_error
 from cacore.tuning.scorers import counted
 from casvm.search.path import along
 from casvm.solver.pair import padded
@@ -118,23 +121,25 @@ def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k:
     def of_gamma(g: int, K: NDArray[np.floating]) -> list[int]:
         return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
 
-    dtype = precision(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
-    with for_kernels(task.X, kernels, wanted, dtype, of_gamma) as steps:
+    points = points_of(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
+    with for_kernels(points, kernels, wanted, of_gamma) as steps:
         for solved, stopped in steps:
             judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
     return judged
 
 
 def for_kernels(
-    X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: DTypeLike,
+    points: Points,
+    kernels: Sequence[Kernel],
+    wanted: NDArray[np.intp],
     work: Callable[[int, NDArray[np.floating]], Told],
-) -> AbstractContextManager[Iterator[Told]]:  # fmt: skip
+) -> AbstractContextManager[Iterator[Told]]:
     """Context with an iterator of ``work(g, K)`` for each wanted kernel g, with its kernel matrix K of the rows.
 
     Distances are computed once, and the caller's threads process kernels in parallel. K is padded with columns for the
     solver (:func:`casvm.solver.pair.padded`), and its memory is reused.
     """
-    points = points_of(X, kernels[0], dtype)
+    dtype = points.X.dtype
     compared = np.empty((len(points),) * 2, dtype)
     kernels[0].compare_all(points, compared)
     spare: list[NDArray[np.floating]] = []  # matrices of finished kernels, for reuse
@@ -155,18 +160,25 @@ def _of_one_class(task: ClassFolds, counts: NDArray[np.int64], k: int) -> None:
         counts[:, :, f][task.todo[:, :, f]] = counted(codes, codes, k)
 
 
-def precision(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Any:
-    """Single precision, unless its rounding errors of C K_ij come near the tolerance; `C` is the largest bound."""
+def points_of(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Points:
+    """The rows prepared for kernels of one kind, in the precision that solutions with this tolerance need.
+
+    `C` is the largest bound of a coefficient. Single precision suffices unless its rounding of C K_ij, at any distance
+    of two rows, comes near the tolerance; see :func:`cacore.kernels.precision.cheapest`.
+    """
+    first, allowed = kernels[0], allowed_error(C, tol)
     largest = max(kernel.largest(X, np.float64) for kernel in kernels)
-    rounding = 8 * np.finfo(np.float32).eps * C * largest
-    single = rounding <= tol and 1e-30 < largest < 1e30 and all(kernel.fits(np.float32) for kernel in kernels)
-    return np.float32 if single else np.float64
-
-
-def points_of(X: Rows, kernel: Kernel, dtype: DTypeLike) -> Points:
-    """The rows prepared for the kernel in this precision; rows far from the origin are shifted in double first."""
-    points = kernel.points(X.astype(np.float64) if X.dtype != dtype else X)
-    return points if points.X.dtype == dtype else Points(points.X.astype(dtype))
+    small = C * value_rounding(largest, np.float32) <= tol and 1e-30 < largest < 1e30
+    points = first.points(X.astype(np.float64), allowed=np.inf)
+    if not first.compiled:
+        return points
+    fits = small and largest_size(points.X) <= largest_usable(np.float32)
+    dtype = np.float32 if fits and all(kernel.fits(np.float32) for kernel in kernels) else np.float64
+    (m, d), sparse = points.X.shape, is_sparse(points.X)
+    met = points.X.nnz / max(1, m) if is_sparse(points.X) else float(d)
+    measure, extent = first.measure(sparse), Extent.of(points.X)
+    real, sums = cheapest(kernels, extent, dtype, measure, met, d <= WIDEST, allowed)
+    return Points(points.X.astype(real), gaps=sums == DIFFERENCES)
 
 
 class _Folds:

@@ -25,7 +25,7 @@ from cacore.tuning.grid import spaced
 from cacore.tuning.results import Results
 from casvm.rules import GRID
 from casvm.search.grid import kernels
-from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
+from casvm.search.part import PAIRS, bytes_needed, for_kernels, points_of
 from casvm.search.path import along_quantile, along_regression
 from casvm.search.pieces import Piece, check_settings, over_pieces, pieces
 from casvm.value_options import SCALE, SCALED, ValueOptions
@@ -136,8 +136,8 @@ def judge(
                     solved, stopped = solved + 1, stopped + (not converged)
         return [solved, stopped]
 
-    dtype = precision(task.X, alike, max(Cs) * float(task.factor.max()), tol)
-    with for_kernels(task.X, alike, np.arange(len(alike)), dtype, of_gamma) as steps:
+    points = points_of(task.X, alike, max(Cs) * float(task.factor.max()), tol)
+    with for_kernels(points, alike, np.arange(len(alike)), of_gamma) as steps:
         return {"sse": sse, "weight": weight, "steps": np.sum(list(steps), axis=0)}
 
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
-from cacore.kernels.columns import WIDEST, Layout
+from cacore.kernels.columns import Layout
 from cacore.kernels.evaluate import Parameters, finish, with_zeros
 from cacore.kernels.panels import Panels, add_norms
+from cacore.kernels.precision import WIDEST
 from cacore.kernels.sums import meet_at, width
 from cacore.limits import Limits
 from cacore.svm.problem import allowed_error, precision
@@ -31,7 +32,6 @@ MOST = 8192  # rows of a problem at most; larger ones gain from rounds, and from
 # Packed rows and their norms; room for the numbers of a row and their columns; the kernel; the first panels of both
 # classes; rows of the first class; rows of K computed so far, shape (1,).
 RowSource: TypeAlias = "tuple[Reals, Reals, Reals, Ints, Parameters, int, int, int, Longs]"
-
 
 
 class PairWorkspace:
@@ -101,7 +101,7 @@ class ClassRows:
         if most > MOST:
             return None
         rows = X if kernel.of_distance else X[every]  # the diagonal of a distance needs no rows
-        dtype = precision(len(every), X.shape[1], kernel.largest(rows, np.float64), largest_bound, limits.tol)
+        dtype = precision((len(every), X.shape[1]), kernel.largest(rows, np.float64), largest_bound, limits.tol)
         allowed = allowed_error(largest_bound, limits.tol)
         layout = replace(Layout.of(X, kernel, dtype, None, allowed), packed=True)
         W, bytes_each = width(layout.dtype), layout.dtype.itemsize

@@ -302,6 +302,13 @@ class _Distributed(OnRanks):
             square += float(self.gram.product(X, some, values[some], rows, exact=True) @ beta)
         return square
 
+    def _products(self, rows: Index, beta: Vector, others: Index) -> tuple[Vector, Vector]:
+        columns = np.union1d(rows, others)
+        sums = np.zeros(len(columns))
+        for X, values, _ in self._visit(rows, beta):
+            sums += self.gram.product(X, np.arange(len(values)), values, columns, exact=True)
+        return sums[np.searchsorted(columns, rows)], sums[np.searchsorted(columns, others)]
+
     def _visit(self, rows: Index, values: Vector) -> Iterator[tuple[Rows, Vector, Index]]:
         """Yield these rows of all ranks with their values and each rank's number of them, some at a time."""
         longest = int(self.comm.allreduce(np.array([len(rows)]), "max")[0])

@@ -27,7 +27,7 @@ class Shrinkable(Protocol):
     Attributes
     ----------
     dtype : dtype
-        Type of the kernel values.
+        Type of the kernel values that are kept.
     """
 
     dtype: np.dtype[Any]
@@ -74,8 +74,11 @@ class KernelMatrix(Shrinkable, Protocol):
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         """``v -= change @ K(rows, active)``; rows marked in `keep` may be cached: they will likely recur."""
 
-    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
-        """``change @ K(rows, columns)``, for any columns."""
+    def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
+        """``change @ K(rows, columns)``, for any columns; `exact`: in double precision."""
+
+    def products(self, rows: Index, betas: Vector) -> Vector:
+        """``K(rows, rows) @ b`` in double precision for each row b of `betas`, shape (t, len(rows)); of that shape."""
 
     def quadratics(self, rows: Index, betas: Vector) -> Vector:
         """``b @ K(rows, rows) @ b`` in double precision for each row b of `betas`, shape (t, len(rows)); shape (t,)."""
@@ -105,5 +108,7 @@ def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, ca
     """
     if kernel is None:  # rows copied over the active columns are read much faster than the matrix itself
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
-    dtype = precision(*X.shape, kernel.largest(X, np.float64), largest_bound, tol)
-    return KernelRows(X, kernel, dtype, cache_bytes, Layout.of(X, kernel, dtype, None, allowed_error(largest_bound, tol)))
+    dtype = precision(X.shape, kernel.largest(X, np.float64), largest_bound, tol)
+    return KernelRows(
+        X, kernel, dtype, cache_bytes, Layout.of(X, kernel, dtype, None, allowed_error(largest_bound, tol))
+    )

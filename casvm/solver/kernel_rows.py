@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
-from cacore.kernels.columns import Layout, weighted
+from cacore.kernels.columns import Columns, Layout, weighted
 from cacore.kernels.panels import add_rows
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks, in_order
@@ -271,10 +271,10 @@ class KernelRows:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
         return self._cache.table(self.active)
 
-    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
+    def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
         total, kept = np.zeros(len(columns)), np.zeros(len(rows), np.bool_)
-        if self._all is not None:
+        if self._all is not None and not exact:
             slots = self._all.slot[rows]
             kept, store = slots >= 0, self._all.values
             at, weights = slots[kept], change[kept]
@@ -284,35 +284,35 @@ class KernelRows:
         rows, change = rows[~kept], change[~kept]
         self.values_read += int(np.count_nonzero(kept)) * len(columns)
         self.values_computed += len(rows) * len(columns)
-        return total + self.product(self.sources, rows, change, columns)
+        return total + self.product(self.sources, rows, change, columns, exact)
 
     def quadratics(self, rows: Index, betas: Vector) -> Vector:
-        """See :class:`casvm.solver.gram.KernelMatrix`; all of `betas` share one computation of K."""
-        values, one = np.zeros(len(betas)), len(betas) == 1
-        for lo, hi in blocks(len(rows), _SOME if one else _TILE[1]):
-            # K is symmetric: values below the diagonal count twice.
-            weights = np.hstack([betas[:, lo:hi], 2.0 * betas[:, hi:]])
-            if one:
-                sums = self.product(self.sources, rows[lo:], weights[0], rows[lo:hi], exact=True)
-                values += sums @ betas[0, lo:hi]
-            else:
-                values += self._products(rows[lo:], weights, rows[lo:hi], betas[:, lo:hi])
-        return values
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        return np.einsum("ti,ti->t", betas, self.products(rows, betas))
 
-    def _products(self, rows: Index, weights: Vector, columns: Index, betas: Vector) -> Vector:
-        """``w @ K(rows, columns) @ b`` for each w of `weights` and b of `betas`, in double precision."""
-        layout = replace(self.layout, dtype=np.dtype(np.float64))
-        side = layout.columns(self.X, columns)
+    def products(self, rows: Index, betas: Vector) -> Vector:
+        """See :class:`casvm.solver.gram.KernelMatrix`; all of `betas` share one computation of half of K."""
+        layout, sums = replace(self.layout, dtype=np.dtype(np.float64)), np.zeros(betas.shape)
+        for lo, hi in blocks(len(rows), _TILE[1]):
+            work = partial(
+                self._of_tile, layout, layout.columns(self.X, rows[lo:hi]), rows[lo:], betas[:, lo:], hi - lo
+            )
+            tasks = blocks(len(rows) - lo, _TILE[0])
+            with in_order(work, tasks) as tiles:
+                for (begin, end), (left, right) in zip(tasks, tiles, strict=True):
+                    sums[:, lo:hi] += left
+                    if begin >= hi - lo:  # below the square on the diagonal: by symmetry
+                        sums[:, lo + begin : lo + end] += right
+        return sums
 
-        def work(lo: int, hi: int) -> Vector:
-            K = np.empty((hi - lo, len(columns)))
-            side.add(self.kernel, layout.rows(self.sources, rows[lo:hi]), 0, len(columns), store=K)
-            sums = np.zeros(betas.shape)
-            _sums_of_rows(K, weights[:, lo:hi], sums)
-            return np.einsum("tk,tk->t", sums, betas)
-
-        with in_order(work, blocks(len(rows), _TILE[0])) as found:
-            return np.sum(list(found), axis=0)
+    def _of_tile(
+        self, layout: Layout, side: Columns, rows: Index, betas: Vector, width: int, lo: int, hi: int
+    ) -> tuple[Vector, Vector]:
+        """``betas[:, lo:hi] @ K`` and ``K @ betas[:, :width]`` for K of rows lo to hi and the first `width`, `side`."""
+        K, left, right = np.empty((hi - lo, width)), np.zeros((len(betas), width)), np.zeros((len(betas), hi - lo))
+        side.add(self.kernel, layout.rows(self.sources, rows[lo:hi]), 0, width, store=K)
+        _sums_of_both(K, betas[:, lo:hi].copy(), betas[:, :width].copy(), left, right)
+        return left, right
 
     def forget(self, rows: Index) -> None:
         """Discard these rows of the sources: their slots are about to be reused."""
@@ -347,26 +347,24 @@ def _add_columns(
             total[k] += c * np.float64(row[columns[k]])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _sums_of_rows(K: Doubles, weights: Doubles, sums: Doubles) -> None:  # pragma: no cover - compiled
-    """``sums += weights @ K`` in one pass over K, shape (m, k); `weights` and `sums` are (t, m) and (t, k).
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
+def _sums_of_both(
+    K: Doubles, below: Doubles, above: Doubles, left: Doubles, right: Doubles
+) -> None:  # pragma: no cover - compiled
+    """``left += below @ K`` and ``right += above @ K.T`` in one pass over K, shape (m, k).
 
-    For so few vectors this takes half as long as a matrix product.
+    `below` and `right` have shape (t, m), `above` and `left` (t, k). For so few vectors this takes half as long as
+    matrix products.
     """
-    i, m = 0, len(K)
-    while i + 4 <= m:
-        a, b, c, d = K[i], K[i + 1], K[i + 2], K[i + 3]
-        for t in range(len(weights)):
-            p, q, r, s = weights[t, i], weights[t, i + 1], weights[t, i + 2], weights[t, i + 3]
-            line = sums[t]
-            for k in range(line.size):
-                line[k] += (p * a[k] + q * b[k]) + (r * c[k] + s * d[k])
-        i += 4
-    for j in range(i, m):
-        for t in range(len(weights)):
-            line, row, p = sums[t], K[j], weights[t, j]
+    for i in range(len(K)):
+        row = K[i]
+        for t in range(len(below)):
+            p, line, weights, total = below[t, i], left[t], above[t], 0.0
             for k in range(line.size):
                 line[k] += p * row[k]
+            for k in range(line.size):
+                total += weights[k] * row[k]
+            right[t, i] += total
 
 
 @numba.njit(cache=True, nogil=True)

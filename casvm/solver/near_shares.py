@@ -188,6 +188,14 @@ class Shares(OnRanks):
             return 0.0
         return float(self.gram.product(numbers, values, rows, exact=True) @ beta)
 
+    def _products(self, rows: Index, beta: Vector, others: Index) -> tuple[Vector, Vector]:
+        numbers, values, _ = self._told(rows, beta)
+        columns = np.union1d(rows, others)
+        sums = np.zeros(len(columns))
+        if len(numbers) and len(columns):
+            sums = self.gram.product(numbers, values, columns, exact=True)
+        return sums[np.searchsorted(columns, rows)], sums[np.searchsorted(columns, others)]
+
     def _solution(self) -> Solution:
         active = self.active
         if self.excess:

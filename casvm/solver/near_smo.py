@@ -69,7 +69,7 @@ def near_values(X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cach
     cutoff = squared_cutoff(kernel, most, VANISHED * limits.tol / largest) if largest > 0 else np.inf
     if not np.isfinite(cutoff) or share_near(X, kernel, cutoff) > MOST_NEAR:
         return None
-    dtype = precision(n, X.shape[1], kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
+    dtype = precision(X.shape, kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
     layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol))
     if not layout.packed:
         return None
@@ -108,6 +108,11 @@ class _Near(SMO):
 
     def _square(self, rows: Index, beta: Vector) -> float:
         return float(self.gram.quadratics(rows, beta[None])[0])
+
+    def _products(self, rows: Index, beta: Vector, others: Index) -> tuple[Vector, Vector]:
+        columns = np.union1d(rows, others)
+        sums = self.gram.product(rows, beta, columns, exact=True) if len(rows) else np.zeros(len(columns))
+        return sums[np.searchsorted(columns, rows)], sums[np.searchsorted(columns, others)]
 
     def _step(self, top: float, bottom: float, most: int) -> bool:
         active, dual = self.active, self.active.dual

@@ -77,7 +77,7 @@ def solve_regression(
     n, dual, tol = X.shape[0], Dual.nu_regression(y, C, nu), limits.tol
     unit = Unit.of_dual(dual)
     dual, limits = unit.dual(dual), unit.limits(limits)
-    dtype = precision(2 * n, X.shape[1], kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
+    dtype = precision((2 * n, X.shape[1]), kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
     layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol))
     gram = _Twice(X, kernel, dtype, cache_bytes, layout)
     twice = unit.solution(solve(gram, dual, limits, unit.watch(watch)), tol)
@@ -104,13 +104,13 @@ class _Twice(KernelRows):
         np.logical_or.at(kept, place, keep)
         super().subtract(once, np.bincount(place, change, len(once)).astype(np.float64), v, kept)
 
-    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
+    def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
-        return super().outside(rows % self.n_rows, change, columns)
+        return super().outside(rows % self.n_rows, change, columns, exact)
 
-    def quadratics(self, rows: Index, betas: Vector) -> Vector:
+    def products(self, rows: Index, betas: Vector) -> Vector:
         """See :class:`casvm.solver.gram.KernelMatrix`."""
-        return super().quadratics(rows % self.n_rows, betas)
+        return super().products(rows % self.n_rows, betas)
 
     def fetch(self, rows: Index) -> None:
         """See :class:`casvm.solver.gram.KernelMatrix`."""

@@ -75,7 +75,7 @@ class AllRows:
         sizes = [dual.largest_bound, largest_size(X), kernel.largest(X, np.float64) if len(dual.linear) else 0.0]
         most = comm.allreduce(np.array([*sizes, *extent.norms]), "max")
         largest, size, value = most[:3].tolist()
-        dtype: np.dtype[np.floating] = np.dtype(precision(n, X.shape[1], value, largest, limits.tol))
+        dtype: np.dtype[np.floating] = np.dtype(precision((n, X.shape[1]), value, largest, limits.tol))
         allowed = allowed_error(largest, limits.tol)
         layout = Layout.of(sample, kernel, dtype, size, allowed, extent.over_ranks(most[3:]))
         floor = VANISHED * limits.tol / (max(1.0, largest) * n)

@@ -210,11 +210,17 @@ class _Serial(SMO):
     def _unshrunk(self) -> None:
         self.by_pairs, self.last = False, np.zeros(self.active.size, np.bool_)
 
+    def _resumed(self) -> None:
+        self.last = np.zeros(self.active.size, np.bool_)
+
     def _step(self, top: float, bottom: float, most: int) -> bool:
         return (self._pairs if self.by_pairs else self._round)(top, bottom, most)
 
     def _square(self, rows: Index, beta: Vector) -> float:
         return float(self.gram.quadratics(rows, beta[None])[0])
+
+    def _products(self, rows: Index, beta: Vector, others: Index) -> tuple[Vector, Vector]:
+        return self.gram.products(rows, beta[None])[0], self.gram.outside(rows, beta, others, exact=True)
 
     def _round(self, top: float, bottom: float, most: int) -> bool:
         """Solve a working set's problem and update the gradient; return True if anything moved."""
