@@ -46,6 +46,8 @@ class KernelCaches:
 
     Attributes
     ----------
+    dtype : dtype
+        Type of the cached values.
     diagonal : ndarray of float64, shape (n,)
         Diagonal of K, in the order of the blocks, like all rows here.
     largest : float
@@ -79,12 +81,12 @@ class KernelCaches:
                 f"Asy-GCD: the {kernel.kind} kernel needs dense rows, too large with {X.shape[1]:,} features: use "
                 f"SMOSVC, or at most {WIDEST:,} features"
             )
-        self._X, self._dtype, self.n = X, np.dtype(dtype), len(order)
-        self._layout = Layout.of(X, kernel, self._dtype, None, allowed)
+        self._X, self.dtype, self.n = X, np.dtype(dtype), len(order)
+        self._layout = Layout.of(X, kernel, self.dtype, None, allowed)
         if self._layout.features is not None:
             self._X = shifted(X, self._layout.shift)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype), self._layout.measure)
-        self.largest = kernel.largest(X, self._dtype)
+        self.largest = kernel.largest(X, self.dtype)
         self.diagonal = kernel.diagonal(X)[order]
         blocks = [order[lo:hi] for lo, hi in pairwise(bounds)]
         threads = len(blocks)
@@ -93,9 +95,9 @@ class KernelCaches:
             _padded(len(rows) if by_rows else self.n) + _padded(more)
             for rows, more in zip(blocks, self.room, strict=True)
         ]
-        each = cache_bytes // threads // self._dtype.itemsize
+        each = cache_bytes // threads // self.dtype.itemsize
         if each < 2 * max(lengths):
-            needed = 2 * threads * max(lengths) * self._dtype.itemsize
+            needed = 2 * threads * max(lengths) * self.dtype.itemsize
             raise InputError(
                 f"a cache of {cache_bytes:,} bytes does not hold two columns of {self.n:,} kernel values for each of "
                 f"{threads} threads: {needed:,} bytes would; raise it, or use fewer threads"
@@ -160,7 +162,7 @@ class KernelCaches:
     def _columns(self, packed: tuple[NDArray[np.generic], ...], rows: int, slots: int) -> ColumnCache:
         size, reals = np.array([rows, _padded(rows)]), np.array(self._kernel[1:3], self._layout.dtype)
         calls = np.array([self._kernel[0], *self._kernel[3:], 0], np.int64)
-        memory = np.empty(slots * _padded(rows), self._dtype)
+        memory = np.empty(slots * _padded(rows), self.dtype)
         columns = Bundle(CachedColumns._make((*self._rows, *packed, size, calls, reals, memory)))
         links = np.empty((slots + 1, 2), np.int64)
         link(links)

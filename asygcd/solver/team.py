@@ -34,6 +34,7 @@ Vector = NDArray[np.float64]
 _Loop = tuple[Callable[[], int], Callable[[], None] | None]
 
 UPDATES = ("owned", "atomic", "stochastic")
+_RUNS = 4  # runs of the threads until the gradient in double precision meets the tolerance
 TURNS = 1 << 20  # turns of a thread's loop before it returns from compiled code
 
 
@@ -191,43 +192,58 @@ class AsyGCD:
         # A NaN violation would never fall below the tolerance.
         if not self.n * float(bounds.max(initial=0.0)) * self.gram.largest < np.inf:
             raise overflow()
-        state = board(signs, bounds, self.gram.diagonal, self.threads, self._log, self.update != "owned")
-        if start is not None:
-            state.beta[:] = np.clip(signs * start[self.order], state.low, state.high)
-            if self.update == "atomic":
-                state.r[:] = self.product(state.beta) - signs
         counts, values = self.gram.counts()
+        state, written = self._board(signs, bounds, start), np.zeros(self.threads, np.int64)
 
         def look(objective: float | None = None, gap: float | None = None) -> None:
             """Call `watch` with the progress, or with the final objective and gap."""
             if watch is not None:
                 reached = float(state.part[::LINE].sum()) if objective is None else objective
                 worst = float(state.gap[::LINE].max()) if gap is None else gap
-                iterations, seconds = int(state.written[::LINE].sum()), working_time() - begun
+                iterations, seconds = int((written + state.written[::LINE]).sum()), working_time() - begun
                 watch(TeamProgress(seconds, iterations, reached, worst, lambda: self._by_row(state.beta * signs)))
 
         goal = tol = _tolerance(limits.tol, bounds)
+        rounded, runs = self.gram.dtype == np.float32, 0
         while True:
             loops = [self._loop(state, me, tol, limits.iterations(self.n)) for me in range(self.threads)]
             left = limits.max_time - (working_time() - begun)
             together([turn for turn, _ in loops], state, left, look)
             for_blocks(lambda end: end(), [(end,) for _, end in loops if end is not None])
+            runs, done = runs + 1, bool(state.stop[0] == DONE)
             if self.update == "stochastic":
                 state.r[:] = self.product(state.beta) - signs
+            elif rounded:
+                self._verify(state, signs, goal)
             gap = float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
-            if self.update != "stochastic" or gap <= goal or state.stop[0] != DONE:
+            if not done or gap <= goal or not (self.update == "stochastic" or (rounded and runs < _RUNS)):
                 break
-            # A row's gradient may have changed since its turn: convergence needs the gradient of all rows at once.
-            tol, state.stop[0], state.calm[:] = 0.5 * tol, 0, -1
+            # A row's gradient may have changed since its turn, or the rounding of kernel values hides a part of it:
+            # convergence needs the gradient of all rows at once, in double precision.
+            tol *= 0.5
+            if self.update == "stochastic":
+                state.stop[0], state.calm[:] = 0, -1
+            else:
+                written, start = written + state.written[::LINE], self._by_row(state.beta * signs)
+                state = self._board(signs, bounds, start)
         objective = float(0.5 * (state.beta @ (state.r - signs)))
         look(objective, gap)
         counts_after, values_after = self.gram.counts()
         hits, misses = (counts_after - counts).T
         return TeamSolution(
             self._by_row(state.beta * signs), self._by_row(state.r * signs), objective, gap,
-            bool(state.stop[0] == DONE), state.written[::LINE].copy(), hits, misses, values_after - values,
+            done and (gap <= goal or not rounded), written + state.written[::LINE], hits, misses, values_after - values,
             working_time() - begun,
         )  # fmt: skip
+
+    def _board(self, signs: Vector, bounds: Vector, start: Vector | None) -> Board:
+        """The threads' shared arrays, from alpha of the rows, if any, clipped to the bounds."""
+        state = board(signs, bounds, self.gram.diagonal, self.threads, self._log, self.update != "owned")
+        if start is not None:
+            state.beta[:] = np.clip(signs * start[self.order], state.low, state.high)
+            if self.update == "atomic":
+                state.r[:] = self.product(state.beta) - signs
+        return state
 
     def _by_row(self, values: Vector) -> Vector:
         """Reorder `values` from the order of the blocks to that of the rows."""
@@ -235,11 +251,27 @@ class AsyGCD:
         out[self.order] = values
         return out
 
-    def product(self, beta: Vector) -> Vector:
-        """``K beta`` in double precision, rows in the order of the blocks; s n nnz flops for s nonzeros of `beta`."""
+    def product(self, beta: Vector, places: NDArray[np.int64] | None = None) -> Vector:
+        """``K beta`` in double precision at these places, by default all, in the order of the blocks.
+
+        s m nnz flops for s nonzeros of `beta` and m places.
+        """
         layout = Layout.of(self.X, self.kernel, np.float64, None, self._allowed)
-        chosen = np.flatnonzero(beta)
-        return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, self.order)
+        chosen, at = np.flatnonzero(beta), self.order if places is None else self.order[places]
+        return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, at)
+
+    def _verify(self, state: Board, signs: Vector, goal: float) -> None:
+        """Compute the gradient anew in double precision at support vectors and at rows that may violate.
+
+        Rows without an alpha are left out if their gradient is beyond 0 by more than the error found at the others.
+        """
+        support = state.beta != 0
+        before = state.r[support]
+        state.r[support] = self.product(state.beta, np.flatnonzero(support)) - signs[support]
+        error = goal + 4.0 * float(np.abs(state.r[support] - before).max(initial=0.0))
+        moved = np.clip(-state.r - error, state.low, state.high), np.clip(error - state.r, state.low, state.high)
+        others = np.flatnonzero(~support & ((moved[0] != 0) | (moved[1] != 0)))
+        state.r[others] = self.product(state.beta, others) - signs[others]
 
     def _loop(self, state: Board, me: int, tol: float, most: int) -> _Loop:
         """Return the loop that thread `me` calls repeatedly, and its final call after all have stopped, or None."""
