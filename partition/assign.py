@@ -20,6 +20,7 @@ from cacore.machine import threads
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 
+_FAR = 1e8  # |mean|^2 over the largest |c - mean|^2 from which sparse rows meet centres about their mean
 _BLOCK_BYTES = 1 << 20
 
 
@@ -177,11 +178,14 @@ class PartRows:
         single precision, which cannot hold squares of 1e20 or 1e-20.
         """
         X = self.X if X is None else X
-        if self._shift is not None:
-            centers = centers - self._shift
+        middle = self._shift if self._shift is not None else _middle(centers) if is_sparse(X) else None
+        if middle is not None:
+            centers = centers - middle
         unit = power_of_two(centers)
         centers = centers / unit
         half = 0.5 * unit * np.einsum("ij,ij->i", centers, centers)
+        if is_sparse(X) and middle is not None:  # the rows themselves stay unshifted, and sparse
+            half += centers @ middle
         small = np.ascontiguousarray(centers.T, dtype=X.dtype)
         P, d = centers.shape
         rows = int(np.clip(_BLOCK_BYTES // (8 * max(P, d if not is_sparse(X) else 1)), 64, 4096))
@@ -195,6 +199,13 @@ class PartRows:
                 moved = np.ascontiguousarray(block) if shift is None else block - shift
                 product = np.matmul(moved, small, out=scores[: b - a])
             use(lo + a, block, product, half)
+
+
+def _middle(centers: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """The centres' mean if it is so much farther from the origin than they from each other that x.c loses digits."""
+    mean = centers.mean(axis=0)
+    spread = float(np.square(centers - mean).sum(axis=1).max())
+    return mean if float(mean @ mean) > _FAR * spread > 0 else None
 
 
 def power_of_two(centers: NDArray[np.float64]) -> float:

@@ -14,6 +14,7 @@ from cacore.kernels import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks, rows_in
 from partition.assign import PartRows
 
+_FAR = 1e4  # |mean| over the range of the centres from which a feature of sparse rows is shifted
 _BLOCK_BYTES = 1 << 22
 
 
@@ -82,7 +83,10 @@ def distances(X: AnyRows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _squared(X: AnyRows, centers: NDArray[np.float64], keep: Callable[[int, int, NDArray[np.float64]], None]) -> None:
     """Call ``keep(lo, hi, squares)`` for blocks of rows; rounding may make a squared distance negative."""
-    shift = None if is_sparse(X) else centers.mean(axis=0)
+    shift: NDArray[np.float64] | None = centers.mean(axis=0)
+    if is_sparse(X):  # only where all centres lie together and far from 0, so that rows stay sparse
+        far = np.abs(shift) > _FAR * np.ptp(centers, axis=0) if len(centers) > 1 else np.zeros(len(shift), np.bool_)
+        shift = np.where(far, shift, 0.0) if far.any() else None
     middle, linear = Points(centers, shift), Kernel("linear")
 
     def rows(lo: int, hi: int) -> None:

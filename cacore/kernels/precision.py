@@ -71,7 +71,7 @@ class Extent:
             sizes = np.abs(about)
             norms = np.einsum("ij,ij->i", about, about), sizes.sum(axis=1), sizes.ravel()
             largest = np.maximum(largest, [_most(norm) for norm in norms])
-        return cls(largest[0], largest[1], largest[2], X.shape[1])
+        return cls(float(largest[0]), float(largest[1]), float(largest[2]), X.shape[1])
 
     @property
     def norms(self) -> NDArray[np.float64]:
