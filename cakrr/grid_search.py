@@ -14,6 +14,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, Kept, remembered
 from cacore.kernels import Kernel
+from cacore.kernels.precision import steepest
 from cacore.machine import memory, threads
 from cacore.machine.clock import working_time
 from cacore.progress import Advance
@@ -161,7 +162,8 @@ class Search:
                 widths = (self.own[part][0],) if self.own else self.widths
                 for _, alike in groupby(widths, lambda width: width.like.declared.of):
                     kernels = [width.kernel for width in alike]
-                    system = ridge_system(self.parts.X[learn], self.workspace, kernels[0], weights, grid=True)
+                    X = self.parts.X[learn]
+                    system = ridge_system(X, self.workspace, steepest(kernels, X), weights, grid=True)
                     for kernel in kernels:
                         results.append(judge(part, system, kernel, y))
                         self.advance(step)

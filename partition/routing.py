@@ -83,10 +83,11 @@ def distances(X: AnyRows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _squared(X: AnyRows, centers: NDArray[np.float64], keep: Callable[[int, int, NDArray[np.float64]], None]) -> None:
     """Call ``keep(lo, hi, squares)`` for blocks of rows; rounding may make a squared distance negative."""
-    shift: NDArray[np.float64] | None = centers.mean(axis=0)
+    mean = centers.mean(axis=0)
+    shift: NDArray[np.float64] | None = mean
     if is_sparse(X):  # only where all centres lie together and far from 0, so that rows stay sparse
-        far = np.abs(shift) > _FAR * np.ptp(centers, axis=0) if len(centers) > 1 else np.zeros(len(shift), np.bool_)
-        shift = np.where(far, shift, 0.0) if far.any() else None
+        far = (np.abs(mean) > _FAR * np.ptp(centers, axis=0)) & (len(centers) > 1)
+        shift = np.where(far, mean, 0.0) if far.any() else None
     middle, linear = Points(centers, shift), Kernel("linear")
 
     def rows(lo: int, hi: int) -> None:

@@ -204,7 +204,7 @@ class AsyGCD:
                 watch(TeamProgress(seconds, iterations, reached, worst, lambda: self._by_row(state.beta * signs)))
 
         goal = tol = _tolerance(limits.tol, bounds)
-        rounded, runs = self.gram.dtype == np.float32, 0
+        runs = 0
         while True:
             loops = [self._loop(state, me, tol, limits.iterations(self.n)) for me in range(self.threads)]
             left = limits.max_time - (working_time() - begun)
@@ -213,13 +213,13 @@ class AsyGCD:
             runs, done = runs + 1, bool(state.stop[0] == DONE)
             if self.update == "stochastic":
                 state.r[:] = self.product(state.beta) - signs
-            elif rounded:
+            else:
                 self._verify(state, signs, goal)
             gap = float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
-            if not done or gap <= goal or not (self.update == "stochastic" or (rounded and runs < _RUNS)):
+            if not done or gap <= goal or (self.update != "stochastic" and runs == _RUNS):
                 break
-            # A row's gradient may have changed since its turn, or the rounding of kernel values hides a part of it:
-            # convergence needs the gradient of all rows at once, in double precision.
+            # A row's gradient may have changed since its turn, or rounding may have added up in it: convergence needs
+            # the gradient of all rows at once, in double precision.
             tol *= 0.5
             if self.update == "stochastic":
                 state.stop[0], state.calm[:] = 0, -1
@@ -232,7 +232,7 @@ class AsyGCD:
         hits, misses = (counts_after - counts).T
         return TeamSolution(
             self._by_row(state.beta * signs), self._by_row(state.r * signs), objective, gap,
-            done and (gap <= goal or not rounded), written + state.written[::LINE], hits, misses, values_after - values,
+            done and gap <= goal, written + state.written[::LINE], hits, misses, values_after - values,
             working_time() - begun,
         )  # fmt: skip
 

@@ -174,6 +174,14 @@ def _of_squares(kernel: Kernel, square: float, eps: float, unit: float, measure:
     return float(np.max(np.abs(kernel.derivative(t)) * error) + abs(values[0] - values[1]))
 
 
+def steepest(kernels: Sequence[Kernel], X: Rows) -> Kernel:
+    """The kernel whose values change most by the rounding of these rows."""
+    if len(kernels) == 1:
+        return kernels[0]
+    extent = Extent.of(X, None if is_sparse(X) else X.mean(axis=0, dtype=np.float64))
+    return max(kernels, key=lambda kernel: rounding(kernel, extent, X.dtype))
+
+
 def value_rounding(largest: float, dtype: DTypeLike) -> float:
     """Upper bound of the error of a stored kernel value of at most `largest`, from rounding the value itself."""
     return _VALUE * float(np.finfo(dtype).eps) * largest

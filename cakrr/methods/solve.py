@@ -70,7 +70,7 @@ def solve_part(task: RidgeTask, chosen: Chosen, part: int, rows: slice) -> dict[
     if chosen.coarse is not None:
         y = y - chosen.coarse.predict(X)
     width, lam = chosen.setting(part)
-    system = ridge_system(X, task.workspace, chosen.like, task.weights(rows))
+    system = ridge_system(X, task.workspace, width.kernel, task.weights(rows))
     if task.workspace.dtype == np.float32:
         alpha, residual = refine.solve_part(system, width.kernel, lam, y)
         solved = residual <= refine.ACCEPTED

@@ -95,7 +95,7 @@ class PartSystem:
     workspace : Workspace
         Workspace for at least m rows, in the dtype of `rows`. This thread must not use it for anything else meanwhile.
     kernel : Kernel
-        Kernel of any width: the preparation of the rows does not depend on it.
+        The kernel of the system, or the one whose values rounding of the rows changes most.
     weights : ndarray, shape (m,), optional
         Positive sample weights w: the matrix is then K + lambda sum(w) diag(1/w).
     grid : bool

@@ -23,11 +23,13 @@ from cacore.kernels.precision import WIDEST
 from cacore.kernels.sums import meet_at, width
 from cacore.limits import Limits
 from cacore.svm.problem import allowed_error, precision
+from casvm.solver.active_set import HIDDEN
 from casvm.solver.pair import Index, Vector, padded
 
 if TYPE_CHECKING:
     from cacore.arrays import Ints, Longs, Reals
 
+_UNVERIFIED = 0.1  # share of the tolerance that single precision may hide in violations, which are not verified
 MOST = 8192  # rows of a problem at most; larger ones gain from rounds, and from sparse kernel matrices
 # Packed rows and their norms; room for the numbers of a row and their columns; the kernel; the first panels of both
 # classes; rows of the first class; rows of K computed so far, shape (1,).
@@ -101,7 +103,8 @@ class ClassRows:
         if most > MOST:
             return None
         rows = X if kernel.of_distance else X[every]  # the diagonal of a distance needs no rows
-        dtype = precision((len(every), X.shape[1]), kernel.largest(rows, np.float64), largest_bound, limits.tol)
+        largest = kernel.largest(rows, np.float64)
+        dtype = precision((len(every), X.shape[1]), largest, HIDDEN * largest_bound, _UNVERIFIED * limits.tol)
         allowed = allowed_error(largest_bound, limits.tol)
         layout = replace(Layout.of(X, kernel, dtype, None, allowed), packed=True)
         W, bytes_each = width(layout.dtype), layout.dtype.itemsize
