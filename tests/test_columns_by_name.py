@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from helpers.columns import draw, write_columns
-from helpers.commands import flat, predicted, run
+from helpers.commands import flat, predicted, read, run
 from helpers.data import write_hdf5
 
 from cacore.comm import Communicator
@@ -296,3 +296,19 @@ def test_the_target_that_was_chosen_is_told(trained, tmp_path, capfd):
     (tmp_path / "w.csv").write_text("a,b,kind\n" + "1,2,x\n4,5,z\n7,8,z\n9,1,x\n" * 5)
     run("cakrr.bkrr2", [tmp_path / "w.csv", "--classify", *SMALL])
     assert "kind: 2 classes" in flat(capfd.readouterr().out)
+
+
+@pytest.mark.parametrize("header", ["x,x,x", "x,a,x", "a,a,x"])
+@pytest.mark.parametrize("target", [[], ["--target", "2"], ["--target", "0"]])
+def test_a_target_with_the_name_of_a_feature(header, target, tmp_path):
+    """The file that was trained on, its conversion, and one without targets can be predicted, and be test rows."""
+    lines = "".join(f"{i},{i % 7},{i * i % 5}\n" for i in range(30))
+    for name in ("t.csv", "s.csv"):
+        (tmp_path / name).write_text(f"{header}\n{lines}")
+    path, model, report = tmp_path / "t.csv", tmp_path / "m.h5", tmp_path / "r.json"
+    more = ["--test", tmp_path / "s.csv", "--allow-overlap", *target]
+    run("cakrr.bkrr2", [path, "--partitions", "1", "--quiet", "--model", model, "--report", report, *more])
+    run("cacore.io", ["convert", path, tmp_path / "t.h5", "--quiet", *target])
+    for data in ("t.csv", "t.h5"):
+        run("cakrr.predict", [model, tmp_path / data, "--quiet", "--report", tmp_path / f"{data}.json"])
+        assert read(tmp_path / f"{data}.json")["metrics"]["mse"] == pytest.approx(read(report)["metrics"]["mse"])

@@ -16,6 +16,8 @@ from sklearn.datasets import load_svmlight_file
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import load, stream, text
+from cacore.io.names import Expected
+from cacore.io.table import LABELS
 
 OPENERS = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -39,8 +41,8 @@ def put(tmp_path):
     return write
 
 
-def parse(path, target=None, n_features=None, binarize=None):
-    return text.parse(path, target, n_features, binarize)["train"]
+def parse(path, target=None, n_features=None, binarize=None, **more):
+    return text.parse(path, target, n_features, binarize, **more)["train"]
 
 
 def dense(X):
@@ -105,6 +107,22 @@ def test_csv_header_with_numbers(put, line):
     table = parse(put("rows.csv", f"{line}\n\n{rows}".encode()), target="y")
     np.testing.assert_array_equal(np.c_[table.X, table.y], np.loadtxt(io.StringIO(rows), delimiter=","))
     assert [int(name) for name in table.names] == [int(word.strip(' "')) for word in line.split(",")[:2]]
+
+
+@pytest.mark.parametrize("labels", ["A7B7", "A79A", "A777777B"])
+def test_a_first_row_of_numbers_and_a_label(put, labels):
+    """Its label is no name where any row below has a word in its place."""
+    rows = "".join(f"{i},{i + 1},{label}\n" for i, label in enumerate(labels, 1)).encode()
+    table = parse(put("rows.csv", rows), wanted=LABELS)
+    assert (table.y.tolist(), table.X[0].tolist(), table.names) == (list(labels), [1, 2], ())
+
+
+def test_a_header_with_numbers_is_told(put):
+    said = []
+    path = put("rows.csv", b"2019,2020,y\n1,2,3\n")
+    load(path, Communicator(), expected=Expected(tell=said.append))
+    load(put("other.csv", b"a,b,y\n1,2,3\n"), Communicator(), expected=Expected(tell=said.append))
+    assert said == [f"note: {path}: the first line is taken for names of the columns: 2019, 2020, y"]
 
 
 def test_csv_of_labels_has_no_header(put):

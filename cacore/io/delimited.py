@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ from cacore.errors import InputError
 from cacore.io.crew import ScanArguments
 from cacore.io.delimited_scan import SKIP, Cells, scan
 from cacore.io.label_words import Words
+from cacore.io.names import listed
 from cacore.io.shares import Block, Part, Share, first_error
 from cacore.io.stream import Lines, OnBytesRead, blocks_of_lines, open_bytes, reading
 from cacore.io.tabular import ColumnRequest, Tabular
@@ -33,6 +34,7 @@ from cacore.io.words import ENCODE, FILL, as_number, short
 from cacore.machine import memory, threads
 
 _CHECK_EVERY = 1024  # lines
+_LOOKED_AT = 200  # lines below one of words and numbers that show whether it has names
 _LINE = re.compile(rb"[^\r\n]*(\r\n|\r|\n)")
 
 
@@ -55,6 +57,10 @@ class Delimited(Tabular):
         self._layout = layout = _layout(path, "," if form == "csv" else "\t", request.limit)
         super().__init__(path, layout.names, layout.columns, request)
         self._remedy = dict.fromkeys(self.chosen, request.wanted.remedy)
+        if any(as_number(name) is not None for name in layout.names):
+            request.expected.tell(
+                f"note: {path}: the first line is taken for names of the columns: {listed(layout.names)}"
+            )
 
     def line_of(self) -> Callable[[int], int]:
         """Function that finds the line of a row by reading the file again."""
@@ -223,12 +229,14 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
     row = next(lines, None)
     if row is not None:
         words = row[1]
-        below = None
+        below: list[tuple[int, list[str]]] = []
         if all(as_number(word) is None for word in _alone(words) or words) or (
-            _may_be_names(words) and (below := next(lines, None)) is not None and _over_numbers(words, below[1])
+            _may_be_names(words)
+            and (below := list(islice(lines, _LOOKED_AT)))
+            and all(_over_numbers(words, line) for _, line in below)
         ):
             names = tuple(clean(word) for word in words)
-            row = below or next(lines, None)
+            row = below[0] if below else next(lines, None)
     if row is None:
         raise InputError(f"{path}: {'a header and no rows' if names else 'the file is empty'}")
     first_line, words = row
@@ -276,7 +284,7 @@ def _may_be_names(words: list[str]) -> bool:
 
 
 def _over_numbers(words: list[str], below: list[str]) -> bool:
-    """True if the line `below` has numbers where this one has words: they are no labels of rows."""
+    """True if a line `below` has numbers where this one has words: they are no labels of rows."""
     pairs = zip(words, below, strict=False)
     return len(words) == len(below) and all(as_number(b) is not None for word, b in pairs if as_number(word) is None)
 

@@ -79,6 +79,19 @@ def in_table(
     return select(expected, names, where, {*targets, *_own(expected, names)}), targets
 
 
+def is_repeated(expected: Expected, names: Sequence[str]) -> bool:
+    """True if the one target expected has the name of several columns."""
+    target = expected.columns.target
+    return len(target) == 1 and names.count(target[0]) > 1
+
+
+def by_place(expected: Expected, names: Sequence[str], targets: list[int]) -> bool:
+    """True if all columns have the names expected where they stand, with the target at its place or left out."""
+    columns = expected.columns
+    there = tuple(name for j, name in enumerate(names) if j not in targets)
+    return there == columns.features and all(names[j] in columns.target for j in targets)
+
+
 def _own(expected: Expected, names: Sequence[str]) -> set[int]:
     """Numbers of the columns with a target's name, which is never that of a feature."""
     columns = expected.columns
@@ -116,9 +129,7 @@ def select(expected: Expected, names: Sequence[str], where: str, aside: Collecti
     """
     wanted, there = expected.columns.features, [j for j in range(len(names)) if j not in aside]
     if tuple(names[j] for j in there) == wanted:
-        if same := _several(wanted):
-            both = f"{where}: several columns are called {listed(same)}, as in {expected.where}"
-            expected.tell(f"note: {both}: matched by their order")
+        _tell_several(expected, where)
         return there
     place = {names[j]: j for j in there}
     missing = [name for name in wanted if name not in place]
@@ -139,6 +150,13 @@ def select(expected: Expected, names: Sequence[str], where: str, aside: Collecti
     if order != sorted(order):
         expected.tell(f"note: {where}: its columns are in another order than in {expected.where}: matched by name")
     return order
+
+
+def _tell_several(expected: Expected, where: str) -> None:
+    """Tell that columns of one name are matched by their order, if there are such columns."""
+    if same := _several((*expected.columns.features, *expected.columns.target)):
+        both = f"{where}: several columns are called {listed(same)}, as in {expected.where}"
+        expected.tell(f"note: {both}: matched by their order")
 
 
 def _several(names: Sequence[str]) -> list[str]:
@@ -185,6 +203,9 @@ def in_rows(expected: Expected, found: Columns, where: str) -> Order:
         See :func:`in_table`.
     """
     if not expected.matches(found.features):
+        return Order(columns=found)
+    if (found.features, found.target) == (expected.columns.features, expected.columns.target):
+        _tell_several(expected, where)
         return Order(columns=found)
     d, target = len(found.features), expected.columns.target
     names, targets = [*found.features, *found.target], list(range(d, d + len(found.target)))

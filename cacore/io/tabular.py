@@ -17,7 +17,7 @@ from cacore.data.columns import Columns, clean
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
 from cacore.io.label_words import Words, Wrong
-from cacore.io.names import UNKNOWN, Expected, in_table, listed
+from cacore.io.names import UNKNOWN, Expected, by_place, in_table, is_repeated, listed
 from cacore.io.shares import Dealt, Part, first_error, in_order
 from cacore.io.stream import REMEDY, OnBytesRead, reading
 from cacore.io.table import NO_TARGET, NUMBERS, Table, Targets
@@ -89,6 +89,9 @@ class Tabular(ABC):
             own = request.expected.target
             none = own == NO_TARGET and not wanted.needed
             given = [] if none else None if own is None else _chosen(own, path, names, columns)
+            if own is None and is_repeated(request.expected, names):
+                place = self._by_place(names, columns)
+                given = place if by_place(request.expected, names, place) else None
             self.features, self.chosen = in_table(request.expected, names, str(path), given)
         else:
             self.chosen = self._by_place(names, columns)
