@@ -74,7 +74,7 @@ def _classes(form, rng):
             problem.shown["nu"] = f"{nu:.3g}"
             made = SMONuSVC(nu=nu, **parameters)
         else:
-            more = {"parts": {"partitioner": Halves(2), "route": "nearest"}}.get(form, {})
+            more = {"parts": {"partitioner": Halves(2), "route": "nearest", "random_state": 0}}.get(form, {})
             if form == "parts" and rng.random() < 0.3:
                 more["solver"] = "asygcd"
             more |= {"threads": 1, "random_state": 0} if form == "asygcd" else {}
@@ -128,7 +128,7 @@ def _values(form, rng):
     def check(problem):
         y, unit, exact, mean = problem.targets()
         C, epsilon, tol = _bound(problem) * unit, 0.1 * unit, TOL * unit
-        more = {"parts_svr": {"partitioner": Halves(2), "route": "nearest"}}.get(form, {})
+        more = {"parts_svr": {"partitioner": Halves(2), "route": "nearest", "random_state": 0}}.get(form, {})
         estimator = {"svr": SMOSVR, "parts_svr": CASVR, "dissmo_svr": DisSMOSVR}[form]
         made = estimator(C=C, epsilon=epsilon, tol=tol, max_iter=_STEPS, **problem.parameters, **more)
         made.fit(problem.X, y)
@@ -290,8 +290,9 @@ def _probability(form, rng):
         y, parts = problem.labels(), bool(rng.random() < 0.5)
         problem.shown["parts"] = parts
         common = problem.parameters | {"C": C, "max_iter": _STEPS, "probability": True}
+        seeded = {"partitioner": Halves(2), "route": "nearest", "random_state": 0}
         n = problem.X.shape[0]
-        made = CASVC(partitioner=Halves(2), route="nearest", **common) if parts else SMOSVC(**common)
+        made = CASVC(**common, **seeded) if parts else SMOSVC(**common)
         made.fit(problem.X, y)
         if min(np.bincount(y > 0)) < 3 * folds:
             return ""
@@ -310,11 +311,21 @@ def _probability(form, rng):
                 if svc.fit_status_:
                     return ""
                 decisions[out] = svc.decision_function(problem.matrix(problem.exact[out], problem.exact[kept]))
-        A, B = reference.platt(decisions, y > 0)
-        told = made.predict_proba(problem.T)[:, 1]
-        expected = expit(-(A * made.decision_function(problem.T) + B))
+        if np.std(decisions) <= 1e-6 * np.abs(decisions).max():
+            return ""  # alike but for rounding: any slope is as good
+        told, f = made.predict_proba(problem.T)[:, 1], made.decision_function(problem.T)
+        shared = reference.platt(decisions, y > 0)
+        sigmoids = [
+            reference.platt(decisions[halves == half], (y > 0)[halves == half], shared) if parts else shared
+            for half in np.unique(halves)
+        ]
+        centers = np.array([problem.exact[halves == half].mean(axis=0) for half in np.unique(halves)])
+        which = np.argmin(np.linalg.norm(problem.tested[:, None] - centers, axis=2), axis=1)
+        A, B = np.array(sigmoids)[which].T
+        expected = expit(-(A * f + B))
         lost = float(np.mean(np.abs(told - expected)))
-        return f"probabilities off by {lost:.3g} on average" if not lost <= 0.05 else ""
+        allowed = 0.15 if parts else 0.05  # the rows of a part are in another order, and so are its folds
+        return f"probabilities off by {lost:.3g} on average" if not lost <= allowed else ""
 
     return problem, check
 

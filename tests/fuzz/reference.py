@@ -87,7 +87,8 @@ def width(kernel, X, rng):
 class Optimality:
     """Largest violation of the optimality conditions by beta, the interval of the bias, and the noise of double.
 
-    Minimise 1/2 beta'K beta - y'beta + epsilon |beta|_1 within bounds, with a fixed sum unless `bias` is False.
+    Minimise 1/2 beta'K beta - y'beta + epsilon |beta|_1 within bounds, with a fixed sum unless `bias` is False. Then
+    epsilon is 0, and the violation is that of Asy-GCD, the longest projected gradient step (eq. 4.11).
     """
 
     def __init__(self, K, y, beta, lower, upper, epsilon=0.0, bias=True):
@@ -101,7 +102,7 @@ class Optimality:
             self.violation = float(max(0.0, self.highest - self.lowest))
         else:
             self.highest = self.lowest = 0.0
-            self.violation = float(max(0.0, rises.max(initial=0.0), -falls.min(initial=0.0)))
+            self.violation = float(np.max(np.abs(beta - np.clip(beta + v, lower, upper)), initial=0.0))
         outside = np.max(np.maximum(lower - beta, beta - upper) / (upper - lower), initial=0.0)
         self.outside = float(outside)
 
@@ -125,17 +126,25 @@ def on_points(A, K, y, lam):
     return lstsq(stacked, np.concatenate([y, np.zeros(len(K))]))[0]
 
 
-def platt(decisions, positive):
-    """A and B of the sigmoid 1 / (1 + exp(A f + B)), see Platt (1999), by a general minimiser."""
+def platt(decisions, positive, prior=None):
+    """A and B of the sigmoid 1 / (1 + exp(A f + B)), see Platt (1999), by a general minimiser.
+
+    A part has a `prior` A and B, those of all parts, which count as 100 rows.
+    """
     counts = positive.sum(), (~positive).sum()
     targets = np.where(positive, (counts[0] + 1) / (counts[0] + 2), 1 / (counts[1] + 2))
+    start = [0.0, np.log((counts[1] + 1) / (counts[0] + 1))]
     unit = np.abs(decisions).mean() or 1.0
+    if prior is not None:
+        share = 100 / (100 + len(decisions))
+        targets = (1 - share) * positive + share * expit(-(prior[0] * decisions + prior[1]))
+        start = [prior[0] * unit, prior[1]]
 
     def loss(parameters):
         z = parameters[0] * decisions / unit + parameters[1]
-        return np.sum(np.logaddexp(0, z) - (1 - targets) * z), np.array(
-            [np.sum((targets - expit(-z)) * decisions / unit), np.sum(targets - expit(-z))]
-        )
+        slope = targets - expit(-z)
+        value = np.sum(np.logaddexp(0, z) - (1 - targets) * z)
+        return value, np.array([np.sum(slope * decisions / unit), np.sum(slope)])
 
-    A, B = minimize(loss, [0.0, np.log((counts[1] + 1) / (counts[0] + 1))], jac=True, method="BFGS").x
+    A, B = minimize(loss, start, jac=True, method="BFGS").x
     return A / unit, B
