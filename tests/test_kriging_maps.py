@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -141,3 +143,69 @@ def test_a_geotiff_has_two_axes_and_needs_rasterio(monkeypatch):
 def test_steps_of_a_grid():
     assert Grid.of(((0, 1, 0.5), (3, 3, 0.25))).steps == [0.5, 0.5]
     assert Grid.of(((2, 2, 1),)).steps == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        (["--simulate", "1e12"], "from 1 to 1000000"),
+        (["--degree", "9" * 20], "from 1 to 2147483647"),
+        (["--degree", "2000000", "--kernel", "wendland2"], "at most 1000000"),
+        (["--anisotropy", "1e-200"], "their squares overflow: give larger ratios"),
+        (["--nugget", "1e200", "--sill", "1e-200"], "a value's noise over the sill overflows"),
+        (["--grid", "0:1:1e-320,48:49:1"], "inf x 2 places; use larger steps"),
+        (["--grid", "0:1e300:1e-300,48:49:1"], "inf x 2 places; use larger steps"),
+        (["--grid", "0:1:1e-6,48:49:1e-5", "--memory-limit", "0.5"], "1,000,001 x 100,001 places; use larger steps"),
+        (["--grid", "0:1:1e-4,48:49:1e-3", "--simulate", "3", "--memory-limit", "0.5"], "--simulate 3 needs"),
+        (["--grid", "0:1:0.01,48:49:0.02", "--simulate", "3", "--memory-limit", "0.1"], "the dense matrix of 5,271"),
+    ],
+)
+def test_absurd_numbers_are_refused_in_one_line(more, match, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    known = ["--range", "40", "--quiet", "--grid", "0:1:1,48:49:1", "--map", "map.h5"]
+    with pytest.raises(SystemExit) as end:
+        main(METHOD, ["rows.csv", *known, *more])
+    told = capsys.readouterr().err
+    assert match in told
+    assert (end.value.code, told.count("\n")) == (2, 1)
+    assert not (folder / "map.h5").exists()
+
+
+@pytest.mark.parametrize(
+    "more", [["--taper", "1e300"], ["--kernel", "wendland2", "--range", "1e200"], ["--taper", "1e-300"]]
+)
+def test_a_radius_beyond_all_points_or_below_their_distances(more, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    known = ["--range", "0.3", "--sill", "1", "--nugget", "0.1", "--kernel", "matern32"]
+    main(METHOD, ["rows.csv", "--quiet", *known, "--solver", "cg", *more])
+
+
+def test_a_map_needs_room_on_the_disk(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    words = ["rows.csv", "--grid", "0:1:0.01,48:49:0.01", "--map", "map.h5", *KNOWN, "--simulate", "2"]
+    whole = os.statvfs(folder)
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=1000, f_frsize=100))
+    with pytest.raises(SystemExit):
+        main(METHOD, words)
+    assert "10,201 places and 2 draws need 0.000304 GiB of disk" in capsys.readouterr().err
+    monkeypatch.setattr("os.statvfs", lambda path: whole)
+
+
+def test_many_draws_take_no_more_memory_than_few(folder, monkeypatch):
+    """Draws are written as they are made; each is the same whatever their number."""
+    monkeypatch.chdir(folder)
+    made = []
+    drawing = KrigingModel.drawing
+
+    def watched(self, X, seed, ranks):
+        batch, draw = drawing(self, X, seed, ranks)
+        return batch, lambda numbers: made.append(len(numbers)) or draw(numbers)
+
+    monkeypatch.setattr(KrigingModel, "drawing", watched)
+    for count in (2, 40):
+        words = ["rows.csv", "--grid", "-1:1:1,48:49:1", "--map", f"{count}.h5", *KNOWN, "--simulate", str(count)]
+        main(METHOD, words)
+    assert max(made) <= 16
+    with h5py.File("2.h5") as few, h5py.File("40.h5") as many:
+        np.testing.assert_allclose(many["simulations"][:2], few["simulations"], atol=1e-9)
+        assert np.ptp(many["simulations"], axis=0).min() > 0

@@ -26,7 +26,7 @@ from cacore.kernels.evaluate import (
 from cacore.kernels.pairs import compare, flat
 from cacore.kernels.points import Points
 from cacore.kernels.precision import WIDEST, Extent, rounding, shift_of
-from cacore.kernels.registry import EQUAL, FEATURES, KINDS, L1, SQUARED, KernelKind
+from cacore.kernels.registry import EQUAL, FEATURES, KINDS, L1, MOST_DEGREE, SQUARED, KernelKind
 from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ Real = TypeVar("Real", bound=np.floating)
 # Size of one task's products: they should still be in cache when the kernel function is applied.
 _BLOCK_BYTES = 1 << 20
 _COLUMNS = 1024
+_MOST_FEATURES = 10**6  # largest degree of a kernel of limited support, whose values take a loop over it
 _TILE, _LINE = 64, 256  # columns and rows of a tile when a triangle is filled
 
 
@@ -65,6 +66,9 @@ class Kernel:
         least = self.declared.least_degree
         if self.degree < least:
             raise InputError(f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at least {least}")
+        most = _MOST_FEATURES if self.declared.limited else MOST_DEGREE
+        if self.degree > most:
+            raise InputError(f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at most {most}")
 
     @property
     def compiled(self) -> bool:

@@ -30,6 +30,8 @@ class Cubes:
         The points in the order of their cubes, one coordinate per row.
     order : ndarray of int64, shape (n,)
         Row of each of them in `X`.
+    square : float
+        Squared radius.
     runs : int
         Number of runs of consecutive points that hold the neighbours of any point: 3^(d-1).
 
@@ -42,6 +44,7 @@ class Cubes:
     def __init__(self, X: NDArray[np.float64], radius: float) -> None:
         d = X.shape[1]
         self.radius, self.runs = float(radius), 3 ** (d - 1)
+        self.square = self.radius * self.radius  # infinite for a huge radius, which a power would refuse
         self.low = X.min(axis=0) if len(X) else np.zeros(d)
         span = (X.max(axis=0) if len(X) else np.zeros(d)) - self.low
         self.edge = np.maximum(self.radius, span / _MOST)

@@ -68,7 +68,7 @@ def nearest_earlier(
 
     def work(lo: int, hi: int) -> None:
         _select(
-            Q, place, which, ends, cubes.points, sorted_, cubes.order, cubes.radius**2, room, out, lo, hi
+            Q, place, which, ends, cubes.points, sorted_, cubes.order, cubes.square, room, out, lo, hi
         )  # fmt: skip
 
     for_blocks(work, blocks(len(Q), BLOCK))

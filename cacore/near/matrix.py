@@ -114,7 +114,17 @@ class NearMatrix:
         )
 
     def _count(self, lo: int, hi: int) -> None:
-        _count(self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room, self.counts, lo, hi)
+        _count(
+            self.Q,
+            self.which,
+            self.ends,
+            self.cubes.points,
+            self.cubes.square,
+            self._room,
+            self.counts,
+            lo,
+            hi,
+        )
 
     def _stored(self, inner: int) -> list[tuple[int, int, csr_array]]:
         """All values: first row, one past the last, and the rows, each time."""
@@ -123,7 +133,7 @@ class NearMatrix:
 
         def fill(lo: int, hi: int) -> None:
             _fill(
-                self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room, self.cubes.order,
+                self.Q, self.which, self.ends, self.cubes.points, self.cubes.square, self._room, self.cubes.order,
                 *self.correlation.compiled, starts, columns, values, lo, hi,
             )  # fmt: skip
 
@@ -137,7 +147,7 @@ class NearMatrix:
 
     def _again(self, lo: int, hi: int, V: NDArray[np.float64], out: NDArray[np.float64]) -> None:
         _multiply_again(
-            self.Q, self.which, self.ends, self.cubes.points, self.cubes.radius**2, self._room,
+            self.Q, self.which, self.ends, self.cubes.points, self.cubes.square, self._room,
             *self.correlation.compiled, V, out, lo, hi,
         )  # fmt: skip
 

@@ -153,7 +153,8 @@ class _Search:
         if best.size and math.isfinite(min(values)):
             simplex = np.vstack([best, best + 0.5 * np.eye(best.size)])
             options = {"xatol": _CLOSE, "fatol": _CLOSE, "maxfev": 300, "initial_simplex": simplex}
-            best = minimize(cost, best, method="Nelder-Mead", options=options).x
+            with np.errstate(invalid="ignore"):  # differences of infinite costs
+                best = minimize(cost, best, method="Nelder-Mead", options=options).x
         range_, sill, nugget, ratio = self.settle(best)
         value, sill = self.judge(range_, sill, nugget, ratio)
         nugget = nugget if ratio is None else ratio * sill

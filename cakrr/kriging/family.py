@@ -19,7 +19,7 @@ from cacore.io.predictions import Column
 from cacore.io.table import Targets
 from cacore.learn.options import reported
 from cacore.metrics.probabilistic import interval_metrics
-from cacore.progress import line_while_compiling
+from cacore.progress import bar, line_while_compiling
 from cacore.run import figures, reading
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
@@ -27,7 +27,7 @@ from cakrr.kriging import kriging, maps
 from cakrr.kriging.grid import Grid
 from cakrr.kriging.model import KrigingModel
 from cakrr.kriging.options import KrigingMethod, KrigingOptions
-from cakrr.kriging.train import KrigingFit
+from cakrr.kriging.train import KrigingFit, solver_of
 from cakrr.uncertainty.predicted import Predicted
 
 if TYPE_CHECKING:
@@ -79,6 +79,10 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
                 grid = Grid.of(options.grid)
                 grid.check(coordinates, maps.is_picture(options.map), options.geographic)
                 maps.check_grid(options.map, grid)
+                draws, dense = options.simulate or 0, train.n if solver_of(options, train.n) == "cholesky" else 0
+                grid.check_memory(draws, dense, maps.is_picture(options.map), limit, comm.size)
+                if comm.rank == 0:  # which alone writes
+                    maps.check_room(options.map, grid, draws)
         return train, test
 
     def load(self, path: Path, comm: Communicator) -> KrigingModel:
@@ -136,7 +140,8 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         grid, count = Grid.of(options.grid), options.simulate or 0
         with model.ranks(None, "save") as comm:
             if not maps.is_picture(options.map):
-                maps.write(options.map, grid, model, comm, count, options.seed)
+                with bar(comm.rank == 0 and not job.quiet) as begin:
+                    maps.write(options.map, grid, model, comm, count, options.seed, begin)
                 return
             found = grid.arrays(model, comm)
             draws = list(grid.drawn(model, comm, min(count, 1), options.seed))

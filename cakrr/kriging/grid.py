@@ -14,6 +14,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
 from cacore.machine import memory
+from cacore.machine.threads import blocks
 from cakrr.kriging.model import KrigingModel
 from cakrr.kriging.space import Space
 
@@ -46,9 +47,11 @@ class Grid:
         InputError
             The grid has more than 10^11 places, or an axis more than 2^27.
         """
-        counts = [math.floor((high - low) / step + 1e-9) + 1 for low, high, step in ends]
-        if math.prod(counts) > MOST or max(counts) > MOST_AXIS:
-            raise InputError(f"--grid: {' x '.join(f'{count:,}' for count in counts)} places; use larger steps")
+        steps = [(high - low) / step for low, high, step in ends]
+        if max(steps) >= MOST_AXIS or math.prod(count + 1.0 for count in steps) > MOST:
+            shape = " x ".join(f"{count + 1:,.0f}" if count < MOST else f"{count:.3g}" for count in steps)
+            raise InputError(f"--grid: {shape} places; use larger steps")
+        counts = [math.floor(count + 1e-9) + 1 for count in steps]
         axes = [np.arange(count, dtype=np.float64) for count in counts]
         return cls(tuple(low + step * axis for (low, _, step), axis in zip(ends, axes, strict=True)))
 
@@ -115,21 +118,20 @@ class Grid:
     ) -> Iterator[NDArray[np.float64] | None]:
         """Yield `count` draws of the field on the whole grid, on rank 0, and None elsewhere; collective.
 
-        All places are drawn together: 8 (count + about 300) bytes per place of a rank.
+        All places are drawn together, as many draws at once as fit; see :meth:`check_memory`.
         """
         if not count:
             return
-        with comm.agreed():
-            need = 8 * (count + 300) * self.count // comm.size
-            memory.require(
-                need, memory.limit_per_rank(comm), f"--simulate {count}", "use a coarser --grid, or more ranks"
-            )
         whole = tuple(slice(0, length) for length in self.shape)
-        draws = model.simulate(self._rows(whole, model, comm), count, seed, comm)
-        for draw in draws:
+        with comm.phase("predict"):
+            batch, draw = model.drawing(self._rows(whole, model, comm), seed, comm)
+        for lo, hi in blocks(count, batch):
             with comm.phase("predict"):
-                every = comm.gather(draw)
-            yield None if every is None else every.reshape(self.shape)
+                some = draw(range(lo, hi))
+            for values in some:
+                with comm.phase("predict"):
+                    every = comm.gather(values)
+                yield None if every is None else every.reshape(self.shape)
 
     def _rows(self, box: Box, model: KrigingModel, comm: Communicator) -> Places:
         """This rank's share of the places of a box, as rows of the model."""
@@ -148,6 +150,22 @@ class Grid:
             raise InputError(
                 f"--map: a picture holds two axes and at most {MOST_PICTURE:,} points; name an HDF5 file (.h5)"
             )
+
+    def check_memory(self, draws: int, dense: int, picture: bool, limit: int, ranks: int) -> None:
+        """Raise a MemoryLimitError unless a rank can draw the grid, and rank 0 can hold a picture of it.
+
+        `dense` is the number of points if the system is dense, whose draws take a factor of all points and places on
+        every rank; otherwise 0, and draws take about 300 numbers per place.
+        """
+        coarser = "use a coarser --grid"
+        if draws:
+            need = 8 * (300 * self.count // ranks + 2 * self.count)
+            memory.require(need, limit, f"--simulate {draws}", f"{coarser}, or more ranks")
+            need = 16 * (dense + self.count) ** 2 if dense else 0
+            what = f"--simulate {draws}: the dense matrix of {dense + self.count:,} points and places"
+            memory.require(need, limit, what, f"{coarser}, or --solver cg")
+        if picture:
+            memory.require(64 * self.count, limit, f"a picture of {self.count:,} places", f"{coarser}, or name a .h5")
 
     def arrays(self, model: KrigingModel, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Means and standard deviations of the whole grid on rank 0, None elsewhere; collective."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,8 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.native import created
+from cacore.machine import memory
+from cacore.progress import Advance, silent
 from cakrr.kriging.grid import Box, Grid
 from cakrr.kriging.model import KrigingModel
 
@@ -28,6 +30,7 @@ Values = NDArray[np.float64]
 PICTURES = (".png", ".pdf", ".svg")
 _ARRAYS = (".h5", ".hdf5", ".nc")
 _RASTERS = (".tif", ".tiff")
+_BANDS = 65_535  # of a TIFF
 _DEGREES = (("longitude", "degrees_east"), ("latitude", "degrees_north"))
 
 
@@ -45,31 +48,53 @@ def check(path: Path) -> None:
         raise InputError(f"--map {path}: name an HDF5 or NetCDF file (.h5, .nc), a GeoTIFF (.tif) or a picture (.png)")
 
 
+def check_room(path: Path, grid: Grid, draws: int) -> None:
+    """Raise an InputError unless the folder of a map that is not a picture, and its format, have room for it."""
+    if path.suffix.lower() in _RASTERS and draws > _BANDS - 2:
+        raise InputError(f"--simulate {draws}: a GeoTIFF holds at most {_BANDS - 2:,}; name an HDF5 file (.h5)")
+    free = os.statvfs(path.parent)
+    need, room = 8 * grid.count * (2 + draws), free.f_bavail * free.f_frsize
+    if need > room and not is_picture(path):
+        what = f"{grid.count:,} places" + (f" and {draws:,} draws" if draws else "")
+        raise InputError(
+            f"--map {path}: {what} need {need / memory.GIB:.3g} GiB of disk, and {room / memory.GIB:.3g} GiB are free "
+            "there: use a coarser --grid" + (", fewer draws" if draws else "") + ", or another folder"
+        )
+
+
 def check_grid(path: Path, grid: Grid) -> None:
     """Raise an InputError if this kind of file has other than the grid's number of axes."""
     if path.suffix.lower() in _RASTERS and len(grid.axes) != 2:
         raise InputError(f"--map {path}: a GeoTIFF has two axes, the grid {len(grid.axes)}; name an HDF5 file (.h5)")
 
 
-def write(path: Path, grid: Grid, model: KrigingModel, comm: Communicator, draws: int = 0, seed: int = 0) -> None:
+def write(
+    path: Path, grid: Grid, model: KrigingModel, comm: Communicator, draws: int = 0, seed: int = 0,
+    begin: Callable[[str, int], Advance] = silent,
+) -> None:  # fmt: skip
     """Predict the grid and write it, with `draws` of the field; collective.
 
     HDF5 has the arrays `mean`, `std`, `axis0`, `axis1`, ... and `simulations`, shape (draws, grid), with the axes as
     dimension scales, so that programs which read NetCDF-4 read it. A GeoTIFF has the bands `mean`, `std` and one per
-    draw, north up. Rank 0 writes.
+    draw, north up. Rank 0 writes; it calls `begin` with a label and the number of steps, and what that returns after
+    each.
     """
     if comm.rank:
         for _ in chain(grid.predicted(model, comm), grid.drawn(model, comm, draws, seed)):
             pass
         return
+    boxes = len(grid.boxes(comm.size))
+    advance = begin("map", boxes + draws)
     kind = _tiff if path.suffix.lower() in _RASTERS else _hdf5
     with replacing(path) as temporary, kind(temporary, grid, model, draws) as file:
-        for box, mean, std in grid.predicted(model, comm):
+        for number, (box, mean, std) in enumerate(grid.predicted(model, comm), 1):
             if mean is not None and std is not None:
                 file.put(box, mean, std)
+            advance(1, f"map: part {number:,} of {boxes:,}")
         for number, draw in enumerate(grid.drawn(model, comm, draws, seed)):
             if draw is not None:
                 file.put_draw(number, draw)
+            advance(1, f"map: draw {number + 1:,} of {draws:,}")
 
 
 class MapFile(Protocol):

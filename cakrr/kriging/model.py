@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,6 +63,8 @@ class KrigingModel:
         This rank's points; their `values` are alpha and A^-1 F, shape (n_local, 1 + p).
     sizes : ndarray of int64, shape (R,)
         Number of points on each rank.
+    memory_limit : int or None
+        Bytes that a rank may use; None for its share of the memory that is free.
     """
 
     kernel: Kernel
@@ -82,6 +84,7 @@ class KrigingModel:
     source: dict[str, Any] = field(default_factory=dict)
     comm: CommLike = field(default=None, repr=False, compare=False)
     identity: str = field(default="", repr=False, compare=False)
+    memory_limit: int | None = field(default=None, repr=False, compare=False)
     _field: Field | None = field(default=None, repr=False, compare=False)
     _system: KrigingSystem | None = field(default=None, repr=False, compare=False)
 
@@ -89,7 +92,7 @@ class KrigingModel:
     method = "kriging"
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "comm": None, "_field": None, "_system": None}
+        return {**self.__dict__, "comm": None, "memory_limit": None, "_field": None, "_system": None}
 
     @property
     def n_features(self) -> int:
@@ -190,26 +193,38 @@ class KrigingModel:
         (m + q)^3/3 flops once, and 16 (m + q)^2 bytes on every rank, for m points and q places.
         """
         with self.ranks(comm, "simulate") as ranks, ranks.phase("predict"):
-            X, Z = self._places(X, ranks)
-            near = self._settled(ranks)
-            first, total = ranks.offset(len(X))
-            place = places_of(first, len(X), self.n, total, seed)
-            moved = Routed.to(np.column_stack([Z, place, self.drift.functions(X)]), near.regions.owners(Z), ranks)
-            d = Z.shape[1]
-            Q, F = np.ascontiguousarray(moved.rows[:, :d]), moved.rows[:, d + 1 :]
-            limit = memory.limit_per_rank(ranks)
-            draws = Draws(
-                near, Q, moved.rows[:, d].astype(np.int64), self.correlation, self.neighbours, self.tol, seed, limit
-            )
-            out = np.empty((n, len(Q)))
-            out[:] = F @ self.beta + self._sums(Q, near)[:, 0]
-            for lo, hi in blocks(n, draws.batch):
-                drawn, there = draws(range(lo, hi))
-                own = near.owned
-                for number, row in enumerate(drawn, lo):
-                    row += np.sqrt(own.noise) * normals(own.place, seed, number, NOISE)
-                out[lo:hi] += math.sqrt(self.sill) * (there - self._kriged(drawn, Q, F, near))
-            return np.ascontiguousarray(moved.home(np.ascontiguousarray(out.T)).T)
+            batch, draw = self.drawing(X, seed, ranks)
+            out = np.empty((n, len(X)))
+            for lo, hi in blocks(n, batch):
+                out[lo:hi] = draw(range(lo, hi))
+            return out
+
+    def drawing(self, X: AnyRows, seed: int, ranks: Communicator) -> tuple[int, Callable[[range], NDArray[np.float64]]]:
+        """How many draws of :meth:`simulate` fit into memory at once, and a function that makes some; collective.
+
+        The function takes the numbers of draws and returns their values, shape (numbers, n_local); it is collective.
+        """
+        X, Z = self._places(X, ranks)
+        near = self._settled(ranks)
+        first, total = ranks.offset(len(X))
+        place = places_of(first, len(X), self.n, total, seed)
+        moved = Routed.to(np.column_stack([Z, place, self.drift.functions(X)]), near.regions.owners(Z), ranks)
+        d = Z.shape[1]
+        Q, F = np.ascontiguousarray(moved.rows[:, :d]), moved.rows[:, d + 1 :]
+        draws = Draws(
+            near, Q, moved.rows[:, d].astype(np.int64), self.correlation, self.neighbours, self.tol, seed,
+            self._limit(ranks),
+        )  # fmt: skip
+        means, own = F @ self.beta + self._sums(Q, near)[:, 0], near.owned
+
+        def draw(numbers: range) -> NDArray[np.float64]:
+            drawn, there = draws(numbers)
+            for number, row in zip(numbers, drawn, strict=True):
+                row += np.sqrt(own.noise) * normals(own.place, seed, number, NOISE)
+            values = means + math.sqrt(self.sill) * (there - self._kriged(drawn, Q, F, near))
+            return np.ascontiguousarray(moved.home(np.ascontiguousarray(values.T)).T)
+
+        return draws.batch, draw
 
     def _kriged(
         self, Y: NDArray[np.float64], Q: NDArray[np.float64], F: NDArray[np.float64], near: Field
@@ -285,8 +300,12 @@ class KrigingModel:
     def _solver(self, near: Field) -> KrigingSystem:
         """The system of the points, which is kept; collective."""
         if self._system is None:
-            self._system = self.system(near, memory.limit_per_rank(near.comm))
+            self._system = self.system(near, self._limit(near.comm))
         return self._system
+
+    def _limit(self, comm: Communicator) -> int:
+        """Bytes that a rank may use; collective."""
+        return memory.limit_per_rank(comm) if self.memory_limit is None else self.memory_limit
 
     def system(self, near: Field, limit: int) -> KrigingSystem:
         """The system of these points; collective."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cacore import checks
 from cacore.errors import InputError
-from cacore.kernels.registry import KINDS, SQUARED, canonical
+from cacore.kernels.registry import KINDS, MOST_DEGREE, SQUARED, canonical
 from cacore.learn import shared
 from cacore.learn.method import Method
 from cacore.learn.options import FILES, KERNEL, METRIC, SOLVER, Options, option
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DRIFTS = ("none", "constant", "linear", "quadratic")
 ESTIMATIONS = ("likelihood", "blocks")
+MOST_DRAWS = 10**6
 SOLVERS = ("auto", "cholesky", "cg")
 KERNELS = tuple(name for name, kind in KINDS.items() if kind.of == SQUARED)
 
@@ -111,7 +112,7 @@ class KrigingOptions(Options):
         report=True, group=KERNEL, metavar="R",
     )  # fmt: skip
     degree: int = option(
-        3, "exponent of the rational kernel, largest dimension for the wendland kernels", checks.whole(1),
+        3, "exponent of the rational kernel, largest dimension for the wendland kernels", checks.whole(1, MOST_DEGREE),
         group=KERNEL, metavar="D",
     )  # fmt: skip
     anisotropy: tuple[float, ...] | None = option(
@@ -151,7 +152,7 @@ class KrigingOptions(Options):
         estimator="", metavar="AXES",
     )  # fmt: skip
     simulate: int | None = option(
-        None, "also draw N fields on the grid, given the values (conditional simulation)", checks.whole(1),
+        None, "also draw N fields on the grid, given the values (conditional simulation)", checks.whole(1, MOST_DRAWS),
         group=FILES, estimator="", metavar="N",
     )  # fmt: skip
     map: Path | None = option(

@@ -97,7 +97,7 @@ class Regions:
         if math.isinf(radius):
             return np.ones(len(X), np.bool_)
         gaps = np.maximum(np.maximum(self.low[rank] - X, X - self.high[rank]), 0.0)
-        return np.asarray(np.einsum("ij,ij->i", gaps, gaps) <= radius**2 * (1.0 + 1e-9))
+        return np.asarray(np.einsum("ij,ij->i", gaps, gaps) <= radius * radius * (1.0 + 1e-9))
 
     def lent(self, X: NDArray[np.float64], radius: float, rank: int) -> list[NDArray[np.int64]]:
         """Points of `rank` that each other rank borrows: those closer to its region than `radius`.

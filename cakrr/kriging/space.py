@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.rows import largest_size, largest_usable
 from cacore.errors import InputError
 
 EARTH = 6371.0088  # mean radius in km
@@ -63,7 +64,7 @@ class Space:
         Raises
         ------
         InputError
-            A latitude beyond 90 degrees; it names the row.
+            A latitude beyond 90 degrees, with its row; or coordinates whose squares overflow.
         """
         if self.geographic:
             self.check_latitudes(X[:, 1])
@@ -73,7 +74,13 @@ class Space:
             cos, sin = math.cos(math.radians(self.angle)), math.sin(math.radians(self.angle))
             Z[:, 0], Z[:, 1] = cos * X[:, 0] + sin * X[:, 1], cos * X[:, 1] - sin * X[:, 0]
         if self.anisotropy:
-            Z[:, 1:] /= np.array(self.anisotropy)
+            with np.errstate(over="ignore"):
+                Z[:, 1:] /= np.array(self.anisotropy)
+            if (largest := largest_size(Z)) > largest_usable(Z.dtype):
+                raise InputError(
+                    f"anisotropy: coordinates over {min(self.anisotropy):g} are as large as {largest:g}, and their "
+                    "squares overflow: give larger ratios"
+                )
         return Z
 
 

@@ -114,10 +114,9 @@ def fit(
         covariance = _covariance(rows, options, comm)
         with comm.phase("partition"):
             radius, cut = _radius(rows, covariance, options, comm)
-            given = PointColumns(
-                rows.Z, (covariance.nugget + rows.errors) / covariance.sill, rows.place,
-                np.column_stack([rows.y, rows.F]),
-            )  # fmt: skip
+            with comm.agreed():
+                noise = _noise(rows.errors, covariance)
+            given = PointColumns(rows.Z, noise, rows.place, np.column_stack([rows.y, rows.F]))
             near = _distinct(Field.spread(given, radius, comm), options)
         taper = options.taper
         model = KrigingModel(
@@ -125,6 +124,7 @@ def fit(
             nugget=covariance.nugget, taper=taper, radius=None if math.isinf(radius) else radius, space=rows.space,
             drift=rows.drift, beta=np.zeros(rows.F.shape[1]), gram=np.zeros((rows.F.shape[1],) * 2),
             neighbours=options.neighbors, tol=options.tol, points=near.owned, sizes=np.zeros(0, np.int64),
+            memory_limit=options.memory_limit,
         )  # fmt: skip
         system = model.system(near, options.memory_limit)
         before, kept = _halo_sent(comm), options.checkpoint
@@ -278,13 +278,17 @@ def _check_estimable(sample: Sample, rounding: float) -> None:
         raise InputError(f"all values are {sample.y[0]:g}, so there is no covariance to estimate: {remedy}")
 
 
+def solver_of(options: KrigingOptions, n: int) -> str:
+    """The solver of a system of n points: the given one, or by their number."""
+    return options.solver if options.solver != "auto" else "cholesky" if n <= DENSE else "cg"
+
+
 def _radius(
     rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Communicator
 ) -> tuple[float, dict[str, Any]]:
     """Distance at which correlations end, or may be cut; infinity for a dense system. Collective."""
     reach, d = covariance.correlation.reach, rows.Z.shape[1]
-    wanted = options.solver if options.solver != "auto" else "cholesky" if rows.n <= DENSE else "cg"
-    if wanted == "cholesky":
+    if solver_of(options, rows.n) == "cholesky":
         with comm.agreed():
             need = 16 * rows.n**2
             memory.require(need, options.memory_limit, f"the dense matrix of {rows.n:,} points", "use --solver cg")
@@ -313,6 +317,18 @@ def _radius(
                 )
         cut = {"radius": reach, "bound": norm, "allowed": bound}
     return reach, cut
+
+
+def _noise(errors: NDArray[np.float64], covariance: _Covariance) -> NDArray[np.float64]:
+    """Variance of each value's noise, over the sill."""
+    with np.errstate(over="ignore"):
+        noise = (covariance.nugget + errors) / covariance.sill
+    if not np.isfinite(noise).all():
+        raise InputError(
+            f"nugget {covariance.nugget:g}, sill {covariance.sill:g}: a value's noise over the sill overflows; give a "
+            "larger sill, or a smaller nugget or errors"
+        )
+    return noise
 
 
 def _least(errors: NDArray[np.float64], comm: Communicator) -> float:
