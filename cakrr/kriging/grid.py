@@ -49,8 +49,8 @@ class Grid:
         """
         steps = [(high - low) / step for low, high, step in ends]
         if max(steps) >= MOST_AXIS or math.prod(count + 1.0 for count in steps) > MOST:
-            shape = " x ".join(f"{count + 1:,.0f}" if count < MOST else f"{count:.3g}" for count in steps)
-            raise InputError(f"--grid: {shape} places; use larger steps")
+            shape = [f"{math.floor(count + 1e-9) + 1:,}" if count < MOST else f"{count:.3g}" for count in steps]
+            raise InputError(f"--grid: {' x '.join(shape)} places; use larger steps")
         counts = [math.floor(count + 1e-9) + 1 for count in steps]
         axes = [np.arange(count, dtype=np.float64) for count in counts]
         return cls(tuple(low + step * axis for (low, _, step), axis in zip(ends, axes, strict=True)))

@@ -37,6 +37,8 @@ PIECE = 1 << 16  # points per piece of the file, the unit in which ranks read it
 EXACT = 256  # new places up to which standard deviations of a sparse system are exact by default
 VARIANCES = ("auto", "exact", "local")
 _BATCH = 16  # right-hand sides that are solved at once
+Numbers = range  # of draws; the model has a `range` of its own
+Drawing = Callable[[Numbers], NDArray[np.float64]]  # (numbers) -> draws at this rank's rows, shape (numbers, n_local)
 _ROWS = 1 << 15  # new places whose correlations with near points are held at a time
 
 
@@ -194,12 +196,12 @@ class KrigingModel:
         """
         with self.ranks(comm, "simulate") as ranks, ranks.phase("predict"):
             batch, draw = self.drawing(X, seed, ranks)
-            out = np.empty((n, len(X)))
+            out = np.empty((n, X.shape[0]))
             for lo, hi in blocks(n, batch):
                 out[lo:hi] = draw(range(lo, hi))
             return out
 
-    def drawing(self, X: AnyRows, seed: int, ranks: Communicator) -> tuple[int, Callable[[range], NDArray[np.float64]]]:
+    def drawing(self, X: AnyRows, seed: int, ranks: Communicator) -> tuple[int, Drawing]:
         """How many draws of :meth:`simulate` fit into memory at once, and a function that makes some; collective.
 
         The function takes the numbers of draws and returns their values, shape (numbers, n_local); it is collective.
@@ -217,7 +219,7 @@ class KrigingModel:
         )  # fmt: skip
         means, own = F @ self.beta + self._sums(Q, near)[:, 0], near.owned
 
-        def draw(numbers: range) -> NDArray[np.float64]:
+        def draw(numbers: Numbers) -> NDArray[np.float64]:
             drawn, there = draws(numbers)
             for number, row in zip(numbers, drawn, strict=True):
                 row += np.sqrt(own.noise) * normals(own.place, seed, number, NOISE)
