@@ -103,8 +103,13 @@ def test_the_bound_is_taken_at_all_distances():
 
 def test_sums_that_cannot_be_accurate_are_refused():
     extent = Extent(1e20, 1e10, 1e10, 50_000)
-    with pytest.raises(InputError, match="50,000 features they cannot be computed more accurately; scale"):
+    with pytest.raises(
+        InputError, match=r"so far from each other .* the rounding of its values hides the solution; scale the features"
+    ):
         cheapest([KERNELS["gaussian"]], extent, np.float64, 0, 20.0, False, 1e-5)
+    X, y = classes("standard")
+    with pytest.raises(InputError, match=r"linear kernel: the rows lie so far from 0 .* centre and scale the features"):
+        SMOSVC(kernel="linear", C=1e6).fit(X + 1e10, y)
 
 
 def violation(K, s, beta, C):

@@ -82,7 +82,7 @@ class KernelCaches:
                 f"SMOSVC, or at most {WIDEST:,} features"
             )
         self._X, self.dtype, self.n = X, np.dtype(dtype), len(order)
-        self._layout = Layout.of(X, kernel, self.dtype, None, allowed)
+        self._layout = Layout.of(X, kernel, self.dtype, None, allowed, strict=allowed is not None)
         if self._layout.features is not None:
             self._X = shifted(X, self._layout.shift)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype), self._layout.measure)

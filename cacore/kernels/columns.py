@@ -92,7 +92,7 @@ class Layout:
     @classmethod
     def of(
         cls, X: Rows, kernel: Kernel, dtype: DTypeLike, largest: float | None = None, allowed: float | None = None,
-        extent: Extent | None = None,
+        extent: Extent | None = None, strict: bool = False,
     ) -> Layout:  # fmt: skip
         """The cheapest layout for `X`, shape (n, d), in which kernel values are accurate enough at all distances.
 
@@ -109,11 +109,13 @@ class Layout:
             Largest error of a kernel value; by default 1.5e-5 in single and 1e-8 in double precision.
         extent : Extent, optional
             If `X` is a sample: the extent of all rows about ``shift_of(X, kernel)``.
+        strict : bool
+            True to refuse rows for which no layout is accurate enough, as training does.
 
         Raises
         ------
         InputError
-            Rows of more than 4,096 features spread so widely that inner products in double precision are not accurate.
+            If `strict`: rounding exceeds the allowed error by far in every layout.
         """
         n, d = X.shape
         if np.dtype(dtype) != np.float64:
@@ -136,7 +138,7 @@ class Layout:
         allowed = _ALLOWED[np.dtype(dtype).itemsize] if allowed is None else allowed
         extent = Extent.of(X, shift) if extent is None else extent
         gaps = features is None and d <= WIDEST
-        dtype, measure = cheapest([kernel], extent, dtype, base, met, gaps, allowed)
+        dtype, measure = cheapest([kernel], extent, dtype, base, met, gaps, allowed, strict)
         by_panels = is_sparse(X) or d <= _FEW or measure != PRODUCTS or nonzero < _DENSE
         met = met if measure in (PRODUCTS, NONZEROS) and (is_sparse(X) or (by_panels and d <= WIDEST)) else float(d)
         return cls(dtype, shift, by_panels and d <= WIDEST, met, measure, features)

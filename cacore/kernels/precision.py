@@ -35,7 +35,7 @@ _LONG = 32.0  # square root of the number of features that doubles _TERM
 _VALUE = 8.0  # units of rounding of a value itself: of exp, or of a power
 WIDEST = 4096  # features of which differences are summed up: a panel of them still fits in the L2 cache
 _GAPS = 1.7  # cost of a difference and its square, in units of a product (measured: 1.4 to 2.1 for 8 to 200 features)
-_UNUSABLE = 1e-2  # error of a kernel value that is refused where no sums are more accurate
+_UNUSABLE = 100.0  # multiple of the allowed error that is refused where no sums are more accurate
 _FAR = 4.0  # columns whose squared mean is above this multiple of their variance are shifted
 
 
@@ -188,8 +188,9 @@ def value_rounding(largest: float, dtype: DTypeLike) -> float:
 
 
 def cheapest(
-    kernels: Sequence[Kernel], extent: Extent, dtype: DTypeLike, measure: int, met: float, gaps: bool, allowed: float
-) -> tuple[np.dtype[Any], int]:
+    kernels: Sequence[Kernel], extent: Extent, dtype: DTypeLike, measure: int, met: float, gaps: bool, allowed: float,
+    strict: bool = True,
+) -> tuple[np.dtype[Any], int]:  # fmt: skip
     """Precision and measure of the cheapest sums in which kernel values are accurate enough.
 
     Parameters
@@ -207,11 +208,13 @@ def cheapest(
         True if rows can meet in all features, whose differences are then known.
     allowed : float
         Largest error of a kernel value.
+    strict : bool
+        True to refuse rows whose rounding is far beyond it.
 
     Raises
     ------
     InputError
-        Values of near rows have no digits, and more accurate sums are not possible.
+        Rounding exceeds the allowed error by far, and more accurate sums are not possible.
     """
     d, kernel, double = float(extent.features), kernels[0], np.dtype(np.float64)
     whole = {SQUARED: DIFFERENCES, L1: WHOLE}.get(kernel.declared.of, measure) if gaps else measure
@@ -223,11 +226,12 @@ def cheapest(
         if error <= allowed:
             return real, sums
         least = min(least, error)
-    if not gaps and least > _UNUSABLE:
+    if strict and least > _UNUSABLE * allowed and measure == PRODUCTS and whole == measure:
+        remedy = "scale the features, or use a smaller C"
         raise InputError(
-            f"{kernel.kind} kernel: the rows spread so widely (|x| up to {np.sqrt(extent.square):.3g}) that values of "
-            f"near rows are off by up to {min(1.0, least):.1g}, and with {extent.features:,} features they cannot be "
-            "computed more accurately; scale the features, or use a smaller gamma"
+            f"{kernel.kind} kernel: the rows lie so far from {'each other' if kernel.of_distance else '0'} (|x| up to "
+            f"{np.sqrt(extent.square):.3g}) that the rounding of its values hides the solution; "
+            f"{remedy if kernel.of_distance else f'centre and {remedy}'}"
         )
     return double, whole
 

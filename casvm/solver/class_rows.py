@@ -106,7 +106,7 @@ class ClassRows:
         largest = kernel.largest(rows, np.float64)
         dtype = precision((len(every), X.shape[1]), largest, HIDDEN * largest_bound, _UNVERIFIED * limits.tol)
         allowed = allowed_error(largest_bound, limits.tol)
-        layout = replace(Layout.of(X, kernel, dtype, None, allowed), packed=True)
+        layout = replace(Layout.of(X, kernel, dtype, None, allowed, strict=True), packed=True)
         W, bytes_each = width(layout.dtype), layout.dtype.itemsize
         if bytes_each * (len(every) * X.shape[1] + side_by_side * most * padded(most + W)) > cache_bytes:
             return None

@@ -110,5 +110,5 @@ def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, ca
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
     dtype = precision(X.shape, kernel.largest(X, np.float64), largest_bound, tol)
     return KernelRows(
-        X, kernel, dtype, cache_bytes, Layout.of(X, kernel, dtype, None, allowed_error(largest_bound, tol))
+        X, kernel, dtype, cache_bytes, Layout.of(X, kernel, dtype, None, allowed_error(largest_bound, tol), strict=True)
     )

@@ -70,7 +70,7 @@ def near_values(X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cach
     if not np.isfinite(cutoff) or share_near(X, kernel, cutoff) > MOST_NEAR:
         return None
     dtype = precision(X.shape, kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
-    layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol))
+    layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol), strict=True)
     if not layout.packed:
         return None
     order = spatial_order(X, width(layout.dtype))

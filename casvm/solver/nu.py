@@ -78,7 +78,7 @@ def solve_regression(
     unit = Unit.of_dual(dual)
     dual, limits = unit.dual(dual), unit.limits(limits)
     dtype = precision((2 * n, X.shape[1]), kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
-    layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol))
+    layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol), strict=True)
     gram = _Twice(X, kernel, dtype, cache_bytes, layout)
     twice = unit.solution(solve(gram, dual, limits, unit.watch(watch)), tol)
     return replace(twice, beta=twice.beta[:n] + twice.beta[n:], decision=twice.decision[:n])

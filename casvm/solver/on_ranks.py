@@ -77,7 +77,7 @@ class AllRows:
         largest, size, value = most[:3].tolist()
         dtype: np.dtype[np.floating] = np.dtype(precision((n, X.shape[1]), value, largest, limits.tol))
         allowed = allowed_error(largest, limits.tol)
-        layout = Layout.of(sample, kernel, dtype, size, allowed, extent.over_ranks(most[3:]))
+        layout = Layout.of(sample, kernel, dtype, size, allowed, extent.over_ranks(most[3:]), strict=True)
         floor = VANISHED * limits.tol / (max(1.0, largest) * n)
         cutoff = squared_cutoff(kernel, 4.0 * X.shape[1] * size**2, floor)
         near = comm.all(NearColumns.pays(X, kernel, layout, cutoff, sample))
