@@ -14,6 +14,7 @@ from asygcd.method import METHOD
 from asygcd.model import AsyGCDModel
 from asygcd.options import AsyGCDFit, AsyGCDOptions
 from asygcd.training import described
+from cacore.arrays import usual_errors
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes
@@ -125,19 +126,20 @@ class AsyGCDSVC(KernelClassifier):
         Rows of weight 0 are ignored. Raises InputError, a ValueError, on invalid input; warns with ConvergenceWarning
         if a limit was reached.
         """
-        comm, train = Communicator(), self._labelled(X, y, sample_weight)
-        n, used = train.X.shape[0], train.target()[train.row_weights() > 0]
-        verbose, again = (yes_or_no(getattr(self, name), f"{name} =") for name in ("verbose", "warm_start"))
-        options = replace(
-            from_estimator(AsyGCDOptions, self, class_weight=self._class_weight(all_classes(used, comm))),
-            seed=shared_seed(self.random_state, comm), memory_limit=memory.limit_per_rank(comm),
-            watch=printer(described) if verbose else None, start=self._start(n, used) if again else None,
-        )  # fmt: skip
-        fitted = METHOD(train, options, comm)
-        self._take(fitted, n)
-        if fitted.note is not None:
-            warnings.warn(fitted.note, ConvergenceWarning, stacklevel=2)
-        return self
+        with usual_errors():
+            comm, train = Communicator(), self._labelled(X, y, sample_weight)
+            n, used = train.X.shape[0], train.target()[train.row_weights() > 0]
+            verbose, again = (yes_or_no(getattr(self, name), f"{name} =") for name in ("verbose", "warm_start"))
+            options = replace(
+                from_estimator(AsyGCDOptions, self, class_weight=self._class_weight(all_classes(used, comm))),
+                seed=shared_seed(self.random_state, comm), memory_limit=memory.limit_per_rank(comm),
+                watch=printer(described) if verbose else None, start=self._start(n, used) if again else None,
+            )  # fmt: skip
+            fitted = METHOD(train, options, comm)
+            self._take(fitted, n)
+            if fitted.note is not None:
+                warnings.warn(fitted.note, ConvergenceWarning, stacklevel=2)
+            return self
 
     def _start(self, n: int, y: NDArray[np.generic]) -> NDArray[np.float64] | None:
         if not (hasattr(self, "model_") and self._n_rows == n):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.arrays import usual_errors
 from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import AnyRows, Rows, RowsLike
@@ -90,8 +91,9 @@ class AsyGCDModel:
 
     def decisions(self, X: AnyRows) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n, m). 2 n nnz flops, nnz the nonzeros of all support vectors."""
-        Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer, self.source)
-        return expansion(self.kernel, self.X, self.coef, in_memory(Z))
+        with usual_errors():
+            Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer, self.source)
+            return expansion(self.kernel, self.X, self.coef, in_memory(Z))
 
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs that :meth:`explain` explains."""

@@ -17,3 +17,11 @@ Unsigned = NDArray[np.uint32]  # numbers of columns that need no check for a sig
 Integers = NDArray[np.signedinteger]  # int32 or int64: starts of CSR rows and of lists
 Bytes = NDArray[np.uint8]  # text, or flags that are bits
 Flags = NDArray[np.bool_]
+
+
+def usual_errors() -> np.errstate:
+    """Context in which numpy treats floating-point errors by its defaults, whatever the caller chose by ``seterr``.
+
+    Underflow is harmless here, and overflow is looked for where it matters.
+    """
+    return np.errstate(divide="warn", over="warn", under="ignore", invalid="warn")

@@ -14,11 +14,14 @@ class InputError(ValueError):
     ----------
     agreed : bool
         True once every rank of a communicator raises this same error (see :meth:`cacore.comm.Communicator.agreed`).
+    others : list
+        Further errors of the same command, such as other files that could not be written either.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(escaped(" ".join(str(message).split())))
         self.agreed = False
+        self.others: list[InputError | OutputError] = []
 
 
 class MemoryLimitError(InputError):
@@ -31,6 +34,7 @@ class OutputError(OSError):
     def __init__(self, message: str) -> None:
         super().__init__(escaped(" ".join(str(message).split())))
         self.agreed = False
+        self.others: list[InputError | OutputError] = []
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], error: OSError) -> OutputError:

@@ -12,7 +12,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class Temporary:
             with self.path.open("rb") as written, Path(self._final).open("ab") as out:
                 shutil.copyfileobj(written, out)
             return
-        target = Path(os.path.realpath(self._final))
+        target = Path(_real(self._final))
         os.fsync(self._handle)
         os.replace(self.path, target)
         _sync_folder(target.parent)
@@ -69,7 +69,7 @@ def temporary(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Tempor
         Writing failed.
     """
     check_writable(path)
-    target = Path(os.path.realpath(path))
+    target = Path(_real(path))
     folder = Path(tempfile.gettempdir()) if _is_stream(path) else target.parent
     stem = os.fsdecode(os.fsencode(target.name)[:_STEM])
     try:
@@ -104,7 +104,7 @@ def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise an InputError, before any work is done, if no file can be written at `path`."""
-    target, folder = Path(os.path.realpath(path)), Path(path).parent
+    target, folder = Path(_real(path)), Path(path).parent
     if _is_stream(path):
         return
     try:
@@ -125,11 +125,11 @@ def check_apart(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[tup
 
     Each path comes with its command-line flag, or with the name to use for it in the message.
     """
-    named: dict[str, str] = {os.path.realpath(path): flag for flag, path in inputs if path is not None}
+    named: dict[str, str] = {_real(path): flag for flag, path in inputs if path is not None}
     for flag, path in outputs:
         if path is None or _is_stream(path):
             continue
-        if other := named.get(place := os.path.realpath(path)):
+        if other := named.get(place := _real(path)):
             raise InputError(f"{flag} {path}: is also the file of {other}, which it would replace; name another")
         named[place] = flag
 
@@ -185,9 +185,18 @@ def printing() -> Iterator[None]:
             raise OutputError.of("standard output", error) from error
 
 
+def _real(path: str | os.PathLike[str], follow: Callable[[str], str] = os.path.realpath) -> str:
+    """Absolute path without links; an InputError if `path` is relative to a working directory that was deleted."""
+    try:
+        return follow(os.fspath(path))
+    except FileNotFoundError as error:
+        remedy = "change to another directory, or give a full path"
+        raise InputError(f"{path}: the working directory was deleted: {remedy}") from error
+
+
 def _is_stream(path: str | os.PathLike[str]) -> bool:
     """True if `path` is a device or standard stream, such as /dev/null, which cannot be replaced by another file."""
-    name = os.path.abspath(path)
+    name = _real(path, os.path.abspath)
     try:
         device = stat.S_ISCHR(os.stat(name).st_mode)
     except OSError:  # the file does not exist, or its name is invalid

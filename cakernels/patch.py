@@ -34,7 +34,7 @@ def program(words: list[str]) -> Callable[[], object]:
     if not words:
         raise InputError("name a script or -m MODULE; --help says more")
     if words[0] in ("-h", "--help"):
-        return partial(print, USAGE)
+        return partial(say, USAGE)
     if words[0] == "-m":
         words = words[1:]
         if not words:

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from cacore.arrays import usual_errors
 from cacore.comm import CommLike, collective
 from cacore.data.asking import same_fit
 from cacore.data.rows import AnyRows, RowsLike
@@ -85,11 +86,13 @@ class Partitioner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
 
     def predict(self, X: RowsLike) -> NDArray[np.int32]:
         """Return the part whose centre is nearest to each row: 2 n P d flops."""
-        return nearest(self._rows(X), self.centers_)
+        with usual_errors():
+            return nearest(self._rows(X), self.centers_)
 
     def transform(self, X: RowsLike) -> NDArray[np.float64]:
         """Return the distance of each row to each centre, shape (n, P): 2 n P d flops."""
-        return distances(self._rows(X), self.centers_)
+        with usual_errors():
+            return distances(self._rows(X), self.centers_)
 
     def _rows(self, X: RowsLike) -> AnyRows:
         """Checked rows for the fitted centres."""

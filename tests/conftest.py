@@ -228,8 +228,8 @@ def in_one_job(mpiexec, tmp_path):
 # compiles what all tests need, in the first file, the other one has some that need little: it would compile the same.
 FIRST = (
     "test_under_mpi.py", "test_jobs.py", "test_info.py", "test_packaging.py", "test_io_stream.py", "test_house.py",
-    "test_help.py", "test_options.py", "test_io_bad_text.py", "test_output.py", "test_docs.py", "test_magnitudes.py",
-    "test_virtual_cluster.py",
+    "test_help.py", "test_options.py", "test_io_bad_text.py", "test_output.py", "test_no_room.py", "test_docs.py",
+    "test_magnitudes.py", "test_virtual_cluster.py",
 )  # fmt: skip
 
 

@@ -2,57 +2,28 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
 import os
-import re
 import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.checks import contents, names, refusal
-from helpers.commands import predicted, read, run
-from helpers.data import clouds
 
 from asygcd import AsyGCDModel
 from cacore import files, traffic
 from cacore.comm import Communicator
-from cacore.errors import InputError, OutputError
+from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.io.seal import BLOCK, check_seal, seal
 from cakrr import KRRModel
-from casvm import CASVC, SVMModel
+from casvm import SVMModel
 
 TRAIN = {"casvm.cpsvm": ["--partitions", "2"], "cakrr.bkrr2": ["--partitions", "2", "--sigma", "2"], "asygcd": []}
 trains = pytest.mark.parametrize("program", TRAIN)
-
-
-@pytest.fixture
-def full(monkeypatch):
-    """Folders that are full: what is written there does not reach the disk."""
-    folders, sync = set(), os.fsync
-
-    def synced(handle):
-        if folders & set(Path(os.readlink(f"/proc/self/fd/{handle}")).parents):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(handle)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    return folders
-
-
-def fails(program, words, capsys):
-    """The one line of a run that ends with status 1."""
-    with pytest.raises(SystemExit) as ended:
-        run(program, [*words, "--quiet"])
-    out, err = capsys.readouterr()
-    assert (ended.value.code, out, err.count("\n")) == (1, "", 1)
-    return err
 
 
 # -- never over what is read -----------------------------------------------------------------------
@@ -172,134 +143,6 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
         temporary.write_text("new")
     assert names(tmp_path) == [".out.0123abcd", "out [1]"]
     assert path.read_text() == "new"
-
-
-# -- no room -----------------------------------------------------------------------------------------
-
-
-@trains
-def test_the_model_is_saved_elsewhere(program, inputs, tmp_path, full, capsys, monkeypatch):
-    """A model may be hours of work: where its disk is full it is saved among the temporary files."""
-    (tmp_path / "full").mkdir()
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    full.add(tmp_path / "full")
-    words = [inputs / "good.h5", *TRAIN[program], "--model"]
-    err = fails(program, [*words, tmp_path / "full" / "m.h5", "--report", tmp_path / "r.json"], capsys)
-    told = re.search(r"m\.h5: cannot be written \(No space left on device\); the model was saved as (.*) instead", err)
-    assert told
-    run(program, [*words, tmp_path / "m.h5", "--quiet"])
-    predict = f"{program.split('.')[0]}.predict"
-    for name, model in (("here", tmp_path / "m.h5"), ("there", told[1])):
-        run(predict, [model, inputs / "test.csv", "-o", tmp_path / name, "--quiet"])
-    np.testing.assert_array_equal(predicted(tmp_path / "there"), predicted(tmp_path / "here"))
-    assert read(tmp_path / "r.json")["metrics"]  # the rest is written too
-    assert names(tmp_path / "full") == []
-
-
-def test_no_room_anywhere(inputs, tmp_path, full, capsys, monkeypatch):
-    """The first error is told, and nothing is left."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    full.add(tmp_path)
-    words = [inputs / "good.h5", "--model", tmp_path / "m.h5", "--report", tmp_path / "r.json"]
-    assert "m.h5: cannot be written (No space left on device)\n" in fails("casvm.cpsvm", words, capsys)
-    assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("what", ["--comm-matrix", "--report", "--libsvm"])
-def test_the_others_are_written(what, inputs, tmp_path, full, capsys):
-    (tmp_path / "full").mkdir()
-    full.add(tmp_path / "full")
-    options = {"--model": "m", "--comm-matrix": "c", "--report": "r", "--libsvm": "l"}
-    places = {flag: tmp_path / ("full" if flag == what else ".") / name for flag, name in options.items()}
-    words = [inputs / "good.h5", *(word for pair in places.items() for word in pair)]
-    assert f"full/{options[what]}: cannot be written" in fails("casvm.cpsvm", words, capsys)
-    assert names(tmp_path) == sorted({"full", *options.values()} - {options[what]})
-    assert names(tmp_path / "full") == []
-
-
-def test_no_room_for_a_checkpoint(inputs, tmp_path, full, capsys):
-    """The run goes on and saves its model; what could not be kept is told at the end."""
-    words = [inputs / "good.h5", *TRAIN["casvm.cpsvm"], "--C", "1", "--checkpoint", tmp_path / "kept"]
-    words.append("--model")
-    Checkpoint(tmp_path / "kept")
-    full.add(tmp_path / "kept")
-    err = fails("casvm.cpsvm", [*words, tmp_path / "1.h5"], capsys)
-    assert "kept/run.json: cannot be written (No space left on device)" in err  # nothing is lost yet
-    full.clear()
-    run("casvm.cpsvm", [*words, tmp_path / "2.h5", "--quiet"])
-    pieces = sorted(set(names(tmp_path / "kept")) - {"lock", "run.json"})
-    for name in pieces:
-        (tmp_path / "kept" / name).unlink()
-    full.add(tmp_path / "kept")
-    assert len(pieces) == 2
-    assert "kept/part-00000" in fails("casvm.cpsvm", [*words, tmp_path / "3.h5"], capsys)
-    T = np.random.default_rng(0).normal(size=(20, 3))
-    one, other = (SVMModel.load(tmp_path / name).decision_function(T) for name in ("2.h5", "3.h5"))
-    np.testing.assert_array_equal(one, other)
-
-
-PRINT = {
-    "help": ("cakrr.bkrr2", ["--help"]),
-    "info": ("cacore.io", ["info", "test.csv"]),
-    "train": ("casvm.cpsvm", ["good.h5", "--report", "REPORT", "--verbose"]),
-    "predict": ("casvm.predict", ["svm.h5", "test.csv", "--report", "REPORT"]),
-}
-
-
-@pytest.mark.parametrize("what", PRINT)
-def test_no_room_for_what_is_printed(what, inputs, tmp_path, capsys, monkeypatch):
-    """One line; and none where a pipe is closed, as by head. Nothing is left for the interpreter's end."""
-    monkeypatch.chdir(inputs)
-    program, words = PRINT[what]
-    words = [tmp_path / "r.json" if word == "REPORT" else word for word in words]
-    with open("/dev/full", "w") as disk:
-        monkeypatch.setattr(sys, "stdout", disk)
-        with pytest.raises(SystemExit) as ended:
-            run(program, words)
-    line = f"{program}: standard output: cannot be written (No space left on device)\n"
-    assert (ended.value.code, capsys.readouterr().err) == (1, line)
-    assert ("REPORT" in PRINT[what][1]) == (tmp_path / "r.json").exists()
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, "w") as pipe:
-        monkeypatch.setattr(sys, "stdout", pipe)
-        with pytest.raises(SystemExit) if what == "help" else nullcontext():
-            run(program, words)
-    assert capsys.readouterr().err == ""
-
-
-LIMITED = """
-import resource, runpy, sys
-try:
-    from mpi4py import MPI  # whose own files may be larger
-except ImportError:
-    pass
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
-sys.argv = sys.argv[1:]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
-
-
-@pytest.mark.parametrize(("program", "size"), [*zip(TRAIN, itertools.cycle([3000, 6000]), strict=False)])
-def test_a_quota(program, size, python, inputs, tmp_path):
-    """If a quota stops libhdf5 at any point of writing, the error is one line."""
-    words = [inputs / "good.h5", *TRAIN[program], "--model", tmp_path / "m.h5", "--quiet"]
-    done = python("-c", LIMITED, size, program, *words)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"{program}: {tmp_path / 'm.h5'}: cannot be written (File too large)\n"
-    assert names(tmp_path) == []
-
-
-def test_errors_of_files_are_the_same_on_all_ranks_and_in_notebooks(tmp_path, full):
-    X, y = clouds(60)
-    model = CASVC(2, random_state=0).fit(X, y).model_
-    full.add(tmp_path)
-    with pytest.raises(OutputError, match=re.escape(f"{tmp_path / 'm.h5'}: cannot be written")):
-        model.save(tmp_path / "m.h5")
-    with pytest.raises(OSError, match="No space left"):
-        model.save(tmp_path / "m.h5")
-    assert contents(tmp_path) == {}
 
 
 # -- two jobs in one directory -----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cacore.arrays import usual_errors
 from cacore.comm.communicator import Communicator
 from cacore.comm.failure import wait
 from cacore.comm.mpi import CommLike, all_ranks, check_usable
@@ -31,12 +32,12 @@ def collective(comm: CommLike) -> Iterator[Communicator]:
     check_usable(comm.mpi if isinstance(comm, Communicator) else comm)
     if comm is None or isinstance(comm, Communicator) or comm.Get_size() == 1:
         ranks = as_communicator(comm)
-        with ranks.guard():
+        with ranks.guard(), usual_errors():
             yield ranks
         return
     ranks = Communicator(comm.Dup(), own=True)
     try:
-        with ranks.guard():
+        with ranks.guard(), usual_errors():
             yield ranks
     finally:
         if not ranks.failed:

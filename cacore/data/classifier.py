@@ -52,7 +52,8 @@ class Labelled(ClassifierMixin, BaseEstimator):
         X, y = validated(self, X, y, ensure_min_samples=least, **(rows or {"dtype": ("float64", "float32"), **ROWS}))
         try:
             if not _are_plain(y):
-                check_classification_targets(y)
+                with np.errstate(invalid="ignore"):  # it casts labels of any size to integers
+                    check_classification_targets(y)
                 y = column_or_1d(y, warn=True)
         except ValueError as error:
             raise InputError(str(error)) from error

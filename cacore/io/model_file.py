@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import Communicator, require_same
 from cacore.data.columns import Columns
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.data.standardize import Standardizer
@@ -82,6 +82,8 @@ def save(
     """
     path = Path(path)
     error: InputError | OutputError | None = None
+    with comm.uncounted():
+        require_same({"path": path}, comm)
     with comm.phase("write"):
         with comm.agreed():
             if comm.rank == 0:

@@ -275,6 +275,10 @@ def _library() -> _Library:
     """ScaLAPACK on mpi4py's MPI; opened once per process, because an open library cannot be replaced."""
     if named := os.environ.get(VARIABLE):
         return _Library(VARIABLE, [_mpi()[0], *filter(None, named.split(os.pathsep))])
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:  # where MKL would end the process
+        raise InputError("ScaLAPACK cannot be loaded, the working directory was deleted: change to another") from error
     mkl = _files("mkl")
     if "libmkl_scalapack_lp64" not in mkl:
         raise InputError(

@@ -90,7 +90,7 @@ def run(
         if comm is None:
             first_prints(f"{prog}: {error}")
         elif comm.rank == 0:  # all ranks have the same error
-            say(f"{prog}: {error}", error=True)
+            say(*(f"{prog}: {one}" for one in (error, *error.others)), error=True)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
         if launched():

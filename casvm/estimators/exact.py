@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cacore.arrays import usual_errors
 from cacore.checks import one_of
 from cacore.comm import Communicator
 from cacore.data.classifier import Labelled
@@ -54,39 +55,40 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         With a precomputed kernel, `X` is K, shape (n, n). Invalid input raises an InputError, a ValueError. A
         ConvergenceWarning is issued if a limit was reached.
         """
-        comm = Communicator()
-        train = self._labelled(X, y, sample_weight)
-        given = in_memory(train.X)
-        self._check_rows(given)
-        one_of("ovr", "ovo")(self.decision_function_shape, "decision_function_shape =")
-        self._switches()
-        labels, weights = train.target(), train.row_weights()
-        self.classes_ = classes = all_classes(labels[weights > 0], comm)
-        require_classes(classes)
-        options = self._options(self._class_weight(classes))
-        codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1).astype(np.int64, copy=False)
-        factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
-        options = self._chosen(Samples(train.X, {"code": codes, "C": factor[codes] * weights}), options, comm)
-        present = given if (weights > 0).all() else given[np.flatnonzero(weights)]
-        setting = self._setting(present, options, comm)
-        part, solutions = fit_part(
-            given, codes, options.C * factor[codes] * weights, np.arange(len(codes)), setting.kernel, setting.limits,
-            setting.cache_bytes, watch=setting.watch, nu=self._nu(),
-        )  # fmt: skip
-        if len(part.classes) < len(classes):
-            raise InputError("sample_weight: a class has no row with a positive weight")
-        model = SVMModel(
-            method=self._method, classes=classes, kernel=setting.kernel, C=self._bound(options, solutions),
-            **self._one_part(given, part),
-        )  # fmt: skip
-        if options.probability is not None:
-            rows = Samples(train.X, {"code": codes, "C": options.C * factor[codes] * weights})
-            model.calibrator = self._calibrated(rows, options.probability, setting, solutions, comm)
-        expose(self, model)
-        self.class_weight_, self.shape_fit_ = factor, tuple(train.X.shape)
-        self._take(part, solutions, setting.limits.tol)
-        self._keep_names(train.columns)
-        return self
+        with usual_errors():
+            comm = Communicator()
+            train = self._labelled(X, y, sample_weight)
+            given = in_memory(train.X)
+            self._check_rows(given)
+            one_of("ovr", "ovo")(self.decision_function_shape, "decision_function_shape =")
+            self._switches()
+            labels, weights = train.target(), train.row_weights()
+            self.classes_ = classes = all_classes(labels[weights > 0], comm)
+            require_classes(classes)
+            options = self._options(self._class_weight(classes))
+            codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1).astype(np.int64, copy=False)
+            factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
+            options = self._chosen(Samples(train.X, {"code": codes, "C": factor[codes] * weights}), options, comm)
+            present = given if (weights > 0).all() else given[np.flatnonzero(weights)]
+            setting = self._setting(present, options, comm)
+            part, solutions = fit_part(
+                given, codes, options.C * factor[codes] * weights, np.arange(len(codes)), setting.kernel,
+                setting.limits, setting.cache_bytes, watch=setting.watch, nu=self._nu(),
+            )  # fmt: skip
+            if len(part.classes) < len(classes):
+                raise InputError("sample_weight: a class has no row with a positive weight")
+            model = SVMModel(
+                method=self._method, classes=classes, kernel=setting.kernel, C=self._bound(options, solutions),
+                **self._one_part(given, part),
+            )  # fmt: skip
+            if options.probability is not None:
+                rows = Samples(train.X, {"code": codes, "C": options.C * factor[codes] * weights})
+                model.calibrator = self._calibrated(rows, options.probability, setting, solutions, comm)
+            expose(self, model)
+            self.class_weight_, self.shape_fit_ = factor, tuple(train.X.shape)
+            self._take(part, solutions, setting.limits.tol)
+            self._keep_names(train.columns)
+            return self
 
     def _calibrated(
         self, rows: Samples, form: str, setting: Setting, solutions: list[Solution], comm: Communicator
@@ -130,20 +132,23 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
 
     def decision_function(self, X: RowsLike) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n,) with two classes, else (n, k), or (n, pairs) for "ovo"."""
-        X = self._rows(X)
-        if self.decision_function_shape == "ovo" and len(self.classes_) > 2:
-            return np.asarray(self.model_.parts[0].pairs(X, self.model_.kernel))
-        scores = self._scores(X)
-        return scores[:, 0] if len(self.classes_) == 2 else scores
+        with usual_errors():
+            X = self._rows(X)
+            if self.decision_function_shape == "ovo" and len(self.classes_) > 2:
+                return np.asarray(self.model_.parts[0].pairs(X, self.model_.kernel))
+            scores = self._scores(X)
+            return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: RowsLike) -> NDArray[np.generic]:
         """Labels for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
-        scores = self._scores(self._rows(X))
-        return np.asarray(self.model_.labels(scores))
+        with usual_errors():
+            scores = self._scores(self._rows(X))
+            return np.asarray(self.model_.labels(scores))
 
     def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
-        decisions = self.model_.parts[0].pairs(self._rows(X), self.model_.kernel)
-        return coupled(self._fitted_calibrator().first(decisions), len(self.classes_))
+        with usual_errors():
+            decisions = self.model_.parts[0].pairs(self._rows(X), self.model_.kernel)
+            return coupled(self._fitted_calibrator().first(decisions), len(self.classes_))
 
     def _scores(self, X: RowsLike) -> NDArray[np.float64]:
         return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))

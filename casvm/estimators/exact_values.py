@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from cacore.arrays import usual_errors
 from cacore.checks import at_least_zero, positive
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
@@ -118,8 +119,9 @@ class OneProcessValues(OneProcess):
 
     def _values(self, X: RowsLike) -> Vector:
         """Outputs for `X`, shape (n, d)."""
-        X = self._rows(X)
-        return self.model_.parts[0].predict(X, self.model_.kernel)
+        with usual_errors():
+            X = self._rows(X)
+            return self.model_.parts[0].predict(X, self.model_.kernel)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -135,18 +137,19 @@ class _Regressor(RegressorMixin, OneProcessValues):
         InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached, and a warning if all targets
         are equal, since the model is then this constant.
         """
-        columns = columns_of(X, y)
-        X, y = validated(self, X, y, y_numeric=True, **_TRAIN)
-        try:
-            targets = np.asarray(column_or_1d(y, warn=True), np.float64)
-        except ValueError as error:
-            raise InputError(f"y: {error}") from error
-        check_targets(targets, "y", LARGEST_TARGET, Communicator())
-        if np.ptp(targets) == 0:
-            warnings.warn(f"all targets are {targets[0]:g}: the model is this constant", stacklevel=2)
-        self._fit(X, targets, sample_weight)
-        self._keep_names(columns)
-        return self
+        with usual_errors():
+            columns = columns_of(X, y)
+            X, y = validated(self, X, y, y_numeric=True, **_TRAIN)
+            try:
+                targets = np.asarray(column_or_1d(y, warn=True), np.float64)
+            except ValueError as error:
+                raise InputError(f"y: {error}") from error
+            check_targets(targets, "y", LARGEST_TARGET, Communicator())
+            if np.ptp(targets) == 0:
+                warnings.warn(f"all targets are {targets[0]:g}: the model is this constant", stacklevel=2)
+            self._fit(X, targets, sample_weight)
+            self._keep_names(columns)
+            return self
 
     def predict(self, X: RowsLike) -> Vector:
         """Predictions for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
@@ -330,11 +333,12 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 are ignored. Invalid input raises an
         InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached.
         """
-        columns = columns_of(X)
-        X = validated(self, X, **_TRAIN)
-        self._fit(X, np.zeros(X.shape[0]), sample_weight)
-        self._keep_names(columns)
-        return self
+        with usual_errors():
+            columns = columns_of(X)
+            X = validated(self, X, **_TRAIN)
+            self._fit(X, np.zeros(X.shape[0]), sample_weight)
+            self._keep_names(columns)
+            return self
 
     def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
         return solve_one_class(

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.metrics import d2_pinball_score
 
 from cacore import checks
 from cacore.comm import CommLike, Communicator, collective
@@ -60,6 +59,9 @@ class PredictsQuantiles:
         The mean of :func:`sklearn.metrics.d2_pinball_score` over the quantiles. With `comm`, a collective call over all
         ranks' rows, which gathers t + 2 numbers per row on every rank.
         """
+        # Not at the top: loading these draws from Python's global random numbers, which no fit should.
+        from sklearn.metrics import d2_pinball_score
+
         predicted = self.predict(X)
         with collective(getattr(self, "comm", None)) as comm:
             with comm.agreed():

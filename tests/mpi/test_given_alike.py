@@ -145,6 +145,17 @@ def test_files(folder):
     assert message.startswith("model: not the same on all ranks (")
 
 
+def test_names_of_files_to_write(folder):
+    X, _, y = rows()
+    path = folder / f"{LAST}.h5"
+    for estimator in (CASVC(n_parts=R, random_state=0, comm=WORLD), DKRR(lam=1e-3, sigma=1.0, comm=WORLD)):
+        estimator.fit(X, y)
+        for save in (estimator.save, estimator.model_.save):
+            message = every_rank_raises(InputError, lambda save=save: save(path))
+            assert message.startswith("path: not the same on all ranks (")
+    assert list(folder.iterdir()) == []
+
+
 def test_what_need_not_be_the_same(monkeypatch):
     """States of random numbers, of which rank 0's counts; ways to write the same; threads that some ranks share."""
     X, _, y = rows()
