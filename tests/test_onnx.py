@@ -346,3 +346,20 @@ def test_refused(ridge, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(InputError, match=r"needs the package onnx: pip install 'cakernels\[onnx\]'"):
         to_onnx(ridge)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "l1", "matern32", "matern52"])
+@pytest.mark.parametrize("labels", [TWO, MANY], ids=["two", "many"])
+@pytest.mark.parametrize("name", ["ovr", "ovo", "parts"])
+def test_labels_of_rows_far_from_all_support_vectors(name, labels, kernel, dtype, tmp_path):
+    """Without a bias the sign of the smallest decision counts: kernel values end at the same one in both."""
+    given = {"kernel": kernel, "gamma": 2.0}
+    if name == "parts":
+        model = CASVC(n_parts=1, solver="asygcd", random_state=0, **given)
+    else:
+        model = AsyGCDSVC(multi_class=name, **given)
+    model.fit(X.astype(dtype), labels)
+    far = (np.array([3.0, 10.0, 30.0, 100.0])[np.arange(40) % 4, None] * NEW[:40]).astype(dtype)
+    got = answers(to_onnx(model, far[:1]), far, tmp_path)
+    np.testing.assert_array_equal(got["label"], model.predict(far))

@@ -33,7 +33,7 @@ def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) ->
     rows, or a copy of all rows that meet near support vectors.
     """
     out = np.zeros((X.shape[0], weights.shape[1]))
-    layout = _layout(A, kernel, X.dtype, weights)
+    layout = layout_of(A, kernel, X.dtype, weights)
     points = layout.rows(A)
     if _of_near_rows(layout, kernel, points, A, weights, X, out):
         return out
@@ -43,7 +43,7 @@ def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) ->
     return out
 
 
-def _layout(A: Rows, kernel: Kernel, dtype: DTypeLike, weights: NDArray[np.float64]) -> Layout:
+def layout_of(A: Rows, kernel: Kernel, dtype: DTypeLike, weights: NDArray[np.float64]) -> Layout:
     """Layout in which the largest of the weights does not magnify rounding beyond half of the dtype's digits."""
     allowed = math.sqrt(np.finfo(dtype).eps) / max(1.0, float(np.abs(weights).max(initial=0.0)))
     return Layout.of(A, kernel, dtype, None, allowed)
@@ -134,7 +134,7 @@ def decisions_of_pairs(
             weights[side, mine] = coef[:, side].T
         if _of_near_pairs(kernel, A, weights, X, lambda sums: told(sums + b), out):
             return out
-    layout = None if kernel is None else _layout(A, kernel, X.dtype, coef)
+    layout = None if kernel is None else layout_of(A, kernel, X.dtype, coef)
     widest = max(1 if layout is None else layout.width(X), len(b), int(n_support.max()))
     step = max(256, _BLOCK_BYTES // (32 * widest))
     together = layout is not None and stops[-1] * min(step, X.shape[0]) <= _FEW

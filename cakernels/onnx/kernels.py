@@ -15,12 +15,14 @@ from cacore.kernels.given import is_of_new_rows
 from cacore.kernels.registry import EQUAL, FEATURES, L1, PRODUCT
 from cakernels.onnx.graph import Graph, Value
 
-_FAR = 345.0  # cacore.kernels.functions: beyond it exp(-r) no longer counts, and r exp(-r) must not be inf * 0
+# Largest r of exp(-r) in cacore.kernels.evaluate, by the type of the kernel values. Kernel values of rows beyond it are
+# equal there, so that the sign of a decision without bias is that of the sum of the coefficients. It is here, too.
+_FAR = {"float64": 345.0, "float32": 43.0}
 
 
-def _decaying(polynomial: Callable[[Value], Value]) -> Callable[[Graph, Value, float], Value]:
-    def matern(g: Graph, r: Value, scale: float) -> Value:
-        r = g.op("Min", scale * r, _FAR)
+def _decaying(polynomial: Callable[[Value], Value | float]) -> Callable[[Graph, Value, float, float], Value]:
+    def matern(g: Graph, r: Value, scale: float, far: float) -> Value:
+        r = g.op("Min", scale * r, far)  # r exp(-r) must not be inf * 0
         return polynomial(r) * g.op("Exp", -r)
 
     return matern
@@ -36,6 +38,7 @@ def _wendland4(r: Value, ell: int) -> Value:
     return 1.0 + r * (ell + 2.0 + (ell * ell + 4.0 * ell + 3.0) / 3.0 * r)
 
 
+_exponential = _decaying(lambda r: 1.0)
 _matern32 = _decaying(lambda r: 1.0 + r)
 _matern52 = _decaying(lambda r: 1.0 + r * (1.0 + r / 3.0))
 
@@ -45,19 +48,21 @@ _OF_PRODUCT: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
     "polynomial": lambda g, t, k: (k.gamma * t + k.coef0) ** float(k.degree),
     "sigmoid": lambda g, t, k: g.op("Tanh", k.gamma * t + k.coef0),
 }
-_OF_SQUARE: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
-    "gaussian": lambda g, t, k: g.op("Exp", -k.gamma * t),
-    "rational": lambda g, t, k: (1.0 + k.gamma / k.degree * t) ** -float(k.degree),
+_OF_SQUARE: dict[str, Callable[[Graph, Value, Kernel, float], Value]] = {
+    "gaussian": lambda g, t, k, far: _exponential(g, t, k.gamma, far),
+    "rational": lambda g, t, k, far: (1.0 + k.gamma / k.degree * t) ** -float(k.degree),
 }
-_OF_LENGTH: dict[str, Callable[[Graph, Value, Kernel], Value]] = {
-    "laplacian": lambda g, r, k: g.op("Exp", -k.gamma * r),
-    "matern32": lambda g, r, k: _matern32(g, r, float(np.sqrt(6.0 * k.gamma))),
-    "matern52": lambda g, r, k: _matern52(g, r, float(np.sqrt(10.0 * k.gamma))),
-    "wendland0": lambda g, r, k: _ending(g, r, k, 1.0),
-    "wendland2": lambda g, r, k: _ending(g, r, k, 1.0 + (k.degree // 2 + 3) * (k.gamma * r)),
-    "wendland4": lambda g, r, k: _ending(g, r, k, _wendland4(k.gamma * r, k.degree // 2 + 3)),
+_OF_LENGTH: dict[str, Callable[[Graph, Value, Kernel, float], Value]] = {
+    "laplacian": lambda g, r, k, far: _exponential(g, r, k.gamma, far),
+    "matern32": lambda g, r, k, far: _matern32(g, r, float(np.sqrt(6.0 * k.gamma)), far),
+    "matern52": lambda g, r, k, far: _matern52(g, r, float(np.sqrt(10.0 * k.gamma)), far),
+    "wendland0": lambda g, r, k, far: _ending(g, r, k, 1.0),
+    "wendland2": lambda g, r, k, far: _ending(g, r, k, 1.0 + (k.degree // 2 + 3) * (k.gamma * r)),
+    "wendland4": lambda g, r, k, far: _ending(g, r, k, _wendland4(k.gamma * r, k.degree // 2 + 3)),
 }
-_OF_L1: dict[str, Callable[[Graph, Value, Kernel], Value]] = {"l1": lambda g, t, k: g.op("Exp", -k.gamma * t)}
+_OF_L1: dict[str, Callable[[Graph, Value, Kernel, float], Value]] = {
+    "l1": lambda g, t, k, far: _exponential(g, t, k.gamma, far)
+}
 # Factors (1 - r)^p q(r), as p and q, of r = gamma |x_k - z_k|.
 _OF_FEATURE: dict[str, tuple[float, Callable[[Value], float | Value]]] = {
     "wendland0_product": (1.0, lambda r: 1.0),
@@ -69,7 +74,7 @@ KNOWN = frozenset({*_OF_PRODUCT, *_OF_SQUARE, *_OF_LENGTH, *_OF_L1, *_OF_FEATURE
 
 def expansion(
     g: Graph, Z: Value, A: AnyRows, weights: NDArray[np.floating], kernel: Kernel | None,
-    rows: NDArray[np.int64] | None = None,
+    rows: NDArray[np.int64] | None = None, dtype: str = "float64",
 ) -> Value:  # fmt: skip
     """``K(Z, A) @ weights`` in float64, shape (n, t).
 
@@ -85,6 +90,8 @@ def expansion(
         None, or the kernel :func:`cacore.kernels.given.of_new_rows`: `Z` holds kernel values with all training rows.
     rows : ndarray of int64, shape (m,)
         Numbers of the rows of `A` among the training rows, for such a kernel.
+    dtype : {"float64", "float32"}
+        Type of the kernel values of the model itself, below whose smallest exponential values do not decrease.
 
     Raises
     ------
@@ -107,7 +114,7 @@ def expansion(
         X = in_memory(A)
         return Z @ np.asarray(X.T @ W, np.float64)
     g.require_room(8 * int(np.prod(A.shape)))
-    return _values(g, Z, np.asarray(dense(in_memory(A)), np.float64), kernel) @ W
+    return _values(g, Z, np.asarray(dense(in_memory(A)), np.float64), kernel, _FAR[dtype]) @ W
 
 
 def require_known(kernel: Kernel) -> None:
@@ -118,13 +125,13 @@ def require_known(kernel: Kernel) -> None:
         raise InputError(f"the export to ONNX has no {kernel.kind} kernel; it has {', '.join(sorted(KNOWN))}")
 
 
-def _values(g: Graph, Z: Value, A: NDArray[np.float64], kernel: Kernel) -> Value:
+def _values(g: Graph, Z: Value, A: NDArray[np.float64], kernel: Kernel, far: float) -> Value:
     of = kernel.declared.of
     if of == PRODUCT:
         return _OF_PRODUCT[kernel.kind](g, Z @ A.T, kernel)
     if of == L1:
         zero = g.filled(Z, np.zeros(len(A)))
-        return _OF_L1[kernel.kind](g, _feature_by_feature(g, Z, A, zero, lambda total, gap: total + gap), kernel)
+        return _OF_L1[kernel.kind](g, _feature_by_feature(g, Z, A, zero, lambda total, gap: total + gap), kernel, far)
     if of == FEATURES:
         one = g.filled(Z, np.ones(len(A)))
         return _feature_by_feature(g, Z, A, one, lambda total, gap: total * _factor(g, gap, kernel))
@@ -133,9 +140,9 @@ def _values(g: Graph, Z: Value, A: NDArray[np.float64], kernel: Kernel) -> Value
     size = g.reduced("SumSquare", Z) + np.square(A).sum(axis=1)
     squares = size - 2.0 * (Z @ np.ascontiguousarray(A.T))
     if kernel.kind in _OF_SQUARE:
-        return _OF_SQUARE[kernel.kind](g, g.op("Max", squares, 0.0), kernel)
+        return _OF_SQUARE[kernel.kind](g, g.op("Max", squares, 0.0), kernel, far)
     rounding = float(EQUAL * np.finfo(np.float64).eps) * size >= squares  # cacore.kernels.registry.length
-    return _OF_LENGTH[kernel.kind](g, g.op("Sqrt", g.op("Where", rounding, 0.0, squares)), kernel)
+    return _OF_LENGTH[kernel.kind](g, g.op("Sqrt", g.op("Where", rounding, 0.0, squares)), kernel, far)
 
 
 def _factor(g: Graph, gap: Value, kernel: Kernel) -> Value:

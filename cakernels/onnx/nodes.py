@@ -35,9 +35,10 @@ def holds(
     Notes
     -----
     With coefficients of size C, single precision loses about 6e-8 C sqrt(s) of a decision, which is near 1: with a
-    large C the plain operators in double precision are needed.
+    large C the plain operators in double precision are needed. So they are without a bias, where the sign of a decision
+    counts however small it is: kernel values of distant rows are 0 in single precision.
     """
-    if kernel is None or kernel.kind not in _TYPES or not 0 < X.shape[0] * X.shape[1] <= _MOST:
+    if not b.all() or kernel is None or kernel.kind not in _TYPES or not 0 < X.shape[0] * X.shape[1] <= _MOST:
         return False
     sample = np.asarray(dense(X[:: -(-X.shape[0] // _SAMPLE)]), np.float64)
     points = kernel.points(np.asarray(dense(X), np.float64))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asygcd.model import AsyGCDModel
+from cacore.data.rows import AnyRows
 from cacore.data.stored import in_memory
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import pairs_of
+from cacore.svm.decision import layout_of
 from cakernels.onnx import nodes
 from cakernels.onnx.classes import (
     Classified,
@@ -47,7 +50,7 @@ def classifier(g: Graph, model: SVMModel, pairs: bool = False, steepness: float 
 
     def answer(number: int, rows: Value) -> Value:
         part = model.parts[number]
-        decisions = None if len(part.classes) == 1 else _pairs(g, rows, part, model.kernel_of(number))
+        decisions = None if len(part.classes) == 1 else _pairs(g, rows, part, model.kernel_of(number), model.dtype)
         return _scores(g, rows, decisions, part, k) if alone else _shares(g, rows, decisions, part, k)
 
     scores = answered(g, Z, model, columns, answer)
@@ -63,7 +66,7 @@ def _of_one_part(g: Graph, Z: Value, model: SVMModel, pairs: bool, steepness: fl
         codes, decisions = nodes.classifier(g, Z, X, part.coef, part.b, part.n_support, kernel)
         scores = -decisions if k == 2 else counted(g, decisions, k)
     else:
-        decisions = _pairs(g, Z, part, kernel)
+        decisions = _pairs(g, Z, part, kernel, model.dtype)
         scores = -decisions if k == 2 else counted(g, decisions, k)
         codes = voted(g, scores, 1 if k == 2 else k)
     found = Classified(codes, scores, 1 if k == 2 else k)
@@ -74,9 +77,19 @@ def _of_one_part(g: Graph, Z: Value, model: SVMModel, pairs: bool, steepness: fl
     return found
 
 
-def _pairs(g: Graph, Z: Value, part: PartSVM, kernel: Kernel | None) -> Value:
+def _type(X: AnyRows, kernel: Kernel | None, weights: NDArray[np.float64], dtype: str) -> str:
+    """Type of the kernel values with which the model decides about rows of type `dtype`."""
+    if kernel is None or not kernel.compiled:
+        return dtype
+    return layout_of(in_memory(X), kernel, dtype, weights).dtype.name
+
+
+def _pairs(g: Graph, Z: Value, part: PartSVM, kernel: Kernel | None, dtype: str) -> Value:
     """Decisions of all pairs of a part's classes, positive for the first class."""
-    return expansion(g, Z, part.X, part.weights(), kernel, part.rows) + part.b
+    return (
+        expansion(g, Z, part.X, part.weights(), kernel, part.rows, _type(part.X, kernel, part.weights(), dtype))
+        + part.b
+    )
 
 
 def _scores(g: Graph, Z: Value, decisions: Value | None, part: PartSVM, k: int) -> Value:
@@ -110,7 +123,7 @@ def _probabilities(g: Graph, Z: Value, model: SVMModel) -> Value | None:
         known = g.filled(rows, [1.0])
         if m > 1:
             problems = None if part.slopes is not None else pairs_of(part.classes, k)
-            decisions = _pairs(g, rows, part, model.kernel_of(number))
+            decisions = _pairs(g, rows, part, model.kernel_of(number), model.dtype)
             known = coupled(g, calibrated(g, decisions, _own(calibrator, part), problems), m)
         return g.op("Log", placed(g, known * (1.0 - unseen * (k - m)), part.classes, k, unseen))
 
@@ -151,7 +164,9 @@ def _ascending(g: Graph, columns: Value, t: int) -> Value:
 def asygcd(g: Graph, model: AsyGCDModel) -> Classified:
     """Answers of an Asy-GCD model, which has no bias."""
     Z, k = transformed(g, g.X, model.standardizer, model.dtype), len(model.classes)
-    decisions = expansion(g, Z, model.X, model.coef, model.kernel)
+    decisions = expansion(
+        g, Z, model.X, model.coef, model.kernel, dtype=_type(model.X, model.kernel, model.coef, model.dtype)
+    )
     pairs = k > 2 and model.multi_class == "ovo"
     scores = counted(g, decisions, k) if pairs else decisions
     columns = 1 if k == 2 else k
