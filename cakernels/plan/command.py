@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,12 +18,14 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable, printing
 from cacore.learn.options import add_options, from_arguments, option
+from cacore.machine import memory
 from cacore.progress import spinner
 from cacore.run.job import Job, Training
 from cacore.run.launch import Parser, run_alone, start
 from cacore.terminal import say
 from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_named
 from cakernels.plan.queues import QUEUES
+from cakernels.plan.runs import mpiexec
 
 if TYPE_CHECKING:
     from cacore.learn.method import Method
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 PROG = "cakernels plan"
 SCHEMA = "cakernels-plan/1"
 _NETWORKS = ("gemini", "aries", "hdr", "ethernet")
+_MOST = 10**15  # most rows, features, nodes, parts
 _SAMPLED = 20_000  # most generated rows of the short runs
 _DTYPES = {"float64": 8, "float32": 4}
 _ROWS_PER_PART = 8_000  # as in cakrr.methods.prepare
@@ -51,16 +53,22 @@ class Planning(Job):
         None, "training rows, of which samples are taken (default: generated rows)", checks.path, flag="data",
         metavar="DATA", nargs="?",
     )  # fmt: skip
-    rows: int | None = option(None, "number of training rows (default: those of DATA)", checks.whole(2), metavar="N")
-    features: int | None = option(None, "number of features (default: those of DATA)", checks.whole(1), metavar="D")
+    rows: int | None = option(
+        None, "number of training rows (default: those of DATA)", checks.whole(2, _MOST), metavar="N"
+    )
+    features: int | None = option(
+        None, "number of features (default: those of DATA)", checks.whole(1, _MOST), metavar="D"
+    )
     ranks: tuple[int, ...] | None = option(
         None, "number of ranks: a number, comma list or lo:hi:COUNT (default: 1)", checks.whole_values, metavar="R"
     )
-    nodes: int | None = option(None, "number of nodes, instead of --ranks", checks.whole(1), metavar="K")
-    ranks_per_node: int | None = option(None, "ranks per node (default: one per core)", checks.whole(1), metavar="N")
+    nodes: int | None = option(None, "number of nodes, instead of --ranks", checks.whole(1, _MOST), metavar="K")
+    ranks_per_node: int | None = option(
+        None, "ranks per node (default: one per core)", checks.whole(1, _MOST), metavar="N"
+    )
     partitions: int | None = option(
         None, "number of parts (default: the method's own: one per rank, for ridge regression of at most 8,000 rows)",
-        checks.whole(1), metavar="P",
+        checks.whole(1, _MOST), metavar="P",
     )  # fmt: skip
     dtype: str = option("float64", "floating-point type of the rows", checks.one_of(*_DTYPES), choices=tuple(_DTYPES))
     target: str | None = option(None, "target column of DATA, as in the method's command", metavar="COLUMN")
@@ -170,7 +178,10 @@ def _source(job: Planning, method: Method, options: Any, limit: int) -> SampleSo
         return rows.of_file(job.data, job.target, limit, classes or getattr(options, "classify", False))
     if job.rows is None or job.features is None:
         raise InputError("the number of rows and features is not known: give DATA, or --rows N --features D")
-    return rows.generated(min(job.rows, _SAMPLED), job.features, classes or getattr(options, "classify", False))
+    count = min(job.rows, _SAMPLED)
+    need = rows.COPIES * 8 * count * job.features
+    memory.require(need, limit, f"a sample of {count:,} rows with {job.features:,} features", "plan from a file, DATA")
+    return rows.generated(count, job.features, classes or getattr(options, "classify", False))
 
 
 def _machine(job: Planning, limit: int) -> Machine:
@@ -241,7 +252,7 @@ def _planned(
 def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, int]:
     """Ranks and threads of the short runs: the job's own, or as many as this machine has cores for."""
     threads = min(layout.threads, cores)
-    if shutil.which("mpiexec") is None:
+    if mpiexec() is None:
         return 1, threads
     own = machine.here and layout.ranks <= 2 * cores
     return layout.ranks if own else min(layout.ranks, max(1, cores // threads)), threads

@@ -16,6 +16,10 @@ from cakernels.plan.runs import Ran
 if TYPE_CHECKING:
     from cacore.learn.method import Method
 
+UNCOUNTED = (
+    "no mpiexec in PATH or beside the interpreter: the short runs had one rank, and the plan does not have the bytes, "
+    "messages and time of communication; pip install 'cakernels[mpi]', or load your MPI"
+)
 _SENT = ("read", "partition", "search", "train", "predict")
 _THREADED = _SENT[1:]
 
@@ -36,6 +40,8 @@ class Plan:
         Of training, over all ranks.
     bytes, messages : dict of str to float
         By phase, over all ranks; empty on one rank.
+    counted : bool
+        False if no short run had several ranks, so that bytes, messages and their time are unknown.
     """
 
     layout: JobLayout
@@ -45,6 +51,7 @@ class Plan:
     flops: float
     bytes: dict[str, float]
     messages: dict[str, float]
+    counted: bool = True
 
     @property
     def total(self) -> float:
@@ -77,10 +84,11 @@ class Plan:
             "data": {"n_train": one.n, "n_features": one.d}, "seconds": {**self.seconds, "total": self.total},
             "memory": {"peak_rss_mib": self.peak / (1 << 20), "node_gib": self.per_node / GIB, "fits": self.fits},
             "nodes_needed": self.nodes_needed, "flops": self.flops,
-            "comm": {
+            "comm": {} if not self.counted else {
                 phase: {"bytes": round(sent), "messages": round(self.messages.get(phase, 0.0))}
                 for phase, sent in self.bytes.items()
             },
+            **({} if self.counted else {"notes": [UNCOUNTED]}),
         }  # fmt: skip
 
 
@@ -116,7 +124,8 @@ def planned(
             seconds[phase] += _travel(runs, job, machine.network, phase, sent, messages)
     peak = needs.peak(runs, job, kind, options, itemsize, density)
     flops = needs.flops(runs, job, kind, options, method)
-    return Plan(job, machine, seconds, peak, flops, sent, messages)
+    counted = job.ranks == 1 or any(run.layout.ranks > 1 for run in runs)
+    return Plan(job, machine, seconds, peak, flops, sent, messages, counted)
 
 
 def _travel(

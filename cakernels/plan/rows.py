@@ -13,6 +13,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.data.stored import in_memory
 
+COPIES = 3  # of the rows that are in memory while rows are generated and a sample of them is written
 _CLUSTERS = 12
 _NOISE = 0.1
 

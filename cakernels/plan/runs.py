@@ -23,11 +23,17 @@ _WIDE = 256  # most parts of the run that tells what dividing the rows into many
 _WIDE_PART = 16  # rows per part of that run
 _FEWEST_POINTS, _ROWS_PER_POINT = 125, 16  # of the first run of least squares on M points, per rank
 _REPEATS, _BRIEF = 3, 0.1  # runs of the job itself, if one takes at most this share of the time
-_PATIENCE = 120.0  # seconds that a run may take, besides four times the time for all of them
+_PATIENCE = 120.0  # seconds that a run may take, besides four times the time for all of them, ...
+_LONGEST = 1e6  # ... at most
 # Runs that tell how bytes and messages grow with the ranks and rows: numbers of ranks, and factors of the rows.
 _COUNTED = ((4, 1), (2, 1), (2, 2))
 STARTED = ("start", "compile", "other", "wait", "write")  # phases that do not depend on the rows, reported as one
 PHASES = ("start", "read", "partition", "search", "train", "predict")
+
+
+def mpiexec() -> str | None:
+    """Program that starts ranks: in PATH, or beside the interpreter of an environment that is not activated."""
+    return shutil.which("mpiexec") or shutil.which("mpiexec", path=str(Path(sys.executable).parent))
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ class Trials:
         data, report = self.folder / f"{layout.n}.h5", self.folder / "report.json"
         if not data.exists():
             self.source.write(data, layout.n, self.dtype)
-        launcher = ["mpiexec", "-n", str(layout.ranks)] if layout.ranks > 1 else []
+        launcher = [str(mpiexec()), "-n", str(layout.ranks)] if layout.ranks > 1 else []
         parts = ["--partitions", str(layout.parts)] if layout.parts > 1 else []
         command = [
             *launcher, sys.executable, "-m", self.prog, str(data), *parts, "--threads", str(layout.threads),
@@ -124,7 +130,7 @@ class Trials:
         ]  # fmt: skip
         if layout.centers:  # the last one counts
             command += ["--centers", ",".join(map(str, layout.centers))]
-        patience = _PATIENCE + 4 * self.seconds
+        patience = min(_PATIENCE + 4 * self.seconds, _LONGEST)
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
         except subprocess.TimeoutExpired:
@@ -174,7 +180,7 @@ class Trials:
             n, last = min(n, job.n), whole or n >= job.n
             yield replace(job, n=n, parts=max(1, held * ranks), ranks=ranks, ranks_per_node=ranks)
             before = self.runs[-1].work
-            if last or (len(self.runs) > 2 and self.runs[-1].seconds["start"] + 8 * before > self._left()):
+            if last or (len(self.runs) >= 2 and self.runs[-1].seconds["start"] + 8 * before > self._left()):
                 return
             part *= 2 if before > 0.02 * self.seconds or held else 4
 
@@ -222,14 +228,14 @@ def _others(job: JobLayout, kind: Kind, runs: Sequence[Ran]) -> Iterator[JobLayo
         parts = min(job.parts, max(_WIDE, first.ranks))
         yield replace(first, n=min(job.n, parts * _WIDE_PART), parts=parts)
     if kind is Kind.POINTS:
-        if job.ranks > 1 and shutil.which("mpiexec"):
+        if job.ranks > 1 and mpiexec():
             for ranks, times in _COUNTED if first.ranks == 1 else _COUNTED[:1] if first.ranks != 4 else _COUNTED[1:2]:
                 layout = replace(first, n=min(job.n, times * first.n), ranks=ranks, ranks_per_node=ranks, threads=1)
                 yield with_points(layout, min(job.points, times * first.points))
         return
     if first.ranks > 1 and not kind.in_parts and job.ranks > first.ranks:
         yield replace(last, ranks=1, ranks_per_node=1)
-    if job.ranks > 1 and shutil.which("mpiexec"):
+    if job.ranks > 1 and mpiexec():
         for ranks, times in _COUNTED if first.ranks == 1 else _COUNTED[:1] if first.ranks != 4 else _COUNTED[1:2]:
             n, parts = times * max(first.n, ranks * 50), max(first.parts, ranks) if kind.in_parts else 1
             yield replace(first, n=min(job.n, n), parts=parts, ranks=ranks, ranks_per_node=ranks, threads=1)

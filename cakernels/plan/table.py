@@ -8,7 +8,7 @@ from typing import Any
 from cacore.io.words import counted
 from cacore.terminal import say, show_table
 from cakernels.plan.machine import GIB
-from cakernels.plan.plan import Plan
+from cakernels.plan.plan import UNCOUNTED, Plan
 from cakernels.plan.runs import PHASES, STARTED
 
 
@@ -21,6 +21,8 @@ def show(name: str, plans: Sequence[Plan]) -> None:
     show_table(lines, header=["ranks", *(f"{plan.layout.ranks:,}" for plan in plans)])
     for plan in plans:
         say(*notes(plan))
+    if not all(plan.counted for plan in plans):
+        say(UNCOUNTED)
 
 
 def _column(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -39,8 +41,14 @@ def _column(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "memory per rank, GiB", f"{plan.peak / GIB:.2f}"
     yield "memory per node, GiB", f"{plan.per_node / GIB:.1f} of {plan.machine.memory / GIB:.0f}"
     yield "flops of training", f"{plan.flops:.2g}"
-    yield "bytes sent", f"{sum(plan.bytes.values()):.2g}" if plan.bytes else "0"
-    yield "messages", f"{sum(plan.messages.values()):.2g}" if plan.messages else "0"
+    yield "bytes sent", _sum(plan.bytes, plan)
+    yield "messages", _sum(plan.messages, plan)
+
+
+def _sum(by_phase: dict[str, float], plan: Plan) -> str:
+    if not plan.counted:
+        return "unknown"
+    return f"{sum(by_phase.values()):.2g}" if by_phase else "0"
 
 
 def _short(seconds: float) -> str:
