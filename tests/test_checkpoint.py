@@ -44,6 +44,18 @@ def test_the_fact_that_differs_is_named(name, tmp_path):
     assert (tmp_path / "run.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("more", [{}, {"partitions": 2}])
+def test_another_number_of_ranks_is_told_from_another_run(more, tmp_path):
+    """Pieces belong to ranks, and the remedy is not another command; the number of parts may follow that of ranks."""
+    begun(tmp_path, {**FACTS, "ranks": 4, "partitions": 4})
+    message = refused(begun, tmp_path, {**FACTS, "ranks": 2, "partitions": 4, **more})
+    assert message == (
+        f"{tmp_path}: a checkpoint of 4 ranks, and this run has 2; run the same command on 4 ranks, also with "
+        "--partitions, or name another directory"
+    )
+    assert "another run: seed was 3" in refused(begun, tmp_path, {**FACTS, "seed": 4, "ranks": 4, "partitions": 4})
+
+
 def test_facts_that_come_or_go(tmp_path):
     begun(tmp_path)
     assert "more was null there and is 1 here" in refused(begun, tmp_path, {**FACTS, "more": 1})

@@ -173,6 +173,13 @@ class Checkpoint:
         return known
 
     def _compare(self, known: dict[str, object], facts: dict[str, object]) -> None:
+        """Raise an InputError that names the first different fact; a number of ranks alone has its own remedy."""
+        there, here, apart = known.get("ranks"), facts.get("ranks"), {"ranks": 0, "partitions": 0}
+        if isinstance(there, int) and there != here and {**known, **apart} == {**facts, **apart}:
+            raise InputError(
+                f"{self.path}: a checkpoint of {counted(there, 'rank')}, and this run has {here}; run the same command "
+                f"on {counted(there, 'rank')}, also with --partitions, or name another directory"
+            )
         for name in {**known, **facts}:
             if known.get(name) != facts.get(name):
                 raise InputError(

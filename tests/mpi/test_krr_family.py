@@ -321,7 +321,7 @@ def test_checkpoint_of_another_number_of_ranks(name, folder):
     def again():
         train(name, X, y, even(157), Communicator(WORLD), checkpoint=Checkpoint(folder / "kept"), **given)
 
-    refused_by_all(again, match=f"ranks was 1 there and is {R} here")
+    refused_by_all(again, match=f"a checkpoint of 1 rank, and this run has {R}; run the same command on 1 rank")
     assert inodes(folder, "kept/*.npz") == before
 
 
