@@ -209,7 +209,8 @@ def _groups(owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 def _permuted(X: Rows, place: NDArray[np.intp], consume: bool) -> Rows:
     """Return ``X[place]``, computed in the memory of `X` if that may be consumed."""
-    if not (consume and isinstance(X, np.ndarray) and X.flags.c_contiguous and X.flags.owndata):
+    owned = isinstance(X, np.ndarray) and X.flags.c_contiguous and X.flags.owndata and X.flags.writeable
+    if not (consume and owned):
         return X[place]
     _permute(X, place, np.zeros(len(place), np.bool_), np.empty(X.shape[1], X.dtype))
     return X

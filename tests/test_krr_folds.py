@@ -24,7 +24,7 @@ from cakrr.judges import fold
 from cakrr.options import RidgeOptions
 from cakrr.twolevel import twolevel
 from partition.divide import divide, hand_out
-from partition.redistribute import assign_owners
+from partition.redistribute import _permuted, assign_owners
 
 SIGMAS, LAMS = (0.5, 1.0, 2.0), (1e-4, 1e-2)
 
@@ -284,3 +284,11 @@ def test_methods_with_a_model_of_all_rows(method, given):
 def test_oracles_are_judged_by_test_rows():
     message = refusal(bkrr3, Dataset(X4, Y4), RidgeOptions(partitions=2, cv=3))
     assert "the settings are compared on the test rows" in message
+
+
+@pytest.mark.parametrize("n", [3, 0])
+def test_rows_that_cannot_be_written_are_copied(n):
+    """A rank without rows keeps the caller's array, which may be read-only."""
+    X, place = np.arange(2.0 * n).reshape(n, 2).copy(), np.arange(n)[::-1].copy()
+    X.flags.writeable = False
+    np.testing.assert_array_equal(_permuted(X, place, True), X[::-1])

@@ -241,3 +241,22 @@ def test_an_option_of_ridge_regression_is_not_one_of_points_unless_it_is_listed(
     """A new option of the other methods must not appear here by itself."""
     inherited = {one.name for one, _ in declared(RidgeOptions)} - SubsetOptions.__annotations__.keys()
     assert {name for name in inherited if METHOD.has(name)} == set(OPTIONS)
+
+
+def test_empty_blocks_of_rows_are_left_out_like_others():
+    rng = np.random.default_rng(0)
+    A, y, centers = rng.normal(size=(90, 5)), rng.normal(size=90), rng.normal(size=(5, 2))
+
+    def fitted(*ends):
+        blocks = [(A[lo:hi], y[lo:hi]) for lo, hi in ends]
+        model = SubsetKRR(sigma=1.0, lam=[1e-3, 1e-1], select="loo", centers=centers, rows=blocks).fit()
+        return model.predict(centers)
+
+    np.testing.assert_allclose(fitted((0, 40), (40, 40), (40, 90)), fitted((0, 90)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "polynomial"])
+def test_pivots_of_constant_columns_predict_the_mean(kernel):
+    y = np.arange(30.0)
+    model = SubsetKRR(kernel=kernel, lam=[1e-3, 1e-2], pick="pivots", random_state=0).fit(np.ones((30, 3)), y)
+    np.testing.assert_allclose(model.predict(np.ones((2, 3))), y.mean())

@@ -341,7 +341,11 @@ def check_range(X: AnyRows, where: str = "X") -> float:
 
 
 def check_squares(X: AnyRows, comm: Communicator) -> None:
-    """Refuse training rows whose squares overflow, or all underflow, in their precision; collective."""
+    """Refuse training rows whose squares, or those of their differences, overflow or all underflow; collective.
+
+    Differences are looked at only where all numbers are so small that they could underflow: one more pass, and an
+    Allreduce of two numbers per feature.
+    """
     with comm.uncounted():
         with comm.agreed():
             own = check_range(X, "the training rows")
@@ -352,6 +356,34 @@ def check_squares(X: AnyRows, comm: Communicator) -> None:
                     f"the training rows: no value is above {largest:g}, so squares underflow in {X.dtype}: "
                     f"{range_remedy(X.dtype)}"
                 )
+        least = _least_spread(X.dtype)
+        if 0 < largest < least / np.finfo(X.dtype).eps:
+            spread = _spread(X, comm)
+            with comm.agreed():
+                if 0 < spread < least:
+                    raise InputError(
+                        f"the training rows: no feature varies by more than {spread:g}, so squares of differences "
+                        f"underflow in {X.dtype}: {range_remedy(X.dtype)}"
+                    )
+
+
+def _least_spread(dtype: DTypeLike) -> float:
+    """Range of a feature below which kernel values may be wrong: with a margin for gamma, and for rounding."""
+    return 1e-16 if np.dtype(dtype) == np.float32 else 1e-140
+
+
+def _spread(X: AnyRows, comm: Communicator) -> float:
+    """The largest difference between two rows in one feature, over all ranks; collective."""
+    d = X.shape[1]
+    low, high = np.full(d, np.inf), np.full(d, -np.inf)
+    for block in [X] if is_sparse(X) else in_blocks(X):
+        if not block.shape[0]:
+            continue
+        ends = block.min(axis=0), block.max(axis=0)
+        least, most = (np.ravel(end.toarray() if is_sparse(X) else end) for end in ends)
+        low, high = np.minimum(low, least), np.maximum(high, most)
+    every = comm.allreduce(np.concatenate([low, -high]), "min")
+    return float(np.max(-every[d:] - every[:d], initial=0.0))
 
 
 def range_remedy(dtype: DTypeLike) -> str:

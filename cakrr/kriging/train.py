@@ -166,6 +166,7 @@ def _prepared(method: KrigingMethod, train: Dataset, options: KrigingOptions, co
         with comm.agreed():
             space.check(len(drift.coordinates))
             Z = space.coordinates(X[:, drift.coordinates])
+        check_squares(Z, comm)
         place = Shuffle(n, options.seed).position(np.arange(first, first + len(y)))
         F = drift.functions(X)
         gram = comm.allreduce(F.T @ F)

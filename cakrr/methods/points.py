@@ -51,6 +51,8 @@ def picked(how: str, samples: Samples, M: int, kernel: Kernel, seed: int, comm: 
     weights = samples["weight"][own] if "weight" in samples.columns else None
     spread = SpreadRows(X, place[own], kernel, comm, weights)
     centers = pivoted_cholesky(spread, kernel, M, seed, lambda traces: False, np.float64).centers
+    if not centers.shape[0]:  # all kernel values are 0, so any point will do
+        return picked("random", samples, 1, kernel, seed, comm)
     return distinct(centers.astype(np.float64))
 
 

@@ -160,6 +160,8 @@ class RidgePath:
         `A`, overwritten, shape (rows, M), and `y`, shape (rows, t), carry the roots of the weights. A row of leverage h
         has the error (y - f) / (1 - h). 3 rows M^2 flops, for all lambdas.
         """
+        if not len(y):
+            return np.zeros((len(self.shrunk), *y.shape))
         lapack.solve_lower(self._lower, A)
         # scipy's BLAS, as in the fold: the threads of numpy's would keep spinning.
         Z = scipy.linalg.blas.dgemm(1.0, self.V, A.T, trans_a=1)  # (M, rows)
