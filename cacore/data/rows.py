@@ -376,12 +376,14 @@ def _spread(X: AnyRows, comm: Communicator) -> float:
     """The largest difference between two rows in one feature, over all ranks; collective."""
     d = X.shape[1]
     low, high = np.full(d, np.inf), np.full(d, -np.inf)
-    for block in [X] if is_sparse(X) else in_blocks(X):
-        if not block.shape[0]:
-            continue
-        ends = block.min(axis=0), block.max(axis=0)
-        least, most = (np.ravel(end.toarray() if is_sparse(X) else end) for end in ends)
-        low, high = np.minimum(low, least), np.maximum(high, most)
+    if is_sparse(X):
+        zeros = np.bincount(X.indices, minlength=d) < X.shape[0]  # features that some row does not store
+        low[zeros] = high[zeros] = 0.0
+        np.minimum.at(low, X.indices, X.data)
+        np.maximum.at(high, X.indices, X.data)
+    for block in () if is_sparse(X) else in_blocks(X):
+        low = np.minimum(low, block.min(axis=0, initial=np.inf))
+        high = np.maximum(high, block.max(axis=0, initial=-np.inf))
     every = comm.allreduce(np.concatenate([low, -high]), "min")
     return float(np.max(-every[d:] - every[:d], initial=0.0))
 
