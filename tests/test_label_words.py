@@ -15,6 +15,7 @@ from cacore.io.label_words import Words
 from cacore.io.table import LABELS, Targets
 from cacore.io.text import parse
 from cacore.io.words import is_same, numeral
+from cakernels.search.data import CLASSIFICATION, REGRESSION, guessed
 
 GUESS = Targets(many=True, labels="guess")
 BIG = 2**53
@@ -152,6 +153,13 @@ def test_signed_and_unsigned_labels():
     high = np.array([2**63 - 1, 2**63, 2**63 + 1], np.uint64)
     assert all_classes(high, Communicator()).tolist() == high.tolist()
     assert class_codes(np.array([2**63 - 1, -1, 5]), high).tolist() == [0, -1, -1]
+
+
+@pytest.mark.parametrize("first", [0, BIG, 2**63])
+def test_few_whole_numbers_are_guessed_to_be_classes(first):
+    y = np.array([first + k for k in (0, 1, 2, 1)], np.uint64)
+    assert guessed(y, Communicator()) == CLASSIFICATION
+    assert guessed(y[:1], Communicator()) == REGRESSION
 
 
 def clouds_of(folder, names, name="a.csv"):

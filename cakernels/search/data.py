@@ -107,7 +107,7 @@ def guessed(y: NDArray[np.generic], comm: Communicator) -> str:
         own = np.unique(y) if y.ndim == 1 else np.zeros(_FEW + 1)
         if not comm.all(len(own) <= _FEW and bool((own == np.rint(own)).all())):
             return REGRESSION
-        values = np.unique(comm.allgather(own.astype(np.float64)))
+        values = all_classes(own, comm)
     return CLASSIFICATION if 2 <= len(values) <= _FEW else REGRESSION
 
 
