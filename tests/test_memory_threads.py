@@ -3,6 +3,7 @@
 import ast
 import gc
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.machine import memory, threads
 from cacore.run.job import Job
-from cacore.run.launch import start
+from cacore.run.launch import run, start
 
 GIB = 1 << 30
 
@@ -42,6 +43,36 @@ def test_limit_of_one_rank(monkeypatch):
     assert memory.limit_per_rank(Communicator()) == 9 * GIB
     assert memory.limit_per_rank(Communicator(), 0.5) == GIB // 2
     assert memory.limit_per_rank(Communicator(), 1e300) == 1 << 62
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what a process uses is not known")
+@pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_limits_of_the_process_itself(name, monkeypatch):
+    """What `ulimit` allows is not shared with other ranks, and what the process uses already is taken off."""
+    limits = {getattr(resource, name): (50 * GIB, resource.RLIM_INFINITY)}
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits.get(kind, unlimited))
+    monkeypatch.setattr(memory, "available", lambda: 500 * GIB)
+    assert 10 * GIB < memory.limit_per_rank(Communicator()) < 45 * GIB
+    limits[getattr(resource, name)] = (1 << 20, 1 << 20)
+    assert memory.limit_per_rank(Communicator()) == 0
+    limits.clear()
+    assert memory.process_room() == float("inf")
+
+
+@pytest.mark.parametrize("reason", ["", "Unable to allocate 397. MiB for an array"])
+def test_allocations_that_the_system_refuses(reason, capsys):
+    """Wherever they are: one line, and no traceback."""
+
+    def work(comm):
+        raise MemoryError(reason)
+
+    with pytest.raises(SystemExit) as ended:
+        run(work, "cakrr.bkrr2", Communicator())
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.count("\n")) == (2, 1)
+    assert err.startswith("cakrr.bkrr2: out of memory")
+    assert reason in err
 
 
 @pytest.mark.parametrize("gib", [0.0, -1.0, float("nan"), float("inf")])

@@ -46,16 +46,30 @@ def _group_room() -> list[int]:
     return room
 
 
+def process_room() -> float:
+    """Bytes that this process may still allocate under its own limits (``ulimit -v`` and ``-d``); inf without one."""
+    status = Path("/proc/self/status")
+    used = dict(line.split(":", 1) for line in status.read_text().splitlines()) if status.exists() else {}
+    room = [math.inf]
+    for limit, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        soft = resource.getrlimit(limit)[0]
+        if soft != resource.RLIM_INFINITY:
+            room.append(max(0, soft - 1024 * int(used.get(name, "0").split()[0])))
+    return min(room)
+
+
 def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> int:
     """Bytes one rank may allocate: `requested_gib`, or its share of 90 % of the memory available on its machine.
 
+    The share is less where the process itself has a limit, such as that of ``ulimit -v``.
     All ranks get the smallest of these limits, so that they make the same decisions.
     """
     if requested_gib is not None:
         if not (math.isfinite(requested_gib) and requested_gib > 0):
             raise InputError(f"--memory-limit {requested_gib:g}: it must be a positive number of GiB")
         return int(min(requested_gib * GIB, 2.0**62))
-    share = np.array([int(0.9 * available() / comm.node().size)], np.int64)
+    room = min(available() / comm.node().size, process_room())
+    share = np.array([int(0.9 * room)], np.int64)
     return int(comm.allreduce(share, "min")[0])
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cacore.comm import Communicator, first_prints, launched, launched_size, world
-from cacore.errors import InputError, OutputError
+from cacore.errors import InputError, MemoryLimitError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
 from cacore.machine import process
@@ -81,7 +81,8 @@ def run(
             comm = comm if comm is not None else ranks(sys.argv[1:] if argv is None else argv)
             _count_start(comm)
             with comm.guard():
-                work(comm)
+                with _memory_errors():
+                    work(comm)
                 comm.free()
         finally:
             with printing():  # help, which ends the process
@@ -98,6 +99,17 @@ def run(
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
         sys.exit(130)
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Turn an allocation that the system refuses, such as under ``ulimit -v``, into an error of one line."""
+    try:
+        yield
+    except MemoryError as error:
+        reason = f" ({error})" if str(error) else ""
+        remedy = "use more ranks or fewer rows, or allow more (ulimit -v, or the job's memory)"
+        raise MemoryLimitError(f"out of memory{reason}: {remedy}") from error
 
 
 def run_alone(work: Callable[[Communicator], None], prog: str, why: str, argv: list[str] | None = None) -> None:
