@@ -93,7 +93,7 @@ class AsyGCDModel:
         """Decisions for `X`, shape (n, d): shape (n, m). 2 n nnz flops, nnz the nonzeros of all support vectors."""
         with usual_errors():
             Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer, self.source)
-            return expansion(self.kernel, self.X, self.coef, in_memory(Z))
+            return expansion(self.kernel, self.X, self.coef, in_memory(Z), biased=False)
 
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs that :meth:`explain` explains."""

@@ -363,3 +363,5 @@ def test_labels_of_rows_far_from_all_support_vectors(name, labels, kernel, dtype
     far = (np.array([3.0, 10.0, 30.0, 100.0])[np.arange(40) % 4, None] * NEW[:40]).astype(dtype)
     got = answers(to_onnx(model, far[:1]), far, tmp_path)
     np.testing.assert_array_equal(got["label"], model.predict(far))
+    many = np.tile(far, (50, 1)) + np.repeat(np.arange(50.0), 40)[:, None].astype(dtype)  # few of them have near rows
+    np.testing.assert_array_equal(model.predict(many)[:40], got["label"])

@@ -25,17 +25,22 @@ _PAIRS, _ROWS = 64, 4096  # most pairs of classes whose coefficients near rows m
 _WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, that repays handing them to a thread
 
 
-def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) -> NDArray[np.float64]:
+def expansion(
+    kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows, biased: bool = True
+) -> NDArray[np.float64]:  # fmt: skip
     """``K(X, A) @ weights`` for support vectors `A` and weights, shape (len(A), k), on all threads.
 
     2 len(X) nnz(A) flops, fewer for wide CSR rows, and for one column of weights where the kernel ends, or falls below
     the rounding: rows meet only the support vectors near them. Memory: the result, shape (len(X), k), and one block of
     rows, or a copy of all rows that meet near support vectors.
+
+    If not `biased`, no bias is added to the sums, and all pairs are computed: the sign of a sum then counts however
+    small it is, and must not depend on the other rows.
     """
     out = np.zeros((X.shape[0], weights.shape[1]))
     layout = layout_of(A, kernel, X.dtype, weights)
     points = layout.rows(A)
-    if _of_near_rows(layout, kernel, points, A, weights, X, out):
+    if biased and _of_near_rows(layout, kernel, points, A, weights, X, out):
         return out
     step = max(1024, _BLOCK_BYTES // (8 * max(layout.width(X), len(points) if weights.shape[1] > 1 else 1)))
     # With many blocks of rows, each is a task; with a single one, the threads work within it.
@@ -123,12 +128,13 @@ def decisions_of_pairs(
     A support vector counts in the k - 1 pairs of its class, so each class's kernel values meet k - 1 columns of
     coefficients: 2 n s (k - 1) flops beside the kernel values, a factor of k / 2 below the product with the
     coefficients of all pairs. Memory: the result, and the kernel values and the decisions of a block of rows. With few
-    pairs, and where the kernel ends or falls below the rounding, rows meet only the support vectors near them.
+    pairs, all with a bias, and where the kernel ends or falls below the rounding, rows meet only the support vectors
+    near them; see :func:`expansion`.
     """
     k, out = len(n_support), np.empty((X.shape[0], columns))
     stops = np.concatenate([[0], np.cumsum(n_support)]).tolist()
     sides, pairs = [slice(lo, hi) for lo, hi in pairwise(stops)], _pairs_of_classes(k)
-    if kernel is not None and len(b) <= _PAIRS and may_pay(kernel, [A], X):
+    if kernel is not None and b.all() and len(b) <= _PAIRS and may_pay(kernel, [A], X):
         weights = np.zeros((stops[-1], len(b)))
         for side, mine in zip(sides, pairs, strict=True):
             weights[side, mine] = coef[:, side].T

@@ -99,7 +99,7 @@ class PartSVM:
         2 len(X) nnz flops, nnz the support vectors' nonzeros, and 2 len(X) s (k - 1) for s support vectors.
         """
         if len(self.classes) == 2 and kernel is not None:
-            return told(expansion(kernel, in_memory(self.X), self.weights(), X) + self.b)
+            return told(expansion(kernel, in_memory(self.X), self.weights(), X, bool(self.b.all())) + self.b)
         A = self.rows if kernel is None else in_memory(self.X)
         return decisions_of_pairs(kernel, A, self.coef, self.b, self.n_support, X, told, columns)
 
