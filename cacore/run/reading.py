@@ -281,5 +281,5 @@ def _describe_target(rows: Dataset, comm: Communicator) -> None:
         rows.chosen["range"] = (comm.allreduce(ends, "min") * [1, -1]).tolist()
         mine = np.unique(y)
         if comm.all(len(mine) <= FEW):
-            values = all_classes(mine, comm)
-            rows.chosen |= {"values": len(values)} if len(values) <= FEW else {}
+            count = len(all_classes(mine, comm))
+            rows.chosen |= {"values": count} if count <= FEW else {}
