@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from helpers.checks import close
 from helpers.commands import run
 from helpers.data import as_csr, smooth, write_hdf5
@@ -185,3 +186,22 @@ def test_options_are_of_the_exact_method_alone(refuses, tmp_path):
     write_hdf5(tmp_path / "rows.h5", train=smooth(40))
     refuses("cakrr.bkrr2", ["rows.h5", "--solver", "cg"], "--solver", tmp_path)
     assert replace(RidgeOptions(), solver="cg").solver == "cg"
+
+
+@pytest.mark.parametrize("form", ["groups", "sparse", "sparse and wide", "float32"])
+def test_rows_far_apart_or_far_from_0_have_a_solution(form):
+    """The factor and the products are in double precision where single has no digits for distances."""
+    rng = np.random.default_rng(0)
+    n = 500
+    X, options = rng.normal(size=(n, 4)), {"sigma": 1.3, "lam": 1e-4, "standardize": False}
+    y = np.sin(2 * X[:, 1]) + X[:, 2] * X[:, 3]
+    if form == "groups":
+        X[:, 0] = 6000 * rng.integers(-2, 3, n)
+    elif form == "float32":
+        X = (X + 300.0 * rng.integers(-2, 3, (n, 1))).astype(np.float32)
+    else:
+        d = 2 if form == "sparse" else 8
+        X = np.column_stack([3e4 + X[:, 1], rng.random((n, d)) < 0.2, rng.random(n)])
+    rows = X if form in ("groups", "float32") else sp.csr_matrix(X)
+    exact, iterated = (DKRR(solver=solver, **options).fit(rows, y) for solver in ("cholesky", "cg"))
+    np.testing.assert_allclose(iterated.predict(rows), exact.predict(rows), atol=3e-3)

@@ -167,13 +167,18 @@ class KernelProducts:
         """How rows of other ranks are met, for the report."""
         return "ring" if self.ring else "gathered"
 
+    @property
+    def _passed(self) -> Rows:
+        """This rank's rows as they travel in a ring: shifted, which CSR rows may not survive."""
+        return self.spread.points(np.float32 if self.single else np.float64).X
+
     def _meet(self) -> None:
         """Make ready for the rows of other ranks; collective."""
         spread = self.spread
         if self.comm.size > 1 and not self.ring:
             self._gathered = gather_rows(spread.X, self.comm, spread.counts)
-        elif self.ring and is_sparse(spread.X):
-            mine = np.array([spread.X.nnz], np.int64)
+        elif self.ring and is_sparse(self._passed):
+            mine = np.array([self._passed.nnz], np.int64)
             self._nonzeros = self.comm.allgather(mine, np.ones(self.comm.size, np.int64))
 
     def __call__(self, V: NDArray[np.float64], single: bool) -> NDArray[np.float64]:
@@ -327,9 +332,9 @@ class KernelProducts:
         frame = 8 * R * (R - 1) + 8 * R  # the counts of rows sent, and the longest message
         if not self.ring:
             return size * t * n + home + frame
-        if is_sparse(self.spread.X):
-            index = self.spread.X.indices.itemsize
-            rows = int((self._nonzeros * (size + index) + (counts + 1) * self.spread.X.indptr.itemsize).sum())
+        if is_sparse(own := self._passed):
+            index = own.indices.itemsize
+            rows = int((self._nonzeros * (size + index) + (counts + 1) * own.indptr.itemsize).sum())
         else:
             rows = size * n * self.spread.X.shape[1]
         return (R // 2) * (rows + size * t * n) + home + frame

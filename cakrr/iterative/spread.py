@@ -6,10 +6,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
+from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable, shifted
 from cacore.errors import InputError
 from cacore.kernels import Kernel, Points
+from cacore.kernels.precision import Extent, rounding
 
+# Error of a kernel value in single precision above which products with it gain nothing, and below which a factor is
+# good enough whatever the ridge. Standardised rows are below; kernels of |x-z| err by more only for nearly equal rows.
+COARSE, ORDINARY = 3e-2, 1e-4
 FINE = 1e-8  # lambda, relative to the kernel values, below which a low-rank factor is in double precision
 
 
@@ -53,20 +57,41 @@ class SpreadRows:
         self.counts = comm.allgather(np.array([X.shape[0]], np.int64), np.ones(comm.size, np.int64))
         self.n = int(self.counts.sum())
         self.shift: NDArray[np.float64] | None = None
-        if like.shifts and not is_sparse(X):
-            self.shift = comm.allreduce(np.asarray(X.sum(axis=0, dtype=np.float64))) / max(1, self.n)
+        if like.shifts:
+            middle = comm.allreduce(np.asarray(X.sum(axis=0, dtype=np.float64)).ravel()) / max(1, self.n)
+            self.shift = self._stored(middle) if is_sparse(X) else middle
         self.scale: NDArray[np.float64] | None = None
         if weights is not None:
             mean = comm.allreduce(np.array([weights.sum()]))[0] / self.n if mean is None else mean
             self.scale = np.sqrt(weights / mean)
         self.single = like.compiled and comm.all(largest_size(X) <= largest_usable(np.float32))
         self._points: dict[str, Points] = {}
+        self._extent: Extent | None = None
+
+    def _stored(self, middle: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """The shift of CSR rows: their mean in the features that all rows store; None if there are none. Collective.
+
+        Other features stay sparse.
+        """
+        assert is_sparse(self.X)
+        full = np.bincount(self.X.indices, minlength=len(middle)) == self.X.shape[0]
+        with self.comm.uncounted():
+            every = self.comm.allreduce(full.astype(np.int64), "min") > 0
+        return np.where(every, middle, 0.0) if every.any() else None
+
+    def rounding(self, kernel: Kernel) -> float:
+        """Bound on the error of a kernel value in single precision over all pairs of rows; collective."""
+        if self._extent is None:
+            own = Extent.of(self.X, self.shift)
+            with self.comm.uncounted():
+                self._extent = own.over_ranks(self.comm.allreduce(own.norms, "max"))
+        return rounding(kernel, self._extent, np.float32, kernel.measure(is_sparse(self.X)))
 
     def holds_single(self, kernel: Kernel) -> bool:
         """True if single precision holds the values of this kernel; collective."""
         if not (self.single and kernel.fits(np.float32)):
             return False
-        good = True
+        good = not kernel.of_distance or self.rounding(kernel) <= COARSE
         if not kernel.of_distance:
             try:
                 kernel.largest(self.X, np.float32)
@@ -77,9 +102,13 @@ class SpreadRows:
     def factor_dtype(self, kernel: Kernel, mu: float) -> np.dtype[np.floating]:
         """Type of a low-rank factor for the ridge `mu`: single precision if its rounding error is small beside `mu`.
 
+        The errors of n^2 kernel values, each below a bound, have a spectral norm of about sqrt(n) times the bound.
         Collective.
         """
         enough_digits = mu >= FINE * self.n * float(self.diagonal(kernel).max(initial=0.0))
+        if kernel.of_distance and kernel.compiled:
+            error, ordinary = self.rounding(kernel), COARSE if kernel.declared.of_length else ORDINARY
+            enough_digits &= error <= ordinary or error * np.sqrt(self.n) <= mu
         single = self.holds_single(kernel) and self.comm.all(enough_digits)
         return np.dtype(np.float32 if single else np.float64)
 
@@ -92,9 +121,7 @@ class SpreadRows:
 
     def ready(self, X: Rows, dtype: DTypeLike) -> Points:
         """Prepare any rows in this precision, with the shift of this system's rows."""
-        X = X.astype(np.float64, copy=False)
-        if self.shift is not None and not is_sparse(X):
-            X = X - self.shift  # in double precision, so that only the difference is rounded
+        X = shifted(X.astype(np.float64, copy=False), self.shift)  # so that only the difference is rounded
         return Points(X.astype(dtype, copy=False))
 
     def diagonal(self, kernel: Kernel) -> NDArray[np.float64]:
