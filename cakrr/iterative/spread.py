@@ -58,7 +58,8 @@ class SpreadRows:
         self.n = int(self.counts.sum())
         self.shift: NDArray[np.float64] | None = None
         if like.shifts:
-            middle = comm.allreduce(np.asarray(X.sum(axis=0, dtype=np.float64)).ravel()) / max(1, self.n)
+            total = X.astype(np.float64).sum(axis=0) if is_sparse(X) else X.sum(axis=0, dtype=np.float64)
+            middle = comm.allreduce(np.ravel(np.asarray(total))) / max(1, self.n)
             self.shift = self._stored(middle) if is_sparse(X) else middle
         self.scale: NDArray[np.float64] | None = None
         if weights is not None:
