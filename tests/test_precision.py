@@ -172,7 +172,7 @@ def test_one_class_in_groups():
     np.testing.assert_allclose(
         model.decision_function(X), K[:, model.support_] @ model.dual_coef_.ravel() + model.intercept_, atol=1e-6
     )
-    assert np.mean(model.predict(X) < 0) == pytest.approx(0.2, abs=0.01)
+    assert 0.15 < np.mean(model.predict(X) < 0) <= 0.2
 
 
 @pytest.mark.parametrize("form", FORMS)

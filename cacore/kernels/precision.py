@@ -62,7 +62,8 @@ class Extent:
         if is_sparse(X):
             X, shift = shifted(X, shift), None
         if is_sparse(X):
-            row, sizes = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.abs(X.data.astype(np.float64))
+            row = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+            sizes = np.abs(X.data[X.indptr[0] : X.indptr[-1]].astype(np.float64))
             squares, sums = np.bincount(row, sizes**2), np.bincount(row, sizes)
             return cls(_most(squares), _most(sums), _most(sizes), X.shape[1])
         largest = np.zeros(3)
@@ -105,12 +106,14 @@ def shift_of(X: Rows, kernel: Kernel) -> NDArray[np.float64] | None:
 
 def _shift_of_sparse(X: CSR) -> NDArray[np.float64] | None:
     n, d = X.shape
-    full = np.bincount(X.indices, minlength=d) == n
+    stored = slice(X.indptr[0], X.indptr[-1])
+    columns = X.indices[stored]
+    full = np.bincount(columns, minlength=d) == n
     if not full.any():
         return None
-    values = X.data.astype(np.float64)
-    mean = np.where(full, np.bincount(X.indices, values, d) / n, 0.0)
-    about = np.bincount(X.indices, (values - mean[X.indices]) ** 2, d) / n
+    values = X.data[stored].astype(np.float64)
+    mean = np.where(full, np.bincount(columns, values, d) / n, 0.0)
+    about = np.bincount(columns, (values - mean[columns]) ** 2, d) / n
     shift = np.where(full & (mean**2 > _FAR * about), mean, 0.0)
     return shift if shift.any() else None
 

@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cacore.machine.clock import working_time
+
+def _working_time() -> float:
+    # Threads poll deadlines, and every command starts threads: numba, which the clock watches, is loaded only where a
+    # block of code has a deadline.
+    from cacore.machine.clock import working_time
+
+    return working_time()
 
 
 class TimeIsUp(KeyboardInterrupt):
@@ -33,7 +39,7 @@ class Deadline:
 
     def passed(self) -> bool:
         """True once one of the two clocks has reached its reading."""
-        return time.perf_counter() >= self.end or working_time() >= self.work
+        return time.perf_counter() >= self.end or _working_time() >= self.work
 
 
 class _Here(threading.local):
@@ -71,7 +77,7 @@ def until(seconds: float | None, working: float = math.inf) -> Iterator[None]:
     working : float
         Limit of the seconds in which this process does not compile.
     """
-    limit = None if seconds is None else Deadline(time.perf_counter() + seconds, working_time() + working)
+    limit = None if seconds is None else Deadline(time.perf_counter() + seconds, _working_time() + working)
     with observed(limit):
         yield
 
