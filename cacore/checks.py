@@ -129,6 +129,7 @@ def number_or(*words: str) -> Convert[float | str]:
     return convert
 
 
+_READ = ("--test", "--background", "--machine", "--check")  # options whose files are read, not written
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -209,7 +210,9 @@ def path(value: object, name: str) -> Path:
     """File name. "" is refused, since it would mean the directory, and "-", a name most commands read as an option."""
     if not isinstance(value, str | os.PathLike) or value in ("", "-"):
         name = name if name.startswith("-") or name.endswith("=") else name.upper()
-        raise InputError(f"{name} {value!r}: it must be the name of a file (/dev/stdout prints to the terminal)")
+        written = name.startswith("-") and name not in _READ
+        hint = " (/dev/stdout prints to the terminal)" if written else ""
+        raise InputError(f"{name} {value!r}: it must be the name of a file{hint}")
     return Path(value)
 
 

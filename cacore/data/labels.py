@@ -18,12 +18,13 @@ ClassWeight: TypeAlias = dict[int, float] | Literal["balanced"] | None  # weight
 MOST_CLASSES = 1000  # half a million pairs of classes
 
 
-def require_classes(classes: NDArray[np.generic], pairs: bool = True) -> None:
+def require_classes(classes: NDArray[np.generic], pairs: bool = True, way: str = "") -> None:
     """Raise an InputError for fewer than two classes, and for labels that look like the targets of a regression.
 
-    `pairs` is true if there is one problem per pair of classes, false if there is one column per class.
+    `pairs` is true if there is one problem per pair of classes, false if there is one column per class. `way` is how
+    the caller learns a regression.
     """
-    way = "use a method of cakrr" if pairs else "leave --classify out, or use a regressor"
+    way = way or ("use a method of cakrr" if pairs else "leave --classify out, or use a regressor")
     k, remedy = len(classes), f"{way}, or make classes of them (cacore.io convert --binarize)"
     if not k:
         raise InputError("Sample weights must contain at least one non-zero number.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,8 @@ class Regressing(RegressorMixin, BaseEstimator):
         try:
             y = np.asarray(given if columns else column_or_1d(given, warn=True), np.float64)
         except (ValueError, TypeError) as error:
-            name = type(self).__name__
-            other = f"{name.replace('Quantile', '')[:-1]}C" if name.endswith("SVR") else f"{name}Classifier"
-            raise InputError(f"y: {error}; the targets of a regression are numbers, and {other} has classes") from error
+            remedy = f"the targets of a regression are numbers, and {_classifier(type(self))} has classes"
+            raise InputError(f"y: {error}; {remedy}") from error
         if len(y) != X.shape[0]:
             raise InputError(f"Found input variables with inconsistent numbers of samples: {[X.shape[0], len(y)]}")
         if not np.isfinite(y).all():
@@ -59,3 +59,14 @@ class Regressing(RegressorMixin, BaseEstimator):
                 weights = None if sample_weight is None else checked_weights(sample_weight, len(predicted))
             r2 = errors.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
         return float("nan") if r2 is None else r2
+
+
+def _classifier(kind: type) -> str:
+    """Name of the package's classifier by the method of this regressor, or of a class that it extends; else any."""
+    for base in kind.__mro__:
+        name, home = base.__name__, base.__module__.partition(".")[0]
+        stem = name.removesuffix("Regressor").replace("Quantile", "")
+        other = f"{stem[:-1]}C" if stem.endswith("SVR") else f"{stem}Classifier"
+        if home in ("asygcd", "cakernels", "cakrr", "casvm") and hasattr(import_module(home), other):
+            return other
+    return "a classifier"

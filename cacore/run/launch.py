@@ -6,7 +6,7 @@ import argparse
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,7 +41,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse words, of which one that begins with a negative number belongs to the option before it."""
-        return super().parse_known_args(_joined(sys.argv[1:] if args is None else args), namespace)
+        optional = {flag: action for action in self._actions for flag in action.option_strings if action.nargs == "?"}
+        words = _joined(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(list(_without_value(words, optional)), namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and exiting."""
@@ -65,6 +67,18 @@ def _joined(words: Sequence[str]) -> list[str]:
         else:
             found.append(word)
     return found
+
+
+def _without_value(words: Sequence[str], optional: Mapping[str, argparse.Action]) -> Iterator[str]:
+    """The words; an option whose value may be left out takes the word after it only if that is one of its choices.
+
+    So DATA may follow such an option.
+    """
+    for place, word in enumerate(words):
+        after = words[place + 1] if place + 1 < len(words) else ""
+        action = optional.get(word)
+        left_out = action is not None and action.choices and after not in action.choices
+        yield f"{word}={action.const}" if action is not None and left_out else word
 
 
 def run(

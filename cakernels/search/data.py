@@ -69,7 +69,7 @@ class Data:
         classes = all_classes(y, comm) if task == CLASSIFICATION else np.zeros(0)
         with comm.agreed():
             if task == CLASSIFICATION:
-                require_classes(classes)
+                require_classes(classes, way="use --task regression, or AutoKernelRegressor")
         with comm.uncounted():
             n = comm.offset(X.shape[0])[1]
         with comm.agreed():

@@ -110,7 +110,10 @@ def has_parts(model: KRRModel) -> bool:
 def calibration_of(model: KRRModel) -> Calibration:
     """The model's calibration errors; raises an InputError if it has none."""
     if model.calibration is None:
-        raise InputError("intervals: the model was trained without calibrate; train it again with --calibrate 0.1")
+        raise InputError(
+            "intervals: the model was trained without calibrate; train it again with --calibrate 0.1, "
+            "or by cakernels fit with --calibrate alone"
+        )
     return model.calibration
 
 

@@ -95,7 +95,10 @@ class Predicted:
 def check(model: KRRModel, job: Predicting) -> None:
     """Raise an InputError if the model cannot do what the command requests."""
     if job.probability and model.classes is None:
-        raise InputError("--probability: the model predicts numbers and has no classes; train it with --classify")
+        raise InputError(
+            "--probability: the model predicts numbers and has no classes; train it with --classify, or by "
+            "cakernels fit with --task classification"
+        )
     request(job).check(model)
 
 
