@@ -3,6 +3,7 @@
 =============================  ===============================================================================
 `registry`, `functions`        what a kernel declares, and the kernels of the package
 `evaluate`, `simd`, `sums`     compiled code: the kernel function, vector loops, sums over features
+`precision`                    the shift of rows, the error of kernel values at all distances, sums that are accurate
 `points`                       rows prepared for kernel values
 `values`                       :class:`Kernel`: blocks of kernel values, all pairs
 `pairs`                        inner products, l1 distances or products of factors of all pairs
