@@ -15,7 +15,7 @@ from cacore.comm import collective
 from cacore.data.asking import asking
 from cacore.data.dataset import Dataset
 from cacore.data.rows import RowsLike
-from cacore.data.validation import checked_weights, columns_of, validated
+from cacore.data.validation import checked_weights, columns_of, place_in_targets, validated
 from cacore.errors import InputError
 from cacore.metrics import errors
 
@@ -41,8 +41,8 @@ class Regressing(RegressorMixin, BaseEstimator):
             raise InputError(f"y: {error}; {remedy}") from error
         if len(y) != X.shape[0]:
             raise InputError(f"Found input variables with inconsistent numbers of samples: {[X.shape[0], len(y)]}")
-        if not np.isfinite(y).all():
-            raise InputError("y: contains NaN or infinity")
+        if (place := place_in_targets(y)) is not None:
+            raise InputError(place)
         weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
         return Dataset(X, y, X.shape[0], weights=weights, columns=names)
 

@@ -226,11 +226,29 @@ def _refuse(error: ValueError | TypeError, X: object, y: object = None) -> NoRet
         place = _place(X)
         if place is not None:
             raise InputError(place) from error
+        place = None if y is None else place_in_targets(y)
+        if place is not None:
+            raise InputError(place) from error
     if isinstance(error, TypeError):
         raise error
     if y is not None and "could not convert" in str(error):
         raise InputError(f"y: {error}; the targets of a regression are numbers") from error
     raise InputError(str(error)) from error
+
+
+def place_in_targets(y: object) -> str | None:
+    """Message on the first target that is NaN or infinite, with its row; None without one, or if some are no numbers."""
+    try:
+        values = np.asarray(y, np.float64)
+    except (TypeError, ValueError):
+        return None
+    bad = np.argwhere(~np.isfinite(values))
+    if not len(bad) or values.ndim not in (1, 2):
+        return None
+    column = f", column {bad[0, 1]}" if values.ndim == 2 and values.shape[1] > 1 else ""
+    value = values[tuple(bad[0])]
+    what = "NaN" if np.isnan(value) else f"{'-' if value < 0 else ''}infinity"
+    return f"y{column}: row {bad[0, 0]} is {what}: leave the row out"
 
 
 def _place(X: Any) -> str | None:
