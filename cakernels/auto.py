@@ -59,7 +59,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
         with collective(self.comm) as comm:
             same_fit(self, comm)
             threads.share_once(comm)
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 train = self._checked(X, y, sample_weight, int(comm.size == 1)).weighted()
                 score = SCORES[checks.one_of(*self._scores())(self.scoring or DEFAULTS[self._task], "scoring =")]
                 most = None if self.max_candidates is None else checks.whole(1)(self.max_candidates, "max_candidates =")

@@ -80,7 +80,7 @@ class Algorithm:
         """
         comm = as_communicator(comm)
         with comm.phase("partition"):
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 X = self._checked(X)
                 target = None if y is None else np.asarray(unmasked(y, "y"))
                 if target is not None and target.shape != (X.shape[0],):

@@ -75,6 +75,16 @@ def test_allocations_that_the_system_refuses(reason, capsys):
     assert reason in err
 
 
+@pytest.mark.parametrize(("tasks", "quiet"), [("4", False), ("4", True), ("1", False), ("", False), ("many", False)])
+def test_one_process_in_a_job_for_several(tasks, quiet, monkeypatch, capsys):
+    """`sbatch` without `srun` starts one process: every command says so, unless it is quiet."""
+    monkeypatch.setenv("SLURM_NTASKS", tasks)
+    start(Job(quiet=quiet), Communicator())
+    err = capsys.readouterr().err
+    assert ("Slurm gave this job 4 tasks" in err) is (tasks == "4" and not quiet)
+    assert err.count("\n") == (tasks == "4" and not quiet)
+
+
 @pytest.mark.parametrize("gib", [0.0, -1.0, float("nan"), float("inf")])
 def test_limit_that_is_none(gib):
     with pytest.raises(InputError, match=r"--memory-limit"):

@@ -9,7 +9,7 @@ import pytest
 from asygcd import AsyGCDSVC
 from cacore.errors import InputError
 from cakrr import BKRR2, DKRR, Kriging
-from casvm import CASVC, CASVR, SMONuSVR, SMOQuantileSVR, SMOSVC, SMOSVR
+from casvm import CASVC, CASVR, SMOSVC, SMOSVR, SMONuSVR, SMOQuantileSVR
 
 X = np.random.default_rng(2).normal(size=(30, 2))
 REGRESSORS = [BKRR2(), DKRR(), Kriging(), CASVR(), SMOSVR(), SMONuSVR(), SMOQuantileSVR()]

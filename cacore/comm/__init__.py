@@ -3,10 +3,10 @@
 from cacore.comm.alike import Unquoted, require_same, shared_name, unlike
 from cacore.comm.communicator import Communicator
 from cacore.comm.ledger import PHASES
-from cacore.comm.mpi import CommLike, first_prints, launched, launched_rank, launched_size
+from cacore.comm.mpi import CommLike, alone_by_mistake, first_prints, launched, launched_rank, launched_size
 from cacore.comm.ranks import as_communicator, collective, world
 
 __all__ = [
-    "PHASES", "CommLike", "Communicator", "Unquoted", "as_communicator", "collective", "first_prints", "launched",
-    "launched_rank", "launched_size", "require_same", "shared_name", "unlike", "world",
+    "PHASES", "CommLike", "Communicator", "Unquoted", "alone_by_mistake", "as_communicator", "collective",
+    "first_prints", "launched", "launched_rank", "launched_size", "require_same", "shared_name", "unlike", "world",
 ]  # fmt: skip

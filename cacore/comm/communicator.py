@@ -317,16 +317,18 @@ class Communicator(Ledger):
     # -- failure ---------------------------------------------------------------------------
 
     @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def agreed(self, own_rows: bool = False) -> Iterator[None]:
         """Raise an InputError or OutputError of this block on all ranks, if it fails on any of them.
 
-        If several ranks fail, the lowest rank's error is raised. The block itself must not communicate.
+        If several ranks fail, the lowest rank's error is raised; with `own_rows`, for checks of rows that each rank has
+        to itself, it names the rank. The block itself must not communicate.
         """
         error: InputError | OutputError | None = None
         try:
             yield
         except (InputError, OutputError) as caught:
-            error = caught
+            named = own_rows and self.size > 1 and isinstance(caught, InputError)
+            error = InputError(f"rank {self.rank}: {caught}") if named else caught
         failed = np.array([self.rank if error is not None else self.size], np.int64)
         first = int(self.allreduce(failed, "min")[0])
         if first == self.size:

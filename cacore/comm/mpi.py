@@ -145,6 +145,17 @@ def launched_rank() -> int:
     return max(_number(name) for name in (*_RANK_VARIABLES, *(["SLURM_PROCID"] if launched_size() > 1 else [])))
 
 
+def alone_by_mistake(size: int) -> str | None:
+    """Message if this is one process, of `size` ranks, in a Slurm job for several; None otherwise.
+
+    The process itself cannot know that it was not meant to be alone, as with ``sbatch`` and without ``srun``.
+    """
+    tasks = _number("SLURM_NTASKS")
+    if size > 1 or tasks <= 1:
+        return None
+    return f"Slurm gave this job {tasks} tasks, and this is one process alone: start it with srun or mpiexec"
+
+
 def first_prints(line: str) -> None:
     """Print an error that all ranks have found before they met: rank 0 does, the others give it the time to.
 

@@ -237,7 +237,7 @@ def _refuse(error: ValueError | TypeError, X: object, y: object = None) -> NoRet
 
 
 def place_in_targets(y: object) -> str | None:
-    """Message on the first target that is NaN or infinite, with its row; None without one, or if some are no numbers."""
+    """Message on the first target that is NaN or infinite, with its row; None without one, or for other objects."""
     try:
         values = np.asarray(y, np.float64)
     except (TypeError, ValueError):

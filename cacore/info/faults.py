@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cacore.comm import Communicator
+from cacore.comm import Communicator, alone_by_mistake
 from cacore.info.facts import Rank
 from cacore.io.words import counted
 
@@ -49,7 +48,8 @@ def sharers(ranks: list[Rank]) -> list[Sharers]:
 
 def of(ranks: list[Rank], comm: Communicator) -> list[str]:
     """All faults of this job, the same on all ranks."""
-    found = [*_of_slurm(comm), *(line for group in sharers(ranks) for line in _of_cores(group))]
+    alone = alone_by_mistake(comm.size)
+    found = [*([alone] if alone else []), *(line for group in sharers(ranks) for line in _of_cores(group))]
     found += [f"{one.host}: {one.cache_fault}" for one in ranks if one.cache_fault]
     return list(dict.fromkeys(found))
 
@@ -86,10 +86,3 @@ def _of_cores(group: Sharers) -> Iterator[str]:
     else:
         remedy = f"leave --threads away, or give at most --threads {max(1, cores // count)}"
     yield f"{_shared(group)}: {remedy}"
-
-
-def _of_slurm(comm: Communicator) -> Iterator[str]:
-    """Fault of a single process in an allocation for several, which :mod:`cacore.comm` takes to be intended."""
-    tasks = os.environ.get("SLURM_NTASKS", "")
-    if comm.size == 1 and tasks.isascii() and tasks.isdigit() and int(tasks) > 1:
-        yield f"Slurm gave this job {tasks} tasks, and this is one process alone: start it with srun or mpiexec"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cacore.comm import Communicator, first_prints, launched, launched_size, world
+from cacore.comm import Communicator, alone_by_mistake, first_prints, launched, launched_size, world
 from cacore.errors import InputError, MemoryLimitError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
@@ -186,6 +186,8 @@ def start(job: Job, comm: Communicator) -> int:
     if comm.rank == 0 and not job.quiet and (job.threads or 0) > (usable := len(threads.cores())):
         what = f"--threads {job.threads}: this process may use {usable} core{'' if usable == 1 else 's'}"
         say(f"warning: {what}, and more threads than that are slower", error=True)
+    if not job.quiet and (alone := alone_by_mistake(comm.size)):
+        say(f"warning: {alone}", error=True)
     return memory.limit_per_rank(comm, job.memory_limit)
 
 

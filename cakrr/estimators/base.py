@@ -100,7 +100,7 @@ class KernelRidge(Saved, Explains, BaseEstimator):
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
     ) -> tuple[Dataset, RidgeOptions]:
         """This rank's rows, and the options of training; collective."""
-        with comm.agreed():
+        with comm.agreed(own_rows=True):
             train = self._checked(X, y, sample_weight, int(comm.size == 1))
         check_same_names(self, comm)
         if self.dtype == "float32":
@@ -141,7 +141,7 @@ class KernelRidge(Saved, Explains, BaseEstimator):
     ) -> Answer:  # fmt: skip
         """Result of ``ask(model, X, comm)`` once the rows of `X` are checked; `call` names the method in messages."""
         with asking(self, call, **arguments) as comm:
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 X = validated(
                     self, X, reset=False, accept_sparse="csr", dtype=self.dtype, ensure_min_samples=int(comm.size == 1)
                 )

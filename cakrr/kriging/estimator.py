@@ -128,7 +128,7 @@ class Kriging(Loaded, Regressing):
         with collective(self.comm) as comm:
             same_fit(self, comm)
             threads.share_once(comm)
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 least = int(comm.size == 1)
                 rows: dict[str, Any] = {"dtype": "float64", "order": "C", "copy": True, "ensure_min_samples": least}
                 train = self._with_targets(X, y, None, **rows)
@@ -196,7 +196,7 @@ class Kriging(Loaded, Regressing):
             return self.model_.simulate(self._checked(X, comm), n, random_state, comm)
 
     def _checked(self, X: RowsLike, comm: Communicator) -> NDArray[np.float64]:
-        with comm.agreed():
+        with comm.agreed(own_rows=True):
             least = int(comm.size == 1)
             return np.asarray(validated(self, X, reset=False, dtype="float64", ensure_min_samples=least))
 

@@ -33,7 +33,7 @@ class AllRanks(Generic[Trained]):
         with collective(self.comm) as comm:
             same_fit(self, comm)
             threads.share_once(comm)
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 train = self._training_rows(X, y, sample_weight, int(comm.size == 1))
             check_same_names(self, comm)
             method, options = self._asked(train, comm)
@@ -61,6 +61,6 @@ class AllRanks(Generic[Trained]):
     def _answer(self, question: str, X: RowsLike) -> NDArray[Any]:
         """Result of the model's method `question` for `X`; collective."""
         with asking(self, question) as comm:
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 X = self._rows(X, int(comm.size == 1))
             return np.asarray(getattr(self.model_, question)(X, comm))

@@ -49,7 +49,7 @@ class PredictsQuantiles:
             X = self._rows(X)
             return _model(self).predict_interval(X, coverage, method)
         with asking(self, "predict_interval", coverage=coverage, method=method) as comm:
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 X = self._rows(X, int(comm.size == 1))
             return _model(self).predict_interval(X, coverage, method, comm)
 
