@@ -93,7 +93,7 @@ class Optimality:
 
     def __init__(self, K, y, beta, lower, upper, epsilon=0.0, bias=True):
         v = y - K @ beta
-        self.noise = 16 * EPS * float(np.max(np.abs(K) @ np.abs(beta) + np.abs(y), initial=1e-300))
+        self.noise = 64 * EPS * float(np.max(np.abs(K) @ np.abs(beta) + np.abs(y), initial=1e-300))
         slack = 1e-12 * (upper - lower)
         rises = (v - np.where(beta >= 0, epsilon, -epsilon))[beta < upper - slack]
         falls = (v + np.where(beta <= 0, epsilon, -epsilon))[beta > lower + slack]
