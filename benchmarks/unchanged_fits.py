@@ -80,7 +80,7 @@ def plain(value: Any) -> Any:
         return plain(value.item())
     if isinstance(value, float):
         return repr(value)
-    return value if isinstance(value, int | None) else str(value)
+    return value if isinstance(value, int | None) else re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def hdf5(path: Path) -> dict[str, Any]:
@@ -125,6 +125,8 @@ def described(model: Any, X: Any, y: Any) -> dict[str, Any]:
         if name.endswith("_") and not name.startswith("_") and name != "model_":
             with contextlib.suppress(AttributeError):  # for example coef_ of a nonlinear kernel
                 found[name] = plain(getattr(model, name))
+    for trial in found.get("leaderboard_", ()):
+        trial.pop("ended", None)  # a time
     for ask in ("predict", "decision_function", "predict_proba"):
         if hasattr(model, ask):
             found[ask] = plain(getattr(model, ask)(X))
@@ -234,7 +236,8 @@ FITS: dict[str, Fit] = {
     "DisSMOSVR": Fit(lambda: casvm.DisSMOSVR(C=2.0, gamma=1.0, epsilon=0.05, working_set=64), "mg"),
     "DKRR-cg": Fit(lambda: cakrr.DKRR(solver="cg", **_FEW), "mg"),
     "DKRR-near": Fit(
-        lambda: cakrr.DKRR(kernel="wendland2", solver="cg", near=True, degree=6, sigma=2.0, lam=1e-3), "mg"
+        lambda: cakrr.DKRR(kernel="wendland2", solver="cg", near=True, degree=6, sigma=2.0, lam=1e-3, random_state=0),
+        "mg",
     ),
     "BKRR2-calibrate": Fit(lambda: cakrr.BKRR2(4, calibrate=0.2, keep_factors=True, **_FEW), "space_ga"),
     "BKRR2-metric": Fit(lambda: cakrr.BKRR2(4, metric="diagonal", metric_rounds=3, **_FEW), "space_ga"),
@@ -247,7 +250,9 @@ FITS: dict[str, Fit] = {
     },
     "Kriging": Fit(lambda: cakrr.Kriging(nugget=3e9, random_state=0), "field", first=500),
     "Kriging-cg": Fit(
-        lambda: cakrr.Kriging(kernel="wendland2", range=2.0, sill=1.0, nugget=0.2, solver="cg"), "field", first=800
+        lambda: cakrr.Kriging(kernel="wendland2", range=2.0, sill=1.0, nugget=0.2, solver="cg", random_state=0),
+        "field",
+        first=800,
     ),
     "AutoKernelRegressor": Fit(lambda: cakernels.AutoKernelRegressor(calibrate=True, **_AUTO), "mg", first=600),
     "AutoKernelClassifier": Fit(lambda: cakernels.AutoKernelClassifier(probability=True, **_AUTO), "ijcnn1", first=600),
