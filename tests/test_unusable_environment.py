@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 SETUP = """
@@ -111,3 +113,28 @@ for line in LINES:
     ended = python("-c", code, NUMBA_DISABLE_JIT="1")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert python("-m", "cakernels", "--help", NUMBA_DISABLE_JIT="1").returncode == 0
+
+
+WAITING = """
+import time
+import numpy as np
+from mpi4py import MPI
+from cakrr import DCKRR
+
+X = np.random.default_rng(0).normal(size=(40, 2))
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 1:
+    time.sleep(3.0)
+DCKRR(n_parts=2, sigma=1.0, lam=1e-3, random_state=0, comm=MPI.COMM_WORLD).fit(X, X[:, 0])
+"""
+
+
+def test_a_rank_that_waits_says_for_what(mpiexec, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(WAITING)
+    done = mpiexec(2, script, CAKERNELS_WAIT="0.2")
+    assert done.returncode == 0
+    line = r"rank 0 of 2: waiting for the other ranks to make this call since \d\d:\d\d:\d\d, \d+ s: ranks without such"
+    assert re.search(line, done.stderr)
+    refused = mpiexec(2, script, CAKERNELS_WAIT="soon")
+    assert "CAKERNELS_WAIT: give a number of seconds above 0" in refused.stderr

@@ -6,7 +6,8 @@ import math
 import os
 import traceback
 from collections.abc import Callable
-from time import perf_counter, sleep
+from functools import cache
+from time import localtime, perf_counter, sleep, strftime, time
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -33,16 +34,36 @@ def abandon(*requests: MPI.Request) -> None:
     _ABANDONED.extend(requests)
 
 
-def wait(done: Callable[[], bool], meanwhile: Callable[[], None] | None = None, pauses: bool = True) -> None:
+@cache
+def patience() -> float:
+    """Seconds after which a rank says that it waits for others, and after which it repeats that: ``CAKERNELS_WAIT``."""
+    try:
+        seconds = float(os.environ.get("CAKERNELS_WAIT", "600"))
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise InputError("CAKERNELS_WAIT: give a number of seconds above 0, or inf for no word about ranks that wait")
+    return seconds
+
+
+def wait(
+    done: Callable[[], bool], meanwhile: Callable[[], None] | None = None, pauses: bool = True, what: str = ""
+) -> None:
     """Wait until `done` returns True, without keeping busy a core that other ranks may share.
 
     A pause lasts at most a tenth of the time waited so far, so it delays a wait for another rank by at most that much.
     Messages that move only while MPI is called, a few KiB per call, must be waited for without `pauses`. `meanwhile` is
-    called at most once per millisecond.
+    called at most once per millisecond. After :func:`patience` seconds, and then again and again, a line says that this
+    rank waits in `what`, and since when: the ranks without such a line are those that have not come.
     """
     start = heard = perf_counter()
+    due = start + patience() if what else math.inf
     while not done():
         now = perf_counter()
+        if now >= due:
+            due = now + patience()
+            since = strftime("%H:%M:%S", localtime(time() - (now - start)))
+            say(f"{what} since {since}, {now - start:.0f} s: ranks without such a line have not come here", error=True)
         if now - heard > SPIN and meanwhile is not None:
             meanwhile()
             heard = now

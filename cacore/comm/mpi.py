@@ -56,7 +56,7 @@ class Transport:
         self.failures.check()
         start = perf_counter()
         try:
-            self._complete(getattr(self.comm, name)(*args, **options), pauses)
+            self._complete(getattr(self.comm, name)(*args, **options), pauses, name)
         finally:
             self._spent(perf_counter() - start)
 
@@ -74,7 +74,7 @@ class Transport:
             for at, request in enumerate(requests):
                 try:
                     if not request.Test():
-                        self._complete(request, pauses=False)
+                        self._complete(request, pauses=False, name="an exchange of messages")
                 except BaseException:
                     abandon(*requests[at + 1 :])
                     raise
@@ -86,7 +86,8 @@ class Transport:
         self.failures.check()
         start = perf_counter()
         try:
-            wait(lambda: self.comm.Iprobe(source=source, tag=DATA), self.failures.listen)
+            what = self._waiting(f"a message from rank {source}")
+            wait(lambda: self.comm.Iprobe(source=source, tag=DATA), self.failures.listen, what=what)
         finally:
             self._spent(perf_counter() - start)
 
@@ -97,16 +98,20 @@ class Transport:
         request, waiting = self.comm.Ibarrier(), True
         while waiting:
             try:
-                self._complete(request)
+                self._complete(request, name="the end of the command")
                 waiting = False
             except KeyboardInterrupt as error:
                 interruption = error
         if interruption is not None:
             raise agree(interruption, self.failures.ranks)  # the other ranks have left: do not report it to them
 
-    def _complete(self, request: MPI.Request, pauses: bool = True) -> None:
+    def _waiting(self, name: str) -> str:
+        """What this rank does while it waits for others, as :func:`wait` says it."""
+        return f"rank {self.comm.Get_rank()} of {self.comm.Get_size()}: waiting for {name}"
+
+    def _complete(self, request: MPI.Request, pauses: bool = True, name: str = "") -> None:
         try:
-            wait(request.Test, self.failures.listen, pauses)
+            wait(request.Test, self.failures.listen, pauses, self._waiting(name))
         except BaseException:
             self._abandoned = True
             abandon(request)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from cacore.arrays import usual_errors
 from cacore.comm.communicator import Communicator
 from cacore.comm.failure import wait
 from cacore.comm.mpi import CommLike, all_ranks, check_usable
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 @contextmanager
@@ -35,7 +39,7 @@ def collective(comm: CommLike) -> Iterator[Communicator]:
         with ranks.guard(), usual_errors():
             yield ranks
         return
-    ranks = Communicator(comm.Dup(), own=True)
+    ranks = Communicator(_duplicate(comm, "the other ranks to make this call"), own=True)
     try:
         with ranks.guard(), usual_errors():
             yield ranks
@@ -52,11 +56,17 @@ def as_communicator(comm: CommLike) -> Communicator:
     return Communicator(comm)
 
 
+def _duplicate(comm: MPI.Comm, purpose: str) -> MPI.Comm:
+    """A duplicate of the communicator; a rank that waits long for it says what for, its `purpose`."""
+    duplicate, request = comm.Idup()
+    wait(request.Test, what=f"rank {comm.Get_rank()} of {comm.Get_size()}: waiting for {purpose}")
+    return duplicate
+
+
 def world() -> Communicator:
     """Communicator of all ranks of the job, for a command; a single rank if no MPI library can be loaded."""
     ranks = all_ranks()
     if ranks is None or ranks.Get_size() == 1:
         return Communicator(ranks, ends_job=True)
-    duplicate, request = ranks.Idup()  # at the end MPICH prints a line about calls that are pending on the original
-    wait(request.Test)
-    return Communicator(duplicate, ends_job=True, own=True)
+    # At the end MPICH prints a line about calls that are pending on the original.
+    return Communicator(_duplicate(ranks, "the other ranks to start"), ends_job=True, own=True)
