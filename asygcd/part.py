@@ -11,10 +11,11 @@ from asygcd.solver.gram import least_cache
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.kernels.precision import Accuracy
 from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.problem import allowed_error, precision
+from cacore.svm.problem import precision
 from cacore.svm.solvers import register
 
 
@@ -50,7 +51,7 @@ def solve_part(
 
     solver = team.AsyGCD(
         X, kernel, count, max(cache_bytes, least_cache(dual.n, count, dtype)), dtype,
-        allowed=allowed_error(dual.largest_bound, limits.tol),
+        accuracy=Accuracy.of_solution(dual.largest_bound, limits.tol),
     )  # fmt: skip
     start = None if dual.start is None else y * dual.start
     solution = solver.solve(y, C, limits, start, None if watch is None else seen)

@@ -21,10 +21,11 @@ from cacore.data.rows import Rows, check_squares
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import in_memory
 from cacore.kernels import Kernel
+from cacore.kernels.precision import Accuracy
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, global_folds
-from cacore.svm.problem import allowed_error, numeric_gamma, precision
+from cacore.svm.problem import numeric_gamma, precision
 
 if TYPE_CHECKING:
     from asygcd.method import AsyGCDMethod
@@ -142,7 +143,7 @@ def _solved(
             with comm.phase("partition"):
                 solver = AsyGCD(
                     some, kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed,
-                    allowed=allowed_error(bound, options.tol),
+                    accuracy=Accuracy.of_solution(bound, options.tol),
                 )  # fmt: skip
         y = np.where(codes[rows] == positive, 1.0, -1.0)
         begin = None if start is None else y * start[rows, column]

@@ -14,7 +14,7 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.evaluate import DIFFERENCES, at_distances
-from cacore.kernels.precision import Extent, cheapest, rounding
+from cacore.kernels.precision import Accuracy, Extent, cheapest, rounding
 from cakrr import DKRR
 from casvm import CASVC, SMOSVC, SMOSVR, DisSMOSVC, SMOOneClassSVM
 from partition import KBalance, KMeans
@@ -72,7 +72,7 @@ def test_a_layout_is_as_accurate_as_asked(kernel, place, form):
     resolution = 8 * np.finfo(float).eps * np.abs(X - X.mean(axis=0)).max()  # of the rows themselves
     for dtype in ("float32", "float64"):
         for allowed in (1e-3, 1e-6):
-            layout = Layout.of(rows, kernel, dtype, None, allowed)
+            layout = Layout.of(rows, kernel, dtype, None, Accuracy(allowed))
             K = np.empty(expected.shape, layout.dtype)
             columns = layout.columns(rows)
             for lo, hi in columns.tasks(2):
@@ -106,7 +106,7 @@ def test_sums_that_cannot_be_accurate_are_refused():
     with pytest.raises(
         InputError, match=r"so far from each other .* the rounding of its values hides the solution; scale the features"
     ):
-        cheapest([KERNELS["gaussian"]], extent, np.float64, 0, 20.0, False, 1e-5)
+        cheapest([KERNELS["gaussian"]], extent, np.float64, 0, 20.0, False, Accuracy(1e-5, 1e-2))
     X, y = classes("standard")
     with pytest.raises(InputError, match=r"linear kernel: the rows lie so far from 0 .* centre and scale the features"):
         SMOSVC(kernel="linear", C=1e6).fit(X + 1e10, y)

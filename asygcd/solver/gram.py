@@ -15,7 +15,7 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.panels import Panels, nonzeros
-from cacore.kernels.precision import WIDEST
+from cacore.kernels.precision import WIDEST, Accuracy
 from cacore.kernels.sums import room, width
 from cacore.kernels.wide import Features, Wide
 from cacore.machine import memory
@@ -41,8 +41,8 @@ class KernelCaches:
         Type of the cached values.
     by_rows : bool
         True if each thread caches columns over its own rows only, False if over all rows.
-    allowed : float, optional
-        Largest error of a kernel value, see :meth:`cacore.kernels.columns.Layout.of`.
+    accuracy : Accuracy, optional
+        Of the kernel values; see :meth:`cacore.kernels.columns.Layout.of`.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class KernelCaches:
 
     def __init__(
         self, X: Rows, kernel: Kernel, order: Index, bounds: Index, cache_bytes: int, dtype: DTypeLike, by_rows: bool,
-        allowed: float | None = None,
+        accuracy: Accuracy | None = None,
     ) -> None:  # fmt: skip
         if not kernel.compiled:
             raise InputError("Asy-GCD cannot evaluate a callable kernel: use SMOSVC, or CASVC with the solver smo")
@@ -82,7 +82,7 @@ class KernelCaches:
                 f"SMOSVC, or at most {WIDEST:,} features"
             )
         self._X, self.dtype, self.n = X, np.dtype(dtype), len(order)
-        self._layout = Layout.of(X, kernel, self.dtype, None, allowed, strict=allowed is not None)
+        self._layout = Layout.of(X, kernel, self.dtype, None, accuracy)
         if self._layout.features is not None:
             self._X = shifted(X, self._layout.shift)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype), self._layout.measure)

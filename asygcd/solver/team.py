@@ -25,6 +25,7 @@ from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout, weighted
+from cacore.kernels.precision import Accuracy
 from cacore.limits import Limits
 from cacore.machine.clock import working_time
 from cacore.machine.threads import for_blocks
@@ -142,7 +143,7 @@ class AsyGCD:
 
     def __init__(
         self, X: Rows, kernel: Kernel, threads: int, cache_bytes: int, dtype: DTypeLike = np.float32,
-        update: str = "owned", seed: int = 0, log: int = LOG, allowed: float | None = None,
+        update: str = "owned", seed: int = 0, log: int = LOG, accuracy: Accuracy | None = None,
     ) -> None:  # fmt: skip
         if threads < 1:
             raise InputError(f"threads = {threads}: at least 1 is needed")
@@ -150,12 +151,12 @@ class AsyGCD:
             raise InputError(f"update {update!r}: choose one of {', '.join(UPDATES)}")
         begun = working_time()
         self.X, self.kernel, self.update, self.seed, self._log = X, kernel, update, seed, log
-        self._allowed = allowed
+        self._accuracy = accuracy
         self.n = int(X.shape[0])
         self.threads = min(threads, self.n)
         self.order, self.bounds = blocks(X, self.threads, seed)
         self.sizes = np.diff(self.bounds)
-        self.gram = KernelCaches(X, kernel, self.order, self.bounds, cache_bytes, dtype, update == "owned", allowed)
+        self.gram = KernelCaches(X, kernel, self.order, self.bounds, cache_bytes, dtype, update == "owned", accuracy)
         self.seconds = working_time() - begun
 
     def solve(
@@ -256,7 +257,7 @@ class AsyGCD:
 
         s m nnz flops for s nonzeros of `beta` and m places.
         """
-        layout = Layout.of(self.X, self.kernel, np.float64, None, self._allowed)
+        layout = Layout.of(self.X, self.kernel, np.float64, None, self._accuracy)
         chosen, at = np.flatnonzero(beta), self.order if places is None else self.order[places]
         return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, at)
 

@@ -106,7 +106,7 @@ class Transport:
             raise agree(interruption, self.failures.ranks)  # the other ranks have left: do not report it to them
 
     def _waiting(self, name: str) -> str:
-        """What this rank does while it waits for others, as :func:`wait` says it."""
+        """Words for what this rank waits for, for :func:`wait`."""
         return f"rank {self.comm.Get_rank()} of {self.comm.Get_size()}: waiting for {name}"
 
     def _complete(self, request: MPI.Request, pauses: bool = True, name: str = "") -> None:

@@ -13,7 +13,7 @@ from cacore.data.rows import Rows, dense, is_sparse, largest_size, largest_usabl
 from cacore.kernels import Kernel, Points
 from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS
 from cacore.kernels.panels import Panels, add_rows, nonzeros, put_rows
-from cacore.kernels.precision import WIDEST, Extent, cheapest, shift_of
+from cacore.kernels.precision import WIDEST, Accuracy, Extent, cheapest, shift_of
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
@@ -91,8 +91,8 @@ class Layout:
 
     @classmethod
     def of(
-        cls, X: Rows, kernel: Kernel, dtype: DTypeLike, largest: float | None = None, allowed: float | None = None,
-        extent: Extent | None = None, strict: bool = False,
+        cls, X: Rows, kernel: Kernel, dtype: DTypeLike, largest: float | None = None,
+        accuracy: Accuracy | None = None, extent: Extent | None = None,
     ) -> Layout:  # fmt: skip
         """The cheapest layout for `X`, shape (n, d), in which kernel values are accurate enough at all distances.
 
@@ -105,17 +105,15 @@ class Layout:
             Precision of the values that are wanted; sums over the features may need a higher one.
         largest : float, optional
             If `X` is a sample: the largest |x_k| of all rows.
-        allowed : float, optional
-            Largest error of a kernel value; by default 1.5e-5 in single and 1e-8 in double precision.
+        accuracy : Accuracy, optional
+            Of the kernel values; by default errors of 1.5e-5 in single and 1e-8 in double precision.
         extent : Extent, optional
             If `X` is a sample: the extent of all rows about ``shift_of(X, kernel)``.
-        strict : bool
-            True to refuse rows for which no layout is accurate enough, as training does.
 
         Raises
         ------
         InputError
-            If `strict`: rounding exceeds the allowed error by far in every layout.
+            The error is refused in every layout.
         """
         n, d = X.shape
         if np.dtype(dtype) != np.float64:
@@ -135,10 +133,10 @@ class Layout:
             nonzero = float(filled) if shift is None else 1.0
             met = d * nonzero
         base = kernel.measure(is_sparse(X) or nonzero < _SPARSE)
-        allowed = _ALLOWED[np.dtype(dtype).itemsize] if allowed is None else allowed
+        accuracy = accuracy or Accuracy(_ALLOWED[np.dtype(dtype).itemsize])
         extent = Extent.of(X, shift) if extent is None else extent
         gaps = features is None and d <= WIDEST
-        dtype, measure = cheapest([kernel], extent, dtype, base, met, gaps, allowed, strict)
+        dtype, measure = cheapest([kernel], extent, dtype, base, met, gaps, accuracy)
         by_panels = is_sparse(X) or d <= _FEW or measure != PRODUCTS or nonzero < _DENSE
         met = met if measure in (PRODUCTS, NONZEROS) and (is_sparse(X) or (by_panels and d <= WIDEST)) else float(d)
         return cls(dtype, shift, by_panels and d <= WIDEST, met, measure, features)

@@ -35,7 +35,6 @@ _LONG = 32.0  # square root of the number of features that doubles _TERM
 _VALUE = 8.0  # units of rounding of a value itself: of exp, or of a power
 WIDEST = 4096  # features of which differences are summed up: a panel of them still fits in the L2 cache
 _GAPS = 1.7  # cost of a difference and its square, in units of a product (measured: 1.4 to 2.1 for 8 to 200 features)
-_UNUSABLE = 100.0  # multiple of the allowed error that is refused where no sums are more accurate
 _FAR = 4.0  # columns whose squared mean is above this multiple of their variance are shifted
 
 
@@ -83,6 +82,22 @@ class Extent:
         """The extent with these norms, the largest over all ranks."""
         square, size, entry = norms.tolist()
         return Extent(square, size, entry, self.features)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors of kernel values: the largest that is allowed, and one that is refused where no sums are more accurate."""
+
+    allowed: float
+    refused: float = np.inf
+
+    @classmethod
+    def of_solution(cls, C: float, tol: float) -> Accuracy:
+        """Accuracy for coefficients up to `C` and a solver's tolerance `tol` of violations, of which the margin is 1.
+
+        An error is allowed while C times it is below the tolerance. It is refused from a tenth of the margin on.
+        """
+        return cls(tol / C, max(0.1, 100.0 * tol) / C) if C > 0 else cls(np.inf)
 
 
 def _most(values: NDArray[Any]) -> float:
@@ -191,8 +206,8 @@ def value_rounding(largest: float, dtype: DTypeLike) -> float:
 
 
 def cheapest(
-    kernels: Sequence[Kernel], extent: Extent, dtype: DTypeLike, measure: int, met: float, gaps: bool, allowed: float,
-    strict: bool = True,
+    kernels: Sequence[Kernel], extent: Extent, dtype: DTypeLike, measure: int, met: float, gaps: bool,
+    accuracy: Accuracy,
 ) -> tuple[np.dtype[Any], int]:  # fmt: skip
     """Precision and measure of the cheapest sums in which kernel values are accurate enough.
 
@@ -209,15 +224,12 @@ def cheapest(
         Mean number of features of a row that meet in this measure.
     gaps : bool
         True if rows can meet in all features, whose differences are then known.
-    allowed : float
-        Largest error of a kernel value.
-    strict : bool
-        True to refuse rows whose rounding is far beyond it.
+    accuracy : Accuracy
 
     Raises
     ------
     InputError
-        Rounding exceeds the allowed error by far, and more accurate sums are not possible.
+        The error of all sums is refused.
     """
     d, kernel, double = float(extent.features), kernels[0], np.dtype(np.float64)
     whole = {SQUARED: DIFFERENCES, L1: WHOLE}.get(kernel.declared.of, measure) if gaps else measure
@@ -226,10 +238,10 @@ def cheapest(
     least = np.inf
     for _, real, sums in sorted(ways, key=lambda way: way[0]):
         error = max(rounding(kernel, extent, real, sums) for kernel in kernels)
-        if error <= allowed:
+        if error <= accuracy.allowed:
             return real, sums
         least = min(least, error)
-    if strict and least > _UNUSABLE * allowed and measure == PRODUCTS and whole == measure:
+    if least > accuracy.refused and measure == PRODUCTS and whole == measure:
         remedy = "scale the features, or use a smaller C"
         raise InputError(
             f"{kernel.kind} kernel: the rows lie so far from {'each other' if kernel.of_distance else '0'} (|x| up to "

@@ -195,8 +195,8 @@ class Kernel:
             The other side of the kernel values, with the shift to take; by default the rows' own mean, or of CSR rows
             that of the features that all of them store.
         allowed : float, optional
-            Largest error of a kernel value, beyond which distances are summed up from differences; by default 1e-7 in
-            double and 1e-4 in single precision.
+            Largest error of a kernel value, beyond which distances are summed up from differences; by default 1e-11 in
+            double and 1e-4 in single precision, since a ridge system divides it by lambda m.
         """
         if like is not None:
             return Points(X, like.shift, like.gaps)
@@ -206,7 +206,7 @@ class Kernel:
         points = Points(X, shift)
         if self.declared.of != SQUARED or X.shape[1] > WIDEST:
             return points
-        most = (1e-7 if X.dtype == np.float64 else 1e-4) if allowed is None else allowed
+        most = (1e-11 if X.dtype == np.float64 else 1e-4) if allowed is None else allowed
         square = float(points.squares.max())
         if rounding(self, Extent(square, 0.0, math.sqrt(square), X.shape[1]), X.dtype) <= most:
             return points

@@ -14,6 +14,7 @@ from cacore.data.rows import Rows, dense, is_sparse
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Columns, Layout
 from cacore.kernels.near import NearPanels, spatial_order
+from cacore.kernels.precision import Accuracy
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.expansion import NearGroups, may_pay, reach
@@ -51,7 +52,7 @@ def expansion(
 def layout_of(A: Rows, kernel: Kernel, dtype: DTypeLike, weights: NDArray[np.float64]) -> Layout:
     """Layout in which the largest of the weights does not magnify rounding beyond half of the dtype's digits."""
     allowed = math.sqrt(np.finfo(dtype).eps) / max(1.0, float(np.abs(weights).max(initial=0.0)))
-    return Layout.of(A, kernel, dtype, None, allowed)
+    return Layout.of(A, kernel, dtype, None, Accuracy(allowed))
 
 
 def _of_near_rows(

@@ -80,8 +80,3 @@ def precision(shape: tuple[int, ...], largest: float, C: float, tol: float) -> t
     if not 1e-30 < largest < 1e30:  # near the limits of single precision
         return np.float64
     return np.float64 if C * value_rounding(largest, np.float32) > tol else np.float32
-
-
-def allowed_error(C: float, tol: float) -> float:
-    """Largest error of a kernel value that a solution with coefficients up to `C` and this tolerance allows."""
-    return tol / C if C > 0 else math.inf

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
 from cacore.kernels.evaluate import DIFFERENCES
-from cacore.kernels.precision import WIDEST, Extent, cheapest, value_rounding
+from cacore.kernels.precision import WIDEST, Accuracy, Extent, cheapest, value_rounding
 from cacore.machine import threads
 from cacore.svm.decision import counted as votes_of
 from cacore.svm.decision import votes
-from cacore.svm.problem import allowed_error
 from cacore.tuning.scorers import counted
 from casvm.search.path import along
 from casvm.solver.pair import padded
@@ -166,7 +165,7 @@ def points_of(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Point
     `C` is the largest bound of a coefficient. Single precision suffices unless its rounding of C K_ij, at any distance
     of two rows, comes near the tolerance; see :func:`cacore.kernels.precision.cheapest`.
     """
-    first, allowed = kernels[0], allowed_error(C, tol)
+    first = kernels[0]
     largest = max(kernel.largest(X, np.float64) for kernel in kernels)
     small = C * value_rounding(largest, np.float32) <= tol and 1e-30 < largest < 1e30
     points = first.points(X.astype(np.float64), allowed=np.inf)
@@ -177,7 +176,8 @@ def points_of(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Point
     (m, d), sparse = points.X.shape, is_sparse(points.X)
     met = points.X.nnz / max(1, m) if is_sparse(points.X) else float(d)
     measure, extent = first.measure(sparse), Extent.of(points.X)
-    real, sums = cheapest(kernels, extent, dtype, measure, met, d <= WIDEST, allowed)
+    accuracy = Accuracy(Accuracy.of_solution(C, tol).allowed)  # a useless setting is not refused, but scored
+    real, sums = cheapest(kernels, extent, dtype, measure, met, d <= WIDEST, accuracy)
     return Points(points.X.astype(real), gaps=sums == DIFFERENCES)
 
 

@@ -19,10 +19,10 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.evaluate import Parameters, finish, with_zeros
 from cacore.kernels.panels import Panels, add_norms
-from cacore.kernels.precision import WIDEST
+from cacore.kernels.precision import WIDEST, Accuracy
 from cacore.kernels.sums import meet_at, width
 from cacore.limits import Limits
-from cacore.svm.problem import allowed_error, precision
+from cacore.svm.problem import precision
 from casvm.solver.active_set import HIDDEN
 from casvm.solver.pair import Index, Vector, padded
 
@@ -105,8 +105,8 @@ class ClassRows:
         rows = X if kernel.of_distance else X[every]  # the diagonal of a distance needs no rows
         largest = kernel.largest(rows, np.float64)
         dtype = precision((len(every), X.shape[1]), largest, HIDDEN * largest_bound, _UNVERIFIED * limits.tol)
-        allowed = allowed_error(largest_bound, limits.tol)
-        layout = replace(Layout.of(X, kernel, dtype, None, allowed, strict=True), packed=True)
+        accuracy = Accuracy.of_solution(largest_bound, limits.tol)
+        layout = replace(Layout.of(X, kernel, dtype, None, accuracy), packed=True)
         W, bytes_each = width(layout.dtype), layout.dtype.itemsize
         if bytes_each * (len(every) * X.shape[1] + side_by_side * most * padded(most + W)) > cache_bytes:
             return None

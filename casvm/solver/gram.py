@@ -15,7 +15,8 @@ from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.given import Precomputed, given_kernel, numbered
-from cacore.svm.problem import allowed_error, precision
+from cacore.kernels.precision import Accuracy
+from cacore.svm.problem import precision
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import Index, Vector
 from casvm.solver.row_cache import RowTable
@@ -109,6 +110,5 @@ def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, ca
     if kernel is None:  # rows copied over the active columns are read much faster than the matrix itself
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
     dtype = precision(X.shape, kernel.largest(X, np.float64), largest_bound, tol)
-    return KernelRows(
-        X, kernel, dtype, cache_bytes, Layout.of(X, kernel, dtype, None, allowed_error(largest_bound, tol), strict=True)
-    )
+    layout = Layout.of(X, kernel, dtype, None, Accuracy.of_solution(largest_bound, tol))
+    return KernelRows(X, kernel, dtype, cache_bytes, layout)

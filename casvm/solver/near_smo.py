@@ -15,10 +15,11 @@ from cacore.data.rows import Rows, largest_size, nbytes
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.near import spatial_order, squared_cutoff
+from cacore.kernels.precision import Accuracy
 from cacore.kernels.sums import width
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.problem import allowed_error, precision
+from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.near import VANISHED, share_near
 from casvm.solver.near_pairs import NearPairs
@@ -70,7 +71,8 @@ def near_values(X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cach
     if not np.isfinite(cutoff) or share_near(X, kernel, cutoff) > MOST_NEAR:
         return None
     dtype = precision(X.shape, kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
-    layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol), strict=True)
+    accuracy = Accuracy.of_solution(dual.largest_bound, limits.tol)
+    layout = Layout.of(X, kernel, dtype, None, accuracy)
     if not layout.packed:
         return None
     order = spatial_order(X, width(layout.dtype))

@@ -17,32 +17,42 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.given import Precomputed, given_kernel, numbered
+from cacore.kernels.precision import Accuracy
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.problem import allowed_error, precision
+from cacore.svm.problem import precision
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import Index, Vector
 from casvm.solver.row_cache import RowTable
 from casvm.solver.smo import solve
 from casvm.solver.units import Unit
 
+_SURE = 10.0  # margin, in tolerances, from which decisions of margin 1 are right to a tenth
+_FINER, _FINEST = 0.01, 1e-3  # factors of the tolerance: of the next try, and at which the last try begins
 _LEAST = 2.0**-511  # squares of margins between this and its inverse are finite, and so are their inverses
 
 
-def margins_of_one(solution: Solution, tol: float) -> Solution:
+def with_margin(solve: Callable[[Dual, Limits], Solution], dual: Dual, limits: Limits) -> Solution:
     """A solution of nu-SVC in the scale of C-SVC, as LIBSVM returns it: margin 1 and C = 1 / r.
+
+    Decisions are divided by the margin r. Where r is not clearly above the tolerance, their signs would be arbitrary;
+    the solution is then continued with smaller tolerances until r is.
 
     Raises
     ------
     InputError
-        There is no margin r, or it is below the tolerance `tol` of the decisions that are divided by it. Their signs
-        would be arbitrary.
+        There is no margin, at any tolerance.
     """
+    tol = limits.tol
+    solution = solve(dual, limits)
+    while solution.converged and -solution.margin <= _SURE * tol and tol > _FINEST * limits.tol:
+        tol *= _FINER
+        solution = solve(replace(dual, start=solution.beta), replace(limits, tol=tol))
     r = -solution.margin
-    if not max(tol, _LEAST) < r < 1 / _LEAST:
+    if not max(_SURE * tol if solution.converged else 0.0, _LEAST) < r < 1 / _LEAST:
         raise InputError(
-            f"nu is too small: there is no margin between the classes above tol = {tol:g}, and labels would be "
-            "arbitrary; use a larger nu, another kernel, or a smaller tol"
+            f"nu is too small: there is no margin between the classes above {_SURE * tol:.1g}, and labels would be "
+            "arbitrary; use a larger nu or another kernel"
         )
     return replace(
         solution, beta=solution.beta / r, b=solution.b / r, objective=solution.objective / r**2,
@@ -78,7 +88,8 @@ def solve_regression(
     unit = Unit.of_dual(dual)
     dual, limits = unit.dual(dual), unit.limits(limits)
     dtype = precision((2 * n, X.shape[1]), kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
-    layout = Layout.of(X, kernel, dtype, None, allowed_error(dual.largest_bound, limits.tol), strict=True)
+    accuracy = Accuracy.of_solution(dual.largest_bound, limits.tol)
+    layout = Layout.of(X, kernel, dtype, None, accuracy)
     gram = _Twice(X, kernel, dtype, cache_bytes, layout)
     twice = unit.solution(solve(gram, dual, limits, unit.watch(watch)), tol)
     return replace(twice, beta=twice.beta[:n] + twice.beta[n:], decision=twice.decision[:n])

@@ -14,11 +14,11 @@ from cacore.io.checkpoint import Kept, Unfinished
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.near import squared_cutoff
-from cacore.kernels.precision import Extent, shift_of
+from cacore.kernels.precision import Accuracy, Extent, shift_of
 from cacore.limits import Limits
 from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual
-from cacore.svm.problem import allowed_error, precision
+from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near import VANISHED
@@ -76,8 +76,8 @@ class AllRows:
         most = comm.allreduce(np.array([*sizes, *extent.norms]), "max")
         largest, size, value = most[:3].tolist()
         dtype: np.dtype[np.floating] = np.dtype(precision((n, X.shape[1]), value, largest, limits.tol))
-        allowed = allowed_error(largest, limits.tol)
-        layout = Layout.of(sample, kernel, dtype, size, allowed, extent.over_ranks(most[3:]), strict=True)
+        accuracy = Accuracy.of_solution(largest, limits.tol)
+        layout = Layout.of(sample, kernel, dtype, size, accuracy, extent.over_ranks(most[3:]))
         floor = VANISHED * limits.tol / (max(1.0, largest) * n)
         cutoff = squared_cutoff(kernel, 4.0 * X.shape[1] * size**2, floor)
         near = comm.all(NearColumns.pays(X, kernel, layout, cutoff, sample))

@@ -18,7 +18,7 @@ from casvm.model.part import PartSVM
 from casvm.solver import smo  # noqa: F401 - registers the default solver, also where the package is not installed
 from casvm.solver.class_pairs import solve_classes
 from casvm.solver.class_rows import ClassRows
-from casvm.solver.nu import margins_of_one
+from casvm.solver.nu import with_margin
 
 
 def fit_part(
@@ -86,12 +86,10 @@ def fit_part(
         if nu is not None:
             weights = C[chosen] / power_of_two(float(C[chosen].max()))  # the answer does not depend on their unit
             dual = Dual.nu_classification(y, weights, nu)
-        else:
-            dual = Dual.classification(y, C[chosen], alpha)
-        solution = solved_by(i, j, chosen, dual)
-        return chosen, y, solution if nu is None else margins_of_one(solution, limits.tol)
+            return chosen, y, with_margin(lambda dual, limits: solved_by(i, j, chosen, dual, limits), dual, limits)
+        return chosen, y, solved_by(i, j, chosen, Dual.classification(y, C[chosen], alpha), limits)
 
-    def solved_by(i: int, j: int, chosen: NDArray[np.int64], dual: Dual) -> Solution:
+    def solved_by(i: int, j: int, chosen: NDArray[np.int64], dual: Dual, limits: Limits) -> Solution:
         if shared is not None:
             with shared.pair(i, j) as rows_of_k:
                 return solve_classes(rows_of_k, dual, limits, watch)

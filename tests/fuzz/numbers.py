@@ -260,7 +260,7 @@ def _search(form, rng):
             if None in scores:
                 continue
             told, expected = (max(-1.0, float(score)) for score in (results["mean_test_score"][place], np.mean(scores)))
-            if abs(told - expected) > 0.05 + 1.5 / n:
+            if abs(told - expected) > 0.05 + 2.0 / n:
                 wrong.append(f"score {told:.4g}, not {expected:.4g}, of {setting}")
         return wrong[0] if wrong else ""
 
