@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -20,7 +20,7 @@ from cacore.machine import threads
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
 
-_FAR = 1e8  # |mean|^2 over the largest |c - mean|^2 from which sparse rows meet centres about their mean
+_FAR = 1e-6  # rounding of |mean|^2 over the largest |c - mean|^2 from which sparse rows meet centres about their mean
 _BLOCK_BYTES = 1 << 20
 
 
@@ -178,7 +178,7 @@ class PartRows:
         single precision, which cannot hold squares of 1e20 or 1e-20.
         """
         X = self.X if X is None else X
-        middle = self._shift if self._shift is not None else _middle(centers) if is_sparse(X) else None
+        middle = self._shift if self._shift is not None else _middle(centers, X.dtype) if is_sparse(X) else None
         if middle is not None:
             centers = centers - middle
         unit = power_of_two(centers)
@@ -201,11 +201,11 @@ class PartRows:
             use(lo + a, block, product, half)
 
 
-def _middle(centers: NDArray[np.float64]) -> NDArray[np.float64] | None:
+def _middle(centers: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64] | None:
     """The centres' mean if it is so much farther from the origin than they from each other that x.c loses digits."""
     mean = centers.mean(axis=0)
     spread = float(np.square(centers - mean).sum(axis=1).max())
-    return mean if float(mean @ mean) > _FAR * spread > 0 else None
+    return mean if float(mean @ mean) * np.finfo(dtype).eps > _FAR * spread > 0 else None
 
 
 def power_of_two(centers: NDArray[np.float64]) -> float:

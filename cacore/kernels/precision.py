@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from cacore.data.sparse import CSR
     from cacore.kernels.values import Kernel
 
-_GRID = (
-    256  # arguments at which slopes are taken; between two of them a registered kernel's slope changes by under 25 %
-)
+_GRID = 256  # arguments at which slopes are taken; a slope changes by under 25 % to the next
 _TERM = 4.0  # units of rounding of |x|^2 in a squared distance (measured: 3 with 54 features, 13 with 5,000)
 _LONG = 32.0  # square root of the number of features that doubles _TERM
 _VALUE = 8.0  # units of rounding of a value itself: of exp, or of a power
@@ -169,7 +167,7 @@ def rounding(kernel: Kernel, extent: Extent, dtype: DTypeLike, measure: int = PR
             error = unit * extent.square * np.abs(kernel.derivative(grid * extent.square)).max()
         elif measure == FACTORS:
             gaps = 2.0 * extent.entry * _grid(eps**2)
-            factors = multiplied_at(kernel, gaps)
+            factors = _factors_at(kernel, gaps)
             error = extent.features * 2.0 * eps * extent.entry * np.abs(kernel.derivative(gaps) * factors).max()
         elif kind.of == L1:
             sums = 2.0 * extent.size * _grid(eps**2)
@@ -234,7 +232,8 @@ def cheapest(
     d, kernel, double = float(extent.features), kernels[0], np.dtype(np.float64)
     whole = {SQUARED: DIFFERENCES, L1: WHOLE}.get(kernel.declared.of, measure) if gaps else measure
     costs = {measure: met, whole: d * (1.0 if whole == measure else _GAPS)}
-    ways = [(costs[sums] * real.itemsize, real, sums) for real in {np.dtype(dtype): 0, double: 0} for sums in costs]
+    types = dict.fromkeys((np.dtype(dtype), double))
+    ways = [(costs[sums] * real.itemsize, real, sums) for real in types for sums in costs]
     least = np.inf
     for _, real, sums in sorted(ways, key=lambda way: way[0]):
         error = max(rounding(kernel, extent, real, sums) for kernel in kernels)
@@ -242,11 +241,10 @@ def cheapest(
             return real, sums
         least = min(least, error)
     if least > accuracy.refused and measure == PRODUCTS and whole == measure:
-        remedy = "scale the features, or use a smaller C"
+        apart, remedy = ("each other", "scale") if kernel.of_distance else ("0", "centre and scale")
         raise InputError(
-            f"{kernel.kind} kernel: the rows lie so far from {'each other' if kernel.of_distance else '0'} (|x| up to "
-            f"{np.sqrt(extent.square):.3g}) that the rounding of its values hides the solution; "
-            f"{remedy if kernel.of_distance else f'centre and {remedy}'}"
+            f"{kernel.kind} kernel: the rows lie so far from {apart} (|x| up to {np.sqrt(extent.square):.3g}) that the "
+            f"rounding of its values hides the solution; {remedy} the features, or use a smaller C"
         )
     return double, whole
 
@@ -261,7 +259,7 @@ def _at_squares(kernel: Kernel, squares: NDArray[np.float64]) -> NDArray[np.floa
     return values
 
 
-def multiplied_at(kernel: Kernel, gaps: NDArray[np.float64]) -> NDArray[np.float64]:
+def _factors_at(kernel: Kernel, gaps: NDArray[np.float64]) -> NDArray[np.float64]:
     """Factors of one feature at these |x_k - z_k|, of a kernel that is a product over the features."""
     values = np.ones_like(gaps)
     multiply(values, 0.0, gaps, kernel.factor(np.dtype(np.float64)))
