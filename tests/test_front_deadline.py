@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-import cacore.machine.deadline
+import cacore.machine.clock
 from cacore.comm import Communicator
 from cacore.machine import threads
 from cacore.machine.deadline import TimeIsUp, poll, until
@@ -34,7 +34,7 @@ def test_compilation_does_not_count_as_work(monkeypatch):
     """A limit of working seconds ends a block, but not while nothing works; the other limit then does."""
     with pytest.raises(TimeIsUp), until(60, 0.01):
         endless()
-    monkeypatch.setattr(cacore.machine.deadline, "working_time", lambda: 0.0)
+    monkeypatch.setattr(cacore.machine.clock, "working_time", lambda: 0.0)
     begun = time.perf_counter()
     with pytest.raises(TimeIsUp), until(0.2, 0.01):
         endless()

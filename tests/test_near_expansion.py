@@ -58,8 +58,8 @@ def test_sums_are_those_of_all_pairs(kernel, form, dtype, used):
     assert used[0] < 0.5
     assert got.dtype == dtype
     want = matrix(kernel, X.astype(np.float64), A.astype(np.float64)) @ c.astype(np.float64)
-    points = kernel.points(form(A))
-    rounding = np.abs(kernel.apply(kernel.points(form(X), like=points), points, c) - want).max()
+    points = kernel.points(A)
+    rounding = np.abs(kernel.apply(kernel.points(X, like=points), points, c) - want).max()
     np.testing.assert_allclose(got, want, rtol=0, atol=3 * rounding + 10 * np.finfo(dtype).eps)
     half = len(A) // 2
     pieces = [(form(A[some]), c[some, 0]) for some in (slice(0, half), slice(half, None))]
@@ -182,7 +182,7 @@ def test_decisions_of_several_classes_are_those_of_all_pairs(kernel, dtype, form
     monkeypatch.setattr(decision, "_BLOCK_BYTES", 1)
     A, c, X = (some.astype(dtype) for some in rows())
     sizes, kernel = np.array([500, 0, 400, len(A) - 900]), replace(kernel, gamma=40 * kernel.gamma)
-    coef, b, label = np.column_stack([c, c[:, 0]]).T, np.arange(6.0), np.repeat(np.arange(4), sizes)
+    coef, b, label = np.column_stack([c, c[:, 0]]).T, np.arange(1.0, 7.0), np.repeat(np.arange(4), sizes)
     got = decision.decisions_of_pairs(kernel, form(A), coef, b, sizes, form(X), lambda some: some, 6)
     assert len(used) == 3
     K = matrix(kernel, X.astype(np.float64), A.astype(np.float64))

@@ -320,7 +320,7 @@ def test_refused(ridge, monkeypatch):
         return A @ B.T
 
     def cauchy(row, a, b, gamma, coef0, degree):
-        raise AssertionError
+        row[0] = 1.0
 
     with pytest.raises(NotFittedError):
         to_onnx(SMOSVC())

@@ -113,7 +113,7 @@ def test_features_whose_squares_vanish(size, tmp_path, capsys):
     assert "so squares underflow in float64: standardise the features" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("size", [1e-150, 1e-140, 1e140])
+@pytest.mark.parametrize("size", [1e-138, 1e140])
 @pytest.mark.parametrize("made", [CASVR(2, C="grid", gamma="grid", epsilon="grid", cv=2, random_state=0)])
 def test_grids_around_tiny_and_huge_distances(made, size, at_size_1):
     X, y = curve()

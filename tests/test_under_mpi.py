@@ -245,7 +245,7 @@ def test_errors_of_commands_on_ranks(mpiexec, train, tmp_path):
     done = mpiexec(3, "-W", "ignore", "in_turn.py", json.dumps(commands), cwd=tmp_path)
     lines = done.stderr.splitlines()
     assert lines[0] == (
-        "cakrr.bkrr2: nan.h5 (train): row 89, feature 1 is nan: "
+        "cakrr.bkrr2: nan.h5 (train): row 89, feature 1 is nan or netCDF's fill value: "
         "remove the row or fill the gap, for example with scikit-learn's SimpleImputer"
     )
     assert lines[1].startswith('casvm.dissmo: gamma = "scale": the features are so small')

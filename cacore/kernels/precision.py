@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import AnyRows, Rows, in_blocks, is_sparse, shifted
 from cacore.errors import InputError
-from cacore.kernels.evaluate import DIFFERENCES, FACTORS, NONZEROS, PRODUCTS, WHOLE, at_distances, multiply
+from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, WHOLE, at_distances, multiply
 from cacore.kernels.registry import EQUAL, L1, SQUARED
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def rounding(kernel: Kernel, extent: Extent, dtype: DTypeLike, measure: int = PR
         if not kernel.of_distance:
             grid = np.concatenate([-np.geomspace(1e-8, 1.0, _GRID), [0.0], np.geomspace(1e-8, 1.0, _GRID)])
             error = unit * extent.square * np.abs(kernel.derivative(grid * extent.square)).max()
-        elif measure == FACTORS:
+        elif kernel.separable:
             gaps = 2.0 * extent.entry * _grid(eps**2)
             factors = _factors_at(kernel, gaps)
             error = extent.features * 2.0 * eps * extent.entry * np.abs(kernel.derivative(gaps) * factors).max()

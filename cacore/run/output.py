@@ -99,8 +99,18 @@ def _folders(path: Path) -> Iterator[str]:
     submitted = [os.environ[name] for name in _SUBMITTED_FROM if os.environ.get(name)]
     tried = set[str]()
     for number, place in enumerate((str(path.parent), *submitted, os.curdir, tempfile.gettempdir())):
-        with suppress(OSError):  # the working directory may have been deleted
+        try:
             real = os.path.realpath(place)
-            if real not in tried and number:
-                yield tempfile.mkdtemp(prefix="cakernels-", dir=real)
-            tried.add(real)
+        except OSError:  # the working directory has been deleted
+            continue
+        if real not in tried and number and (folder := _made_in(real)):
+            yield folder
+        tried.add(real)
+
+
+def _made_in(place: str) -> str:
+    """A new folder in `place`; "" if none can be made there."""
+    try:
+        return tempfile.mkdtemp(prefix="cakernels-", dir=place)
+    except OSError:
+        return ""

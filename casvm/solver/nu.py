@@ -32,20 +32,21 @@ _FINER, _FINEST = 0.01, 1e-3  # factors of the tolerance: of the next try, and a
 _LEAST = 2.0**-511  # squares of margins between this and its inverse are finite, and so are their inverses
 
 
-def with_margin(solve: Callable[[Dual, Limits], Solution], dual: Dual, limits: Limits) -> Solution:
+def with_margin(solve: Callable[[Dual, Limits], Solution], dual: Dual, limits: Limits, largest: float) -> Solution:
     """A solution of nu-SVC in the scale of C-SVC, as LIBSVM returns it: margin 1 and C = 1 / r.
 
     Decisions are divided by the margin r. Where r is not clearly above the tolerance, their signs would be arbitrary;
-    the solution is then continued with smaller tolerances until r is.
+    the solution is then continued with smaller tolerances until r is. `largest` is the largest K_ii, of whose size
+    margins are.
 
     Raises
     ------
     InputError
         There is no margin, at any tolerance.
     """
-    tol = limits.tol
+    tol, least = limits.tol, _FINEST * limits.tol * min(1.0, largest)
     solution = solve(dual, limits)
-    while solution.converged and -solution.margin <= _SURE * tol and tol > _FINEST * limits.tol:
+    while solution.converged and -solution.margin <= _SURE * tol and tol > least:
         tol *= _FINER
         solution = solve(replace(dual, start=solution.beta), replace(limits, tol=tol))
     r = -solution.margin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -86,7 +87,8 @@ def fit_part(
         if nu is not None:
             weights = C[chosen] / power_of_two(float(C[chosen].max()))  # the answer does not depend on their unit
             dual = Dual.nu_classification(y, weights, nu)
-            return chosen, y, with_margin(lambda dual, limits: solved_by(i, j, chosen, dual, limits), dual, limits)
+            largest = float(np.abs(np.diagonal(np.asarray(X)) if kernel is None else kernel.diagonal(X[chosen])).max())
+            return chosen, y, with_margin(partial(solved_by, i, j, chosen), dual, limits, largest)
         return chosen, y, solved_by(i, j, chosen, Dual.classification(y, C[chosen], alpha), limits)
 
     def solved_by(i: int, j: int, chosen: NDArray[np.int64], dual: Dual, limits: Limits) -> Solution:

@@ -111,7 +111,7 @@ def test_alltoall(chunk, width, most):
 def test_rows_move_without_pauses(monkeypatch):
     """MPICH moves a few KiB of an Ialltoallv each time it is asked: with pauses between, 8 MB took 1.2 s for 2 ms."""
     asked, pauses = [], []
-    monkeypatch.setattr(mpi, "wait", lambda done, meanwhile, may: (asked.append(may), wait(done, meanwhile, may)))
+    monkeypatch.setattr(mpi, "wait", lambda done, meanwhile, may, what: (asked.append(may), wait(done, meanwhile, may)))
     monkeypatch.setattr(failure, "sleep", lambda seconds: pauses.append(asked[-1]))
     Communicator(WORLD).alltoall(np.zeros(R << 17), np.full(R, 1 << 17))
     assert asked == [True, True, False]  # the numbers of rows, the most of them, the rows

@@ -196,7 +196,7 @@ def test_nu_bounds_the_share_of_outliers(gamma, exact):
     n = 601
     X, mine = np.random.default_rng(0).normal(size=(n, 3)), even(n)
     for nu in (0.3, 0.01):
-        how = {"exact": True} if exact else {"partitions": 3}
+        how = {"exact": True} if exact else {"partitions": max(3, R)}
         options = ValueOptions(nu=nu, gamma=gamma, standardize=False, **how)
         model = oneclass.METHOD(dataset(X[mine], np.zeros(len(X[mine]))), options, Communicator(WORLD)).model
         outliers = model.predict(X[mine], WORLD) < 0
