@@ -13,7 +13,7 @@ from cacore.data.rows import Rows, dense, is_sparse, largest_size, largest_usabl
 from cacore.kernels import Kernel, Points
 from cacore.kernels.evaluate import FACTORS, NONZEROS, PRODUCTS
 from cacore.kernels.panels import Panels, add_rows, nonzeros, put_rows
-from cacore.kernels.precision import WIDEST, Accuracy, Extent, cheapest, shift_of
+from cacore.kernels.precision import WIDEST, Accuracy, Extent, cheapest, sampled, shift_of
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
@@ -24,7 +24,6 @@ _DENSE, _FEW = 0.6, 64
 _SPARSE = 0.5  # largest share of nonzeros for which l1 distances over nonzeros alone are cheaper (2 more flops each)
 _ALLOWED = {4: 1.5e-5, 8: 1e-8}  # largest error of a kernel value, by the bytes of its type, where nobody asks for less
 _CUT = 1024  # columns of one matrix product
-_SAMPLE = 1000
 
 
 class Blocks:
@@ -121,7 +120,7 @@ class Layout:
             dtype = dtype if size <= largest_usable(dtype) and kernel.fits(dtype) else np.float64
         if not kernel.compiled:
             return cls(np.dtype(np.float64), None, False, float(d))
-        sample = X[:: max(1, n // _SAMPLE)]
+        sample = sampled(X)
         shift = shift_of(sample, kernel)
         features = None
         if is_sparse(X):

@@ -33,6 +33,7 @@ _LONG = 32.0  # square root of the number of features that doubles _TERM
 _VALUE = 8.0  # units of rounding of a value itself: of exp, or of a power
 WIDEST = 4096  # features of which differences are summed up: a panel of them still fits in the L2 cache
 _GAPS = 1.7  # cost of a difference and its square, in units of a product (measured: 1.4 to 2.1 for 8 to 200 features)
+_SAMPLE = 1000  # rows from which a shift is taken
 _FAR = 4.0  # columns whose squared mean is above this multiple of their variance are shifted
 
 
@@ -100,6 +101,11 @@ class Accuracy:
 
 def _most(values: NDArray[Any]) -> float:
     return float(values.max(initial=0.0))
+
+
+def sampled(X: Rows) -> Rows:
+    """About a thousand of the rows, evenly spaced; a layout and the extent given to it look at the same ones."""
+    return X[:: max(1, X.shape[0] // _SAMPLE)]
 
 
 def shift_of(X: Rows, kernel: Kernel) -> NDArray[np.float64] | None:

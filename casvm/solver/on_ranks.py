@@ -14,7 +14,7 @@ from cacore.io.checkpoint import Kept, Unfinished
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.near import squared_cutoff
-from cacore.kernels.precision import Accuracy, Extent, shift_of
+from cacore.kernels.precision import Accuracy, Extent, sampled, shift_of
 from cacore.limits import Limits
 from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual
@@ -71,7 +71,7 @@ class AllRows:
         starts = np.append(0, np.cumsum(comm.allgather(np.array([dual.n]))))
         n = int(starts[-1])
         sample = gather_rows(X[:: max(1, n // _SAMPLE)], comm)
-        extent = Extent.of(X, shift_of(sample[:: max(1, sample.shape[0] // _SAMPLE)], kernel))
+        extent = Extent.of(X, shift_of(sampled(sample), kernel))
         sizes = [dual.largest_bound, largest_size(X), kernel.largest(X, np.float64) if len(dual.linear) else 0.0]
         most = comm.allreduce(np.array([*sizes, *extent.norms]), "max")
         largest, size, value = most[:3].tolist()
