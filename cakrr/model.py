@@ -33,6 +33,7 @@ from partition.routing import nearest
 
 Offset = float | NDArray[np.float64]  # mean of the targets: a number, or one per target, shape (t,)
 Variances = dict[int, Variance]
+_BALANCED = 1e-6  # size of an offset that decides the class of distant rows, whatever these add below the rounding
 
 
 @dataclass(kw_only=True)
@@ -108,6 +109,11 @@ class KRRModel(InParts):
     def on_points(self) -> bool:
         """True for least squares on M points: all of the model is the coarse one, and no part learns its residual."""
         return self.coarse is not None and self.coarse.factor is not None
+
+    @property
+    def all_pairs(self) -> bool:
+        """True if predictions include distant rows: of two classes of equal weight, the sign of any sum counts."""
+        return self.classes is not None and len(self.classes) == 2 and bool(np.abs(self.offset) < _BALANCED)
 
     def expansion(self, part: int) -> Expansion:
         """The function of a part, before the offset and the coarse model are added."""
@@ -202,7 +208,8 @@ class KRRModel(InParts):
                 return {self.route: self.offset + self.coarse.predict(Z)}
             if self.route == "sum" and self.coarse is None:
                 parts = list(self.parts.values())
-                return {self.route: self.offset + summed(parts, self.kernel, Z, ranks, self.target_shape)}
+                answer = summed(parts, self.kernel, Z, ranks, self.target_shape, self.all_pairs)
+                return {self.route: self.offset + answer}
             values, weights = self.consult(Z, self.answer, ranks, self.target_shape)
             if self.soft is None:
                 answers = {self.route: values.mean(axis=1)}
@@ -255,7 +262,7 @@ class KRRModel(InParts):
 
     def answer(self, part: int, rows: Rows) -> NDArray[np.floating]:
         """Predictions of one of this rank's parts, before the offset and the coarse model are added."""
-        return self.parts[part].predict(rows, self.kernel_of(part))
+        return self.parts[part].predict(rows, self.kernel_of(part), self.all_pairs)
 
     _answer = answer  # the hook of InParts
 

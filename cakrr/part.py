@@ -58,12 +58,13 @@ class PartModel:
         weights = np.asarray(self.alpha, np.float64).reshape(len(self.alpha), -1)
         return Expansion(self.X, weights, np.zeros(weights.shape[1]), kernel)
 
-    def predict(self, X: Rows, kernel: Kernel) -> NDArray[np.floating]:
+    def predict(self, X: Rows, kernel: Kernel, all_pairs: bool = False) -> NDArray[np.floating]:
         """Predictions ``K(X, rows) alpha`` (eq. 3.7) in the precision of alpha.
 
-        2 len(X) m (d + t) flops, in blocks; less where the kernel ends, see :func:`cacore.near.expansion.expansion`.
+        2 len(X) m (d + t) flops, in blocks; less where the kernel ends, unless `all_pairs` count: see
+        :func:`cacore.near.expansion.expansion`.
         """
-        return expansion(kernel, [self.piece], X.astype(self.alpha.dtype, copy=False))
+        return expansion(kernel, [self.piece], X.astype(self.alpha.dtype, copy=False), all_pairs)
 
     @property
     def piece(self) -> Piece:
@@ -71,10 +72,13 @@ class PartModel:
         return in_memory(self.X).astype(self.alpha.dtype, copy=False), self.alpha
 
 
-def joined(parts: Sequence[PartModel], kernel: Kernel, shape: tuple[int, ...]) -> Callable[[Rows], NDArray[np.float64]]:
+def joined(
+    parts: Sequence[PartModel], kernel: Kernel, shape: tuple[int, ...], all_pairs: bool = False
+) -> Callable[[Rows], NDArray[np.float64]]:
     """The function of rows X that sums up the predictions of parts of one model, (len(X), *shape).
 
-    Pieces are joined, up to `_JOINED` bytes, so that a kernel that ends needs no distant pairs of all of them.
+    Pieces are joined, up to `_JOINED` bytes, so that a kernel that ends needs no distant pairs of all of them, unless
+    `all_pairs` count.
     """
     ends = np.cumsum([nbytes(part.X) for part in parts]) // _JOINED
 
@@ -82,22 +86,23 @@ def joined(parts: Sequence[PartModel], kernel: Kernel, shape: tuple[int, ...]) -
         total = np.zeros((X.shape[0], *shape))
         for _, some in groupby(range(len(parts)), lambda number: int(ends[number])):
             pieces = [parts[number].piece for number in some]
-            total += expansion(kernel, pieces, X.astype(pieces[0][1].dtype, copy=False))
+            total += expansion(kernel, pieces, X.astype(pieces[0][1].dtype, copy=False), all_pairs)
         return total
 
     return predict
 
 
 def summed(
-    parts: Sequence[PartModel], kernel: Kernel, Z: AnyRows, comm: Communicator, shape: tuple[int, ...]
+    parts: Sequence[PartModel], kernel: Kernel, Z: AnyRows, comm: Communicator, shape: tuple[int, ...],
+    all_pairs: bool = False,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Sum of all ranks' parts of one model for this rank's rows, shape (n_local, *shape); collective.
 
-    Where the kernel ends, rows visit only the ranks that have rows near them, if that saves much. A model trained with
-    ``near`` has neighbouring rows on one rank.
+    Where the kernel ends, rows visit only the ranks that have rows near them, if that saves much and not `all_pairs`
+    count. A model trained with ``near`` has neighbouring rows on one rank.
     """
-    answer = joined(parts, kernel, shape)
-    near = near_ranks(kernel, [part.piece for part in parts], Z, comm)
+    answer = joined(parts, kernel, shape, all_pairs)
+    near = None if all_pairs else near_ranks(kernel, [part.piece for part in parts], Z, comm)
     return visit(Z, answer, comm, shape) if near is None else visit_near(dense(Z), near, answer, comm, shape)
 
 

@@ -229,3 +229,21 @@ def test_columns_of_probabilities(tmp_path):
         P = np.array([line.split(",")[1:] for line in lines[1:]], float)
         assert told["metrics"]["log_loss"] == pytest.approx(log_loss(drawn_clouds(50, 1, 3)[1], P))
         assert told["probability"]["form"] == form
+
+
+@pytest.mark.parametrize("name", ["BKRR2", "BKRR", "DKRR"])
+def test_labels_of_rows_far_from_all_training_rows(name):
+    """Of classes of one size, the sign of the smallest output counts, and does not depend on the other rows."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(1000, 3)), np.repeat([0, 1], 500)
+    far = 4.0 + rng.random((40, 3))
+    model = getattr(cakrr, f"{name}Classifier")(
+        sigma=0.4, lam=1e-3, standardize=False, **({} if name == "DKRR" else {"n_parts": 2, "random_state": 0})
+    ).fit(X, y)
+    assert model.model_.offset == 0.0
+    some = model.decision_function(far)
+    assert some.all()
+    assert abs(some).max() < 1e-15
+    many = np.concatenate([far, far.mean(axis=0) + 30.0 * rng.random((2000, 3))])
+    close(model.decision_function(many)[:40], some, 1e-12)
+    np.testing.assert_array_equal(model.predict(many)[:40], model.predict(far))

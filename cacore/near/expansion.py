@@ -30,7 +30,9 @@ Reduce = Callable[[NDArray[np.float64], str], NDArray[np.float64]]
 Piece = tuple[Rows, NDArray[np.floating]]  # rows, shape (m, d), and their coefficients, shape (m,) or (m, t)
 
 
-def expansion(kernel: Kernel, pieces: Sequence[Piece], X: Rows) -> NDArray[np.floating]:
+def expansion(
+    kernel: Kernel, pieces: Sequence[Piece], X: Rows, all_pairs: bool = False
+) -> NDArray[np.floating]:  # fmt: skip
     """Sum of ``K(X, A) @ coefficients`` over pieces, on all threads, without distant pairs where these change nothing.
 
     Parameters
@@ -40,6 +42,9 @@ def expansion(kernel: Kernel, pieces: Sequence[Piece], X: Rows) -> NDArray[np.fl
         At least one; all in one dtype, and all dense or all CSR.
     X : ndarray or CSR, shape (n, d)
         New rows, of the same dtype.
+    all_pairs : bool
+        True if the sign of a sum counts however small it is: no pair is left out, so that the sign does not depend on
+        the other new rows.
 
     Returns
     -------
@@ -55,7 +60,7 @@ def expansion(kernel: Kernel, pieces: Sequence[Piece], X: Rows) -> NDArray[np.fl
     """
     rows = [A for A, _ in pieces]
     coefficients = pieces[0][1] if len(pieces) == 1 else np.concatenate([some for _, some in pieces])
-    if may_pay(kernel, rows, X):
+    if not all_pairs and may_pay(kernel, rows, X):
         near = NearGroups.of(kernel, dense(concatenate([dense(A) for A in rows])), coefficients, dense(X))
         if near is not None:
             return near(coefficients)
