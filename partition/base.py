@@ -13,7 +13,7 @@ from cacore.checks import Convert, whole
 from cacore.comm import Communicator, as_communicator
 from cacore.data.containers import unmasked
 from cacore.data.rows import AnyRows, RowsLike, check_alike, check_range
-from cacore.data.validation import checked_rows, shared_seed
+from cacore.data.validation import check_whole_columns, checked_rows, shared_seed
 from cacore.errors import InputError
 from partition.assign import PartRows
 
@@ -81,6 +81,7 @@ class Algorithm:
         comm = as_communicator(comm)
         with comm.phase("partition"):
             with comm.agreed(own_rows=True):
+                check_whole_columns(X, "X")
                 X = self._checked(X)
                 target = None if y is None else np.asarray(unmasked(y, "y"))
                 if target is not None and target.shape != (X.shape[0],):

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from helpers.checks import refusal
 from helpers.commands import run
 
@@ -14,6 +15,7 @@ from cacore.io import load
 from cacore.io.in_file import load_in_file
 from cacore.io.table import LABELS, NUMBERS
 from cakrr import BKRR2, DKRR, BKRR2Classifier
+from partition import KBalance, KMeans
 
 N = 90
 BEGIN = 1_700_000_000_000_000_000
@@ -47,10 +49,25 @@ def test_targets(made, y):
 @pytest.mark.parametrize("form", [
     lambda X: X.tolist(), lambda X: [[row[0], 0.5 * row[1]] for row in X.tolist()], pd.DataFrame,
     lambda X: pd.DataFrame(X, columns=["a", "b"]).astype("Int64"), lambda X: X.astype(np.uint64),
-    lambda X: X.astype(object),
+    lambda X: X.astype(object), sp.csr_matrix, sp.csc_array, sp.coo_array,
 ])  # fmt: skip
 def test_containers(form):
-    refusal(lambda: DKRR().fit(form(np.column_stack([CLOSE, INDEX])), Y), match=MESSAGE)
+    refusal(lambda: DKRR().fit(form(np.column_stack([CLOSE, INDEX])), Y), match=f": its {MESSAGE}")
+
+
+def test_entries_that_are_not_stored_are_zeros():
+    """Beside a single 0, nanoseconds are no different from each other in any precision."""
+    X = np.column_stack([INDEX, np.append(0, CLOSE[1:])])
+    for form in (np.array, sp.csr_matrix):
+        DKRR(standardize=False).fit(form(X), Y)
+
+
+@pytest.mark.parametrize("form", [np.array, np.ndarray.tolist, pd.DataFrame, sp.csr_array])
+@pytest.mark.parametrize("cls", [KBalance, KMeans])
+def test_partitioners(cls, form):
+    refusal(lambda: cls(2).fit(form(np.column_stack([INDEX, CLOSE]))), match=f": its {MESSAGE}")
+    made = cls(2, random_state=0).fit(form(np.column_stack([INDEX, APART])))
+    made.predict(form(np.column_stack([INDEX, CLOSE])))
 
 
 @pytest.mark.parametrize("y", [[2**80 + i for i in range(N)], np.uint64(2**63) + np.arange(N).astype(np.uint64)])
@@ -85,6 +102,16 @@ def write(path, t, y):
     elif form == ".h5":
         with h5py.File(path, "w") as file:
             file["train/X"], file["train/y"] = X, y
+    elif form == ".csr":
+        rows = sp.csr_matrix(X)
+        with h5py.File(path, "w") as file:
+            group = file.create_group("train/X")
+            group["data"], group["indices"], group["indptr"] = rows.data, rows.indices, rows.indptr
+            group.attrs["shape"], file["train/y"] = X.shape, y
+    elif form in (".libsvm", ".sparse"):
+        far = 9 if form == ".sparse" else 3  # most of nine features are zeros
+        lines = [f"{c} 1:{a} {far}:{b}" for a, b, c in zip(t.tolist(), INDEX.tolist(), y.tolist(), strict=True)]
+        path.write_text("\n".join(lines) + "\n")
     elif form == ".npz":
         np.savez(path, x=X, y=y)
     elif form == ".npy":
@@ -95,7 +122,7 @@ def write(path, t, y):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("form", ["csv", "quoted", "h5", "npz", "npy", "parquet", "on disk"])
+@pytest.mark.parametrize("form", ["csv", "quoted", "h5", "csr", "npz", "npy", "parquet", "on disk", "libsvm", "sparse"])
 def test_files(tmp_path, form, dtype):
     def loaded(t, y, training=True, wanted=NUMBERS):
         path = write(tmp_path / f"a.{'h5' if form == 'on disk' else form}", t, y)
@@ -108,13 +135,17 @@ def test_files(tmp_path, form, dtype):
     if dtype == "float64":
         loaded(APART, APART)
     loaded(CLOSE, INDEX, training=False)
-    assert loaded(INDEX, CLOSE, wanted=LABELS)["train"].y.tolist() == CLOSE.tolist()
+    if form in ("libsvm", "sparse"):  # labels are read as doubles
+        refusal(lambda: loaded(INDEX, CLOSE, wanted=LABELS), match=f"target 0: its {MESSAGE}")
+    else:
+        assert loaded(INDEX, CLOSE, wanted=LABELS)["train"].y.tolist() == CLOSE.tolist()
 
 
 def test_convert(tmp_path, refuses):
     """Tables are refused before their digits are lost; integers of an HDF5 file stay integers."""
     for t, y in ((CLOSE, INDEX), (INDEX, CLOSE)):
-        refuses("cacore.io", ["convert", write(tmp_path / "a.csv", t, y), "b.h5"], MESSAGE, tmp_path)
+        for form in ("csv", "libsvm"):
+            refuses("cacore.io", ["convert", write(tmp_path / f"a.{form}", t, y), "b.h5"], MESSAGE, tmp_path)
     run("cacore.io", ["convert", write(tmp_path / "a.csv", APART, INDEX), tmp_path / "b.h5", "--quiet"])
     run("cacore.io", ["convert", write(tmp_path / "a.h5", INDEX, CLOSE), tmp_path / "c.h5", "--quiet"])
     with h5py.File(tmp_path / "c.h5") as file:

@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import AnyRows, check_alike, in_blocks, is_sparse
+from cacore.data.sparse import CSR
 from cacore.errors import InputError
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -39,15 +40,35 @@ class Moments:
             return
         with np.errstate(over="ignore", invalid="ignore"):  # a later check refuses such numbers
             mean = X.mean(axis=0, dtype=np.float64)
-            square = np.square(X - mean).sum(axis=0)
-            n, shift = self._n + len(X), mean - self._mean
-            self._square += square + np.square(shift) * (self._n * len(X) / n)
-            self._mean += shift * (len(X) / n)
+            self._merge(len(X), mean, np.square(X - mean).sum(axis=0))
+
+    def add_columns(self, X: CSR, columns: NDArray[np.integer[Any]]) -> None:
+        """Add d ascending `columns` of CSR rows, whose other entries are zeros; O(nnz log d) operations."""
+        if not X.shape[0]:
+            return
+        place = np.searchsorted(columns, X.indices)
+        here = columns[np.minimum(place, len(columns) - 1)] == X.indices
+        values, place = X.data[here].astype(np.float64), place[here]
+        middle = np.zeros(len(columns))
+        middle[place] = values  # any value of the column: the digits of the sums are those of the differences
+        n, d = X.shape[0], len(columns)
+        zeros = n - np.bincount(place, minlength=d)
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = values - middle[place]
+            shift = (np.bincount(place, apart, d) - zeros * middle) / n
+            square = np.bincount(place, np.square(apart - shift[place]), d) + zeros * np.square(middle + shift)
+            self._merge(n, middle + shift, np.asarray(square, np.float64))
+
+    def _merge(self, count: int, mean: NDArray[np.float64], square: NDArray[np.float64]) -> None:
+        """Add rows of this mean and squared deviation."""
+        n, shift = self._n + count, mean - self._mean
+        self._square += square + np.square(shift) * (self._n * count / n)
+        self._mean += shift * (count / n)
         self._n = n
 
     def check(
         self, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = (),
-        rounded: Mask | None = None, kind: str = "feature",
+        rounded: Mask | None = None, kind: str = "feature", numbers: NDArray[np.integer[Any]] | None = None,
     ) -> None:  # fmt: skip
         """Refuse a column that `dtype` does not resolve; two Allreduces of about d numbers, which are not counted.
 
@@ -64,6 +85,8 @@ class Moments:
             Columns of this rank with whole numbers that were rounded to double precision; on all ranks, or on none.
         kind : str
             Name of a column in messages.
+        numbers : ndarray of int, shape (d,), or None
+            Numbers of the columns in messages and among `names`, by default 0 to d - 1.
 
         Raises
         ------
@@ -79,20 +102,26 @@ class Moments:
             square = comm.allreduce(self._square + self._n * np.square(self._mean - mean))
             deviation = np.sqrt(square / max(1.0, total[-1]))
         with comm.uncounted(), comm.agreed():
-            check_steps(mean, deviation, dtype, where, names, rounded, kind)
+            check_steps(mean, deviation, dtype, where, names, rounded, kind, numbers)
 
 
 def check_resolved(
     X: AnyRows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = (),
     rounded: Mask | None = None, kind: str = "feature",
 ) -> None:  # fmt: skip
-    """Refuse dense training rows, used in this dtype, with a column that it does not resolve; collective, one pass.
+    """Refuse training rows, used in this dtype, with a column that it does not resolve; collective, one pass.
 
-    Arguments are otherwise those of :meth:`Moments.check`.
+    Of CSR rows only the whole numbers that were rounded are checked. Arguments are otherwise those of
+    :meth:`Moments.check`.
     """
-    if is_sparse(X):
-        return
     rounded = _on_any(rounded, comm)
+    if is_sparse(X):
+        if rounded is not None:
+            columns = np.flatnonzero(rounded)
+            moments = Moments(len(columns))
+            moments.add_columns(X, columns)
+            moments.check(np.float64, comm, where, names, rounded[columns], kind, columns)
+        return
     if np.dtype(dtype) == np.float32 or rounded is not None:
         moments = Moments(X.shape[1])
         for block in in_blocks(X):
@@ -102,15 +131,21 @@ def check_resolved(
 
 def _on_any(rounded: Mask | None, comm: Communicator) -> Mask | None:
     """Columns marked on any rank; None if there are none. Collective, unless `rounded` is None."""
-    if rounded is None:
+    if rounded is None or comm.all(not rounded.any()):
         return None
     with comm.uncounted():
-        rounded = comm.allreduce(rounded.astype(np.int8), "max").astype(np.bool_)
-    return rounded if rounded.any() else None
+        return comm.allreduce(rounded.astype(np.int8), "max").astype(np.bool_)
 
 
-def rounded_columns(values: NDArray[Any]) -> Mask:
+def rounded_columns(values: NDArray[Any] | CSR) -> Mask:
     """Mask of the columns, or of the one column, with whole numbers that double precision rounds."""
+    if is_sparse(values):
+        marked = np.zeros(values.shape[1], np.bool_)
+        entries = np.asarray(values.data)
+        if entries.dtype.kind in "iu" and entries.dtype.itemsize == 8:
+            with np.errstate(invalid="ignore"):
+                marked[values.indices[entries.astype(np.float64).astype(entries.dtype) != entries]] = True
+        return marked
     columns = values if values.ndim > 1 else values[:, None]
     none = np.zeros(columns.shape[1], np.bool_)
     if values.dtype.kind not in "iu" or values.dtype.itemsize < 8 or not len(values):
@@ -171,6 +206,7 @@ def check_given(X: object, rows: AnyRows, comm: Communicator, names: tuple[str, 
 def check_steps(
     mean: NDArray[np.float64], deviation: NDArray[np.float64], dtype: DTypeLike, where: str = "",
     names: tuple[str, ...] = (), rounded: Mask | None = None, kind: str = "feature",
+    numbers: NDArray[np.integer[Any]] | None = None,
 ) -> None:  # fmt: skip
     """Raise an InputError for the first column of this mean and deviation that `dtype` does not resolve."""
     place = f"{where}: {kind} " if where else f"{kind} "
@@ -179,7 +215,8 @@ def check_steps(
         if (bad := np.flatnonzero((deviation < STEPS * steps) & rounded)).size:
             j = int(bad[0])
             what = _too_close(float(mean[j]), float(deviation[j]), float(steps[j]))
-            raise InputError(f"{place}{j}{_name(names, j)}: {what}")
+            number = j if numbers is None else int(numbers[j])
+            raise InputError(f"{place}{number}{_name(names, number)}: {what}")
     if np.dtype(dtype) != np.float32:
         return
     with np.errstate(over="ignore", invalid="ignore"):

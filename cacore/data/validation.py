@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import zip_longest
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +19,7 @@ from cacore.comm import Communicator
 from cacore.data.columns import Columns, clean
 from cacore.data.containers import column_of, column_types, other_type, plain, unmasked
 from cacore.data.missing import is_missing
-from cacore.data.resolution import check_whole_numbers
+from cacore.data.resolution import check_whole_numbers, rounded_columns
 from cacore.data.rows import AnyRows, Rows, RowsLike, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import StoredRows, is_stored
@@ -112,7 +113,7 @@ def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
         args = tuple(read(one, name) for one, name, read in zip(args, "Xy", readers, strict=False))
         if kwargs.get("reset", True):
             for given, name in zip(args if is_regressor(estimator) else args[:1], "Xy", strict=False):
-                _check_whole_numbers(given, name)
+                check_whole_columns(given, name)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # validate_data sums all numbers, which may overflow
             found = validate_data(estimator, *args, **kwargs)
@@ -199,7 +200,7 @@ def _check_columns(X: object) -> None:
             raise InputError(f"X, column {name!r}: of type {kind[:60]}, as {str(column[0])[:60]!r}: {ENCODE}")
 
 
-def _check_whole_numbers(given: Any, name: str) -> None:
+def check_whole_columns(given: Any, name: str) -> None:
     """Refuse training rows or targets with a column of whole numbers that double precision does not tell apart."""
     columns = column_types(given)
     if columns is not None:
@@ -207,7 +208,19 @@ def _check_whole_numbers(given: Any, name: str) -> None:
             if re.match("u?int64|object", kind, re.IGNORECASE):
                 check_whole_numbers(column_of(given, j), f"{name}, column {column!r}")
         return
-    if given is None or is_sparse(given) or isinstance(given, str):
+    if given is None or is_stored(given) or isinstance(given, str):
+        return
+    for number, values in _whole_columns(given):
+        check_whole_numbers(values, name if number is None else f"{name}, column {number}")
+
+
+def _whole_columns(given: Any) -> Iterator[tuple[int | None, NDArray[Any]]]:
+    """Yield the number and the values of each column that may be of large whole numbers; None for the only one."""
+    if hasattr(given, "tocsc"):  # sparse, in any format
+        if given.dtype.kind in "iu":
+            rows, every = given.tocsr(), given.tocsc()
+            for j in np.flatnonzero(rounded_columns(rows)).tolist():
+                yield j, every[:, [j]].toarray().ravel()
         return
     try:
         cells = np.asarray(given)
@@ -216,8 +229,7 @@ def _check_whole_numbers(given: Any, name: str) -> None:
     except (ValueError, TypeError):
         return  # validate_data says what is wrong
     if cells.dtype.kind in "iuO" and cells.ndim in (1, 2):
-        for j, values in enumerate(cells.T if cells.ndim > 1 else [cells]):
-            check_whole_numbers(values, f"{name}, column {j}" if cells.ndim > 1 else name)
+        yield from enumerate(cells.T) if cells.ndim > 1 else [(None, cells)]
 
 
 def _refuse(error: ValueError | TypeError, X: object, y: object = None) -> NoReturn:

@@ -47,9 +47,9 @@ class Crew:
     def scanned(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, Scanned]]:
         """Parse blocks of LIBSVM text; results come in the order of the blocks."""
         for block, (facts, *arrays) in self._in_turn({}, blocks):
-            data, indices, lengths, y = arrays
-            least, most, wrong, place = facts.tolist()
-            yield block, Scanned(data, indices, lengths, y, least, most, wrong, place)
+            data, indices, lengths, y, rounded = arrays
+            least, most, wrong, place, rounded_y = facts.tolist()
+            yield block, Scanned(data, indices, lengths, y, least, most, wrong, place, rounded, bool(rounded_y))
 
     def cells(self, arguments: ScanArguments, blocks: Iterable[Block]) -> Iterator[tuple[Block, Cells | None]]:
         """Parse blocks of CSV or TSV text, in their order; see :func:`cacore.io.delimited_scan.scan`."""
@@ -108,8 +108,8 @@ class Crew:
 def _parsed(job: dict[str, Any], text: bytes) -> list[NDArray[Any]]:
     if not job:
         found = libsvm_scan.scan(text)
-        facts = np.array([found.least, found.most, found.wrong, found.place], np.int64)
-        return [facts, found.data, found.indices, found.lengths, found.y]
+        facts = np.array([found.least, found.most, found.wrong, found.place, found.rounded_y], np.int64)
+        return [facts, found.data, found.indices, found.lengths, found.y, found.rounded]
     cells = delimited_scan.scan(text, job["delimiter"], np.array(job["place"], np.int64), job["as_words"])
     if cells is None:
         return []

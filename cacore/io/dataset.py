@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.resolution import Moments, rounded_columns
-from cacore.data.rows import block_bounds, is_sparse, scatter_rows
+from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
 from cacore.io import stream, text
 from cacore.io.names import UNKNOWN, Expected, in_rows
@@ -176,8 +176,7 @@ def _handed_out(
         if comm.rank == 0:
             tables = text.parse(path, target, None, None, None, limit, wanted)
             for split, table in tables.items():
-                if not is_sparse(table.X):
-                    table.rounded = rounded_columns(table.X), None if table.y is None else rounded_columns(table.y)
+                table.rounded = rounded_columns(table.X), None if table.y is None else rounded_columns(table.y)
                 table.checked(real).check_targets(wanted)
                 if training and split != TEST:
                     table.check_resolved(real, Communicator())

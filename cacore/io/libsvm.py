@@ -97,12 +97,14 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     pieces: list[tuple[NDArray[Any], ...]] = []
     rows = held = 0
     width = least = 1
+    rounded, rounded_y = np.zeros(0, np.int32), False
     found = scanned(path, share)
     with first_error(comm, lambda: share.place(len(pieces))), reading(path), closing(found):
         for part in found:
             pieces.append((part.data, part.indices, part.lengths, part.y))
             rows, held = rows + len(part.y), held + part.nbytes
             width, least = max(width, part.most + 1), min(least, part.least)
+            rounded, rounded_y = np.union1d(rounded, part.rounded), rounded_y or part.rounded_y
             memory.require(copies * held, limit, f"{path}: reading its first {rows:,} rows", REMEDY)
     counts = [len(y) for *_, y in pieces]
     data, indices, lengths, y = _joined(pieces)
@@ -120,7 +122,11 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     X = csr(data, indices, row_ends(lengths), (rows, width))
     del data, indices
     X, y = in_order(X, y, share.numbers, counts, comm)
-    return Table(X.toarray() if dense else X, y, str(path), lo, partial(line_of, path), base, features=own)
+    features = np.zeros(width, np.bool_)
+    features[rounded - base] = True
+    marks = features, np.array([rounded_y])
+    block = X.toarray() if dense else X
+    return Table(block, y, str(path), lo, partial(line_of, path), base, features=own, rounded=marks)
 
 
 def row_ends(lengths: NDArray[Any]) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.io.numerals import LEFT, NONE, is_digit, number
+from cacore.io.numerals import LEFT, NONE, ROUNDED, is_digit, number
 
 if TYPE_CHECKING:
     from cacore.arrays import Bytes, Doubles, Ints, Longs
@@ -34,6 +34,10 @@ class Scanned(NamedTuple):
         Smallest and largest index; least > most if there are no entries.
     wrong, place : int
         Error code, and offset of the invalid word; the rows are then those before its line.
+    rounded : ndarray of int32
+        Ascending indices with whole numbers that were rounded to doubles.
+    rounded_y : bool
+        True if any target is such a number.
     """
 
     data: NDArray[np.float64]
@@ -44,6 +48,8 @@ class Scanned(NamedTuple):
     most: int
     wrong: int
     place: int
+    rounded: NDArray[np.int32]
+    rounded_y: bool
 
     @property
     def nbytes(self) -> int:
@@ -58,11 +64,15 @@ def scan(block: bytes) -> Scanned:
     data, indices = np.empty(colons), np.empty(colons, np.int32)
     lengths, y = np.empty(lines, np.int32), np.empty(lines)
     left = np.empty((colons + lines, 3), np.int64)  # pages never written take no memory
-    rows, entries, n_left, least, most, wrong, place = _scan(text, data, indices, lengths, y, left)
+    marks = np.empty(colons + 2, np.int64)
+    rows, entries, n_left, least, most, wrong, place = _scan(text, data, indices, lengths, y, left, marks)
     for at, first, last in left[:n_left].tolist():
         column, k = (data, at) if at >= 0 else (y, -1 - at)
         column[k] = float(block[first:last])
-    return Scanned(data[:entries], indices[:entries], lengths[:rows], y[:rows], least, most, wrong, place)
+    rounded = np.unique(indices[marks[2 : 2 + marks[0]]])
+    return Scanned(
+        data[:entries], indices[:entries], lengths[:rows], y[:rows], least, most, wrong, place, rounded, marks[1] > 0
+    )
 
 
 @numba.njit(cache=True, nogil=True)
@@ -151,11 +161,24 @@ def _leave(left: Longs, count: int, at: int, start: int, stop: int) -> int:  # p
     return count + 1
 
 
+@numba.njit(inline="always")
+def _mark(marks: Longs, entry: int, found: int) -> None:  # pragma: no cover - compiled
+    """Record an entry that is a rounded whole number, by its result of :func:`number`."""
+    if found == ROUNDED:
+        marks[2 + marks[0]] = entry
+        marks[0] += 1
+
+
 @numba.njit(cache=True, nogil=True)
 def _scan(
-    text: Bytes, data: Doubles, indices: Ints, lengths: Ints, y: Doubles, left: Longs
+    text: Bytes, data: Doubles, indices: Ints, lengths: Ints, y: Doubles, left: Longs, marks: Longs
 ) -> tuple[int, int, int, np.int64, np.int64, int, int]:  # pragma: no cover - compiled
-    """Fill the arrays. `left`: for numbers left to ``float``, their destination (-1 - row in y), start and end."""
+    """Fill the arrays.
+
+    `left`: for numbers left to ``float``, their destination (-1 - row in y), start and end. `marks`: the numbers of
+    entries and of targets that are rounded whole numbers, and the numbers of these entries, shape (entries + 2,).
+    """
+    marks[0] = marks[1] = 0
     p = rows = entries = n_left = 0
     least, most = _NOTHING, np.int64(-1)
     while p < len(text):
@@ -167,6 +190,7 @@ def _scan(
                 return rows, first, n_left, least, most, TARGET, start
             if found == LEFT:
                 n_left = _leave(left, n_left, -1 - rows, start, p)
+            marks[1] += found == ROUNDED
             y[rows] = value
             p = _after_blanks(text, _after_qid(text, _after_blanks(text, p)))
             while not _is_over(text[p]):
@@ -176,6 +200,7 @@ def _scan(
                     return rows, first, n_left, least, most, wrong, start
                 if found == LEFT:
                     n_left = _leave(left, n_left, entries, begin, p)
+                _mark(marks, entries, found)
                 data[entries], indices[entries] = value, index
                 entries, last = entries + 1, index
                 p = _after_blanks(text, p)

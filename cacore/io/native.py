@@ -249,7 +249,7 @@ def read_block(
             rows = _csr_rows(X, lo, hi, where)
             rows.data = packing.decoded(rows.data)
             rows = rows if pick is None else _picked(rows, pick)
-            table = Table(rows, y, where, lo, gaps=gaps, rounded=(None, targets))
+            table = Table(rows, y, where, lo, gaps=gaps, rounded=(rounded_columns(rows), targets))
             table.checked(dtype, whole=False)
             table.X = table.X.astype(dtype, copy=False)
             return table

@@ -253,6 +253,7 @@ class _LibsvmRows:
         self._one = None if options.binarize is None else OneClass(options.binarize)
         self._guess: int | None = None  # first feature number, guessed from the first rows
         self._least, self._most = 2**31, 0
+        self._rounded: dict[int, Moments] = {}  # of features whose whole numbers double precision rounds; -1: targets
 
     def append(self, part: Scanned, where: str) -> None:
         """Append a block of rows."""
@@ -261,7 +262,13 @@ class _LibsvmRows:
             self._guess = int(part.least > 0)
         y = part.y if self._one is None else self._one.signs(part.y, where)
         shape = len(y), max(1, part.most + 1)
-        self.written.append(csr(part.data, part.indices - np.int32(self._guess), row_ends(part.lengths), shape), y)
+        rows = csr(part.data, part.indices, row_ends(part.lengths), shape)
+        for j in part.rounded:
+            self._rounded.setdefault(int(j), Moments(1)).add_columns(rows, np.array([j]))
+        if part.rounded_y and self._one is None:
+            self._rounded.setdefault(-1, Moments(1)).add(y[:, None])
+        rows.indices = part.indices - np.int32(self._guess)
+        self.written.append(rows, y)
 
     def stored(self, path: Path, name: str, where: str) -> Stored:
         """Correct the indices if the guessed base was wrong, and describe the stored rows."""
@@ -271,6 +278,9 @@ class _LibsvmRows:
         base = int(entries > 0 and self._least > 0)
         if self._guess != base:
             self.written.shift((self._guess or 0) - base)
+        for j, moments in sorted(self._rounded.items()):
+            number, kind = (0, "target") if j < 0 else (j - base, "feature")
+            moments.check(np.float64, Communicator(), where, (), np.ones(1, np.bool_), kind, np.array([number]))
         d = max(1, self._most + 1) - base
         check_size(n, d, where)
         return Stored(path, name, Shape(n, d, True, self.written.dtype, (n,)), where, base, entries)
