@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from scipy.spatial.distance import cdist
+from sklearn.base import RegressorMixin
 from sklearn.model_selection import KFold, cross_val_score
 from sklearn.svm import SVC, SVR
 
@@ -15,8 +16,20 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.evaluate import DIFFERENCES, at_distances
 from cacore.kernels.precision import Accuracy, Extent, cheapest, rounding
+from cacore.svm.decision import expansion
 from cakrr import DKRR
-from casvm import CASVC, SMOSVC, SMOSVR, DisSMOSVC, SMOOneClassSVM
+from casvm import (
+    CASVC,
+    CASVR,
+    SMOSVC,
+    SMOSVR,
+    CAQuantileSVR,
+    DisSMOSVC,
+    DisSMOSVR,
+    SMONuSVC,
+    SMONuSVR,
+    SMOOneClassSVM,
+)  # fmt: skip
 from partition import KBalance, KMeans
 
 KERNELS = {
@@ -108,8 +121,10 @@ def test_sums_that_cannot_be_accurate_are_refused():
     ):
         cheapest([KERNELS["gaussian"]], extent, np.float64, 0, 20.0, False, Accuracy(1e-5, 1e-2))
     X, y = classes("standard")
-    with pytest.raises(InputError, match=r"linear kernel: the rows lie so far from 0 .* centre and scale the features"):
-        SMOSVC(kernel="linear", C=1e6).fit(X + 1e10, y)
+    with pytest.raises(InputError, match=r"polynomial kernel: the rows lie so far .* centre and scale the features"):
+        SMOSVC(kernel="polynomial", degree=2, gamma=1.0, C=1e6).fit(X + 1e10, y)
+    with pytest.raises(InputError, match=r"linear kernel: the rows lie so far from 0"):  # no bias takes up the shift
+        AsyGCDSVC(kernel="linear", C=1e6).fit(X + 1e10, y)
 
 
 def violation(K, s, beta, C):
@@ -214,3 +229,61 @@ def test_csr_rows_far_from_0_are_divided_as_dense_ones(partitioner):
     dense, sparse = (partitioner(n_parts=4, random_state=0).fit(form(X)) for form in FORMS.values())
     np.testing.assert_array_equal(dense.labels_, sparse.labels_)
     np.testing.assert_array_equal(dense.predict(X), sparse.predict(sp.csr_matrix(X)))
+
+
+OFFSETS = (1e3, 1e6, 1e9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("model", [SMOSVR, CASVR, DisSMOSVR, SMONuSVR, SMOSVC, CASVC, SMONuSVC])
+def test_the_linear_kernel_does_not_depend_on_where_the_rows_lie(model, offset, form):
+    """Offsets are whole numbers, and rows multiples of 2^-20, so that both are the same rows to the last bit."""
+    X = np.round(placed("standard") * 2**20) / 2**20
+    far = FORMS[form](X + offset)
+    y = np.round(X[:, 0] + 0.3 * X[:, 1], 1)
+    y = y if issubclass(model, RegressorMixin) else np.digitize(y, [-0.5, 0.5])  # three classes
+    settings = {"tol": 1e-5, "kernel": "linear"} | (
+        {"partitioner": KMeans(1)} if issubclass(model, CASVC | CASVR) else {}
+    )
+    near = model(**settings).fit(X, y)
+    got = model(**settings).fit(far, y)
+    answer = "predict" if issubclass(model, RegressorMixin) else "decision_function"
+    expected, values = getattr(near, answer)(X), getattr(got, answer)(far)
+    np.testing.assert_allclose(values, expected, rtol=0, atol=1e-3)
+    if form == "dense":
+        np.testing.assert_allclose(getattr(got, answer)(sp.csr_matrix(far)), values, rtol=0, atol=1e-9 * offset)
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_quantiles_by_the_linear_kernel_of_rows_far_from_0(offset):
+    X = np.round(placed("standard") * 2**20) / 2**20
+    y = X[:, 0] + np.random.default_rng(3).normal(size=len(X))
+    levels = [0.2, 0.5, 0.9]
+    near = CAQuantileSVR(quantile=levels, kernel="linear", tol=1e-5, partitioner=KMeans(1)).fit(X, y)
+    got = CAQuantileSVR(quantile=levels, kernel="linear", tol=1e-5, partitioner=KMeans(1)).fit(X + offset, y)
+    np.testing.assert_allclose(got.predict(X + offset), near.predict(X), rtol=0, atol=1e-3)
+
+
+def test_decisions_of_large_weights_are_right_in_single_precision():
+    """A value of a kernel near 1 has seven digits; the sum of many large weights needs more."""
+    rng = np.random.default_rng(5)
+    A, X = rng.normal(size=(400, 2)).astype(np.float32), rng.normal(size=(50, 2)).astype(np.float32)
+    kernel, weights = Kernel("gaussian", 1e-3), 1e5 * rng.choice([-1.0, 1.0], size=(400, 1))
+    exact = np.exp(-1e-3 * cdist(X.astype(float), A.astype(float), "sqeuclidean")) @ weights
+    np.testing.assert_allclose(expansion(kernel, A, weights, X), exact, rtol=0, atol=1e-2)
+
+
+def test_single_precision_is_refused_where_it_hides_what_a_narrow_kernel_tells_apart():
+    """One row far from the others makes the deviation large."""
+    rng = np.random.default_rng(5)
+    X = 1e6 + rng.normal(size=(200, 2))
+    X[0] += 1e5
+    y = X[:, 0] - 1e6
+    narrow = {"sigma": 1e-4, "lam": 1e-3, "dtype": "float32"}
+    for standardize, sigma in ((True, 1e-4), (False, 0.5)):
+        with pytest.raises(InputError, match=r"^feature 0: its mean is 1\.0005e\+06 and the width of the kernel"):
+            DKRR(**narrow | {"sigma": sigma, "standardize": standardize}).fit(X, y)
+        DKRR(**narrow | {"sigma": sigma, "standardize": standardize, "dtype": "float64"}).fit(X, y)
+    constant = np.column_stack([np.full(200, 3e6), X[:, 0] - 1e6])
+    DKRR(**narrow).fit(constant, y)

@@ -69,6 +69,7 @@ class Moments:
     def check(
         self, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = (),
         rounded: Mask | None = None, kind: str = "feature", numbers: NDArray[np.integer[Any]] | None = None,
+        width: float = np.inf,
     ) -> None:  # fmt: skip
         """Refuse a column that `dtype` does not resolve; two Allreduces of about d numbers, which are not counted.
 
@@ -87,6 +88,8 @@ class Moments:
             Name of a column in messages.
         numbers : ndarray of int, shape (d,), or None
             Numbers of the columns in messages and among `names`, by default 0 to d - 1.
+        width : float
+            Width of the kernel, which must be resolved like the standard deviation.
 
         Raises
         ------
@@ -102,12 +105,12 @@ class Moments:
             square = comm.allreduce(self._square + self._n * np.square(self._mean - mean))
             deviation = np.sqrt(square / max(1.0, total[-1]))
         with comm.uncounted(), comm.agreed():
-            check_steps(mean, deviation, dtype, where, names, rounded, kind, numbers)
+            check_steps(mean, deviation, dtype, where, names, rounded, kind, numbers, width)
 
 
 def check_resolved(
     X: AnyRows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = (),
-    rounded: Mask | None = None, kind: str = "feature",
+    rounded: Mask | None = None, kind: str = "feature", width: float = np.inf,
 ) -> None:  # fmt: skip
     """Refuse training rows, used in this dtype, with a column that it does not resolve; collective, one pass.
 
@@ -126,7 +129,7 @@ def check_resolved(
         moments = Moments(X.shape[1])
         for block in in_blocks(X):
             moments.add(np.asarray(block, np.float64))
-        moments.check(dtype, comm, where, names, rounded, kind)
+        moments.check(dtype, comm, where, names, rounded, kind, width=width)
 
 
 def _on_any(rounded: Mask | None, comm: Communicator) -> Mask | None:
@@ -207,8 +210,13 @@ def check_steps(
     mean: NDArray[np.float64], deviation: NDArray[np.float64], dtype: DTypeLike, where: str = "",
     names: tuple[str, ...] = (), rounded: Mask | None = None, kind: str = "feature",
     numbers: NDArray[np.integer[Any]] | None = None,
+    width: float | NDArray[np.float64] = np.inf,
 ) -> None:  # fmt: skip
-    """Raise an InputError for the first column of this mean and deviation that `dtype` does not resolve."""
+    """Raise an InputError for the first column of this mean and deviation that `dtype` does not resolve.
+
+    `width` is that of the kernel in each column: values that differ by less than it must be told apart, too. One row
+    far from the others makes a deviation large that says nothing about them.
+    """
     place = f"{where}: {kind} " if where else f"{kind} "
     if rounded is not None:
         steps = np.spacing(np.abs(mean))
@@ -221,12 +229,14 @@ def check_steps(
         return
     with np.errstate(over="ignore", invalid="ignore"):
         steps = np.spacing(np.abs(mean).astype(np.float32)).astype(np.float64)
-        bad = np.flatnonzero((deviation < STEPS * steps) & (deviation > _CONSTANT * np.abs(mean)))
+        least = np.minimum(deviation, width)
+        bad = np.flatnonzero((least < STEPS * steps) & (deviation > _CONSTANT * np.abs(mean)))
     if bad.size:
         j = int(bad[0])
+        size = "its standard deviation" if least[j] == deviation[j] else "the width of the kernel"
         raise InputError(
-            f"{place}{j}{_name(names, j)}: its mean is {mean[j]:.6g} and its standard deviation "
-            f"{deviation[j]:.3g}, but numbers of type float32 are {steps[j]:.3g} apart there: use float64 "
+            f"{place}{j}{_name(names, j)}: its mean is {mean[j]:.6g} and {size} "
+            f"{least[j]:.3g}, but numbers of type float32 are {steps[j]:.3g} apart there: use float64 "
             f"{'(--dtype float64)' if where else '(X and dtype)'}, or subtract the mean from this feature first"
         )
 

@@ -91,12 +91,13 @@ class Accuracy:
     refused: float = np.inf
 
     @classmethod
-    def of_solution(cls, C: float, tol: float) -> Accuracy:
-        """Accuracy for coefficients up to `C` and a solver's tolerance `tol` of violations, of which the margin is 1.
+    def of_solution(cls, C: float, tol: float, size: float = 1.0) -> Accuracy:
+        """Accuracy for coefficients up to `C` and a solver's tolerance `tol` of violations.
 
-        An error is allowed while C times it is below the tolerance. It is refused from a tenth of the margin on.
+        An error is allowed while C times it is below the tolerance. It is refused from a tenth of `size` on, which is
+        the margin of a classifier, or half the range of a regression's targets.
         """
-        return cls(tol / C, max(0.1, 100.0 * tol) / C) if C > 0 else cls(np.inf)
+        return cls(tol / C, max(0.1 * size, 100.0 * tol) / C) if C > 0 else cls(np.inf)
 
 
 def _most(values: NDArray[Any]) -> float:
@@ -108,13 +109,15 @@ def sampled(X: Rows) -> Rows:
     return X[:: max(1, X.shape[0] // _SAMPLE)]
 
 
-def shift_of(X: Rows, kernel: Kernel) -> NDArray[np.float64] | None:
+def shift_of(X: Rows, kernel: Kernel, balanced: bool = False) -> NDArray[np.float64] | None:
     """Vector to subtract from rows that lie far from the origin, from a sample `X` of them; None if there is no need.
 
     Dense rows are shifted by their mean in all features. CSR rows are shifted only in features that every row of the
-    sample stores, so that they stay sparse.
+    sample stores, so that they stay sparse. Kernels of a distance do not depend on the shift; if coefficients add up to
+    0 (`balanced`), nor does the solution for the linear kernel, but for its bias.
     """
-    if not (kernel.compiled and kernel.of_distance and X.shape[0]):
+    invariant = kernel.of_distance or (balanced and kernel.kind == "linear")
+    if not (kernel.compiled and invariant and X.shape[0]):
         return None
     if is_sparse(X):
         return _shift_of_sparse(X)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, dense, is_sparse
+from cacore.data.rows import Rows, dense, is_sparse, shifted
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Columns, Layout
 from cacore.kernels.near import NearPanels, spatial_order
-from cacore.kernels.precision import Accuracy
+from cacore.kernels.precision import Accuracy, sampled, shift_of, value_rounding
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.expansion import NearGroups, may_pay, reach
@@ -23,6 +23,8 @@ _BLOCK_BYTES = 1 << 25
 _FEW = 1 << 20  # kernel values of all classes with a block of rows that are computed at once
 _BOX, _NEAR, _SAMPLE = 256, 0.5, 1000  # rows of a box; share of near pairs that pays, and support vectors that tell it
 _PAIRS, _ROWS = 64, 4096  # most pairs of classes whose coefficients near rows meet at once; least rows of a block
+_OFF = 1e-3  # largest error of a decision by the rounding of stored kernel values: the default tolerance of solvers
+_BALANCED = 1e-9  # sum of weights over the sum of their sizes, up to which it is rounding
 _WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, that repays handing them to a thread
 
 
@@ -40,7 +42,7 @@ def expansion(
     small it is, and must not depend on the other rows.
     """
     if kernel.kind == "linear":
-        return np.asarray(X @ (A.T @ weights), np.float64)
+        return np.asarray(X @ _of_features(kernel, A, weights, biased), np.float64)
     out = np.zeros((X.shape[0], weights.shape[1]))
     layout = layout_of(A, kernel, X.dtype, weights)
     points = layout.rows(A)
@@ -52,9 +54,30 @@ def expansion(
     return out
 
 
+def _of_features(kernel: Kernel, A: Rows, weights: NDArray[np.float64], biased: bool) -> NDArray[np.float64]:
+    """``A.T @ weights``, the weights of the features for the linear kernel, shape (d, k).
+
+    With a bias, columns of weights add up to 0 but for rounding. Support vectors far from 0 would multiply it, so that
+    they are taken about a shift, which then counts 0 times.
+    """
+    shift = shift_of(sampled(A), kernel, balanced=True) if biased else None
+    products = np.asarray(shifted(A, shift).T @ weights, np.float64)
+    if shift is None:
+        return products
+    total = weights.sum(axis=0)
+    total[np.abs(total) <= _BALANCED * np.abs(weights).sum(axis=0)] = 0.0
+    return products + np.outer(shift, total)
+
+
 def layout_of(A: Rows, kernel: Kernel, dtype: DTypeLike, weights: NDArray[np.float64]) -> Layout:
-    """Layout in which the largest of the weights does not magnify rounding beyond half of the dtype's digits."""
-    allowed = math.sqrt(np.finfo(dtype).eps) / max(1.0, float(np.abs(weights).max(initial=0.0)))
+    """Layout in which the weights do not magnify rounding beyond half of the dtype's digits.
+
+    Errors of kernel values are independent, so that those of a decision add up like the root of their squares.
+    """
+    size = float(np.sqrt(np.square(weights).sum(axis=0).max(initial=0.0)))
+    if np.dtype(dtype) != np.float64 and size * value_rounding(kernel.largest(A, np.float64), dtype) > _OFF:
+        dtype = np.float64
+    allowed = math.sqrt(np.finfo(dtype).eps) / max(1.0, size)
     return Layout.of(A, kernel, dtype, None, Accuracy(allowed))
 
 

@@ -236,6 +236,11 @@ class Dual:
         """Largest bound of |beta|; 0 without rows."""
         return float(np.maximum(self.upper, -self.lower).max(initial=0.0))
 
+    @property
+    def half_range(self) -> float:
+        """Half the range of the linear term: 1 for two classes; 1 if all numbers are equal."""
+        return 0.5 * float(np.ptp(self.linear)) or 1.0 if self.n else 1.0
+
     def initial(self) -> Vector:
         """Initial beta as a new array: the start, or 0.
 

@@ -13,7 +13,7 @@ from cacore.comm import Communicator
 from cacore.comm.alike import canonical
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
-from cacore.data.resolution import check_resolved
+from cacore.data.resolution import check_resolved, check_steps
 from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, dense
 from cacore.data.standardize import Standardizer, relative
 from cacore.errors import InputError
@@ -96,11 +96,16 @@ def prepare(
         if options.checkpoint is not None:
             _open_checkpoint(method, replace(train, weights=weights), options, P, n, comm, test)
         X, standardizer = train.give(), None
+        width = _widest(method, options, X.shape[1])
         if options.standardize:
             standardizer = _standardizer(X, weights, options, comm)
+            if standardizer.levels is None:
+                scale = np.where(standardizer.scale == 1.0, 0.0, standardizer.scale)  # 1 for constant columns
+                with comm.agreed():
+                    check_steps(standardizer.mean, scale, X.dtype, width=width * scale)
             X = standardizer.apply(X, in_place=True)
         else:
-            check_resolved(X, X.dtype, comm)
+            check_resolved(X, X.dtype, comm, width=width)
         check_squares(X, comm)
         for like in options.kernels():
             like.suited(X.shape[1])
@@ -115,6 +120,12 @@ def prepare(
         scale = np.ones(1) if y.ndim == 1 else _scale(y, w, np.asarray(offset), options, comm)
     columns = {"y": y} if weights is None else {"y": y, "weight": weights}
     return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P)
+
+
+def _widest(method: RidgeMethod, options: RidgeOptions, d: int) -> float:
+    """The largest width to try; infinite if a kernel has none."""
+    widths = options.widths(method, d)
+    return max(width.sigma if width.like.declared.has_width and width.like.of_distance else np.inf for width in widths)
 
 
 def _standardizer(

@@ -28,6 +28,7 @@ from casvm.solver.class_pairs import solve_classes
 from casvm.solver.class_rows import ClassRows, PairRows
 from casvm.solver.pair import padded
 from casvm.solver.part import fit_part
+from casvm.solver.units import Origin
 
 LOOSE = 1e-2  # tolerance that suffices here: decisions are accurate to this share of the margin
 MOST = 3000  # rows of a problem whose kernel matrix is kept for all folds
@@ -105,7 +106,13 @@ def left_out(
     if len(tasks) > 1 and training.solver == DEFAULT:
         largest = float(C.max() * scale.max())
         shared = ClassRows.of(
-            in_memory(rows.X), members, training.kernel, largest, training.loose, training.cache_bytes, side_by_side
+            Origin.of(in_memory(rows.X), training.kernel).X,
+            members,
+            training.kernel,
+            largest,
+            training.loose,
+            training.cache_bytes,
+            side_by_side,
         )
 
     def of_pair(pair: int, i: int, j: int) -> LeftOutDecisions:

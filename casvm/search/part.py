@@ -24,6 +24,7 @@ from cacore.svm.decision import votes
 from cacore.tuning.scorers import counted
 from casvm.search.path import along
 from casvm.solver.pair import padded
+from casvm.solver.units import Origin
 
 LOOSE = 0.1  # tolerance for a pair's violation that suffices to compare settings; the margin is 1
 PAIRS = 50  # limit of pairs per row and solution; a well-behaved problem takes 1 to 10
@@ -165,7 +166,7 @@ def points_of(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Point
     `C` is the largest bound of a coefficient. Single precision suffices unless its rounding of C K_ij, at any distance
     of two rows, comes near the tolerance; see :func:`cacore.kernels.precision.cheapest`.
     """
-    first = kernels[0]
+    first, X = kernels[0], Origin.of(X, kernels[0]).X
     largest = max(kernel.largest(X, np.float64) for kernel in kernels)
     small = C * value_rounding(largest, np.float32) <= tol and 1e-30 < largest < 1e30
     points = first.points(X.astype(np.float64), allowed=np.inf)

@@ -97,7 +97,9 @@ class KernelMatrix(Shrinkable, Protocol):
         """The kept rows, over the active columns."""
 
 
-def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, cache_bytes: int) -> KernelMatrix:
+def gram_of(
+    X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, cache_bytes: int, size: float = 1.0
+) -> KernelMatrix:
     """The kernel matrix of a part.
 
     Parameters
@@ -106,9 +108,11 @@ def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, ca
         See :class:`cacore.svm.dual.PartSolver`.
     largest_bound, tol : float
         Bound of |beta| and tolerance of the solver, which decide whether single precision suffices.
+    size : float
+        Margin, or half the range of the targets; rounding of a tenth of it is refused.
     """
     if kernel is None:  # rows copied over the active columns are read much faster than the matrix itself
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
     dtype = precision(X.shape, kernel.largest(X, np.float64), largest_bound, tol)
-    layout = Layout.of(X, kernel, dtype, None, Accuracy.of_solution(largest_bound, tol))
+    layout = Layout.of(X, kernel, dtype, None, Accuracy.of_solution(largest_bound, tol, size))
     return KernelRows(X, kernel, dtype, cache_bytes, layout)

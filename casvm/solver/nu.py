@@ -25,7 +25,7 @@ from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import Index, Vector
 from casvm.solver.row_cache import RowTable
 from casvm.solver.smo import solve
-from casvm.solver.units import Unit
+from casvm.solver.units import Origin, Unit
 
 _SURE = 10.0  # margin, in tolerances, from which decisions of margin 1 are right to a tenth
 _FINER, _FINEST = 0.01, 1e-3  # factors of the tolerance: of the next try, and at which the last try begins
@@ -86,14 +86,14 @@ def solve_regression(
     if kernel is None:
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
     n, dual, tol = X.shape[0], Dual.nu_regression(y, C, nu), limits.tol
-    unit = Unit.of_dual(dual)
-    dual, limits = unit.dual(dual), unit.limits(limits)
+    unit, origin = Unit.of_dual(dual), Origin.of(X, kernel)
+    X, dual, limits = origin.X, unit.dual(dual), unit.limits(limits)
     dtype = precision((2 * n, X.shape[1]), kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
-    accuracy = Accuracy.of_solution(dual.largest_bound, limits.tol)
+    accuracy = Accuracy.of_solution(dual.largest_bound, limits.tol, dual.half_range)
     layout = Layout.of(X, kernel, dtype, None, accuracy)
     gram = _Twice(X, kernel, dtype, cache_bytes, layout)
     twice = unit.solution(solve(gram, dual, limits, unit.watch(watch)), tol)
-    return replace(twice, beta=twice.beta[:n] + twice.beta[n:], decision=twice.decision[:n])
+    return origin.solution(replace(twice, beta=twice.beta[:n] + twice.beta[n:], decision=twice.decision[:n]))
 
 
 class _Twice(KernelRows):

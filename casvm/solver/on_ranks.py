@@ -73,11 +73,12 @@ class AllRows:
         sample = gather_rows(X[:: max(1, n // _SAMPLE)], comm)
         extent = Extent.of(X, shift_of(sampled(sample), kernel))
         sizes = [dual.largest_bound, largest_size(X), kernel.largest(X, np.float64) if len(dual.linear) else 0.0]
-        most = comm.allreduce(np.array([*sizes, *extent.norms]), "max")
-        largest, size, value = most[:3].tolist()
+        ends = [dual.linear.max(initial=-np.inf), -dual.linear.min(initial=np.inf)]
+        most = comm.allreduce(np.array([*sizes, *ends, *extent.norms]), "max")
+        largest, size, value, top, negative = most[:5].tolist()
         dtype: np.dtype[np.floating] = np.dtype(precision((n, X.shape[1]), value, largest, limits.tol))
-        accuracy = Accuracy.of_solution(largest, limits.tol)
-        layout = Layout.of(sample, kernel, dtype, size, accuracy, extent.over_ranks(most[3:]))
+        accuracy = Accuracy.of_solution(largest, limits.tol, 0.5 * (top + negative) or 1.0)
+        layout = Layout.of(sample, kernel, dtype, size, accuracy, extent.over_ranks(most[5:]))
         floor = VANISHED * limits.tol / (max(1.0, largest) * n)
         cutoff = squared_cutoff(kernel, 4.0 * X.shape[1] * size**2, floor)
         near = comm.all(NearColumns.pays(X, kernel, layout, cutoff, sample))

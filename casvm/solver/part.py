@@ -20,6 +20,7 @@ from casvm.solver import smo  # noqa: F401 - registers the default solver, also 
 from casvm.solver.class_pairs import solve_classes
 from casvm.solver.class_rows import ClassRows
 from casvm.solver.nu import with_margin
+from casvm.solver.units import Origin
 
 
 def fit_part(
@@ -70,11 +71,12 @@ def fit_part(
 
     # Many pairs are solved in parallel; a few are solved one after the other, each with all threads.
     together = len(tasks) >= 2 * threads.current()
-    shared = None
+    shared, origin = None, Origin(X, None)
     if k > 2 and solver == DEFAULT:
         largest_bound = 1.0 if nu is not None else float(C.max())
         side_by_side = threads.current() if together else 1
-        shared = ClassRows.of(X, members, kernel, largest_bound, limits, cache_bytes, side_by_side)
+        origin = Origin.of(X, kernel)
+        shared = ClassRows.of(origin.X, members, kernel, largest_bound, limits, cache_bytes, side_by_side)
 
     def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
         chosen = np.concatenate([members[i], members[j]])
@@ -94,7 +96,7 @@ def fit_part(
     def solved_by(i: int, j: int, chosen: NDArray[np.int64], dual: Dual, limits: Limits) -> Solution:
         if shared is not None:
             with shared.pair(i, j) as rows_of_k:
-                return solve_classes(rows_of_k, dual, limits, watch)
+                return origin.solution(solve_classes(rows_of_k, dual, limits, watch), chosen)
         if kernel is None:
             given = np.asarray(X)
             whole = np.array_equal(np.arange(given.shape[1]), rows[chosen]) and len(chosen) == len(given)

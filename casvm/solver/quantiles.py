@@ -80,7 +80,7 @@ def _together(values: PartValues, duals: Sequence[Dual], watch: Callable[[Progre
     def started(k: int, last: Solution | None) -> Dual:
         dual, zero = duals[k], np.zeros(duals[k].n)
         if last is not None:
-            known = shifted(last.beta, last.decision - last.b, dual.upper - duals[k - 1].upper)
+            known = shifted(last.beta, values.fitted(last), dual.upper - duals[k - 1].upper)
             return replace(dual, start=start_at(dual, last.decision), known=known)
         start = start_at(dual, zero)
         side = dual.upper if np.count_nonzero(start == dual.upper) > dual.n // 2 else dual.lower

@@ -23,7 +23,7 @@ from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.gram import KernelMatrix, gram_of
 from casvm.solver.near_smo import near_values
 from casvm.solver.pair import Index, Pairs, Vector
-from casvm.solver.units import Unit
+from casvm.solver.units import Origin, Unit
 
 WORKING_SET = 2048  # most rows per round
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.65)
@@ -55,9 +55,11 @@ class PartValues:
     def __init__(self, X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int) -> None:
         self.tol, self.unit = limits.tol, Unit.of_dual(dual)
         dual, self.limits = self.unit.dual(dual), self.unit.limits(limits)
+        self.origin = Origin.of(X, kernel, dual)
+        X = self.origin.X
         self.near = near_values(X, kernel, dual, self.limits, cache_bytes)
         if self.near is None:
-            self.gram = gram_of(X, kernel, dual.largest_bound, self.limits.tol, cache_bytes)
+            self.gram = gram_of(X, kernel, dual.largest_bound, self.limits.tol, cache_bytes, dual.half_range)
         self._counted = self._counts()
 
     def _counts(self) -> NDArray[np.int64]:
@@ -80,7 +82,7 @@ class PartValues:
         before, self._counted = self._counted, self._counts()
         rows, values, read = (self._counted - before).tolist()
         counted = replace(solution, kernel_rows=rows, kernel_values=values, values_read=read)
-        return self.unit.solution(counted, self.tol)
+        return self.origin.solution(self.unit.solution(counted, self.tol))
 
     def solve_in_turn(
         self, duals: Sequence[Dual], started: Callable[[int, Solution | None], Dual],
@@ -104,6 +106,10 @@ class PartValues:
         self.gram.restart()
         self.gram.subtract(rows, -beta[rows], v, np.zeros(len(rows), np.bool_))
         return v
+
+    def fitted(self, solution: Solution) -> Vector:
+        """``K beta`` of a solution, shape (n,), for the same rows as :meth:`product`."""
+        return solution.decision - self.origin.bias(solution)
 
     def _with_objectives(self, duals: Sequence[Dual], solutions: list[Solution]) -> list[Solution]:
         """The solutions with the objectives of these duals."""

@@ -1,7 +1,10 @@
-"""The unit in which a dual is solved: targets of any size become numbers near 1, and the solution is scaled back.
+"""The unit and the origin in which a dual is solved: numbers near 1, and rows of a linear kernel near 0.
 
 Beta, b, the bounds, epsilon and the tolerance are all in the units of p. Dividing them by a power of two rounds
 nothing, so ordinary targets give the same bits, and tiny or huge ones neither vanish nor overflow in single precision.
+
+The inner products of rows far from 0 hide their differences. While coefficients add up to 0, a linear kernel may take
+all rows about any point: the solution is the same but for b.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cacore.data.rows import power_of_two
+from cacore.data.rows import Rows, power_of_two, shifted
+from cacore.kernels import Kernel
+from cacore.kernels.precision import sampled, shift_of
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Known, Progress, Solution
 
 ROUNDING = 16 * float(np.finfo(np.float64).eps)  # violation, relative to the largest |p|, that steps may not get below
 _LARGEST = 2.0**1000  # a bound in units of p is at most twice this
+
+_ALL = slice(None)
 
 Watch = Callable[[Progress], None]
 
@@ -80,3 +88,42 @@ class Unit:
             gap=solution.gap * size, converged=converged, decision=solution.decision * size,
             margin=solution.margin * size,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Rows about a point, for a kernel and duals that do not depend on it.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (n, d)
+        The rows about the shift: a copy in double precision if there is one.
+    shift : ndarray of float64, shape (d,), or None
+    """
+
+    X: Rows
+    shift: NDArray[np.float64] | None
+
+    @classmethod
+    def of(cls, X: Rows, kernel: Kernel | None, dual: Dual | None = None) -> Origin:
+        """The rows about their mean, for the linear kernel of rows far from 0, if the coefficients add up to 0."""
+        free = dual is None or dual.by_sign or dual.total == 0
+        shift = (
+            shift_of(sampled(X), kernel, balanced=True)
+            if kernel is not None and kernel.kind == "linear" and free
+            else None
+        )
+        return cls(shifted(X, shift), shift)
+
+    def solution(self, solution: Solution, rows: NDArray[np.intp] | slice = _ALL) -> Solution:
+        """The solution with b for the rows as they are; `rows` are its rows among all."""
+        return solution if self.shift is None else replace(solution, b=solution.b - self._moved(solution, rows))
+
+    def bias(self, solution: Solution) -> float:
+        """The b for the rows about the shift, of a solution for the rows as they are."""
+        return solution.b if self.shift is None else solution.b + self._moved(solution, _ALL)
+
+    def _moved(self, solution: Solution, rows: NDArray[np.intp] | slice) -> float:
+        assert self.shift is not None
+        X = self.X if rows is _ALL else self.X[rows]
+        return float((X.T @ solution.beta) @ self.shift)
