@@ -207,3 +207,78 @@ def test_the_front_refuses_gaps(tmp_path, refuses):
 def test_info_counts_words(tmp_path, capfd):
     run("cacore.io", ["info", column(tmp_path, ["b", "a", "b"])])
     assert "target y: a (1), b (2)" in capfd.readouterr().out
+
+
+def stored(folder, form, words, test=None):
+    """A binary file with these words as the targets of its rows, and of its test rows."""
+    X, path = np.random.default_rng(0).normal(size=(len(words), 2)), folder / f"a.{form.split()[0]}"
+    if form == "npz":
+        np.savez(path, x=X, y=np.array(words))
+    elif form == "parquet":
+        pq = pytest.importorskip("pyarrow.parquet")
+        pa = pytest.importorskip("pyarrow")
+        pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": words}), path)
+    else:
+        made = np.array([word.encode() for word in words]) if form == "h5 fixed" else words
+        write_hdf5(path, train=(X, made), **({} if test is None else {"test": (X[: len(test)], test)}))
+    return path
+
+
+FORMS = ["h5", "h5 fixed", "npz", "parquet"]
+
+
+@pytest.mark.parametrize(("words", "kept"), [
+    (["jä", "no", "jä"], ["jä", "no", "jä"]), (["7", "12", "7.0"], [7, 12, 7]),
+    (["007", "7", "07"], ["007", "7", "07"]),
+])  # fmt: skip
+@pytest.mark.parametrize("form", FORMS)
+def test_words_in_binary_files(tmp_path, form, words, kept):
+    path = stored(tmp_path, form, words)
+    assert labels(path).tolist() == kept
+    assert labels(path, LABELS.like(np.array(["a"]))).tolist() == words
+    if form.startswith("h5"):
+        got = load_in_file(path, Communicator(), "float64", None, tmp_path, 1 << 30, LABELS)["train"].y
+        assert got.tolist() == kept
+    refusal(lambda: labels(path, Targets()), match="is text; " if form != "parquet" else "is of type string")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_words_in_binary_files_that_are_no_labels(tmp_path, form):
+    refusal(lambda: labels(stored(tmp_path, form, ["1.5", "", "2.5"])), match="row 1, ")
+    path = stored(tmp_path, form, ["1", "b", "2"])
+    refusal(lambda: labels(path, LABELS.like(np.arange(3))), match="'b' is not a number, and the model's labels are")
+
+
+def test_labels_of_all_splits_are_of_one_type(tmp_path):
+    got = load(stored(tmp_path, "h5", ["7", "b", "7"], ["7", "7"]), Communicator(), wanted=LABELS)
+    assert [rows.y.tolist() for rows in got.values()] == [["7", "b", "7"], ["7", "7"]]
+    path = stored(tmp_path, "h5", ["7", "8", "7"], ["7", "b"])
+    refusal(lambda: load(path, Communicator(), wanted=LABELS), match="(test): row 1, the target: 'b' is not a number")
+
+
+@pytest.mark.parametrize("program", ["casvm.casvm --partitions 2", "casvm.dissmo", "cakrr.bkrr2 --classify", "asygcd"])
+def test_commands_learn_the_words_of_hdf5_files(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (X, y), names = separate_clouds(k=2), np.array(["ham", "spam"])
+    path = write_hdf5(tmp_path / "a.h5", train=(X, names[y].tolist()), test=(X, names[y].tolist()))
+    name, *more = program.split()
+    run(name, [path, *more, "--allow-overlap", "--model", "m.h5", "--report", "t.json", "--quiet"])
+    run(f"{name.split('.')[0]}.predict", ["m.h5", path, "-o", "o.csv", "--report", "p.json", "--quiet"])
+    for report in ("t.json", "p.json"):
+        assert read(tmp_path / report)["metrics"]["accuracy"] > 0.95
+    assert set((tmp_path / "o.csv").read_text().split()[1:]) == set(names)
+
+
+def test_convert_keeps_words_of_hdf5_files(tmp_path, refuses, capfd):
+    words = ["b", "a", "b", "é"]
+    path = stored(tmp_path, "h5", words)
+    run("cacore.io", ["convert", path, tmp_path / "b.h5", "--dtype", "float32"])
+    assert "target a (1), b (2), é (1)" in capfd.readouterr().out
+    run("cacore.io", ["convert", path, tmp_path / "b.h5", tmp_path / "c.h5", "--quiet"])
+    assert "a (2), b (4), é (2)" in capfd.readouterr().out
+    assert labels(tmp_path / "c.h5").tolist() == words * 2
+    numbers = write_hdf5(tmp_path / "d.h5", train=(np.eye(2), np.arange(2)))
+    refuses("cacore.io", ["convert", path, numbers, "e.h5"], "of another form than in", tmp_path)
+    refuses("cacore.io", ["convert", stored(tmp_path, "npz", words), "e.h5"], "the target is text", tmp_path)
+    two = write_hdf5(tmp_path / "f.h5", train=(np.eye(2), [["a", "b"], ["a", "b"]]))
+    refuses("casvm.casvm", [two], "one word per row is needed", tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from cacore.data.resolution import Moments, rounded_columns
 from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
 from cacore.io import stream, text
+from cacore.io.label_words import labels_of
 from cacore.io.names import UNKNOWN, Expected, in_rows
 from cacore.io.table import NUMBERS, Table, Targets, check_size
 from cacore.io.tabular import ColumnRequest
@@ -138,12 +140,21 @@ def _blocks(
         }
         for table in tables.values():
             table.check_targets(wanted)
+    label(tables.values(), wanted, comm)
     for split in learned:
         tables[split].columns = shapes[split].columns
         tables[split].check_resolved(real, comm, moments.get(split))
     return {
         split: Dataset(t.X, t.y, shapes[split].n, t.where, columns=shapes[split].columns) for split, t in tables.items()
     }
+
+
+def label(tables: Iterable[Table], wanted: Targets, comm: Communicator) -> None:
+    """Make labels of targets that are text, of the same type in all splits: numbers if all are numerals; collective."""
+    for table in tables:
+        if table.y is not None and table.y.dtype.kind == "U" and wanted.text:
+            table.y = labels_of(table.y, wanted.labels, comm, table.first, table.where)
+        wanted = wanted.like(table.y)
 
 
 def ordered(
@@ -181,6 +192,7 @@ def _handed_out(
                 if training and split != TEST:
                     table.check_resolved(real, Communicator())
                 table.X = table.X.astype(real, copy=False)
+            label(tables.values(), wanted, Communicator())
     return {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
 
 

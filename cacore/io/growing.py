@@ -64,7 +64,7 @@ class Growing:
         """Write the remaining values."""
         left = np.concatenate(self._waiting) if self._waiting else np.empty((0, *self._row), self._dtype)
         if self._data is None:
-            self._group.create_dataset(self._name, data=left)
+            self._group.create_dataset(self._name, data=left, dtype=self._dtype)
         elif len(left):
             self._write(left)
 
@@ -115,6 +115,7 @@ class GrowingRows:
             self._parts["X"] = Growing(self._group, "X", self.dtype, X.shape[1:])
         if y is not None:
             kind = y.dtype if y.dtype.kind in "iu" else np.dtype(np.float64)  # labels that are integers stay exact
+            kind = h5py.string_dtype() if y.dtype.kind == "U" else kind
             self._parts["y"] = Growing(self._group, "y", kind, y.shape[1:])
 
     def shift(self, by: int) -> None:

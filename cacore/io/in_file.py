@@ -16,7 +16,7 @@ from cacore.data.rows import Rows, block_bounds, dense
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io import native, stream, text
-from cacore.io.dataset import TEST, ordered
+from cacore.io.dataset import TEST, label, ordered
 from cacore.io.names import UNKNOWN, Expected, Order
 from cacore.io.native import Shape
 from cacore.io.table import Table, Targets
@@ -84,6 +84,7 @@ def load_in_file(
                 )
                 for split, rows in mine.items()
             }
+        label(copied.values(), wanted, comm)
         for split in learned:
             copied[split].check_resolved(real, comm, moments.get(split))
         return {
@@ -135,7 +136,7 @@ def _copied(
             targets.append(block.y)
     y = np.concatenate(targets) if targets else None
     held = cast(Rows, rows)  # indexed like an array
-    return Table(held, y, f"{path} ({split})", columns=shape.columns, rounded=(features, labels))
+    return Table(held, y, f"{path} ({split})", lo, columns=shape.columns, rounded=(features, labels))
 
 
 def _either(one: Mask | None, other: Mask | None) -> Mask | None:

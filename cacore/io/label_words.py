@@ -7,20 +7,21 @@ word such as ``007`` or ``1_2`` is no numeral, so that different words are diffe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
 from cacore.data.missing import is_gap, is_missing
+from cacore.errors import InputError
 from cacore.io.words import is_same, numeral
 
-if TYPE_CHECKING:
-    from cacore.comm import Communicator
-
 FEW = 20  # most different words that are classes, however few rows there are
+_SHOWN = 3  # rows named in a message
 
 
 class Wrong(NamedTuple):
@@ -131,3 +132,71 @@ class Words:
             remedy = "name another column by --target" + (", or choose --task" if guess else "")
             return Wrong(codes[:0], f"{len(words):,} different words in {rows:,} rows are no classes: {remedy}")
         return None
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """The words of this rank's rows as codes, and their place in messages.
+
+    Attributes
+    ----------
+    words : Words
+        Known on all ranks.
+    codes : ndarray of int64, shape (m,)
+    first : int
+        Number in the file of the first row here.
+    path, name : str
+        The file, and the target in it.
+    line_of : callable or None
+        For text files: function that finds the line of a row.
+    """
+
+    words: Words
+    codes: NDArray[np.int64]
+    first: int
+    path: str
+    name: str
+    line_of: Callable[[int], int] | None = None
+
+    def labels(self, wanted: str, comm: Communicator) -> NDArray[Any]:
+        """Labels of the rows, if targets are `wanted` as :attr:`cacore.io.table.Targets.labels` says; collective.
+
+        Raises an InputError on all ranks for words that are no labels.
+        """
+        self.refuse(self.words.gaps(), comm)
+        if wanted != "words":
+            counts = comm.allreduce(np.bincount(self.codes, minlength=len(list(self.words.known))).astype(np.int64))
+            self.refuse(self.words.wrong(counts, wanted == "numbers", wanted == "guess"), comm)
+        return self.words.labels(verbatim=wanted == "words")[self.codes]
+
+    def refuse(self, wrong: Wrong | None, comm: Communicator) -> None:
+        """Raise an InputError on all ranks for words that are no labels, if there are any, with their lines."""
+        if wrong is None:
+            return
+        rows = self.first + np.flatnonzero(np.isin(self.codes, wrong.codes))
+        with comm.uncounted():
+            every, count = np.sort(comm.allgather(rows[:_SHOWN])), comm.allreduce(np.array([len(rows)]))[0]
+        with comm.agreed():
+            place = f"{self._place(every[:_SHOWN].tolist(), int(count))}, {self.name}" if count else self.name
+            raise InputError(f"{self.path}: {place}: {wrong.message}")
+
+    def _place(self, rows: list[int], count: int) -> str:
+        """The first rows of so many, by their lines in a text file."""
+        noun = "row"
+        if self.line_of is not None:
+            rows, noun = [self.line_of(row) for row in rows], "line"
+        more = f" and {count - len(rows):,} more" if count > len(rows) else ""
+        return f"{noun}{'s' if count > 1 else ''} {', '.join(map(str, rows))}{more}"
+
+
+def labels_of(
+    y: NDArray[Any], wanted: str, comm: Communicator, first: int, path: str
+) -> NDArray[Any]:  # fmt: skip
+    """Labels of this rank's rows, whose targets `y` are text, shape (m,): the same as of words in a table; collective.
+
+    Arguments and errors are otherwise those of :class:`LabelColumn` and :meth:`LabelColumn.labels`.
+    """
+    words, (texts, places) = Words(), np.unique(y, return_inverse=True)
+    codes = np.array([words.code(str(text)) for text in texts], np.int64)[places]
+    codes = words.agree(comm, True)[codes].astype(np.int64)
+    return LabelColumn(words, codes, first, path, "the target").labels(wanted, comm)

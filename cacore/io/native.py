@@ -36,6 +36,7 @@ _DAMAGE = (
 # Since HDF5 1.10 all metadata has checksums, so the library detects damage before it acts upon it.
 FORMAT = ("v110", "v110")
 _CSR = ("data", "indices", "indptr")
+_WORD = 120  # bytes of a short string while it is read
 AS_THEY_LIE = Order()
 
 
@@ -43,7 +44,8 @@ AS_THEY_LIE = Order()
 class Shape:
     """Size, type and names of a split, known without reading its rows; `y` is its targets' shape, None without.
 
-    `scaled` describes how stored numbers are scaled, see :mod:`cacore.io.packed`; empty if they are not.
+    `scaled` describes how stored numbers are scaled, see :mod:`cacore.io.packed`; empty if they are not. `text` is true
+    if the targets are words.
     """
 
     n: int
@@ -53,6 +55,7 @@ class Shape:
     y: tuple[int, ...] | None
     columns: Columns = UNNAMED
     scaled: str = ""
+    text: bool = False
 
     def ordered(self, order: Order) -> Shape:
         """Shape of the rows once their columns are in this order."""
@@ -144,14 +147,23 @@ def _shape(group: h5py.Group, where: str) -> Shape:
         (n, d), packing = X.shape, Packing.of(X, where)
         dtype = packing.type_of(X.dtype)
     check_size(n, d, where)
-    y = _numbers(group, "y", f"{where}: the target beside it")
+    y = _child(group, "y", where)
+    text = _is_text(y)
+    y = y if text else _numbers(group, "y", f"{where}: the target beside it")
     if y is not None and (y.ndim not in (1, 2) or len(y) != n or not all(y.shape)):
         raise InputError(f"{where}: {n:,} rows, but y has shape {y.shape}")
     size = None if y is None else _one_or_many(y.shape)
     targets = 0 if size is None else size[1] if len(size) > 1 else 1
     columns = read_columns({name: _child(group, name, where) for name in COLUMN_NAMES}, d, targets)
-    scaled = packing.applied or ("" if y is None else Packing.of(y, f"{where}: y").applied)
-    return Shape(n, d, isinstance(X, h5py.Group), dtype, size, columns, scaled)
+    scaled = packing.applied or ("" if y is None or text else Packing.of(y, f"{where}: y").applied)
+    if text and targets > 1:
+        raise InputError(f"{where}: the target beside it: y is text of shape {y.shape}; one word per row is needed")
+    return Shape(n, d, isinstance(X, h5py.Group), dtype, size, columns, scaled, text)
+
+
+def _is_text(item: Any) -> bool:
+    """True for an array of strings, of any or of a fixed length."""
+    return isinstance(item, h5py.Dataset) and item.shape is not None and h5py.check_string_dtype(item.dtype) is not None
 
 
 def _one_or_many(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -187,7 +199,9 @@ def needed(
         X, width = group["X"], dtype.itemsize
         size = 16 * n
         if "y" in group:
-            size = 16 * n * math.prod(group["y"].shape[1:]) + _chunk(group["y"])
+            y = group["y"]
+            word = _WORD + 4 * y.dtype.itemsize if _is_text(y) else 16
+            size = word * n * math.prod(y.shape[1:]) + _chunk(y)
         if not isinstance(X, h5py.Group):
             row = X.shape[1] * X.dtype.itemsize
             decoded = Packing.of(X, str(path)).type_of(X.dtype)
@@ -275,10 +289,18 @@ def _targets(group: h5py.Group, lo: int, hi: int, order: Order, where: str) -> t
     """Targets of rows ``lo:hi``, shape (m,) or (m, t), or None; and how messages call a gap in them."""
     if "y" not in group or order.targets == []:
         return None, ""
+    y = words_or_numbers(group["y"], lo, hi)
+    if y.dtype.kind == "U":
+        return y.reshape(hi - lo), ""
     packing = Packing.of(group["y"], f"{where}: y")
-    y = packing.decoded(np.asarray(group["y"][lo:hi]))
+    y = packing.decoded(y)
     y = y.reshape(hi - lo, *_one_or_many(y.shape)[1:])
     return (y if order.targets is None or y.ndim == 1 else y[:, order.targets]), packing.gap
+
+
+def words_or_numbers(item: h5py.Dataset, lo: int, hi: int) -> NDArray[Any]:
+    """Rows ``lo:hi`` of an array of numbers, or of strings as text."""
+    return np.array(item.asstr("utf-8")[lo:hi], np.str_) if _is_text(item) else np.asarray(item[lo:hi])
 
 
 def _picked(rows: CSR, order: NDArray[np.int64]) -> CSR:

@@ -142,6 +142,8 @@ class Spool:
         self._readers = []
         for path in paths:
             for split, block in self._blocks(path, kind):
+                if kind != "hdf5":
+                    block.check_numeric(ANY.remedy)
                 if split in names:
                     self._append(block, names[split], stored)
         if self._readers and not any(read.has_class for read in self._readers):
@@ -178,19 +180,22 @@ class Spool:
 
     def _append(self, block: Table, name: str, stored: dict[str, Stored]) -> None:
         """Append a block to the rows stored under a name, which must have the same form."""
-        block.checked(self._options.dtype, whole=False).check_numeric(ANY.remedy)
+        block.checked(self._options.dtype, whole=False)
+        text = block.y is not None and block.y.dtype.kind == "U"
         y = None if block.y is None else block.y.shape[1:]
         if name not in stored:
             self._written[name] = GrowingRows(self._file.create_group(name), self._options.dtype)
             size = None if y is None else (0, *y)
-            shape = Shape(0, block.X.shape[1], is_sparse(block.X), self._options.dtype, size, block.columns)
+            shape = Shape(
+                0, block.X.shape[1], is_sparse(block.X), self._options.dtype, size, block.columns, text=text
+            )  # fmt: skip
             stored[name] = Stored(self._path, name, shape, block.where, target=block.target)
             self._expect(block.columns, block.where)
         have = stored[name]
         if block.X.shape[1] != have.shape.d:
             raise InputError(f"{block.where}: {block.X.shape[1]} features, but {have.shape.d} in {have.where}")
         targets = None if have.shape.y is None else have.shape.y[1:]
-        if y != targets or is_sparse(block.X) != have.shape.sparse:
+        if (y, text, is_sparse(block.X)) != (targets, have.shape.text, have.shape.sparse):
             raise InputError(f"{block.where}: rows or targets of another form than in {have.where}: convert them apart")
         self._written[name].append(block.X, block.y)
         self._note_rounded(name, block)

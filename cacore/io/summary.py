@@ -74,7 +74,7 @@ def of_file(path: Path, name: Path, chosen: dict[str, str]) -> list[str]:
                 entries = group["X/data"].shape[0]
             if shape.y is not None:
                 for lo, hi in blocks(shape.n, rows_in(_BLOCK, math.prod(shape.y[1:]))):
-                    targets.add(group["y"][lo:hi])
+                    targets.add(native.words_or_numbers(group["y"], lo, hi))
         lines.append(_line(name, split, (shape.n, shape.d), shape.dtype, entries, targets))
     return lines
 

@@ -197,7 +197,9 @@ def plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def plain_targets(y: NDArray[Any]) -> NDArray[Any]:
-    """Targets as they are kept: 64-bit integers or double precision, in native byte order."""
+    """Targets as they are kept: text, 64-bit integers or double precision, in native byte order."""
+    if y.dtype.kind == "U":
+        return y
     if y.dtype.kind not in "biu":
         return y.astype(_DOUBLE, copy=False)
     return y.astype(np.uint64 if y.dtype.kind == "u" and y.dtype.itemsize == 8 else np.int64, copy=False)

@@ -16,7 +16,7 @@ from cacore.comm import Communicator
 from cacore.data.columns import Columns, clean
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
-from cacore.io.label_words import Words, Wrong
+from cacore.io.label_words import LabelColumn, Words
 from cacore.io.names import UNKNOWN, Expected, by_place, in_table, is_repeated, listed
 from cacore.io.shares import Dealt, Part, first_error, in_order
 from cacore.io.stream import REMEDY, OnBytesRead, reading
@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # it loads compiled code, which most formats do not need
     from cacore.io.crew import Crew
 
 BLOCK = 1 << 22  # bytes of numbers per block
-_SHOWN = 3  # rows named in a message
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class Tabular(ABC):
                 y = targets if len(self.chosen) > 1 else targets[:, 0]
             if y is not None and self.words is not None:
                 codes = y.astype(np.int64)
-                self._refuse(self.words.gaps(), codes, first, Communicator())
+                self._label_column(self.words, codes, first).refuse(self.words.gaps(), Communicator())
                 if self.request.binarize is not None:
                     y = self.words.picked(self.request.binarize)[codes]
             yield Table(
@@ -197,37 +196,17 @@ class Tabular(ABC):
 
     def _labelled(self, words: Words, codes: NDArray[np.int64], first: int, comm: Communicator) -> NDArray[Any]:
         """Labels of this rank's rows, whose targets have these codes; collective."""
-        binarize, labels = self.request.binarize, self.request.wanted.labels
-        self._refuse(words.gaps(), codes, first, comm)
+        column, binarize = self._label_column(words, codes, first), self.request.binarize
         if binarize is not None:
+            column.refuse(words.gaps(), comm)
             return words.picked(binarize)[codes]
-        if labels != "words":
-            counts = comm.allreduce(np.bincount(codes, minlength=len(list(words.known))).astype(np.int64))
-            self._refuse(words.wrong(counts, labels == "numbers", labels == "guess"), codes, first, comm)
-        return words.labels(verbatim=labels == "words")[codes]
+        return column.labels(self.request.wanted.labels, comm)
 
-    def _refuse(self, wrong: Wrong | None, codes: NDArray[np.int64], first: int, comm: Communicator) -> None:
-        """Raise an InputError on all ranks for words that are no labels, if there are any, with their lines."""
-        if wrong is None:
-            return
-        rows = first + np.flatnonzero(np.isin(codes, wrong.codes))
-        with comm.uncounted():
-            every, count = np.sort(comm.allgather(rows[:_SHOWN])), comm.allreduce(np.array([len(rows)]))[0]
-        with comm.agreed():
-            column = self.chosen[0]
-            name = f" ({self._names[column]})" if self._names else ""
-            place = f"column {column}{name}"
-            if count:
-                place = f"{self._place(every[:_SHOWN].tolist(), int(count))}, {place}"
-            raise InputError(f"{self.path}: {place}: {wrong.message}")
-
-    def _place(self, rows: list[int], count: int) -> str:
-        """The first rows of so many, by their lines in a text file."""
-        find, noun = self.line_of(), "row"
-        if find is not None:
-            rows, noun = [find(row) for row in rows], "line"
-        more = f" and {count - len(rows):,} more" if count > len(rows) else ""
-        return f"{noun}{'s' if count > 1 else ''} {', '.join(map(str, rows))}{more}"
+    def _label_column(self, words: Words, codes: NDArray[np.int64], first: int) -> LabelColumn:
+        """The target column as words."""
+        number = self.chosen[0]
+        name = f"column {number} ({self._names[number]})" if self._names else f"column {number}"
+        return LabelColumn(words, codes, first, str(self.path), name, self.line_of())
 
     def shared(self, comm: Communicator) -> tuple[list[int], list[Part]] | None:
         """Read this rank's share of the blocks, with their numbers; None if rank 0 must read all. Collective."""
