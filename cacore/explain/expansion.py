@@ -37,4 +37,4 @@ class Expansion:
         if not len(self.weights):
             return np.tile(self.b, (Z.shape[0], 1))
         assert self.kernel is not None
-        return expansion(self.kernel, in_memory(self.X), self.weights, Z) + self.b
+        return expansion(self.kernel, in_memory(self.X), self.weights, Z, dtype=np.float64) + self.b

@@ -29,7 +29,7 @@ _WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, tha
 
 
 def expansion(
-    kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows, biased: bool = True
+    kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows, biased: bool = True, dtype: DTypeLike = None
 ) -> NDArray[np.float64]:  # fmt: skip
     """``K(X, A) @ weights`` for support vectors `A` and weights, shape (len(A), k), on all threads.
 
@@ -38,13 +38,14 @@ def expansion(
     the rounding: rows meet only the support vectors near them. Memory: the result, shape (len(X), k), and one block of
     rows, or a copy of all rows that meet near support vectors.
 
-    If not `biased`, no bias is added to the sums, and all pairs are computed: the sign of a sum then counts however
-    small it is, and must not depend on the other rows.
+    `dtype` is the least precision, by default that of `X`, for decisions whose margin is 1. If not `biased`, no bias is
+    added to the sums, and all pairs are computed: the sign of a sum then counts however small it is, and must not
+    depend on the other rows.
     """
     if kernel.kind == "linear":
         return np.asarray(X @ _of_features(kernel, A, weights, biased), np.float64)
     out = np.zeros((X.shape[0], weights.shape[1]))
-    layout = layout_of(A, kernel, X.dtype, weights)
+    layout = layout_of(A, kernel, X.dtype if dtype is None else dtype, weights)
     points = layout.rows(A)
     if biased and _of_near_rows(layout, kernel, points, A, weights, X, out):
         return out

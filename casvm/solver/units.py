@@ -25,7 +25,6 @@ ROUNDING = 16 * float(np.finfo(np.float64).eps)  # violation, relative to the la
 _LARGEST = 2.0**1000  # a bound in units of p is at most twice this
 
 _ALL = slice(None)
-
 Watch = Callable[[Progress], None]
 
 
@@ -124,6 +123,11 @@ class Origin:
         return solution.b if self.shift is None else solution.b + self._moved(solution, _ALL)
 
     def _moved(self, solution: Solution, rows: NDArray[np.intp] | slice) -> float:
+        """Product of the features' weights with the shift; as in predictions, weights are about the support vectors."""
         assert self.shift is not None
-        X = self.X if rows is _ALL else self.X[rows]
-        return float((X.T @ solution.beta) @ self.shift)
+        support = np.flatnonzero(solution.beta)
+        if not len(support):
+            return 0.0
+        X, beta = self.X[rows][support], solution.beta[support]
+        mean = np.asarray(X.mean(axis=0)).ravel()
+        return float((np.asarray(X.T @ beta) - beta.sum() * mean) @ self.shift)

@@ -85,6 +85,8 @@ def _classes(form, rng):
         own = made.model_.C if form == "nu_svc" else C
         tol = min(0.5, TOL * own) if form == "nu_svc" else TOL  # scaled to a margin of 1
         bias = form != "asygcd" and problem.shown.get("solver") != "asygcd"
+        if not bias:
+            problem.uncentred()
         pieces = []
         for rows, coef, b, members in _solutions(made, problem, y):
             beta = np.zeros(len(y))
@@ -163,8 +165,7 @@ def _one_class(form, rng):
         beta[made.support_] = made.dual_coef_[0]
         if abs(beta.sum() - nu * n) > 1e-6 * n:
             return f"coefficients sum to {beta.sum():.6g}, not {nu * n:.6g}"
-        if problem.kernel == "linear":  # centring shifts the decisions of one class
-            problem.exact, problem.tested = (dense(rows).astype(float) for rows in (problem.X, problem.T))
+        problem.uncentred()
         wrong = _judged(problem.matrix(), np.zeros(n), beta, np.zeros(n), np.ones(n), b, TOL, sum_free=True)
         return wrong or _decisions(made.decision_function, problem, [(np.arange(n), beta, b)], made, 1.0, None)
 

@@ -51,16 +51,23 @@ class Problem:
         A, B = (self.exact if rows is None else rows for rows in (A, B))
         return reference.kernel_matrix(self.kernel, A, B, self.gamma, 1.0, self.degree)
 
+    def uncentred(self):
+        """Take the rows of the linear kernel as they are, for a problem that centring would change."""
+        if self.kernel == "linear":
+            self.exact, self.tested = (dense(rows).astype(float) for rows in (self.X, self.T))
+
     @property
     def parameters(self):
         """Keywords of an SVM for the kernel."""
         return {"kernel": self.kernel, "gamma": self.gamma, "degree": self.degree, "coef0": 1.0}
 
     def bias(self, b, beta):
-        """The bias `b` where the linear kernel's rows are centred; coefficients sum to 0."""
-        if self.kernel != "linear":
+        """The bias `b` where the linear kernel's rows are centred; coefficients sum to 0, but for their rounding."""
+        support = np.flatnonzero(beta)
+        if self.kernel != "linear" or not len(support):
             return float(b)
-        return float(np.longdouble(b) + self.origin @ (self.exact.T.astype("g") @ beta.astype("g")))
+        rows = self.exact[support].astype("g")
+        return float(np.longdouble(b) + self.origin @ ((rows - rows.mean(axis=0)).T @ beta[support].astype("g")))
 
     @property
     def sigma(self):
