@@ -12,7 +12,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
-from cacore.near.correlation import Correlation
+from cakriging.near_matrix import Correlation
 
 Array = NDArray[np.float64]
 _NEGATIVE = 1e-6  # most variance in negative eigenvalues of the embedding, which are set to 0

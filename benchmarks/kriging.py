@@ -40,13 +40,12 @@ from cacore.data.dataset import Dataset
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.machine.memory import peak_rss_mib
-from cacore.near.correlation import Correlation
 from cakernels.plan.network import PRESETS
-from cakrr import Kriging
-from cakrr.kriging import kriging
-from cakrr.kriging.field import Field, PointColumns
-from cakrr.kriging.options import ESTIMATIONS, KrigingOptions
-from cakrr.kriging.system import NearSystem
+from cakriging import Kriging, kriging
+from cakriging.kriging_system import NearSystem
+from cakriging.near_matrix import Correlation
+from cakriging.options import ESTIMATIONS, KrigingOptions
+from cakriging.space import Field, PointColumns
 
 Array = NDArray[np.float64]
 PARTS = ("errors", "estimates", "time", "ranks", "draws")

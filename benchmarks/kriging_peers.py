@@ -28,7 +28,8 @@ from benchmarks.race import headline, machine_rate
 from benchmarks.results import Record, Results, table
 from cacore.errors import InputError
 from cacore.machine.memory import peak_rss_mib
-from cakrr import BKRR2, Kriging, TwoLevelKRR
+from cakriging import Kriging
+from cakrr import BKRR2, TwoLevelKRR
 
 Array = NDArray[np.float64]
 Answer = tuple[Array, Array | None]  # means, and standard deviations of the field without noise

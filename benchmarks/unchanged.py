@@ -140,7 +140,7 @@ class Recorder:
         report, csv = place / "predict.json", place / "predict.csv"
         family = case.module.split(".")[0]
         words = ["-m", f"{family}.predict", str(model), str(self.data / f"{case.data}.h5"), "--threads", "1", "--quiet"]
-        values = family == "cakrr" or case.module in ("casvm.svr", "casvm.oneclass")
+        values = family in ("cakriging", "cakrr") or case.module in ("casvm.svr", "casvm.oneclass")
         words += [] if values else ["--decisions"]
         self.run(case.predict, *words, "-o", str(csv), "--report", str(report))
         told = json.loads(report.read_text())

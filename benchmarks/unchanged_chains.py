@@ -17,6 +17,7 @@ EXEMPT = {
     "cakernels info": "it describes the machine, or what `cacore.io info` records",
     "cakernels warmup": "it compiles, and writes nothing",
     "cakernels convert": "it is `cacore.io convert`, which makes the data of all cases",
+    "cakrr.kriging": "it says where kriging is now",
     "cakernels": "its commands are recorded one by one",
 }
 _TIME_LIMIT = 600.0

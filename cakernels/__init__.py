@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cakernels.dropin import patch_sklearn, unpatch_sklearn
     from cakernels.onnx.export import to_onnx
     from cakernels.report import RunPage
+    from cakriging import Kriging
     from cakrr import (
         BKRR,
         BKRR2,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         DKRRClassifier,
         KKRR2Classifier,
         KKRRClassifier,
-        Kriging,
         SubsetKRR,
         SubsetKRRClassifier,
         TwoLevelKRR,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from partition import FCFS, BalancedKMeans, KBalance, KMeans, RandomPartition
 
-_PACKAGES = ("cakrr", "casvm", "asygcd", "partition")
+_PACKAGES = ("cakrr", "casvm", "asygcd", "partition", "cakriging")
 _OWN = {
     "patch_sklearn": "cakernels.dropin", "unpatch_sklearn": "cakernels.dropin", "to_onnx": "cakernels.onnx.export",
     "RunPage": "cakernels.report", "AutoKernelClassifier": "cakernels.auto", "AutoKernelRegressor": "cakernels.auto",

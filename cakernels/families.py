@@ -11,18 +11,17 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.model_file import family_of
-from cacore.io.predictions import Column
 from cacore.io.table import Targets
 from cacore.run.classifiers import ClassAnswering
-from cacore.run.family import Answering, AnyAnswering, TrainedModel
+from cacore.run.family import AnyAnswering, TrainedModel
 from cacore.run.job import Predicting
+from cacore.run.regressors import Predicted, RegressionAnswering
 from cakernels.blend import Blend, require_calibration
 from cakernels.class_blend import ClassBlend
-from cakrr.uncertainty.predicted import Predicted
 
 _HOMES = {
     "krr": ("cakrr.family", "Ridge"),
-    "kriging": ("cakrr.kriging.family", "Kriged"),
+    "kriging": ("cakriging.family", "Kriged"),
     "svm": ("casvm.family", "SupportVectors"),
     "svr": ("casvm.family", "SupportVectors"),
     "quantiles": ("casvm.family", "SupportVectors"),
@@ -75,7 +74,7 @@ class _OfMembers:
             family_named(name).warm_up_prediction(dtype)
 
 
-class Blends(_OfMembers, Answering[Blend, Predicted]):
+class Blends(_OfMembers, RegressionAnswering[Blend]):
     """The family of weighted means of several models of a regression."""
 
     def load(self, path: Path, comm: Communicator) -> Blend:
@@ -103,20 +102,6 @@ class Blends(_OfMembers, Answering[Blend, Predicted]):
         half, kept = model.calibration.half_width(job.interval), model.calibration
         facts = {"asked": job.interval, "adaptive": None, "rows": kept.rows, "calibration_rows": kept.n}
         return Predicted(mean, None, (mean - half, mean + half), facts)
-
-    def judged(self, model: Blend, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
-        """Errors of the predictions; collective."""
-        with comm.phase("predict"):
-            return answers.metrics(rows.target(), comm)
-
-    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
-        """Mean width and coverage of the intervals; collective."""
-        with comm.phase("predict"):
-            return answers.intervals(rows.y, comm)
-
-    def predictions(self, model: Blend, answers: Predicted, decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``, or ``mean`` and the ends of intervals; one each per target if there are several."""
-        return dict(answers.by_target())
 
 
 class ClassBlends(_OfMembers, ClassAnswering[ClassBlend]):

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from cakrr.estimators.parts import BKRR, BKRR2, DCKRR, KKRR, KKRR2, TwoLevelKRR
     from cakrr.estimators.subset import SubsetKRR
     from cakrr.estimators.subset_classifier import SubsetKRRClassifier
-    from cakrr.kriging.estimator import Kriging
-    from cakrr.kriging.model import KrigingModel
     from cakrr.model import KRRModel
 
 _IN_PARTS = ("BKRR", "BKRR2", "DCKRR", "KKRR", "KKRR2", "TwoLevelKRR")
@@ -31,8 +29,6 @@ _HOMES = {
     "SubsetKRRClassifier": "estimators.subset_classifier",
     **dict.fromkeys((f"{name}Classifier" for name in (*_IN_PARTS, "DKRR")), "estimators.classifiers"),
     "KRRModel": "model",
-    "Kriging": "kriging.estimator",
-    "KrigingModel": "kriging.model",
 }
 
 __all__ = [
@@ -49,8 +45,6 @@ __all__ = [
     "KKRR2Classifier",
     "KKRRClassifier",
     "KRRModel",
-    "Kriging",
-    "KrigingModel",
     "SubsetKRR",
     "SubsetKRRClassifier",
     "TwoLevelKRR",

@@ -13,16 +13,19 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
+from cacore.data.rows import AnyRows
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.io.predictions import Column, Labels
 from cacore.io.table import LABELS, Targets
 from cacore.learn.options import reported
 from cacore.linalg import thin
+from cacore.machine import memory
 from cacore.metrics.probabilistic import probability_scores
 from cacore.run import reading
 from cacore.run.family import Family, TrainedModel, described_metric
 from cacore.run.job import Predicting, Training
+from cacore.run.regressors import Predicted, RegressionAnswering
 from cacore.terminal import CellLines
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from cakrr.fit import RidgeFit
@@ -31,7 +34,7 @@ from cakrr.methods import in_parts
 from cakrr.model import KRRModel
 from cakrr.options import ALONE, RidgeOptions
 from cakrr.solver.local import BAND_FROM
-from cakrr.uncertainty.predicted import Predicted, check
+from cakrr.uncertainty.answer import IntervalRequest, answered, parts_sharing
 
 _SMALL = RidgeMethod(
     name="bkrr2", summary="a small grid that compiles the code of all methods", trainer=in_parts, route="nearest",
@@ -42,7 +45,7 @@ _NUMBERS = Targets(
 )
 
 
-class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
+class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
     """The family of kernel ridge regression."""
 
     also = "; or the settings that were compared: give several values of --sigma or --lambda"
@@ -210,11 +213,16 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
 
     def check_prediction(self, model: KRRModel, job: Predicting) -> None:
         """Refuse requests for uncertainty that the model was not trained for."""
-        check(model, job)
+        if job.probability and model.classes is None:
+            raise InputError(
+                "--probability: the model predicts numbers and has no classes; train it with --classify, or by "
+                "cakernels fit with --task classification"
+            )
+        _request(job).check(model)
 
     def answers(self, model: KRRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
         """Predictions for this rank's rows and their uncertainty; collective."""
-        return Predicted.of(model, rows.X, job, comm)
+        return _predicted(model, rows.X, job, comm)
 
     def judged(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Errors of the predictions, or accuracy of a classifier; collective."""
@@ -223,8 +231,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
             if answers.probabilities is not None and rows.y is not None:
                 found |= labels.tested_probabilities(model.classes, rows, answers.probabilities, comm)
             return found
-        with comm.phase("predict"):
-            return answers.metrics(rows.target(), comm)
+        return super().judged(model, rows, answers, comm)
 
     def probability(
         self, model: KRRModel, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator
@@ -245,11 +252,6 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         lines = labels.tested_reliability(model.classes, rows, answers.probabilities, comm)
         return {**said, **probability_scores(metrics), **({"reliability": lines} if lines else {})}
 
-    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
-        """Mean width and coverage of the intervals; collective."""
-        with comm.phase("predict"):
-            return answers.intervals(rows.y, comm)
-
     def predictions(self, model: KRRModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
         """Column ``prediction``, or ``mean`` and the requested ones; one column per target if there are several."""
         if model.classes is not None:
@@ -259,7 +261,30 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
                 names = [f"probability {label}" for label in model.classes]
                 found |= dict(zip(names, answers.probabilities.T, strict=True))
             return found
-        return dict(answers.by_target())
+        return super().predictions(model, answers, decisions)
+
+
+def _request(job: Predicting) -> IntervalRequest:
+    """The standard deviations and intervals that the command requests."""
+    return IntervalRequest(job.std, job.interval, job.adaptive)
+
+
+def _predicted(model: KRRModel, X: AnyRows, job: Predicting, comm: Communicator) -> Predicted:
+    """Predictions with what the command requests, computing standard deviations only once; collective."""
+    with comm.phase("predict"):
+        mean, std, ends = answered(model, X, _request(job), comm, memory.limit_per_rank(comm, job.memory_limit))
+    shown = std if job.std else None
+    if job.probability:
+        return Predicted(mean, shown, None, {}, model.probabilities(mean))
+    if ends is None or model.calibration is None:
+        return Predicted(mean, shown, None, {})
+    facts = {
+        "asked": job.interval, "adaptive": job.adaptive, "rows": model.calibration.rows,
+        "calibration_rows": model.calibration.n,
+    }  # fmt: skip
+    if job.interval and job.adaptive == "parts" and (shared := parts_sharing(model, job.interval, comm)):
+        facts["parts_sharing_a_width"] = shared
+    return Predicted(mean, shown, ends, facts)
 
 
 def _told(model: KRRModel, answer: NDArray[Any]) -> Predicted:

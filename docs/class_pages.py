@@ -33,7 +33,7 @@ _COMMANDS = {
     "AutoKernelRegressor": "cakernels fit", "AutoKernelClassifier": "cakernels fit",
     "CASVC": "python -m casvm.casvm, fcfssvm, bkmsvm, cpsvm", "CASVR": "python -m casvm.svr",
     "CAQuantileSVR": "python -m casvm.svr --quantile", "DisSMOSVR": "python -m casvm.svr --exact",
-    "AsyGCDSVC": "python -m asygcd", "Kriging": "python -m cakrr.kriging",
+    "AsyGCDSVC": "python -m asygcd", "Kriging": "python -m cakriging",
 }  # fmt: skip
 # Groups of parameters that no option of a command sets.
 _GROUPS = {

@@ -42,7 +42,7 @@ if not base.is_relative_to("/usr"):  # else each node has it already
         (room / "env/bin" / link).unlink(missing_ok=True)
         (room / "env/bin" / link).symlink_to(f"../../base/bin/{version}")
 shutil.copytree(Path(sys.argv[2], "benchmarks"), room / "src/benchmarks", ignore=unfinished)  # which is not installed
-for package in ("asygcd", "cacore", "cakrr", "casvm", "partition"):
+for package in ("asygcd", "cacore", "cakriging", "cakrr", "casvm", "partition"):
     found = find_spec(package)
     if found is not None and not Path(found.origin).is_relative_to(env):  # an editable installation, or PYTHONPATH
         shutil.copytree(Path(found.origin).parent, room / "src" / package, ignore=unfinished)

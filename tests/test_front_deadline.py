@@ -126,7 +126,7 @@ import numpy as np
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
 from cakernels.search.race import Race
 
-own = ("asygcd", "cacore", "cakernels", "cakrr", "casvm", "partition")
+own = ("asygcd", "cacore", "cakernels", "cakriging", "cakrr", "casvm", "partition")
 run = Race.run
 
 def watched(race):

@@ -23,7 +23,8 @@ print(len(sys.modules), "usage:" in shown.getvalue(), *sorted(heavy))
 
 
 @pytest.mark.parametrize(
-    "program", [*METHODS, "cakrr.predict", "casvm.predict", "asygcd.predict", "cacore.io", "cacore.traffic"]
+    "program",
+    [*METHODS, "cakrr.predict", "casvm.predict", "asygcd.predict", "cakriging.predict", "cacore.io", "cacore.traffic"],
 )
 def test_modules_that_help_loads(program, python):
     done = python("-c", COUNTED, program)

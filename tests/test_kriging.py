@@ -10,16 +10,13 @@ from scipy.spatial.distance import cdist
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.linalg.lanczos import inverse_root
-from cacore.near.correlation import Correlation
-from cacore.near.cubes import Cubes
-from cacore.near.inverse import InverseFactor
-from cacore.near.matrix import NearMatrix
-from cakrr import Kriging, KrigingModel
-from cakrr.command import main
-from cakrr.kriging import METHOD
-from cakrr.kriging.grid import Grid
-from cakrr.kriging.system import NearSystem
+from cakriging import METHOD, Kriging, KrigingModel
+from cakriging.command import main
+from cakriging.inverse_factor import InverseFactor
+from cakriging.kriging_system import NearSystem
+from cakriging.maps import Grid
+from cakriging.near_matrix import Correlation, Cubes, NearMatrix
+from cakriging.simulation import inverse_root
 
 RANGE, SILL, NUGGET, TAPER = 0.2, 2.0, 0.1, 0.35
 KNOWN = {"range": RANGE, "sill": SILL, "nugget": NUGGET, "random_state": 0}
@@ -118,7 +115,7 @@ def test_likelihood(monkeypatch):
     """Vecchia's is close to the exact one, and both are close to the truth."""
     X, y, _, _ = field(1000)
     exact = Kriging(random_state=0, drift="linear").fit(X, y)
-    monkeypatch.setattr("cakrr.kriging.likelihood.EXACT", 10)
+    monkeypatch.setattr("cakriging.estimation.EXACT", 10)
     near = Kriging(random_state=0, drift="linear").fit(X, y)
     assert near.loglikelihood_ == pytest.approx(exact.loglikelihood_, abs=2.0)
     assert (near.range_, near.sill_, near.nugget_) == pytest.approx(
@@ -230,6 +227,11 @@ def test_grids_that_are_refused_before_training(grid, more, match, tmp_path, mon
     assert not (tmp_path / "map.h5").exists()
 
 
+@pytest.mark.parametrize("words", [["rows.csv", "--range", "1"], ["--help"], []])
+def test_the_former_command_names_the_new_one(words, tmp_path, refuses):
+    refuses("cakrr.kriging", words, "use python -m cakriging", tmp_path)
+
+
 @pytest.mark.parametrize(("shape", "ranks"), [((5,), 1), ((700, 300), 1), ((3, 200_000), 2), ((40, 50, 60), 1)])
 def test_boxes_cover_a_grid_once(shape, ranks):
     grid, seen = Grid(tuple(np.arange(float(count)) for count in shape)), np.zeros(shape, int)
@@ -250,11 +252,11 @@ def test_command(tmp_path, monkeypatch):
     known = f"--range {RANGE} --sill {SILL} --nugget {NUGGET} --taper {TAPER} --solver cg --drift linear"
     more = "--grid -0.5:0.5:0.25,0:1:0.5 --map map.h5 --simulate 2 --plot v.png --model m.h5 --report r.json"
     words, more = known.split(), more.split()
-    run("cakrr.kriging", ["rows.csv", *words, *more])
+    run("cakriging", ["rows.csv", *words, *more])
     made = read(tmp_path / "r.json")
     assert made["solver"]["solver"] == "cg"
     assert made["solver"]["residual"][0] <= 1e-6
-    run("cakrr.predict", ["m.h5", "new.csv", "-o", "p.csv", "--std", "--quiet"])
+    run("cakriging.predict", ["m.h5", "new.csv", "-o", "p.csv", "--std", "--quiet"])
     np.testing.assert_allclose(predicted(tmp_path / "p.csv"), brute(X, y, Q, K, TAPER)[0], rtol=1e-4)
     with h5py.File("map.h5") as file:
         places = np.stack(np.meshgrid(file["axis0"], file["axis1"], indexing="ij"), axis=-1)
@@ -269,7 +271,7 @@ def test_a_killed_run_is_continued_to_the_same_bits(tmp_path, monkeypatch):
     X, y, _, _ = field(taper=TAPER)
     data = np.column_stack([X, y])
     np.savetxt(tmp_path / "rows.csv", data, delimiter=",", header="x,y,z", comments="")
-    monkeypatch.setattr("cakrr.kriging.train.SAVE_EVERY", -1.0)
+    monkeypatch.setattr("cakriging.kriging_fit.SAVE_EVERY", -1.0)
     words = [str(tmp_path / "rows.csv"), "--taper", str(TAPER), "--solver", "cg", "--nugget", "0.001", "--quiet"]
 
     def trained(name, *more):
@@ -291,7 +293,7 @@ def test_a_killed_run_is_continued_to_the_same_bits(tmp_path, monkeypatch):
         with pytest.raises(SystemExit):
             trained("killed.h5", *folder)
     assert not (tmp_path / "killed.h5").exists()
-    monkeypatch.setattr("cakrr.kriging.train.estimate", None)  # the estimate is in the checkpoint
+    monkeypatch.setattr("cakriging.kriging_fit.estimate", None)  # the estimate is in the checkpoint
     calls.clear()
     again = trained("again.h5", *folder)
     np.testing.assert_array_equal(again.points.values, whole.points.values)

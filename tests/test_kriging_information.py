@@ -10,9 +10,9 @@ from helpers.checks import close
 from helpers.commands import flat, run
 
 from cacore.kernels import Kernel
-from cacore.near.correlation import Correlation
-from cakrr import Kriging
-from cakrr.kriging.information import deviations
+from cakriging import Kriging
+from cakriging.estimation import deviations
+from cakriging.near_matrix import Correlation
 
 N, RANGE = 600, 0.2
 
@@ -39,7 +39,7 @@ def field(nugget, seed=0):
 @pytest.mark.parametrize("nugget", [0.1, 0.01])
 def test_estimates_are_as_far_off_as_they_say(nugget, exact, monkeypatch):
     """That is the Cramer-Rao bound: no other estimate of these values could do better."""
-    monkeypatch.setattr("cakrr.kriging.likelihood.EXACT", N if exact else 0)
+    monkeypatch.setattr("cakriging.estimation.EXACT", N if exact else 0)
     X, y = field(nugget)
     model = Kriging(random_state=0).fit(X, y)
     said = np.array([model.log_std_[name] for name in ("range", "sill", "nugget")])
@@ -59,7 +59,7 @@ def test_a_nugget_that_the_values_do_not_determine(tmp_path, capsys):
     """Values without noise do not: the command says so, and the report has no number."""
     X, y = (some[:300] for some in field(1e-12, 2))
     np.savetxt(tmp_path / "rows.csv", np.column_stack([X, y]), delimiter=",", header="x,y,z", comments="")
-    run("cakrr.kriging", [tmp_path / "rows.csv", "--report", tmp_path / "report.json"])
+    run("cakriging", [tmp_path / "rows.csv", "--report", tmp_path / "report.json"])
     assert "standard deviations of the logarithms: range 0." in (said := flat(capsys.readouterr().out))
     assert "nugget undetermined" in said
     known = json.loads((tmp_path / "report.json").read_text())["estimate"]["log_std"]

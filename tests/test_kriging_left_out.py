@@ -12,10 +12,9 @@ from scipy.stats import norm
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.near.correlation import Correlation
-from cakrr import Kriging
-from cakrr.kriging.left_out import LeftOutBlocks, nearest_of_other_blocks
-from cakrr.kriging.sample import Sample
+from cakriging import Kriging
+from cakriging.estimation import LeftOutBlocks, Sample, nearest_of_other_blocks
+from cakriging.near_matrix import Correlation
 
 LENGTH, SILL, NUGGET = 0.2, 2.0, 0.3
 
@@ -95,7 +94,7 @@ def test_density_of_left_out_values(errors):
 
 
 def test_close_to_the_truth(monkeypatch):
-    monkeypatch.setattr("cakrr.kriging.likelihood.EXACT", 10)  # Vecchia's factor for the drift takes less time
+    monkeypatch.setattr("cakriging.estimation.EXACT", 10)  # Vecchia's factor for the drift takes less time
     X, y, _ = field(1000)
     found = Kriging(estimation="blocks", drift="linear", random_state=0).fit(X, y)
     assert (found.nugget_, found.sill_ / found.range_**3) == pytest.approx((NUGGET, SILL / LENGTH**3), rel=0.35)

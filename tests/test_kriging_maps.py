@@ -15,10 +15,9 @@ from helpers.commands import run
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cakrr import KrigingModel
-from cakrr.command import main
-from cakrr.kriging import METHOD, maps
-from cakrr.kriging.grid import Grid
+from cakriging import METHOD, KrigingModel, maps
+from cakriging.command import main
+from cakriging.maps import Grid
 
 
 def optional(name):
@@ -53,7 +52,7 @@ def write(folder):
         words = ["rows.csv", "--geographic", "--grid", "-2:2:1,48:50:0.5", "--map", name, "--simulate", "1"]
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
-            run("cakrr.kriging", [*words, "--model", "m.h5", *KNOWN])
+            run("cakriging", [*words, "--model", "m.h5", *KNOWN])
         places = np.stack(np.meshgrid(*GRID.axes, indexing="ij"), axis=-1)
         return folder / name, KrigingModel.load(folder / "m.h5").predict(places.reshape(-1, 2)).reshape(GRID.shape)
 
@@ -83,7 +82,7 @@ def test_netcdf4_reads_it(write):
 @pytest.mark.parametrize("most", [1 << 16, 7])
 def test_geotiff(most, write, monkeypatch):
     """The same numbers at the same places, in one box and in several."""
-    monkeypatch.setattr("cakrr.kriging.grid.BOX", most)
+    monkeypatch.setattr("cakriging.maps.BOX", most)
     path, mean = write("map.tif")
     with rasterio.open(path) as file:
         assert (file.count, file.crs.to_epsg()) == (3, 4326)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cakrr import Kriging
+from cakriging import Kriging
 
 SILL, NUGGET, S = 1.5, 0.2, 0.3
 KNOWN = {"sill": SILL, "nugget": NUGGET, "random_state": 0}

@@ -7,8 +7,8 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from cacore.errors import InputError
-from cakrr import Kriging
-from cakrr.kriging.space import Space
+from cakriging import Kriging
+from cakriging.space import Space
 
 OFFSETS = (-1e8, 1.6e9)
 
@@ -35,7 +35,7 @@ def sampled(n, seed=3):
 def test_an_offset_of_the_values_changes_nothing_else(options, monkeypatch):
     options = dict(options)
     if exact := options.pop("exact", None):
-        monkeypatch.setattr("cakrr.kriging.likelihood.EXACT", exact)
+        monkeypatch.setattr("cakriging.estimation.EXACT", exact)
     X, y, Q = sampled(80)
 
     def fitted(offset):

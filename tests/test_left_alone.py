@@ -12,7 +12,8 @@ from helpers.commands import run
 from asygcd import AsyGCDSVC
 from cacore.errors import InputError
 from cakernels import AutoKernelRegressor
-from cakrr import BKRR2, DKRR, Kriging, SubsetKRR, TwoLevelKRR
+from cakriging import Kriging
+from cakrr import BKRR2, DKRR, SubsetKRR, TwoLevelKRR
 from casvm import CASVC, CASVR, SMOSVC, SMONuSVR, SMOOneClassSVM, SMOQuantileSVR
 from partition import KMeans
 

@@ -15,6 +15,7 @@ from helpers.checks import refusal
 from helpers.methods import METHODS, method_of, of_every_command
 
 import asygcd
+import cakriging
 import cakrr
 import casvm.casvm
 import casvm.command
@@ -264,15 +265,8 @@ def test_usage_errors_are_input_errors():
 # -- the options of the families ---------------------------------------------------------------
 
 FAMILIES = {
-    "cakrr": (
-        cakrr,
-        [
-            name
-            for name in cakrr.__all__
-            if not name.endswith("Model") and not name.startswith(("Kriging", "SubsetKRR"))
-        ],
-    ),
-    "cakrr.kriging": (cakrr, ["Kriging"]),
+    "cakrr": (cakrr, [name for name in cakrr.__all__ if not name.endswith("Model") and not name.startswith("Subset")]),
+    "cakriging": (cakriging, ["Kriging"]),
     "casvm": (casvm, [name for name in casvm.__all__ if name.endswith("SVC")]),
     "casvm.svr": (casvm, [name for name in casvm.__all__ if name.endswith("SVR") and not name.startswith("SMO")]),
     "asygcd": (asygcd, ["AsyGCDSVC"]),

@@ -8,7 +8,8 @@ import pytest
 
 from asygcd import AsyGCDSVC
 from cacore.errors import InputError
-from cakrr import BKRR2, DKRR, Kriging
+from cakriging import Kriging
+from cakrr import BKRR2, DKRR
 from casvm import CASVC, CASVR, SMOSVC, SMOSVR, SMONuSVR, SMOQuantileSVR
 
 X = np.random.default_rng(2).normal(size=(30, 2))

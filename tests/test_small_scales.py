@@ -8,7 +8,8 @@ import scipy.sparse as sp
 
 from asygcd import AsyGCDSVC
 from cacore.errors import InputError
-from cakrr import BKRR2, DKRR, Kriging
+from cakriging import Kriging
+from cakrr import BKRR2, DKRR
 from casvm import CASVC, SMOSVC, SMOSVR
 
 

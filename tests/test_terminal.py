@@ -19,7 +19,7 @@ from cacore.errors import InputError, OutputError
 from cacore.terminal import CellLines, escaped, put, say, show_table
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("asygcd", "cacore", "cakernels", "cakrr", "casvm", "partition")
+PACKAGES = ("asygcd", "cacore", "cakernels", "cakriging", "cakrr", "casvm", "partition")
 NASTY = {
     "title": "a\x1b]0;mine\x07", "colour": "b\x1b[31m", "C1": "c\x9b2J", "bidi": "d\u202ecba", "tag": "e\U000e0041",
     "separator": "f\u2028g", "no text": "h\udcff",

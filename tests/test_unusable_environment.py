@@ -10,7 +10,8 @@ SETUP = """
 import numpy as np
 from mpi4py import MPI
 from asygcd import AsyGCDSVC
-from cakrr import BKRR2, Kriging
+from cakriging import Kriging
+from cakrr import BKRR2
 from casvm import CASVC, DisSMOSVR
 from partition import KMeans
 

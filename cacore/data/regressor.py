@@ -67,6 +67,6 @@ def _classifier(kind: type) -> str:
         name, home = base.__name__, base.__module__.partition(".")[0]
         stem = name.removesuffix("Regressor").replace("Quantile", "")
         other = f"{stem[:-1]}C" if stem.endswith("SVR") else f"{stem}Classifier"
-        if home in ("asygcd", "cakernels", "cakrr", "casvm") and hasattr(import_module(home), other):
+        if home in ("asygcd", "cakernels", "cakriging", "cakrr", "casvm") and hasattr(import_module(home), other):
             return other
     return "a classifier"

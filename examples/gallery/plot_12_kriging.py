@@ -10,7 +10,7 @@ field itself, which the mean is not. The kernel is tapered, so that only near po
 import matplotlib.pyplot as plt
 import numpy as np
 
-from cakrr import Kriging
+from cakriging import Kriging
 
 rng = np.random.default_rng(0)
 waves = rng.standard_normal((2000, 2)) / 0.06 * np.sqrt(3 / rng.chisquare(3, 2000))[:, None]  # a matern32 field:

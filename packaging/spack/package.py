@@ -17,7 +17,7 @@ class PyCakernels(PythonPackage):
     """Kernel SVM and kernel ridge regression that scale over MPI because they avoid communication."""
 
     pypi = "cakernels/cakernels-0.1.0.tar.gz"
-    import_modules = ["asygcd", "cacore", "cakernels", "cakrr", "casvm", "partition"]
+    import_modules = ["asygcd", "cacore", "cakernels", "cakriging", "cakrr", "casvm", "partition"]
 
     license("BSD-3-Clause")
 

@@ -8,10 +8,10 @@ from helpers.distributed import RANK, WORLD, R
 
 from cacore.comm import Communicator
 from cacore.kernels import Kernel
-from cacore.near.correlation import Correlation
-from cakrr import Kriging, KrigingModel
-from cakrr.kriging.field import Field, PointColumns
-from cakrr.kriging.system import NearSystem
+from cakriging import Kriging, KrigingModel
+from cakriging.kriging_system import NearSystem
+from cakriging.near_matrix import Correlation
+from cakriging.space import Field, PointColumns
 
 pytestmark = pytest.mark.mpi(min_size=1)
 

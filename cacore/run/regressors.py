@@ -1,26 +1,19 @@
-"""The result of ``cakrr.predict``: the columns it writes, and their metrics."""
+"""The commands' interface to families of regressors: predictions, standard deviations and intervals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import AnyRows
-from cacore.errors import InputError
-from cacore.machine import memory
+from cacore.data.dataset import Dataset
+from cacore.io.predictions import Column
 from cacore.metrics import errors
 from cacore.metrics.probabilistic import gaussian_scores, interval_metrics
-from cakrr.uncertainty.answer import IntervalRequest, answered, parts_sharing
-
-if TYPE_CHECKING:
-    from cakrr.model import KRRModel
-
-if TYPE_CHECKING:
-    from cacore.run.job import Predicting
+from cacore.run.family import Answering, ModelT
 
 
 @dataclass
@@ -45,24 +38,6 @@ class Predicted:
     ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None
     facts: dict[str, Any]
     probabilities: NDArray[np.float64] | None = None
-
-    @classmethod
-    def of(cls, model: KRRModel, X: AnyRows, job: Predicting, comm: Communicator) -> Predicted:
-        """Predict what the command requests, computing standard deviations only once; collective."""
-        with comm.phase("predict"):
-            mean, std, ends = answered(model, X, request(job), comm, memory.limit_per_rank(comm, job.memory_limit))
-        shown = std if job.std else None
-        if job.probability:
-            return cls(mean, shown, None, {}, model.probabilities(mean))
-        if ends is None or model.calibration is None:
-            return cls(mean, shown, None, {})
-        facts = {
-            "asked": job.interval, "adaptive": job.adaptive, "rows": model.calibration.rows,
-            "calibration_rows": model.calibration.n,
-        }  # fmt: skip
-        if job.interval and job.adaptive == "parts" and (shared := parts_sharing(model, job.interval, comm)):
-            facts["parts_sharing_a_width"] = shared
-        return cls(mean, shown, ends, facts)
 
     @property
     def columns(self) -> dict[str, NDArray[np.float64]]:
@@ -92,16 +67,19 @@ class Predicted:
         return {} if self.ends is None else self.facts | interval_metrics(y, *self.ends, comm)
 
 
-def check(model: KRRModel, job: Predicting) -> None:
-    """Raise an InputError if the model cannot do what the command requests."""
-    if job.probability and model.classes is None:
-        raise InputError(
-            "--probability: the model predicts numbers and has no classes; train it with --classify, or by "
-            "cakernels fit with --task classification"
-        )
-    request(job).check(model)
+class RegressionAnswering(Answering[ModelT, Predicted], Generic[ModelT]):
+    """Models that predict numbers with their uncertainty, as the predicting command sees them."""
 
+    def judged(self, model: ModelT, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
+        """Errors of the predictions; collective."""
+        with comm.phase("predict"):
+            return answers.metrics(rows.target(), comm)
 
-def request(job: Predicting) -> IntervalRequest:
-    """The standard deviations and intervals that the command requests."""
-    return IntervalRequest(job.std, job.interval, job.adaptive)
+    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
+        """Mean width and coverage of the intervals; collective."""
+        with comm.phase("predict"):
+            return answers.intervals(rows.y, comm)
+
+    def predictions(self, model: ModelT, answers: Predicted, decisions: bool) -> dict[str, Column]:
+        """Column ``prediction``, or ``mean`` and the requested ones; one column per target if there are several."""
+        return dict(answers.by_target())

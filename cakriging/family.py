@@ -1,4 +1,4 @@
-"""Kriging in the commands: checking, warm-up, reading, reporting and writing."""
+"""Kriging in the commands: checks, warm-up, reading, report, figures and output files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
-from cacore.io.predictions import Column
 from cacore.io.table import Targets
 from cacore.learn.options import reported
 from cacore.metrics.probabilistic import interval_metrics
@@ -23,12 +21,13 @@ from cacore.progress import bar, line_while_compiling
 from cacore.run import figures, reading
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
-from cakrr.kriging import kriging, maps
-from cakrr.kriging.grid import Grid
-from cakrr.kriging.model import KrigingModel
-from cakrr.kriging.options import KrigingMethod, KrigingOptions
-from cakrr.kriging.train import KrigingFit, solver_of
-from cakrr.uncertainty.predicted import Predicted
+from cacore.run.regressors import Predicted, RegressionAnswering
+from cakriging import kriging, maps
+from cakriging.estimation import Variogram
+from cakriging.kriging_fit import KrigingFit, solver_of
+from cakriging.kriging_model import KrigingModel, normal_interval
+from cakriging.maps import Grid
+from cakriging.options import KrigingMethod, KrigingOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,16 +35,18 @@ if TYPE_CHECKING:
 _VALUES = Targets(remedy="the values to krige are numbers; name their column with --target")
 
 
-class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Predicted]):
+class Kriged(
+    RegressionAnswering[KrigingModel], Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Predicted]
+):
     """The family of kriging."""
 
     def check(
         self, method: KrigingMethod, job: Training, options: KrigingOptions, comm: Communicator
     ) -> dict[str, Path]:
-        """Check --map; returns it as a further output file."""
+        """Check --map, and return it as an output file."""
         if options.map is None or options.grid is None:
             return {}
-        if comm.rank == 0:  # which alone writes
+        if comm.rank == 0:  # only rank 0 writes
             maps.check(options.map)
             if maps.is_picture(options.map):
                 figures.check(options.map)
@@ -81,7 +82,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
                 maps.check_grid(options.map, grid)
                 draws, dense = options.simulate or 0, train.n if solver_of(options, train.n) == "cholesky" else 0
                 grid.check_memory(draws, dense, maps.is_picture(options.map), limit, comm.size)
-                if comm.rank == 0:  # which alone writes
+                if comm.rank == 0:  # only rank 0 writes
                     maps.check_room(options.map, grid, draws)
         return train, test
 
@@ -90,7 +91,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         return KrigingModel.load(path, comm)
 
     def targets(self, model: KrigingModel) -> tuple[Targets, tuple[int, ...]]:
-        """Values to compare predictions with: one number per row."""
+        """Targets to compare predictions with: one number per row."""
         return _VALUES, ()
 
     def tested(self, model: KrigingModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
@@ -105,7 +106,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
         mean, std = answers["mean"], answers["std"]
         with comm.phase("predict"):
             y = test.target()
-            inside = interval_metrics(y, *_ends(mean, std, 0.95), comm)
+            inside = interval_metrics(y, *normal_interval(mean, std, 0.95), comm)
             return Predicted(mean, std, None, {}).metrics(y, comm) | {"coverage_of_95_%": inside["coverage"]}
 
     def report(
@@ -126,8 +127,6 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
 
     def figure(self, fitted: KrigingFit) -> Figure | None:
         """The variogram."""
-        from cakrr.kriging.figures import variogram
-
         model = fitted.model
         title = f"{model.kernel.kind}: range {model.range:.4g}, sill {model.sill:.4g}, nugget {model.nugget:.4g}"
         return variogram(fitted.variogram, title)
@@ -146,12 +145,10 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
             found = grid.arrays(model, comm)
             draws = list(grid.drawn(model, comm, min(count, 1), options.seed))
             if found is not None:
-                from cakrr.kriging.figures import panels
-
                 figures.save(panels(grid, *found, *(draw for draw in draws if draw is not None)), options.map)
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield lines of the table about the solution."""
+        """Yield the lines of the printed table about the solution."""
         found = made["solver"]
         text = f"{found['solver']}, {found['iterations'][0]} iterations, relative residual {found['residual'][0]:.1e}"
         if "pairs_per_point" in found:
@@ -187,7 +184,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
             yield f"lag {lag:<10.4g} semivariance {value:<10.4g} fitted {fitted:.4g}"
 
     def check_prediction(self, model: KrigingModel, job: Predicting) -> None:
-        """Refuse what the model does not have."""
+        """Raise an InputError for options that need classes or parts."""
         if job.probability:
             raise InputError("--probability: the model predicts numbers and has no classes; leave it out")
         if job.adaptive == "parts":
@@ -196,7 +193,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
             )
 
     def answers(self, model: KrigingModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
-        """Means at this rank's rows, and what else was requested; collective."""
+        """Means at this rank's rows, with standard deviations and intervals on request; collective."""
         if not (job.std or job.interval):
             return Predicted(model.predict(rows.X, comm), None, None, {})
         mean, std = model.predict_std(rows.X, comm)
@@ -207,26 +204,32 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Pre
             "asked": job.interval, "adaptive": job.adaptive, "rows": "by the kriging variance",
             "calibration_rows": model.n,
         }  # fmt: skip
-        return Predicted(mean, shown, _ends(mean, std, job.interval), facts)
-
-    def judged(self, model: KrigingModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
-        """Errors of the predictions; collective."""
-        with comm.phase("predict"):
-            return answers.metrics(rows.target(), comm)
-
-    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
-        """Mean width and coverage of the intervals; collective."""
-        with comm.phase("predict"):
-            return answers.intervals(rows.y, comm)
-
-    def predictions(self, model: KrigingModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``, or ``mean`` and the requested ones."""
-        return dict(answers.by_target())
+        return Predicted(mean, shown, normal_interval(mean, std, job.interval), facts)
 
 
-def _ends(
-    mean: NDArray[np.float64], std: NDArray[np.float64], share: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Ends of the interval around the mean that holds this share of a normal distribution."""
-    half = float(ndtri((1.0 + share) / 2.0)) * std
-    return mean - half, mean + half
+# -- pictures --------------------------------------------------------------------------------------------
+
+
+def variogram(found: Variogram, title: str) -> Figure:
+    """The empirical variogram as points, and the fitted one as a line."""
+    figure = figures.blank(6.0, 4.0)
+    panel = figure.subplots()
+    panel.plot(found.lags, found.values, "o", label="empirical")
+    panel.plot(found.lags, found.fitted, "-", label="fitted")
+    panel.set(xlabel="distance", ylabel="semivariance", title=title, xlim=(0, None), ylim=(0, None))
+    panel.legend()
+    return figure
+
+
+def panels(
+    grid: Grid, mean: NDArray[np.float64], std: NDArray[np.float64], draw: NDArray[np.float64] | None = None
+) -> Figure:
+    """Means and standard deviations on a grid of two axes, the first one to the right, and a draw if there is one."""
+    shown = {"mean": mean, "standard deviation": std} | ({} if draw is None else {"a draw": draw})
+    figure = figures.blank(5.5 * len(shown), 4.6)
+    ends = [end for axis in grid.axes for end in (axis[0], axis[-1])]
+    for panel, (title, values) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
+        image = panel.imshow(values.T, origin="lower", extent=ends, aspect="equal")
+        panel.set_title(title)
+        figure.colorbar(image, ax=panel, shrink=0.8)
+    return figure

@@ -1,4 +1,4 @@
-"""The record of kriging, and its options."""
+"""Options of kriging, their checks, and the record of the method."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def ratios(value: object, name: str) -> tuple[float, ...]:
     some = [value] if isinstance(value, Real | str) else value
     if not isinstance(some, Sequence | np.ndarray):
         raise checks.refused(name, value, "a positive number, or several")
-    return tuple(float(checks.positive(one, name)) for one in some)
+    return tuple(float(checks.positive(ratio, name)) for ratio in some)
 
 
 def axes(value: object, name: str) -> tuple[tuple[float, float, float], ...]:
     """Axes of a grid as lo:hi:STEP, with commas between them; or as a sequence of three numbers each."""
-    words = [one.split(":") for one in value.split(",")] if isinstance(value, str) else value
+    words = [word.split(":") for word in value.split(",")] if isinstance(value, str) else value
     found = []
     try:
         for low, high, step in words:  # type: ignore[attr-defined]
@@ -80,8 +80,8 @@ def axes(value: object, name: str) -> tuple[tuple[float, float, float], ...]:
 class KrigingOptions(Options):
     """Options of kriging; each option's help text describes it.
 
-    `measured` are standard deviations of this rank's values, shape (n_local,), in place of a column. `memory_limit` is
-    in bytes per rank.
+    `measured` holds the standard deviations of this rank's values, shape (n_local,), if no column has them.
+    `memory_limit` is in bytes per rank.
     """
 
     kernel: str = option(
@@ -179,8 +179,13 @@ class KrigingOptions(Options):
 class KrigingMethod(Method):
     """The record of kriging."""
 
-    package: ClassVar[str] = "cakrr"
+    package: ClassVar[str] = "cakriging"
     options: ClassVar[type] = KrigingOptions
+
+    @property
+    def prog(self) -> str:
+        """Name of the command."""
+        return self.package
 
     @property
     def without(self) -> Collection[str]:

@@ -1,4 +1,4 @@
-"""Kriging on all ranks: parameters, the system of all points, the drift by its Schur complement."""
+"""Kriging on all ranks: the covariance, the system of all points, and the drift by its Schur complement."""
 
 from __future__ import annotations
 
@@ -19,22 +19,16 @@ from cacore.io.checkpoint import Checkpoint, Kept, Unfinished, remembered
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
-from cacore.near.correlation import Correlation
-from cakrr.kriging.drift import Drift, check_independent, column_of, subtracted
-from cakrr.kriging.estimate import Estimate, Parameters, estimate
-from cakrr.kriging.field import Field, PointColumns
-from cakrr.kriging.information import in_words
-from cakrr.kriging.model import KrigingModel
-from cakrr.kriging.options import KrigingMethod, KrigingOptions
-from cakrr.kriging.regions import Histogram
-from cakrr.kriging.sample import Sample
-from cakrr.kriging.space import Space
-from cakrr.kriging.system import DENSE, KrigingSystem
-from cakrr.kriging.variogram import Variogram
+from cakriging.estimation import Estimate, Parameters, Sample, Variogram, estimate, in_words
+from cakriging.kriging_model import KrigingModel
+from cakriging.kriging_system import DENSE, KrigingSystem
+from cakriging.near_matrix import Correlation
+from cakriging.options import KrigingMethod, KrigingOptions
+from cakriging.space import Drift, Field, Histogram, PointColumns, Space, check_independent, column_of, subtracted
 
-BOXES = 1024  # boxes by which a cut of a decaying kernel is bounded
+BOXES = 1024  # boxes of the histogram that bounds the error of cutting a decaying kernel
 SAVE_EVERY = 15.0  # seconds between two states in a checkpoint
-MOST_NEAR = 3  # coordinates in which near points are found
+MOST_NEAR = 3  # most coordinates of points whose near points can be searched
 
 
 @dataclass
@@ -48,7 +42,7 @@ class KrigingFit:
         Number of points of each region.
     variogram : Variogram
     estimate : Estimate or None
-        How parameters were estimated, if any were.
+        The estimate; None if all parameters were given.
     residual : float
         Relative residual of the solution.
     solver : dict
@@ -72,9 +66,24 @@ class KrigingFit:
 
 @dataclass
 class _Rows:
-    """This rank's rows, prepared: coordinates, values without the fitted drift, variances of errors, drift functions.
+    """This rank's rows, checked.
 
-    `base` are the coefficients of the drift that `y` no longer contains; `rounding` bounds the rounding error of `y`.
+    Attributes
+    ----------
+    Z : ndarray, shape (n_local, c)
+        Coordinates.
+    y : ndarray, shape (n_local,)
+        Values minus the least squares fit of the drift, with a rounding error of at most `rounding`.
+    base : ndarray, shape (p,)
+        Coefficients of the drift that was subtracted.
+    errors : ndarray, shape (n_local,)
+        Known variance of each value's error.
+    F : ndarray, shape (n_local, p)
+        Functions of the drift.
+    place : ndarray of int64, shape (n_local,)
+        Places in the shuffled order.
+    n : int
+        Number of points on all ranks.
     """
 
     Z: NDArray[np.float64]
@@ -96,28 +105,28 @@ def fit(
 
     Notes
     -----
-    The drift's least squares fit is subtracted from the values first (:func:`cakrr.kriging.drift.subtracted`). With
+    The drift's least squares fit is subtracted from the values first (:func:`cakriging.space.subtracted`). With
     A = rho(X, X) + D, where D holds the nugget and the variances of errors over the sill:
 
     1. Range, sill and nugget by restricted likelihood or left-out blocks, unless all are given
-       (:mod:`cakrr.kriging.estimate`).
-    2. Every point moves to the rank of its region; copies of those near other regions follow.
+       (:mod:`cakriging.estimation`).
+    2. Every point moves to the rank of its region. Points near other regions are also copied to those ranks.
     3. One solution for all right-hand sides: A^-1 [y, F].
     4. The Schur complement: (F' A^-1 F) beta = F' A^-1 y, and alpha = A^-1 y - A^-1 F beta; then beta gains the
        coefficients that were subtracted.
 
-    Steps 2 and 3 send only what is near other regions (:class:`cakrr.kriging.system.NearSystem`). A dense system of at
-    most 4,096 points is gathered and factored on every rank.
+    Steps 2 and 3 send only points near other regions (:class:`cakriging.kriging_system.NearSystem`). A dense system, of
+    at most 4,096 points by default, is gathered and factored on every rank.
     """
     rows = _prepared(method, train, options, comm)
     with comm.phase("train"):
-        covariance = _covariance(rows, options, comm)
-        with comm.phase("partition"):
+        covariance = _covariance(rows, options, comm)  # step 1
+        with comm.phase("partition"):  # step 2
             radius, cut = _radius(rows, covariance, options, comm)
             with comm.agreed():
                 noise = _noise(rows.errors, covariance)
-            given = PointColumns(rows.Z, noise, rows.place, np.column_stack([rows.y, rows.F]))
-            near = _distinct(Field.spread(given, radius, comm), options)
+            points = PointColumns(rows.Z, noise, rows.place, np.column_stack([rows.y, rows.F]))
+            near = _distinct(Field.spread(points, radius, comm), options)
         taper = options.taper
         model = KrigingModel(
             kernel=covariance.correlation.kernel, range=covariance.range, sill=covariance.sill,
@@ -126,7 +135,7 @@ def fit(
             neighbours=options.neighbors, tol=options.tol, points=near.owned, sizes=np.zeros(0, np.int64),
             memory_limit=options.memory_limit,
         )  # fmt: skip
-        system = model.system(near, options.memory_limit)
+        system = model.system(near, options.memory_limit)  # steps 3 and 4
         before, kept = _halo_sent(comm), options.checkpoint
         state = None if kept is None else Unfinished(kept, "solution", comm, SAVE_EVERY)
         residual = _solve(model, near, rows.base, system, options.tol, state)
@@ -181,8 +190,8 @@ def _open(
     options: KrigingOptions, comm: Communicator,
 ) -> None:  # fmt: skip
     """Resume the run in the checkpoint's directory, or begin one; collective."""
-    left = ("checkpoint", "memory_limit", "measured", "grid", "map", "simulate")
-    facts = {name: value for name, value in vars(options).items() if name not in left}
+    ignored = ("checkpoint", "memory_limit", "measured", "grid", "map", "simulate")
+    facts = {name: value for name, value in vars(options).items() if name not in ignored}
     measured = None if options.measured is None else options.measured + 1.0
     facts |= {
         "method": method.name, "ranks": comm.size, "threads": threads.current(), "package": __version__,
@@ -194,7 +203,7 @@ def _open(
 def _errors(
     X: NDArray[np.float64], options: KrigingOptions, names: tuple[str, ...]
 ) -> tuple[NDArray[np.float64], tuple[int, ...]]:
-    """Variances of the values' errors, and the column that has their standard deviations, if there is one."""
+    """Variances of the values' errors, shape (n,), and the number of the column with their square roots, if any."""
     if options.errors is None:
         return np.zeros(len(X)) if options.measured is None else np.square(options.measured), ()
     column = column_of(options.errors, X.shape[1], names, "errors")
@@ -206,7 +215,7 @@ def _errors(
 
 @dataclass
 class _Covariance:
-    """Parameters of the covariance, and how they were found."""
+    """Parameters of the covariance, the estimate if there is one, and notes on it for the report."""
 
     range: float
     sill: float
@@ -218,56 +227,56 @@ class _Covariance:
 
 
 def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Covariance:
-    """The parameters given, and the others by their judge; collective."""
+    """The covariance: parameters that are not given are estimated; collective."""
     kernel = Kernel(options.kernel, degree=options.degree)
     with comm.agreed():
         kernel.suited(rows.Z.shape[1], "another kernel")
         if options.taper is not None and rows.Z.shape[1] > MOST_NEAR:
             raise InputError(f"taper: it is positive definite for at most {MOST_NEAR} coordinates; leave it out")
-    given = Parameters(*(None if one is None else float(one) for one in (options.range, options.sill, options.nugget)))
+    values = (options.range, options.sill, options.nugget)
+    given = Parameters(*(None if value is None else float(value) for value in values))
     taper = math.inf if options.taper is None else float(options.taper)
     columns = np.column_stack([rows.y, rows.errors, rows.F])
     sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
-    found, notes = None, []
+    best, parameters, notes = None, given, []
     if not given.known:
         with comm.agreed():
             _check_estimable(sample, rows.rounding)
 
         def estimated() -> Kept:
-            return estimate(sample, kernel, taper, known, comm, options.estimation).arrays()
+            return estimate(sample, kernel, taper, given, comm, options.estimation).arrays()
 
-        known = given
-        found = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
-        given = Parameters(found.range, found.sill, found.nugget)
-        notes.append(_how(found, options.estimation, rows.n))
-        if found.deviations:
-            notes.append(in_words(found.deviations))
-        if found.endless:
+        best = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
+        parameters = Parameters(best.range, best.sill, best.nugget)
+        notes.append(_how(best, options.estimation, rows.n))
+        if best.deviations:
+            notes.append(in_words(best.deviations))
+        if best.endless:
             what = {"likelihood": "the likelihood", "blocks": "the density of left-out values"}[options.estimation]
             notes.append(
-                f"range {found.range:.3g}: {what} still grows there, far beyond the points or the taper, "
+                f"range {best.range:.3g}: {what} still grows there, far beyond the points or the taper, "
                 "where all ranges fit alike; try another --kernel or a larger --taper, or give --range"
             )
-    range_, sill, nugget = given.range, given.sill, given.nugget
+    range_, sill, nugget = parameters.range, parameters.sill, parameters.nugget
     assert range_ is not None
     assert sill is not None
     assert nugget is not None
     correlation = Correlation(kernel.with_sigma(range_), taper)
-    return _Covariance(range_, sill, nugget, correlation, Variogram.of(sample, correlation, sill, nugget), found, notes)
+    return _Covariance(range_, sill, nugget, correlation, Variogram.of(sample, correlation, sill, nugget), best, notes)
 
 
-def _how(found: Estimate, estimation: str, n: int) -> str:
+def _how(best: Estimate, estimation: str, n: int) -> str:
     """A note on how parameters were estimated."""
-    some = "" if found.points == n else f" of a sample of {found.points:,} points"
+    some = "" if best.points == n else f" of a sample of {best.points:,} points"
     if estimation == "blocks":
         how = "each value given its 40 nearest of other blocks"
-        return f"left-out blocks{some}: {how}, {found.evaluations} evaluations"
-    how = "all points" if found.exact else "each value given its 40 nearest earlier ones (Vecchia)"
-    return f"restricted likelihood{some}, by {how}, {found.evaluations} evaluations"
+        return f"left-out blocks{some}: {how}, {best.evaluations} evaluations"
+    how = "all points" if best.exact else "each value given its 40 nearest earlier ones (Vecchia)"
+    return f"restricted likelihood{some}, by {how}, {best.evaluations} evaluations"
 
 
 def _check_estimable(sample: Sample, rounding: float) -> None:
-    """Refuse samples from which no range can be estimated."""
+    """Raise an InputError for a sample from which no range can be estimated."""
     remedy = "give range, sill and nugget"
     if len(sample) < sample.F.shape[1] + 3:
         raise InputError(f"n_samples = {len(sample)}: too few points to estimate a covariance; {remedy}")
@@ -280,14 +289,14 @@ def _check_estimable(sample: Sample, rounding: float) -> None:
 
 
 def solver_of(options: KrigingOptions, n: int) -> str:
-    """The solver of a system of n points: the given one, or by their number."""
+    """The solver of a system of n points: the option, or by their number."""
     return options.solver if options.solver != "auto" else "cholesky" if n <= DENSE else "cg"
 
 
 def _radius(
     rows: _Rows, covariance: _Covariance, options: KrigingOptions, comm: Communicator
 ) -> tuple[float, dict[str, Any]]:
-    """Distance at which correlations end, or may be cut; infinity for a dense system. Collective."""
+    """Distance from which on correlations are 0 or cut, infinity for a dense system; and facts on a cut. Collective."""
     reach, d = covariance.correlation.reach, rows.Z.shape[1]
     if solver_of(options, rows.n) == "cholesky":
         with comm.agreed():
@@ -300,11 +309,11 @@ def _radius(
                 f"{d} coordinates: near points are found in at most {MOST_NEAR}; use --solver cholesky, or cakrr.bkrr2"
             )
     cut: dict[str, Any] = {}
-    found = Histogram.of(rows.Z, BOXES, comm)
+    boxes = Histogram.of(rows.Z, BOXES, comm)
     if math.isinf(reach):
         noise = (covariance.nugget + _least(rows.errors, comm)) / covariance.sill
         bound = options.tol * noise
-        reach, norm = covariance.correlation.cut(*found.occupied(), found.edge, bound)
+        reach, norm = covariance.correlation.cut(*boxes.occupied(), boxes.edge, bound)
         with comm.agreed():
             if math.isinf(reach) and not noise > 0:
                 raise InputError(
@@ -333,11 +342,12 @@ def _noise(errors: NDArray[np.float64], covariance: _Covariance) -> NDArray[np.f
 
 
 def _least(errors: NDArray[np.float64], comm: Communicator) -> float:
+    """The smallest variance of an error on all ranks; collective."""
     return float(comm.allreduce(np.array([errors.min(initial=np.inf)]), "min")[0])
 
 
 def _distinct(near: Field, options: KrigingOptions) -> Field:
-    """The field with the mean of the values at each place, if these are to be averaged; collective.
+    """The field; under --average with the mean of the values at each place; collective.
 
     Raises
     ------
@@ -368,7 +378,7 @@ def _distinct(near: Field, options: KrigingOptions) -> Field:
 
 
 def _halo_sent(comm: Communicator) -> NDArray[np.int64]:
-    """Bytes and messages that this rank has sent to single ranks in training."""
+    """Bytes and messages that this rank has sent to other single ranks in training, shape (2,)."""
     return np.asarray(comm.sent("train")[:, : comm.size].sum(axis=1))
 
 
@@ -376,9 +386,9 @@ def _solve(
     model: KrigingModel, near: Field, base: NDArray[np.float64], system: KrigingSystem, tol: float,
     kept: Unfinished | None,
 ) -> float:  # fmt: skip
-    """Solve for alpha and beta, and put them into the model with its points; returns the residual. Collective.
+    """Solve for alpha and beta, store them in the model with its points, and return the residual; collective.
 
-    The values no longer contain the drift of coefficients `base`, so that residuals are relative to what is left.
+    The residual is relative to values from which the drift of coefficients `base` has been subtracted.
     """
     comm, own = near.comm, near.own
     F = near.points.values[:own, 1:]

@@ -1,4 +1,4 @@
-"""A kriging model: means and standard deviations at new places, saving and loading."""
+"""A kriging model: means, standard deviations and draws at new places; saving and loading."""
 
 from __future__ import annotations
 
@@ -11,34 +11,33 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
 from cacore.data.rows import AnyRows, Rows, dense
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.files import described
-from cacore.io import model_file
+from cacore.io import layout, model_file
+from cacore.io.layout import Array, Layout
+from cacore.io.model_file import StoredParts, is_real, require
 from cacore.kernels import Kernel
 from cacore.machine import memory
 from cacore.machine.threads import blocks
-from cacore.near.correlation import Correlation
 from cacore.near.halo import Routed
-from cacore.near.inverse import LAST, nearest_earlier, regressions
-from cacore.near.matrix import NearMatrix
-from cakrr.kriging import stored
-from cakrr.kriging.drift import Drift
-from cakrr.kriging.field import Field, PointColumns
-from cakrr.kriging.simulate import NOISE, Draws, normals, places_of
-from cakrr.kriging.space import Space
-from cakrr.kriging.system import DenseSystem, KrigingSystem, NearSystem
+from cakriging.inverse_factor import LAST, nearest_earlier, regressions
+from cakriging.kriging_system import DenseSystem, KrigingSystem, NearSystem
+from cakriging.near_matrix import Correlation, NearMatrix
+from cakriging.simulation import NOISE, Draws, normals, places_of
+from cakriging.space import Drift, Field, PointColumns, Space
 
 FAMILY = "kriging"
 PIECE = 1 << 16  # points per piece of the file, the unit in which ranks read it
 EXACT = 256  # new places up to which standard deviations of a sparse system are exact by default
 VARIANCES = ("auto", "exact", "local")
-_BATCH = 16  # right-hand sides that are solved at once
-Numbers = range  # of draws; the model has a `range` of its own
-Drawing = Callable[[Numbers], NDArray[np.float64]]  # (numbers) -> draws at this rank's rows, shape (numbers, n_local)
+_BATCH = 16  # right-hand sides solved at once
+Numbers = range  # numbers of draws; in the class body, `range` is the covariance's
+Drawing = Callable[[Numbers], NDArray[np.float64]]  # numbers -> draws at this rank's rows, shape (numbers, n_local)
 _ROWS = 1 << 15  # new places whose correlations with near points are held at a time
 
 
@@ -59,8 +58,10 @@ class KrigingModel:
     beta : ndarray, shape (p,)
     gram : ndarray, shape (p, p)
         F' A^-1 F.
-    neighbours, tol : int, float
-        Of the preconditioner, and of solutions for exact variances.
+    neighbours : int
+        Neighbours per point in the preconditioner.
+    tol : float
+        Relative residual of the solutions for exact variances and draws.
     points : PointColumns
         This rank's points; their `values` are alpha and A^-1 F, shape (n_local, 1 + p).
     sizes : ndarray of int64, shape (R,)
@@ -137,18 +138,18 @@ class KrigingModel:
         X : ndarray, shape (n_local, d)
         comm : CommLike
         variance : {"auto", "exact", "local"}
-            "exact" solves a system for each row. "local" takes, in place of all points, the nearest ones, twice
-            `neighbours`: an upper bound, except for the drift's part, which is exact. "auto": :meth:`variance_of`.
+            "exact" solves a system for each row. "local" uses only the 2 `neighbours` nearest points of a row: an upper
+            bound, except for the drift's part, which is exact. "auto" chooses, see :meth:`variance_of`.
 
         Notes
         -----
-        "exact" takes the iterations of a solution per row, 16 rows at a time, and for a dense system n^2 flops; "local"
-        m^3/3 flops.
+        Per row, "exact" takes one solution by conjugate gradients (16 rows at a time), or n^2 flops for a dense system;
+        "local" takes m^3/3 flops for m neighbours.
         """
         return self._answered(X, comm, "predict_std", variance)
 
     def variance_of(self, rows: int, variance: str = "auto") -> str:
-        """The variance that "auto" takes for so many rows on all ranks: exact for a dense system or few rows."""
+        """The variance used for `rows` rows on all ranks; "auto" is exact for a dense system or at most 256 rows."""
         if variance not in VARIANCES:
             raise InputError(f"variance = {variance!r}: choose one of {', '.join(VARIANCES)}")
         if variance != "auto":
@@ -176,7 +177,7 @@ class KrigingModel:
         return np.ascontiguousarray(out[:, 0]), np.ascontiguousarray(out[:, 1])
 
     def _places(self, X: AnyRows, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The rows checked, and their coordinates in which distances are taken; collective."""
+        """The checked rows, and their coordinates in which distances are taken; collective."""
         with comm.agreed():
             rows = np.asarray(dense(rows_to_predict(X, self.dtype, self.n_features, None, self.source)))
             return rows, self.space.coordinates(rows[:, self.drift.coordinates])
@@ -184,15 +185,15 @@ class KrigingModel:
     def simulate(self, X: AnyRows, n: int, seed: int = 0, comm: CommLike = None) -> NDArray[np.float64]:
         """Draws of the field at this rank's rows `X`, shape (n_local, d), given the values: (n, n_local); collective.
 
-        All ranks' rows are drawn together. The noise of new values, of variance `nugget`, is not added. The draws
+        The rows of all ranks are drawn jointly. The noise of new values, of variance `nugget`, is not added. The draws
         depend on the seed, the order of all rows and the model, but not on the number of ranks.
 
         Notes
         -----
-        Perturbed solves: a draw without the values, see :class:`cakrr.kriging.simulate.Draws`, minus its own kriging
-        from its values at the points, noise included, plus the means. So the draws have the kriging variance, the
-        drift's share included. Per draw: one solution, and about as many iterations for the root; for dense systems
-        (m + q)^3/3 flops once, and 16 (m + q)^2 bytes on every rank, for m points and q places.
+        Conditioning by kriging: an unconditional draw (:class:`cakriging.simulation.Draws`), minus its kriging from its
+        own noisy values at the points, plus the means. So the draws have the kriging variance, with the drift's share.
+        Per draw: one solution, and about as many iterations for the root. Dense systems of m points and q places take
+        (m + q)^3/3 flops once, and 16 (m + q)^2 bytes on every rank.
         """
         with self.ranks(comm, "simulate") as ranks, ranks.phase("predict"):
             batch, draw = self.drawing(X, seed, ranks)
@@ -202,9 +203,9 @@ class KrigingModel:
             return out
 
     def drawing(self, X: AnyRows, seed: int, ranks: Communicator) -> tuple[int, Drawing]:
-        """How many draws of :meth:`simulate` fit into memory at once, and a function that makes some; collective.
+        """The number of draws that fit into memory at once, and a function that computes draws; collective.
 
-        The function takes the numbers of draws and returns their values, shape (numbers, n_local); it is collective.
+        The function takes the numbers of some draws and returns their values, shape (numbers, n_local); collective.
         """
         X, Z = self._places(X, ranks)
         near = self._settled(ranks)
@@ -231,7 +232,7 @@ class KrigingModel:
     def _kriged(
         self, Y: NDArray[np.float64], Q: NDArray[np.float64], F: NDArray[np.float64], near: Field
     ) -> NDArray[np.float64]:
-        """Means at `Q`, with drift functions `F`, for other values `Y`, shape (t, own): (t, q); collective."""
+        """Means at `Q`, with drift functions `F`, from other values `Y`, shape (t, own): (t, q); collective."""
         alpha, _ = self._solver(near).solve(np.ascontiguousarray(Y), self.tol)
         means = np.zeros((len(Y), len(Q)))
         if len(self.beta):
@@ -241,7 +242,7 @@ class KrigingModel:
         return means + self._products(Q, near, near.halo.begin(alpha).wait()).T
 
     def _sums(self, Q: NDArray[np.float64], near: Field) -> NDArray[np.float64]:
-        """``rho(Q, X)`` times the points' values, shape (q, 1 + p): one product, so that all calls agree to the bit."""
+        """``rho(Q, X)`` times alpha and A^-1 F, shape (q, 1 + p): one product, so that all calls agree to the bit."""
         return self._products(Q, near, np.ascontiguousarray(near.points.values.T))
 
     def _products(self, Q: NDArray[np.float64], near: Field, V: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -260,7 +261,7 @@ class KrigingModel:
         return np.ascontiguousarray(out.T)
 
     def _explained(self, Q: NDArray[np.float64], near: Field, kind: str) -> NDArray[np.float64]:
-        """K' A^-1 k for each row of `Q`, or a lower bound by near points; collective."""
+        """Variance that the points explain, k' A^-1 k, for each row of `Q`; "local": a lower bound; collective."""
         if kind == "exact":
             return self._exactly(Q, near)
         if self.radius is None:
@@ -277,7 +278,7 @@ class KrigingModel:
         return found
 
     def _exactly(self, Q: NDArray[np.float64], near: Field) -> NDArray[np.float64]:
-        """K' A^-1 k by solutions for all ranks' rows, some at a time; collective."""
+        """Variance that the points explain, k' A^-1 k, by solving for all ranks' rows in batches; collective."""
         comm, system = near.comm, self._solver(near)
         every, counts = comm.allgather_parts(Q)
         found = np.empty(len(every))
@@ -292,7 +293,7 @@ class KrigingModel:
     def _deviation(
         self, F: NDArray[np.float64], W: NDArray[np.float64], explained: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Standard deviations from k' A^-1 F, shape (q, p), and k' A^-1 k: the drift adds its own uncertainty."""
+        """Standard deviations from W = k' A^-1 F, shape (q, p), and k' A^-1 k; the drift adds its own uncertainty."""
         share = 1.0 - explained + self.nugget / self.sill
         if len(self.beta):
             gap = F - W
@@ -300,7 +301,7 @@ class KrigingModel:
         return np.asarray(np.sqrt(self.sill * np.maximum(share, 0.0)))
 
     def _solver(self, near: Field) -> KrigingSystem:
-        """The system of the points, which is kept; collective."""
+        """The system of the points, built once; collective."""
         if self._system is None:
             self._system = self.system(near, self._limit(near.comm))
         return self._system
@@ -316,7 +317,7 @@ class KrigingModel:
         return NearSystem(near, near.points.noise, self.correlation, self.neighbours, limit)
 
     def _settled(self, comm: Communicator) -> Field:
-        """The points on the ranks of their regions, with copies nearby; collective, and done once."""
+        """The points on the ranks of their regions, with copies of those nearby; collective, done once."""
         if self._field is None or self._field.comm.mpi is not comm.mpi:
             radius = math.inf if self.radius is None else self.radius
             self._field, self._system = Field.spread(self.points, radius, comm), None
@@ -325,7 +326,7 @@ class KrigingModel:
 
     @contextmanager
     def ranks(self, comm: CommLike, call: str) -> Iterator[Communicator]:
-        """The given ranks, or those that trained or loaded the model, once all make the same call; collective."""
+        """`comm`, or the ranks that hold the model, after checking that all make the same call; collective."""
         with collective(self.comm if comm is None else comm) as ranks:
             if ranks.size > 1:
                 with ranks.uncounted():
@@ -348,7 +349,7 @@ class KrigingModel:
             first = int(counts[: ranks.rank].sum())
             parts: dict[int, dict[str, Rows]] = {first + k: dict(vars(piece)) for k, piece in enumerate(mine)}
             model_file.save(
-                path, FAMILY, self._attributes(), stored.shared(self.drift, self.beta, self.gram), parts, owners, ranks
+                path, FAMILY, self._attributes(), _shared_arrays(self.drift, self.beta, self.gram), parts, owners, ranks
             )
 
     def _attributes(self) -> dict[str, Any]:
@@ -379,4 +380,65 @@ class KrigingModel:
     @classmethod
     def of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
         """Check the contents of a file, and build the model."""
-        return cls(**stored.fields(attributes, shared, parts))
+        return cls(**_fields(attributes, shared, parts))
+
+
+def normal_interval(
+    mean: NDArray[np.float64], std: NDArray[np.float64], coverage: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lower and upper ends of the intervals around `mean` that contain this share of a normal distribution."""
+    half = float(ndtri((1.0 + coverage) / 2.0)) * std
+    return mean - half, mean + half
+
+
+# -- contents of the file --------------------------------------------------------------------------------
+
+SHARED: Layout = {
+    "beta": Array("float64", ("p",), "kriging: coefficients of the drift"),
+    "gram": Array("float64", ("p", "p"), "F' A^-1 F of the drift's functions F, with A the covariances over the sill"),
+    "center": Array("float64", ("d",), "middle of the training rows, by which the drift's functions are scaled"),
+    "scale": Array("float64", ("d",), "half the extent of the training rows"),
+}
+PART: Layout = {
+    "X": Array("float64", ("m", "c"), "coordinates of the points, in which the correlation depends on distance alone"),
+    "noise": Array("float64", ("m",), "variance of each value's noise, over the sill"),
+    "place": Array("int64", ("m",), "places of the points in the shuffled order"),
+    "values": Array("float64", ("m", "v"), "A^-1 (y - F beta) and A^-1 F; v is p + 1"),
+}
+
+
+def _shared_arrays(drift: Drift, beta: NDArray[np.float64], gram: NDArray[np.float64]) -> dict[str, Rows]:
+    """The arrays of :data:`SHARED`."""
+    return {"beta": beta, "gram": gram, "center": np.array(drift.center), "scale": np.array(drift.scale)}
+
+
+def _fields(attributes: dict[str, Any], shared: dict[str, Any], parts: StoredParts) -> dict[str, Any]:
+    """The fields of the model in a file, whose contents are checked."""
+    sizes: dict[str, int] = {}
+    layout.check(SHARED, shared, sizes)
+    known = {"v": sizes["p"] + 1}
+    for number, arrays in parts.held.items():
+        layout.check(PART, arrays, known, f"part {number}: ")
+        known = {name: known[name] for name in ("v", "c")}
+    for name in ("range", "sill", "nugget", "tol"):
+        require(is_real(attributes[name]) and attributes[name] >= 0, f"{name} {attributes[name]!r}")
+    columns = [np.concatenate([arrays[name] for arrays in parts.held.values()]) for name in PART] if parts.held else []
+    kernel, space = Kernel(**attributes.pop("kernel")), dict(attributes.pop("space"))
+    space["anisotropy"] = tuple(space["anisotropy"])
+    stored = attributes.pop("drift")
+    drift = Drift(
+        int(stored["degree"]), tuple(stored["columns"]), tuple(stored["ignored"]), len(shared["center"]),
+        tuple(shared["center"].tolist()), tuple(shared["scale"].tolist()),
+    )  # fmt: skip
+    require(drift.functions(np.zeros((1, drift.width))).shape[1] == sizes["p"], "a drift of other functions")
+    points = PointColumns(*columns) if columns else _no_points(drift, sizes["p"], bool(space["geographic"]))
+    return {
+        **attributes, "kernel": kernel, "space": Space(**space), "drift": drift, "beta": shared["beta"],
+        "gram": shared["gram"], "points": points, "sizes": np.array([len(points)]),
+    }  # fmt: skip
+
+
+def _no_points(drift: Drift, p: int, geographic: bool) -> PointColumns:
+    """Columns of zero points, for a rank that reads no part of the file."""
+    d = 3 if geographic else len(drift.coordinates)
+    return PointColumns(np.zeros((0, d)), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, p + 1)))

@@ -1,4 +1,8 @@
-"""The kriging system (rho(X, X) + D) x = b with D diagonal: sparse over ranks, or dense and factored."""
+"""The kriging system (rho(X, X) + D) x = b with D diagonal, and its two solvers.
+
+:class:`NearSystem` is sparse and distributed over ranks: conjugate gradients on near points, preconditioned by a sparse
+factor of the inverse. :class:`DenseSystem` is factored on every rank.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,14 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, Unfinished
 from cacore.linalg.cg import State, Vectors, iterate
 from cacore.machine import memory
-from cacore.near.correlation import Correlation
-from cacore.near.inverse import InverseFactor
-from cacore.near.matrix import ENTRY, NearMatrix
-from cakrr.kriging.field import Field
+from cakriging.inverse_factor import InverseFactor
+from cakriging.near_matrix import ENTRY, Correlation, NearMatrix
+from cakriging.space import Field
 
 DENSE = 4096  # points up to which the matrix is dense and factored
-_CHECKED = 8  # right sides of a dense system whose residuals are computed
+_CHECKED = 8  # right-hand sides of a dense system whose residuals are computed
 _ACCURATE = 1e-6  # largest relative residual of a dense system, unless a larger tolerance is given
-_PASSES = 6  # of conjugate gradients, each from the recomputed residual of the last
+_PASSES = 6  # most runs of conjugate gradients, each from the recomputed residual of the last
 
 
 class KrigingSystem(Protocol):
@@ -30,9 +33,9 @@ class KrigingSystem(Protocol):
     field: Field
 
     def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
-        """Solutions for right sides `B`, shape (t, own), and the largest relative residual; collective.
+        """Solutions for right-hand sides `B`, shape (t, own), and the largest relative residual; collective.
 
-        `kept` saves the state of an iteration, from which a later call continues to the same bits.
+        `kept` saves states of the iteration in a checkpoint. A later call continues from there, with the same bits.
 
         Raises
         ------
@@ -47,7 +50,7 @@ class KrigingSystem(Protocol):
 
 
 class NearSystem:
-    """The sparse system, by conjugate gradients with an inverse factor as preconditioner; construction is collective.
+    """The sparse system, solved by preconditioned conjugate gradients; construction is collective.
 
     Parameters
     ----------
@@ -65,15 +68,15 @@ class NearSystem:
     iterations : int
         Iterations so far.
     fetched, returned : ndarray of int64, shape (2,)
-        Vectors whose entries were fetched from other ranks so far, or whose contributions were sent home; and how often
-        this was done, with several vectors at a time.
+        Number of vectors exchanged so far, and number of exchanges, each of several vectors: entries fetched from other
+        ranks, and contributions returned to them.
     matrix : NearMatrix
     factor : InverseFactor
 
     Notes
     -----
-    An iteration exchanges the halo's entries of each vector three times: for the product, for G, and back from G'. Two
-    Allreduces of 2 t + 1 and 2 t numbers add up inner products. See :meth:`predicted`.
+    An iteration exchanges the halo's entries of each vector three times: for the product with K, for G, and back for
+    G'. Two Allreduces, of 2 t + 1 and 2 t numbers, add up inner products. :meth:`predicted` gives the bytes.
     """
 
     def __init__(
@@ -91,20 +94,20 @@ class NearSystem:
         )  # fmt: skip
 
     def _check(self, limit: int) -> None:
-        """Refuse factors that do not fit beside the points; the pairs themselves need not be stored."""
+        """Raise a MemoryLimitError if the factor does not fit; the matrix of pairs need not be stored."""
         n, m = self.field.own, self.neighbours
         need = n * (ENTRY * (m + 1) + 8 * 24) + 16 * len(self.field.points)
         with self.field.comm.agreed():
             memory.require(need, limit, f"the preconditioner of {n:,} points", "use fewer --neighbors, or more ranks")
 
     def product(self, V: Vectors, which: NDArray[np.int64] | None = None) -> Vectors:
-        """See :meth:`cacore.linalg.cg.LinearSystem.product`: inner points are computed while the halo travels."""
+        """See :meth:`cacore.linalg.cg.LinearSystem.product`."""
         out = self._rows_of(self.matrix.product, V)
         out += V * self.noise
         return out
 
     def _rows_of(self, multiply: Callable[..., None], V: Vectors) -> Vectors:
-        """Products of `multiply` for own points, inner ones while the entries of borrowed points travel; collective."""
+        """Rows of `multiply` for own points; those of inner points are computed while the halo travels. Collective."""
         field, out = self.field, np.empty_like(V)
         arriving = field.halo.begin(V)
         multiply(arriving.every, out, 0, field.inner)
@@ -123,7 +126,7 @@ class NearSystem:
         return self._rows_of(self.factor.apply, V)
 
     def upper(self, U: Vectors) -> Vectors:
-        """``G' u`` for each row u of `U`, shape (t, own); collective: inner rows while what is others' travels."""
+        """``G' u`` for each row u of `U`, shape (t, own); collective, overlapped like :meth:`lower`."""
         field, total = self.field, np.zeros((len(self.field.points), len(U)))
         self.factor.add_transposed(U, total, field.inner, field.own)
         returning = field.halo.begin_home(total[field.own :])
@@ -168,7 +171,7 @@ class NearSystem:
         return X, worst
 
     def _keep(self, kept: Unfinished | None, arrays: Kept) -> None:
-        """Save a state if rank 0's clock says so; collective."""
+        """Save a state if one is due by rank 0's clock; collective."""
         if kept is None:
             return
         comm = self.field.comm
@@ -178,7 +181,7 @@ class NearSystem:
             kept.put(**arrays)
 
     def predicted(self) -> NDArray[np.int64]:
-        """Bytes and messages that this rank has sent to other ranks in products and preconditioners so far."""
+        """Predicted bytes and messages that this rank has sent in products and preconditioners, shape (2,)."""
         lent, borrowed = self.field.halo.counts
         (out, outs), (home, homes) = self.fetched.tolist(), self.returned.tolist()
         return np.array([
@@ -204,12 +207,12 @@ class NearSystem:
 
 
 class DenseSystem:
-    """The dense system of few points, factored on every rank alike; construction is collective.
+    """The dense system of few points, factored on every rank; construction is collective.
 
     Notes
     -----
-    n^3/3 flops and 16 n^2 bytes on every rank; a solution gathers n numbers per right side. The residual is that of the
-    first right sides.
+    n^3/3 flops and 16 n^2 bytes on every rank; a solution gathers n numbers per right-hand side. The residual is that
+    of the first 8 right-hand sides.
     """
 
     def __init__(self, field: Field, noise: NDArray[np.float64], correlation: Correlation) -> None:

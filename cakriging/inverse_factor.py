@@ -1,11 +1,11 @@
-"""A sparse triangular factor G of an inverse covariance, K^-1 = G'G nearly, from the nearest points of each point.
+"""A sparse triangular factor G of the inverse covariance, K^-1 ~ G'G, by regression on nearest neighbours.
 
 In some order of the points, row i of G holds the regression of point i on its m nearest earlier points. That is
 Vecchia's approximation of a Gaussian process (J. R. Stat. Soc. B 50, 1988), and in numerical analysis the factorised
 sparse approximate inverse of Kolotilina and Yeremin (SIAM J. Matrix Anal. Appl. 14, 1993): of all factors with these
-non-zeros it brings G K G' closest to the identity. Random orders have neighbours on all scales.
+non-zeros it brings G K G' closest to the identity. A random order gives each point neighbours at all distances.
 
-The same rows serve as a preconditioner, a log-determinant and conditional variances.
+The rows serve as a preconditioner, for a log-determinant, and for conditional variances.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from cacore.machine.threads import blocks, current, for_blocks, in_order
-from cacore.near.correlation import Correlation, correlate
-from cacore.near.cubes import Cubes, gather, widest
-from cacore.near.matrix import multiply, stretches
+from cakriging.near_matrix import Correlation, Cubes, correlate, gather, multiply, stretches, widest
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -31,9 +29,9 @@ if TYPE_CHECKING:
     from cacore.arrays import Doubles, Ints, Longs, Unsigned
     from cacore.kernels.evaluate import Parameters
 
-BLOCK = 2048  # rows of a task
-LAST = np.iinfo(np.int64).max  # place in the order of a point that comes after all others
-_LEAST = 1e-13  # pivots below this share of the variance count as 0: the point is a combination of earlier ones
+BLOCK = 2048  # rows per task
+LAST = np.iinfo(np.int64).max  # place in the order of a point after all others
+_LEAST = 1e-13  # pivots below this share of the variance count as 0: earlier points determine the value
 
 
 def nearest_earlier(
@@ -45,7 +43,7 @@ def nearest_earlier(
     ----------
     Q : ndarray, shape (q, d)
     place : ndarray of int64, shape (q,)
-        Place of each point of `Q` in the order; :data:`LAST` for points that all others precede.
+        Place of each point of `Q` in the order; :data:`LAST` for points after all others.
     cubes : Cubes
         The points to choose from.
     places : ndarray of int64, shape (n,)
@@ -78,19 +76,19 @@ def nearest_earlier(
 def nearest_of_all(X: NDArray[np.float64], m: int) -> NDArray[np.int32]:
     """Up to m nearest earlier points of each point in the given order, at any distance, shape (n, m).
 
-    A k-d tree of the first 2^k points is asked for the second half of them, for k = 1, 2, ...: n log n distances. Of
-    2 m + 1 points found, half are earlier on average; some rows have fewer than m.
+    For k = 1, 2, ..., a k-d tree of the first 2^k points is queried for the neighbours of their second half: n log n
+    distances. Of the 2 m + 1 nearest points, half are earlier on average; some rows have fewer than m of them.
     """
     n = len(X)
     out = np.full((n, m), -1, np.int32)
     lo = 1
     while lo < n:
         hi = min(2 * lo, n)
-        _, found = cKDTree(X[:hi]).query(X[lo:hi], min(2 * m + 1, hi), workers=current())
-        found = found.reshape(hi - lo, -1)
-        early = found < np.arange(lo, hi)[:, None]
+        _, nearest = cKDTree(X[:hi]).query(X[lo:hi], min(2 * m + 1, hi), workers=current())
+        nearest = nearest.reshape(hi - lo, -1)
+        early = nearest < np.arange(lo, hi)[:, None]
         first = np.argsort(~early, axis=1, kind="stable")[:, :m]
-        chosen = np.where(np.take_along_axis(early, first, 1), np.take_along_axis(found, first, 1), -1)
+        chosen = np.where(np.take_along_axis(early, first, 1), np.take_along_axis(nearest, first, 1), -1)
         out[lo:hi, : chosen.shape[1]] = chosen
         lo = hi
     return out
@@ -118,9 +116,9 @@ def regressions(
     Returns
     -------
     weights : ndarray, shape (q, m)
-        Weights of the neighbours, 0 for a neighbour that nearer ones determine.
+        Weights of the neighbours; 0 for a neighbour whose value nearer ones determine.
     variance : ndarray, shape (q,)
-        Variance of what is left.
+        Variance of the residuals.
 
     Notes
     -----
@@ -159,7 +157,7 @@ class InverseFactor:
     Attributes
     ----------
     logdet : float
-        Logarithm of the determinant of (G'G)^-1, this rank's share.
+        This rank's share of the log-determinant of (G'G)^-1.
     nnz : int
         Number of values stored.
 
@@ -176,10 +174,10 @@ class InverseFactor:
         self._rows: list[tuple[int, int, csr_array]] = []
 
         def work(lo: int, hi: int) -> tuple[csr_array, float]:
-            some = slice(lo, hi)
-            found = nearest_earlier(X[some], place[some], cubes, place, m)
-            weights, variance = regressions(X[some], noise[some], X, noise, found, correlation)
-            return _triangular(found, weights, variance, lo, self.shape[1]), float(np.log(variance).sum())
+            mine = slice(lo, hi)
+            neighbours = nearest_earlier(X[mine], place[mine], cubes, place, m)
+            weights, variance = regressions(X[mine], noise[mine], X, noise, neighbours, correlation)
+            return _triangular(neighbours, weights, variance, lo, self.shape[1]), float(np.log(variance).sum())
 
         parts = [(lo, hi, [(lo + a, lo + b) for a, b in blocks(hi - lo, BLOCK)]) for lo, hi in stretches(inner, own)]
         with in_order(work, [task for _, _, tasks in parts for task in tasks]) as rows:
@@ -197,7 +195,7 @@ class InverseFactor:
         V : ndarray, shape (t, n)
         out : ndarray, shape (t, own)
         lo, hi : int
-            0, the number of own points, or `inner`.
+            Each is 0, the number of own points, or `inner`.
         """
         columns = np.ascontiguousarray(V.T) if len(V) > 1 else V[0]
         for_blocks(
@@ -213,7 +211,7 @@ class InverseFactor:
         ----------
         U : ndarray, shape (t, own)
         total : ndarray, shape (n, t)
-            C-contiguous: the entries of a point follow each other. The sum over ranks is the caller's.
+            C-contiguous. The caller adds it up over ranks.
         lo, hi : int
             As for :meth:`apply`.
         """
@@ -231,6 +229,7 @@ class InverseFactor:
                 total += part
 
     def _between(self, lo: int, hi: int | None) -> list[tuple[int, int, csr_array]]:
+        """Stored matrices of the rows `lo` to `hi`: first row, one past the last, matrix."""
         hi = self.shape[0] if hi is None else hi
         return [task for task in self._rows if lo <= task[0] and task[1] <= hi]
 
@@ -239,7 +238,7 @@ class InverseFactor:
 def _scatter(indptr: Unsigned, indices: Unsigned, values: Doubles, U: Doubles, total: Doubles) -> None:
     """Add the transpose of CSR rows times `U`, shape (rows, t), to `total`, shape (n, t).
 
-    Indices without a sign need no look whether they count from the end.
+    With unsigned indices, numba does not check for negative ones, which count from the end.
     """  # pragma: no cover - compiled
     if U.shape[1] == 1:
         u, sums = U[:, 0], total[:, 0]
@@ -334,8 +333,8 @@ def _squares(P: Doubles, n: int, A: Doubles) -> None:
 def _factorise(A: Doubles, diagonal: Doubles, last: int) -> None:
     """Cholesky factor of the lower triangle `A`, row after row, with this diagonal; in place.
 
-    A row other than the last one that earlier ones determine gets an infinite pivot: its column becomes 0, and its
-    weight. Row a begins at a (a + 1) / 2.
+    A row, other than the last, whose value earlier rows determine gets an infinite pivot: its column and its weight
+    become 0. Row a begins at a (a + 1) / 2.
     """  # pragma: no cover - compiled
     at = 0
     for a in range(last + 1):

@@ -8,7 +8,6 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
 from cacore import checks
 from cacore.checks import share
@@ -22,9 +21,9 @@ from cacore.errors import InputError
 from cacore.learn import shared
 from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
-from cakrr.kriging import kriging
-from cakrr.kriging.model import KrigingModel
-from cakrr.kriging.options import KrigingOptions
+from cakriging import kriging
+from cakriging.kriging_model import KrigingModel, normal_interval
+from cakriging.options import KrigingOptions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -41,15 +40,15 @@ class Kriging(Loaded, Regressing):
     range, sill, nugget : float or None
         Length s of the kernel, variance of the field, variance of independent noise. None: estimated.
     estimation : {"likelihood", "blocks"}
-        What chooses them: restricted likelihood, or the densities of left-out blocks of neighbouring values, each given
-        the 40 nearest values of other blocks, which believe the covariance less at short distances.
+        Criterion of the estimates: restricted likelihood, or the predictive density of values in left-out blocks, each
+        from its 40 nearest values in other blocks. "blocks" relies less on the covariance at short distances.
     sample : int
-        Most points that they are estimated from, and the variogram: half random ones, half in 10 blocks of neighbours.
+        Most points used for the estimates and the variogram: half of them random, half in 10 blocks of neighbours.
     drift : {"constant", "none", "linear", "quadratic"} or sequence
         Mean of the field: a constant (ordinary kriging), 0 (simple kriging), a polynomial of the coordinates (universal
-        kriging); or the numbers or names of columns of `X` that are functions of the drift, with a constant.
+        kriging); or numbers or names of columns of `X`, which with a constant are the functions of the drift.
     taper : float or None
-        Radius of Wendland's function, by which the kernel is multiplied, so that it ends.
+        Radius of Wendland's function, by which the kernel is multiplied to give it compact support.
     degree : int
         Exponent of "rational"; for the wendland kernels the largest number of coordinates.
     anisotropy : float, sequence or None
@@ -61,13 +60,14 @@ class Kriging(Loaded, Regressing):
     average : bool
         True to replace several values at one place by their mean. Without a nugget they are refused otherwise.
     solver : {"auto", "cholesky", "cg"}
-        A dense matrix, factored on every rank; or conjugate gradients on near points. "auto": dense up to 4,096 points.
+        "cholesky": a dense matrix, factored on every rank. "cg": conjugate gradients on near points. "auto": "cholesky"
+        up to 4,096 points.
     tol : float
-        Relative residual of "cg". A kernel without an end is cut where what is left out changes the solution by less.
+        Relative residual of "cg". A kernel without compact support is cut where this changes the solution by less.
     neighbors : int
-        Nearest points that determine the preconditioner; local standard deviations use twice as many.
+        Nearest points per point in the preconditioner; local standard deviations use twice as many.
     random_state : int, RandomState or None
-        Seed of the order of the points.
+        Seed of the random order of the points.
     comm : mpi4py communicator or None
         Ranks that each pass their own rows.
 
@@ -83,8 +83,8 @@ class Kriging(Loaded, Regressing):
         Restricted log-likelihood of the estimates, or log-density of the left-out values, without its constant; None
         if no parameter was estimated.
     log_std_ : dict
-        Standard deviations of the logarithms of the parameters that were estimated by likelihood, by name; infinity if
-        the points do not determine one.
+        Standard deviation of the logarithm of each parameter that was estimated by likelihood, by name; infinity if the
+        points do not determine the parameter.
     n_iter_ : int
         Iterations of "cg".
     residual_ : float
@@ -94,8 +94,8 @@ class Kriging(Loaded, Regressing):
 
     Notes
     -----
-    "cg" with k near points per point: 12 n k bytes, or a new search for near points in every product if that does not
-    fit; 2 n k flops per iteration, of which there are few: about 5 to 15. See :mod:`cakrr.kriging.train`.
+    "cg" with k near points per point takes 12 n k bytes, and 2 n k flops per iteration. If the bytes do not fit, every
+    product searches the near points again. About 5 to 15 iterations are needed. See :mod:`cakriging.kriging_fit`.
     """
 
     kernel: str = "matern32"
@@ -122,8 +122,8 @@ class Kriging(Loaded, Regressing):
     def fit(self, X: RowsLike, y: ArrayLike, errors: ArrayLike | None = None) -> Self:
         """Krige values `y`, shape (n_local,), at the rows of `X`, shape (n_local, d); neither is changed.
 
-        `errors` are standard deviations of the values' errors, shape (n_local,), beside the nugget. With `comm`, a
-        collective call. Invalid input raises an InputError, a ValueError.
+        `errors` are standard deviations of the values' errors, shape (n_local,), in addition to the nugget. With
+        `comm`, a collective call. Invalid input raises an InputError, which is a ValueError.
         """
         with collective(self.comm) as comm:
             same_fit(self, comm)
@@ -180,8 +180,7 @@ class Kriging(Loaded, Regressing):
             with comm.agreed():
                 share(coverage, "coverage =")
             mean, std = self.model_.predict_std(self._checked(X, comm), comm, variance)
-        half = float(ndtri((1.0 + coverage) / 2.0)) * std
-        return mean - half, mean + half
+        return normal_interval(mean, std, coverage)
 
     def simulate(self, X: RowsLike, n: int = 1, random_state: int = 0) -> NDArray[np.float64]:
         """Draws of the field at the rows of `X`, shape (n_local, d), given the values: shape (n, n_local).
@@ -203,10 +202,10 @@ class Kriging(Loaded, Regressing):
 
 def _deviations(errors: ArrayLike, n: int) -> NDArray[np.float64]:
     """Standard deviations of errors, checked."""
-    found = np.asarray(errors, np.float64)
-    if found.shape != (n,):
-        raise InputError(f"errors has shape {found.shape}; {n} rows need {n} standard deviations")
-    wrong = np.flatnonzero(~((found >= 0) & np.isfinite(found)))
+    std = np.asarray(errors, np.float64)
+    if std.shape != (n,):
+        raise InputError(f"errors has shape {std.shape}; {n} rows need {n} standard deviations")
+    wrong = np.flatnonzero(~((std >= 0) & np.isfinite(std)))
     if wrong.size:
-        raise checks.refused(f"errors, row {int(wrong[0])}:", float(found[wrong[0]]), "a number of at least 0")
-    return found
+        raise checks.refused(f"errors, row {int(wrong[0])}:", float(std[wrong[0]]), "a number of at least 0")
+    return std

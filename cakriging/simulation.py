@@ -1,39 +1,40 @@
-"""Draws of the field without its values: the first half of conditional simulation.
+"""Unconditional draws of the field: the first half of conditional simulation.
 
-A draw at some places is f = K^(1/2) z in distribution, with z standard normal numbers. With the sparse factor G of the
-inverse, G K G' is close to the identity, and f = K G' (G K G')^(-1/2) z has the covariance K exactly; Lanczos' method
-finds the root in a few products (E. Chow, Y. Saad: Preconditioned Krylov subspace methods for sampling multivariate
-Gaussian distributions. SIAM J. Sci. Comput. 36, 2014). Dense systems are drawn with a Cholesky factor.
+A draw is f = K^(1/2) z in distribution, with z standard normal numbers. With the sparse factor G of the inverse,
+G K G' is close to the identity, and f = K G' (G K G')^(-1/2) z has exactly the covariance K. Lanczos' method computes
+the root in a few products (E. Chow, Y. Saad: Preconditioned Krylov subspace methods for sampling multivariate Gaussian
+distributions. SIAM J. Sci. Comput. 36, 2014). For dense systems, a Cholesky factor is used.
 
-The numbers z depend on the seed, the draw and the place of a point in the shuffled order, not on ranks.
+The numbers z depend on the seed, the number of the draw, and the place of a point in the shuffled order, but not on the
+ranks.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cholesky
+from scipy.linalg import LinAlgError, cholesky, eigh_tridiagonal
 from scipy.special import ndtri
 
 from cacore.data.shuffle import Shuffle, mix64
 from cacore.errors import InputError
 from cacore.linalg.cg import Vectors
-from cacore.linalg.lanczos import inverse_root
 from cacore.machine import memory
-from cacore.near.correlation import Correlation
-from cakrr.kriging.field import Field, PointColumns
-from cakrr.kriging.system import NearSystem
+from cakriging.kriging_system import NearSystem
+from cakriging.near_matrix import Correlation
+from cakriging.space import Field, PointColumns
 
-JITTER = 1e-10  # variance of the noise, over the sill, that keeps close places apart
+JITTER = 1e-10  # variance of noise, over the sill, that keeps K definite where places are close
 FIELD, NOISE = 0, 1  # streams of normal numbers
-_ITERATIONS = 30  # expected, for the memory of a batch
+_ITERATIONS = 30  # iterations that the memory of a batch is planned for
 
 
 def normals(place: NDArray[np.int64], seed: int, draw: int, stream: int) -> NDArray[np.float64]:
-    """Standard normal numbers, one per place, that depend on nothing else; shape (n,)."""
+    """Standard normal numbers, shape (n,), that depend on nothing but a point's place, the seed, draw and stream."""
     with np.errstate(over="ignore"):
         key = np.zeros(1, np.uint64)
         for word in (seed, draw, stream):
@@ -44,13 +45,13 @@ def normals(place: NDArray[np.int64], seed: int, draw: int, stream: int) -> NDAr
 
 @dataclass
 class _Together:
-    """Points and places in one field, each place once.
+    """Points and new places in one field, without duplicates.
 
     Attributes
     ----------
     field : Field
     which : ndarray of int64, shape (own points + places,)
-        Where in the field's own points each point and each place is.
+        Number of each point, and of each place, among the field's own points.
     """
 
     field: Field
@@ -58,7 +59,7 @@ class _Together:
 
 
 def _together(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) -> _Together:
-    """The points of a field, and places `Q`, shape (q, d), on the ranks of their regions; collective."""
+    """One field of the points of `near` and of places `Q`, shape (q, d), on the ranks of their regions; collective."""
     own = near.owned
     X, places = np.concatenate([own.X, Q]), np.concatenate([own.place, place])
     at, which = np.unique(X, axis=0, return_inverse=True)
@@ -66,8 +67,8 @@ def _together(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) -> 
     least = np.full(len(at), np.iinfo(np.int64).max)
     np.minimum.at(least, which, places)
     number = np.arange(len(at), dtype=np.float64)[:, None]
-    given = PointColumns(at, np.full(len(at), JITTER), least, number)
-    field = Field.arranged(given.packed(), X.shape[1], near.regions, near.radius, near.comm)
+    points = PointColumns(at, np.full(len(at), JITTER), least, number)
+    field = Field.arranged(points.packed(), X.shape[1], near.regions, near.radius, near.comm)
     back = np.empty(len(at), np.int64)
     back[field.owned.values[:, 0].astype(np.int64)] = np.arange(len(at))
     return _Together(field, back[which])
@@ -81,23 +82,24 @@ class Draws:
     near : Field
         The points.
     Q : ndarray, shape (q, d)
-        Places on the rank of their region, in the coordinates of the points.
+        New places in the region of this rank, in the coordinates of the points.
     place : ndarray of int64, shape (q,)
-        Places of these in the shuffled order, after those of the points.
+        Their places in the shuffled order, after those of the points.
     correlation : Correlation
     neighbours : int
         Most neighbours of a point in the factor.
     tol : float
         Relative error of a draw.
-    seed, limit : int
-        Seed, and bytes that a rank may use.
+    seed : int
+    limit : int
+        Bytes that a rank may use.
 
     Attributes
     ----------
     iterations : int
         Most iterations of a draw so far; 0 for dense systems.
     batch : int
-        Number of draws that fit at once.
+        Number of draws that fit into memory at once.
     """
 
     def __init__(
@@ -118,17 +120,17 @@ class Draws:
             self.batch = int(np.clip(self.comm.allreduce(room, "min")[0], 1, 16))
 
     def __call__(self, numbers: range) -> tuple[Vectors, Vectors]:
-        """The draws with these numbers: values at own points, shape (t, own), and at places, (t, q); collective."""
+        """Draws by number: values at this rank's points, shape (t, own), and at the new places, (t, q); collective."""
         place = self._all.field.owned.place
         Z = np.stack([normals(place, self._seed, number, FIELD) for number in numbers])
-        found, iterations = self._root(Z, self._tol)
+        drawn, iterations = self._root(Z, self._tol)
         self.iterations = max(self.iterations, iterations)
-        values = found[:, self._all.which]
+        values = drawn[:, self._all.which]
         return values[:, : self._own], values[:, self._own :]
 
 
 class NearRoot:
-    """The root of a sparse matrix of correlations times vectors: K G' (G K G')^(-1/2)."""
+    """Sparse root K G' (G K G')^(-1/2) of the matrix of correlations, as a linear operator."""
 
     def __init__(self, field: Field, correlation: Correlation, neighbours: int, limit: int) -> None:
         self.system = NearSystem(field, field.points.noise, correlation, neighbours, limit)
@@ -155,7 +157,7 @@ class NearRoot:
 
 
 class _DenseRoot:
-    """The Cholesky factor of all correlations, on every rank."""
+    """Cholesky factor of all correlations, on every rank."""
 
     def __init__(self, field: Field, correlation: Correlation, limit: int) -> None:
         points, self.comm = field.owned, field.comm
@@ -180,7 +182,7 @@ class _DenseRoot:
 
 
 def _factor(K: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cholesky factor of `K` with noise on its diagonal, of the least size, from 1e-10 on, that makes it definite."""
+    """Cholesky factor of `K` plus the least multiple (1, 10, 100, ...) of `noise` that makes it positive definite."""
     size = 1.0
     while size < 1e5:
         K[np.diag_indices(len(K))] = 1.0 + size * noise
@@ -192,5 +194,77 @@ def _factor(K: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def places_of(first: int, count: int, n: int, total: int, seed: int) -> NDArray[np.int64]:
-    """Places in the shuffled order of rows `first` to `first + count` of `total`, after n points."""
+    """Places in the shuffled order, after n points, of the rows `first` to `first + count` of `total` new places."""
     return n + Shuffle(max(1, total), seed).position(np.arange(first, first + count))
+
+
+# -- the inverse square root -----------------------------------------------------------------------------
+
+_LEAST = 1e-14  # smallest eigenvalue used, relative to the largest
+
+
+def inverse_root(
+    product: Callable[[Vectors], Vectors], Z: Vectors, add_up: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    tol: float, most: int = 300,
+) -> tuple[Vectors, int, float]:  # fmt: skip
+    """``M^(-1/2) z`` for each row z of `Z`, shape (t, n_local), with M symmetric positive definite; collective.
+
+    Parameters
+    ----------
+    product : callable
+        M times each row of an array like `Z`.
+    Z : ndarray
+    add_up : callable
+        Sums each number over ranks, with the same bits on all ranks.
+    tol : float
+        Relative change between two iterations that ends them.
+    most : int
+        Most iterations.
+
+    Returns
+    -------
+    found : ndarray, shape (t, n_local)
+    iterations : int
+    change : float
+        Largest relative change in the last iteration.
+
+    Notes
+    -----
+    In the basis V of the Krylov space of z, M is a tridiagonal matrix T, and the result is |z| V T^(-1/2) e_1. Each
+    iteration stores 8 t n_local bytes of V, and takes a product and two sums of t numbers over ranks. Errors fall as
+    (1 - 2 / sqrt(condition))^iterations (Frommer, Guettel, Schweitzer, SIAM J. Matrix Anal. Appl. 35, 2014).
+    """
+    t = len(Z)
+    size = np.sqrt(add_up(np.einsum("ij,ij->i", Z, Z)))
+    basis = [Z / np.where(size > 0, size, 1.0)[:, None]]
+    diagonal, beside = np.zeros((0, t)), np.zeros((0, t))
+    last, change = np.zeros((0, t)), np.inf
+    while True:
+        V = basis[-1]
+        W = product(V)
+        if len(beside):
+            W -= beside[-1][:, None] * basis[-2]
+        a = add_up(np.einsum("ij,ij->i", V, W))
+        W -= a[:, None] * V
+        diagonal = np.vstack([diagonal, a])
+        found = np.stack([_first_column(diagonal[:, j], beside[:, j]) for j in range(t)], axis=1)
+        gap = found.copy()
+        gap[:-1] -= last
+        change = float((np.linalg.norm(gap, axis=0) / np.linalg.norm(found, axis=0)).max(initial=0.0))
+        if change <= tol or len(basis) == most:
+            break
+        last = found
+        b = np.sqrt(add_up(np.einsum("ij,ij->i", W, W)))
+        beside = np.vstack([beside, b])
+        basis.append(W / np.where(b > 0, b, 1.0)[:, None])
+    out = np.zeros_like(Z)
+    for coefficients, V in zip(found, basis, strict=True):
+        out += (size * coefficients)[:, None] * V
+    return out, len(basis), change
+
+
+def _first_column(diagonal: NDArray[np.float64], beside: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The first column of T^(-1/2), for a symmetric tridiagonal matrix T."""
+    values, vectors = eigh_tridiagonal(diagonal, beside)
+    values = np.maximum(values, _LEAST * max(float(values[-1]), 1e-300))
+    return np.asarray(vectors @ (vectors[0] / np.sqrt(values)))

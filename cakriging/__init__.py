@@ -1,0 +1,50 @@
+"""Kriging: Gaussian processes in one to three coordinates, solved with near points alone.
+
+==================  ====================================================================================
+`kriging_fit`       the algorithm on all ranks, step by step: read this first
+`options`           the options, and the record of the method
+`space`             coordinates, the drift, and the division of the points over ranks
+`estimation`        range, sill and nugget: likelihood, left-out blocks, variogram
+`kriging_system`    the linear system: conjugate gradients on near points, or a dense factor
+`near_matrix`       correlations with a cutoff radius, and products with the sparse matrix of them
+`inverse_factor`    the preconditioner: a sparse triangular factor of the inverse; also Vecchia's regressions
+`kriging_model`     means and standard deviations at new places, and the model file
+`simulation`        draws of the field given its values
+`maps`              predictions on a grid, and their files
+`family`            kriging in the commands; `command`: the commands; `estimators`: the scikit-learn class
+==================  ====================================================================================
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cakriging.options import KrigingMethod
+
+if TYPE_CHECKING:
+    from cakriging.estimators import Kriging
+    from cakriging.kriging_model import KrigingModel
+
+_HOMES = {"Kriging": "estimators", "KrigingModel": "kriging_model"}
+
+__all__ = ["Kriging", "KrigingModel"]
+
+
+def _train(*args: Any) -> object:
+    """Call :func:`cakriging.kriging_fit.fit`; imported here, since ``--help`` does not need it."""
+    from cakriging.kriging_fit import fit
+
+    return fit(*args)
+
+
+METHOD = kriging = KrigingMethod(
+    name="kriging", summary="Gaussian processes in few dimensions, in the words of geostatistics", trainer=_train
+)
+
+
+def __getattr__(name: str) -> object:
+    # Loaded on first use: the commands need no scikit-learn.
+    if name in _HOMES:
+        return getattr(import_module(f"cakriging.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'cakriging' has no attribute {name!r}")
