@@ -102,7 +102,7 @@ def prepare(
             if standardizer.levels is None:
                 scale = np.where(standardizer.scale == 1.0, 0.0, standardizer.scale)  # 1 for constant columns
                 with comm.agreed():
-                    check_steps(standardizer.mean, scale, X.dtype, width=width * scale)
+                    check_steps(standardizer.mean, scale, X.dtype, width=scale * np.where(scale, width, 0.0))
             X = standardizer.apply(X, in_place=True)
         else:
             check_resolved(X, X.dtype, comm, width=width)
