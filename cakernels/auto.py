@@ -88,7 +88,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
         self.estimators_, self.weights_ = found.estimators, found.weights
         self.leaderboard_ = leaderboard(found.trials, score)
         self.best_score_, self.baseline_score_ = score.value(found.error), score.value(found.baseline)
-        self.n_rows_used_ = found.rows_used
+        self.n_rows_used_, self.at_grid_end_ = found.rows_used, found.at_grid_end
         self.scoring_ = score.name
         self.model_ = found.model(self.comm)
         self.model_.comm = self.comm
@@ -173,6 +173,8 @@ class AutoKernelRegressor(Regressing, AutoKernel):
     n_rows_used_ : int
         Number of rows that the model was trained on, of several models the largest. A warning names the numbers if one
         of them was not trained on all rows.
+    at_grid_end_ : list of dict
+        Of each of `estimators_`, chosen values that are an end of their grid of more than two, which may be too narrow.
     scoring_ : str
     model_ : KRRModel or Blend
     n_features_in_ : int
@@ -233,7 +235,8 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     Attributes
     ----------
     classes_ : ndarray, shape (k,)
-    best_estimator_, estimators_, weights_, leaderboard_, best_score_, n_rows_used_, scoring_, n_features_in_
+    best_estimator_, estimators_, weights_, leaderboard_, best_score_, n_rows_used_, at_grid_end_, scoring_
+    n_features_in_
         See :class:`AutoKernelRegressor`.
     baseline_score_ : float
         Score of the most frequent class on the rows of `best_score_`. An accuracy near it says little.

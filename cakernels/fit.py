@@ -22,6 +22,7 @@ from cacore.run.job import Training
 from cacore.run.launch import Parser, compiled_ahead, may_compile, parsed, run, start
 from cacore.run.output import Unwritten, save_model
 from cacore.terminal import CellLines, say
+from cacore.tuning.results import end_lines
 
 if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
@@ -286,6 +287,7 @@ class _Run:
         return report.build(
             "fit", self.comm, data=data, metrics=metrics, partition_sizes=model.sizes, params=params,
             grid=board.leaderboard(found.trials, self.score), baselines=baselines,
+            at_grid_end=found.at_grid_end if any(found.at_grid_end) else None,
         )  # fmt: skip
 
     def _baselines(self, found: Found, test: Dataset | None) -> dict[str, Any]:
@@ -363,6 +365,9 @@ class _Run:
                 f"{self.score.name.replace('_', ' ')} on rows held out from training: {self.score.shown(found.error)}"
             )
             notes.insert(0, held)
+        for candidate, ends in zip(found.candidates, found.at_grid_end, strict=False):
+            one = f"{candidate.name}: " if len(found.candidates) > 1 else ""
+            notes += [f"{one}{line}" for line in end_lines(ends)]
         if not made["data"]["n_test"]:
             notes.append("no test rows: give --test, or convert the data with --split")
         return notes

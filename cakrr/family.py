@@ -27,7 +27,7 @@ from cacore.run.family import Family, TrainedModel, described_metric
 from cacore.run.job import Predicting, Training
 from cacore.run.regressors import Predicted, RegressionAnswering
 from cacore.terminal import CellLines
-from cacore.tuning.results import GridColumns, at_the_end, best_lines
+from cacore.tuning.results import GridColumns, best_lines, end_lines
 from cakrr.fit import RidgeFit
 from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
@@ -131,6 +131,7 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
                 **{name: getattr(options, name) for name in model.like.declared.parameters if name != "gamma"},
             },
             "grid": fitted.grid,
+            "at_grid_end": fitted.at_grid_end,
             "solver": {
                 "n_support": fitted.sizes, "seconds": fitted.seconds,
                 **({"residual": fitted.residual} if fitted.residual.size else {}), **fitted.iteration,
@@ -189,14 +190,7 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
             )
         if method.coarse and fitted.model.lam == ALONE:
             notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
-        for name, value in (("sigma", fitted.model.sigma), ("lambda", fitted.model.lam)):
-            if method.coarse and name == "lambda" and value == ALONE:
-                continue  # the end on purpose: larger ones say the same
-            rows = [row for row in fitted.grid if row.get("kernel", fitted.model.like.kind) == fitted.model.like.kind]
-            values = sorted({row[name] for row in rows})
-            if fitted.model.sigmas is None:
-                notes += at_the_end({name: values}, {name: value})
-        return notes
+        return notes + end_lines(fitted.at_grid_end)
 
     def details(self, made: dict[str, Any]) -> Iterator[str]:
         """Yield the lines of --verbose: errors of the grid, and seconds of each part."""

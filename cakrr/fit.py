@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.tuning.results import grid_ends
+from cakrr.options import ALONE
+
 if TYPE_CHECKING:
     from cakrr.model import KRRModel
 
@@ -55,6 +58,23 @@ class RidgeFit:
     library_bytes: int = 0
     notes: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+
+    @property
+    def at_grid_end(self) -> dict[str, float]:
+        """Chosen values that are an end of their grid; see :func:`cacore.tuning.results.grid_ends`.
+
+        Empty if parts chose their own. Beside a coarse model, the lambda that leaves the parts out is no end: larger
+        ones say the same.
+        """
+        model = self.model
+        rows = [row for row in self.grid if row.get("kernel", model.like.kind) == model.like.kind]
+        if model.sigmas is not None or not rows:
+            return {}
+        chosen = {"sigma": model.sigma, "lambda": model.lam}
+        chosen |= {name: self.params[name] for name in ("coarse_sigma", "coarse_lambda") if name in self.params}
+        if model.coarse is not None and not model.on_points and model.lam == ALONE:
+            chosen.pop("lambda")
+        return grid_ends({name: sorted({row[name] for row in rows if name in row}) for name in chosen}, chosen)
 
     def add(self, other: RidgeFit) -> None:
         """Add the models of another division of the same rows."""

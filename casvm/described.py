@@ -46,6 +46,7 @@ def fields(fitted: SVMFit[Any], params: dict[str, Any]) -> dict[str, Any]:
         "solver": {**fitted.solver, **fitted.more},
         "grid": [] if fitted.search is None else fitted.search.rows(),
         "cv": None if fitted.search is None else fitted.search.described(),
+        "at_grid_end": {} if fitted.search is None else fitted.search.at_grid_end,
         "busy": fitted.busy,
     }
 

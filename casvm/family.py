@@ -19,7 +19,7 @@ from cacore.run.classifiers import Classifiers
 from cacore.run.family import AnyFamily, TrainedModel, described_metric
 from cacore.run.job import Training
 from cacore.terminal import CellLines
-from cacore.tuning.results import GridColumns, at_the_end, best_lines
+from cacore.tuning.results import GridColumns, best_lines, end_lines
 from casvm.described import check_libsvm, fields, part_lines, problem_lines, soft_fields
 from casvm.fit import SVMFit
 from casvm.methods import in_parts
@@ -167,7 +167,7 @@ def _of_search(fitted: SVMFit[SVMModel], options: SVMOptions) -> Iterator[str]:
         if options.searches:
             yield UNSEARCHED
         return
-    yield from at_the_end(found.axes, found.chosen)
+    yield from end_lines(found.at_grid_end)
     if found.ended.any():
         yield (
             f"{np.count_nonzero(found.ended)} of {len(found.scores)} settings ended before their last fold: they "

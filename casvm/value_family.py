@@ -22,7 +22,7 @@ from cacore.run import reading
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Predicting, Training
 from cacore.terminal import CellLines
-from cacore.tuning.results import GridColumns, at_the_end, best_lines
+from cacore.tuning.results import GridColumns, best_lines, end_lines
 from casvm.described import check_libsvm, fields, part_lines, soft_fields
 from casvm.fit import SVMFit
 from casvm.methods import of_values
@@ -148,7 +148,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
         if found is None and options.searches:
             notes.append(UNSEARCHED)
         if found is not None:
-            notes += at_the_end(found.axes, found.chosen)
+            notes += end_lines(found.at_grid_end)
             if found.stopped:
                 notes.append(f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at the limit")
         if options.partitioner == "random" and len(fitted.sizes) > 1 and fitted.model.route == "nearest":

@@ -50,6 +50,9 @@ def test_regression_from_fit_to_predict(tmp_path, monkeypatch, capfd):
     assert "rmse on rows held out from training" in told
     assert "96 rows  BKRR2 auto one part" in err
     assert (report["method"], report["params"]["task"], report["data"]["n_test"]) == ("fit", "regression", 40)
+    ends = report.get("at_grid_end", [{}])
+    said = [note.split()[2] for note in report["notes"] if "end of its grid" in note]
+    assert said == [name for one in ends for name in one]
     assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
     run("cakernels", ["predict", "train.model.h5", "test.csv", "-o", "out.csv", "--quiet"])
     mse = mean_squared_error(y[120:], predicted(tmp_path / "out.csv"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from cacore.comm import Communicator
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.deadline import Budget
-from cakernels.search.found import _last, search, started
+from cakernels.search.found import _at_grid_end, _last, search, started
 from cakernels.search.growth import Growth
 from cakernels.search.mixture import Mixture
 from cakernels.search.race import Race
@@ -221,3 +222,11 @@ def test_a_last_training_on_far_more_rows_has_a_smaller_one_before_it(monkeypatc
     assert begun[1][0] > begun[0][0]
     assert found.rows == [begun[-1][0]]
     assert race.budget.now <= 100.0
+
+
+def test_the_end_of_a_grid_is_that_of_the_last_search():
+    """A last training that takes over what was found on fewer rows has no grid; one with a grid of its own counts."""
+    before, none = SimpleNamespace(at_grid_end_={"C": 1000.0}), SimpleNamespace()
+    assert _at_grid_end(none, before) == {"C": 1000.0}
+    assert _at_grid_end(SimpleNamespace(at_grid_end_={}), before) == {}
+    assert _at_grid_end(none, none) == _at_grid_end(none, None) == {}

@@ -215,3 +215,20 @@ assert world().size == 1
 def test_without_mpi4py(python, tmp_path):
     done = python("-W", "error", "-c", WITHOUT_MPI, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_end_of_a_grid_stands_in_an_attribute():
+    """The targets are linear, so that the widest kernel is the best."""
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    y = X[:, 0]
+    model = BKRR2(n_parts=1, sigma=[0.1, 0.3, 3.0], lam=[1e-9]).fit(X, y)
+    assert model.at_grid_end_ == {"sigma": 3.0}
+    assert BKRR2(n_parts=1, sigma=[0.1, 3.0, 1e5], lam=[1e-9]).fit(X, y).at_grid_end_ == {}
+    assert BKRR2(n_parts=1, sigma=1.0, lam=1e-3).fit(X, y).at_grid_end_ == {}
+
+
+def test_a_constant_column_beside_a_kernel_without_a_width():
+    """No warning of numpy: 0 times an infinite width is no number."""
+    X = np.column_stack([np.random.default_rng(0).normal(size=(60, 2)), np.ones(60)])
+    model = BKRR2(n_parts=1, kernel="linear", lam=1e-9).fit(X, X[:, 0])
+    assert np.abs(model.predict(X) - X[:, 0]).max() < 1e-6

@@ -24,6 +24,7 @@ from cacore.io import Dataset
 from cacore.kernels import Kernel
 from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
 from cakrr.family import Ridge
+from cakrr.fit import RidgeFit
 from cakrr.methods import choose as training
 from cakrr.options import ALONE, LAMS, RidgeOptions
 from cakrr.solver import coarse_triangle
@@ -379,10 +380,11 @@ def test_refined_models_do_not_follow_the_noise():
 def test_no_local_model_is_beyond_the_end_of_the_grid(lam, told):
     """The grid of lambdas goes on to 1000, which means no local model: .01 is not its end."""
     grid = [{"sigma": 1.0, "lambda": one, "validation_mse": 1.0} for one in (1e-4, 1e-3, 1e-2, 1e3)]
-    model = SimpleNamespace(sigma=1.0, sigmas=None, lam=lam, like=SimpleNamespace(kind="gaussian"))
-    fitted = SimpleNamespace(
-        model=model, grid=grid, notes=[], reasons=[], residual=np.zeros(0), iteration={}
-    )  # fmt: skip
+    model = SimpleNamespace(
+        sigma=1.0, sigmas=None, lam=lam, like=SimpleNamespace(kind="gaussian"), coarse=object(), on_points=False
+    )
+    fitted = RidgeFit(model, np.ones(1), grid=grid)
+    assert fitted.at_grid_end == ({"lambda": lam} if told else {})
     notes = Ridge().notes(twolevel.METHOD, fitted, RidgeOptions())
     assert any("end of its grid" in note for note in notes) == told
     assert any("add next to nothing" in note for note in notes) == (lam == 1e3)

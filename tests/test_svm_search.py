@@ -164,6 +164,17 @@ def test_estimators_have_what_grid_search_cv_has(estimator, to_the_end):
     assert not hasattr(single, "best_params_")
 
 
+def test_the_end_of_a_grid_stands_in_an_attribute():
+    """Noise is fitted best by the smallest C."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 2)), np.repeat([0, 1], 40)
+    wrong = (X[:, 0] > 0).astype(int)  # separable: the largest C of small ones is best, or all are equal
+    model = SMOSVC(C=[1e-6, 1e-5, 1e-4, 1e3], gamma=[1.0]).fit(X, wrong)
+    assert model.at_grid_end_ == {"C": 1e3}
+    assert SMOSVC(C=[1.0, 1e3], gamma=[1.0]).fit(X, wrong).at_grid_end_ == {}
+    assert not hasattr(SMOSVC(C=1.0).fit(X, y), "at_grid_end_")
+
+
 def test_a_fit_without_a_search_forgets_the_last_one():
     X, y = curved(80)
     model = CASVC(C=[1, 2]).fit(X, y)

@@ -27,7 +27,10 @@ def test_command(method, inputs, tmp_path, capsys):
     shown, err = capsys.readouterr()
     assert err == ""
     made = read(tmp_path / "r.json")
-    assert set(made) - {"volume"} == FIELDS | {"cv"}
+    assert set(made) - {"volume", "at_grid_end"} == FIELDS | {"cv"}
+    ends = {"C": made["params"]["C"]} if made["params"]["C"] != pytest.approx(5) else {}  # gamma has two values only
+    assert made.get("at_grid_end", {}) == ends
+    assert flat(shown).count("is the end of its grid") == len(ends)
     assert [row["C"] for row in made["grid"]] == pytest.approx([0.5, 0.5, 5, 5, 50, 50])
     assert (made["cv"]["folds"], made["cv"]["settings"], made["cv"]["scoring"]) == (3, 6, "accuracy")
     best = max((row for row in made["grid"] if not row["ended"]), key=lambda row: row["cv_accuracy"])

@@ -13,7 +13,7 @@ from cacore.checks import one_or, positive
 from cacore.run import figures
 from cacore.tuning.folds import FOLDS, stratified, usable
 from cacore.tuning.race import rounds, survivors
-from cacore.tuning.results import GridColumns, Results, at_the_end, best_lines
+from cacore.tuning.results import GridColumns, Results, best_lines, end_lines, grid_ends
 from cacore.tuning.scorers import SCORERS, counted, scorer, scores
 
 # -- folds -----------------------------------------------------------------------------------------
@@ -211,10 +211,14 @@ def test_the_best_of_errors():
 
 def test_the_end_of_a_grid():
     axes = {"C": (1.0, 2.0, 4.0), "gamma": (1.0, 2.0)}
-    assert at_the_end(axes, {"C": 2.0, "gamma": 1.0}) == []
-    (line,) = at_the_end(axes, {"C": 4.0, "gamma": 1.0})
+    assert grid_ends(axes, {"C": 2.0, "gamma": 1.0}) == {}
+    assert grid_ends(axes, {"C": 4.0, "gamma": 1.0}) == {"C": 4.0}
+    (line,) = end_lines({"C": 4.0})
     assert line.startswith("the chosen C 4 is the end of its grid")
-    assert at_the_end(axes, {"C": np.array([1.0, 4.0]), "gamma": np.ones(2)}) == []
+    assert grid_ends(axes, {"C": np.array([1.0, 4.0]), "gamma": np.ones(2)}) == {}
+    assert grid_ends({"epsilon": (0.0, 0.1, 1.0)}, {"epsilon": 0.0}) == {}  # none is smaller
+    assert grid_ends({"epsilon": (0.0, 0.1, 1.0)}, {"epsilon": 1.0}) == {"epsilon": 1.0}
+    assert grid_ends({"C": (1.0,)}, {"C": 1.0}) == {}
 
 
 def test_a_heat_map_has_a_cell_for_each_setting():

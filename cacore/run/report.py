@@ -43,7 +43,7 @@ def build(
     busy: NDArray[np.float64] | None = None,
     library_bytes: int = 0,
     volume: Mapping[str, object] | None = None,
-    **further: Mapping[str, object] | None,
+    **further: Mapping[str, object] | Sequence[object] | None,
 ) -> dict[str, Any]:
     """Assemble the report; collective, and its own messages are not counted.
 

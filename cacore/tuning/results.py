@@ -46,6 +46,11 @@ class Results:
     stopped: int = 0
 
     @property
+    def at_grid_end(self) -> dict[str, float]:
+        """Chosen values that are an end of their grid; see :func:`grid_ends`."""
+        return grid_ends(self.axes, self.chosen)
+
+    @property
     def settings(self) -> list[dict[str, float]]:
         """All settings, in the order of their numbers."""
         grids = np.meshgrid(*self.axes.values(), indexing="ij")
@@ -157,10 +162,23 @@ def _described(name: str, value: str | float) -> str:
     return f"{value:<9}" if isinstance(value, str) else f"{name} {value:<9.4g}"
 
 
-def at_the_end(axes: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) -> list[str]:
-    """One line of advice for each parameter whose chosen value is an end of its grid."""
+def grid_ends(axes: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) -> dict[str, float]:
+    """Chosen values that are an end of their grid, by parameter, so that a wider grid may have better ones.
+
+    Parameters
+    ----------
+    axes : mapping of str to sequence of float
+        Values of each parameter. Of two values or one, the chosen one is always an end, which says nothing.
+    chosen : mapping of str to float
+        An array, one value per part, has no ends. A chosen 0 is none: no parameter can be smaller.
+    """
+    compared = {name: values for name, values in axes.items() if len(values) > 2 and np.ndim(chosen[name]) == 0}
+    ends = {name: chosen[name] for name, values in compared.items() if chosen[name] in (min(values), max(values))}
+    return {name: value for name, value in ends.items() if value != 0}
+
+
+def end_lines(ends: Mapping[str, float]) -> list[str]:
+    """One line of advice for each parameter of :func:`grid_ends`."""
     return [
-        f"the chosen {name} {chosen[name]:g} is the end of its grid: a wider one may be better"
-        for name, values in axes.items()
-        if np.ndim(chosen[name]) == 0 and len(values) > 2 and chosen[name] in (values[0], values[-1])
+        f"the chosen {name} {value:g} is the end of its grid: a wider one may be better" for name, value in ends.items()
     ]

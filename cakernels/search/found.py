@@ -64,6 +64,8 @@ class Found:
         Error on the same held-out rows of the mean target, or of the most frequent class.
     notes : list of str
         What users should know of the search.
+    at_grid_end : list of dict
+        Of each estimator, chosen values that are an end of their grid; see :func:`cacore.tuning.results.grid_ends`.
     """
 
     estimators: list[BaseEstimator]
@@ -77,6 +79,7 @@ class Found:
     calibration: Calibration | None = None
     baseline: float = math.inf
     notes: list[str] = field(default_factory=list)
+    at_grid_end: list[dict[str, float]] = field(default_factory=list)
 
     @property
     def rows_used(self) -> int:
@@ -159,7 +162,14 @@ def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEsti
         [mixed.trials[i].candidate for i in order], [trained[i][1] for i in order], best.error, race.trials,
         [mixed.calibrators[i] for i in order] if calibrated else [], mixed.calibration, race.baseline_error(),
         _notes(race, best, [trained[i][1] for i in order]),
+        [_at_grid_end(trained[i][0], mixed.trials[i].fitted) for i in order],
     )  # fmt: skip
+
+
+def _at_grid_end(fitted: BaseEstimator, before: BaseEstimator | None) -> dict[str, float]:
+    """Chosen values at the end of a grid: of the last training or, if it took them over, of the one on fewer rows."""
+    searched = fitted if hasattr(fitted, "at_grid_end_") else before
+    return dict(getattr(searched, "at_grid_end_", {}))
 
 
 def _notes(race: Race, best: Trial, rows: list[int]) -> list[str]:

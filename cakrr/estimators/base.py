@@ -81,7 +81,7 @@ class KernelRidge(Saved, Explains, BaseEstimator):
             warnings.warn(note, stacklevel=3)
         fitted.model.comm = self.comm
         self.model_: KRRModel = fitted.model
-        self.grid_ = fitted.grid
+        self.grid_, self.at_grid_end_ = fitted.grid, fitted.at_grid_end
         self.sigma_: float | NDArray[np.float64] = (
             fitted.model.sigma if fitted.model.sigmas is None else fitted.model.sigmas
         )

@@ -107,7 +107,7 @@ class BKRR2Classifier(RidgeInParts, RidgeClassifier):
     classes_ : ndarray, shape (k,)
     model_ : KRRModel
         `save` writes it. ``KRRModel.load(path)`` reads it; its `predict` returns outputs, and `labels` their labels.
-    sigma_, lam_, n_parts_, params_, grid_, sizes_, centers_, n_features_in_
+    sigma_, lam_, n_parts_, params_, grid_, at_grid_end_, sizes_, centers_, n_features_in_
     metric_, feature_importances_, metric_errors_
         See :class:`cakrr.BKRR2`; the errors in `grid_` are summed over the columns.
 

@@ -139,6 +139,8 @@ class BKRR2(RidgeInParts, Factors, Regressor):
         The number of parts.
     grid_ : list of dict
         Validation error of every pair, if several were compared.
+    at_grid_end_ : dict
+        Chosen values, by parameter, that are an end of their grid of more than two: a wider one may be better.
     params_ : dict
         Other chosen parameters: soft_k and soft_t; centers, coarse_sigma and coarse_lambda.
     metric_ : ndarray, shape (d, d) or (d,)

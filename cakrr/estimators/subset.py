@@ -104,6 +104,8 @@ class SubsetKRR(OnPoints, Regressor):
         The chosen pair.
     grid_ : list of dict
         Error of every setting, if several were compared.
+    at_grid_end_ : dict
+        Chosen values, by parameter, that are an end of their grid of more than two: a wider one may be better.
     params_ : dict
         centers, the number of points; leaves of the tree; condition, an estimate for the rows.
     centers_ : ndarray or CSR, shape (M, d)

@@ -33,7 +33,7 @@ class SubsetKRRClassifier(OnPoints, RidgeClassifier):
     classes_ : ndarray, shape (k,)
     model_ : KRRModel
         `save` writes it. ``KRRModel.load(path)`` reads it; its `predict` returns outputs, and `labels` their labels.
-    sigma_, lam_, grid_, params_, centers_, coef_, n_features_in_
+    sigma_, lam_, grid_, at_grid_end_, params_, centers_, coef_, n_features_in_
         See :class:`cakrr.SubsetKRR`; the errors in `grid_` are summed over the columns.
 
     Notes

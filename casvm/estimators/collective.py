@@ -168,7 +168,7 @@ class CASVC(CollectiveSVC):
     Attributes
     ----------
     model_ : SVMModel
-    cv_results_, best_params_, best_score_, best_index_
+    cv_results_, best_params_, best_score_, best_index_, at_grid_end_
         As for :class:`SMOSVC`. With `per_part`, `best_params_` has arrays with one entry per part, `best_score_` is the
         score of all parts with their own settings, and there is no `best_index_`.
     classes_ : ndarray, shape (k,)
@@ -263,7 +263,7 @@ class DCSVC(OneModelSVC):
         Stored in pieces, one per rank, whose decisions add up.
     classes_, support_, support_vectors_, n_support_, dual_coef_, n_features_in_
         As for :class:`CASVC`, for this rank's piece.
-    metric_, feature_importances_, metric_errors_, cv_results_, best_params_, best_score_, best_index_
+    metric_, feature_importances_, metric_errors_, cv_results_, best_params_, best_score_, best_index_, at_grid_end_
         As for :class:`CASVC`.
     intercept_ : ndarray, shape (k (k - 1) / 2,)
     sizes_ : ndarray of int64, shape (P,)

@@ -117,7 +117,7 @@ class DisSMOSVR(CollectiveSVR):
         Number of support vectors of each rank.
     solver_, n_iter_, fit_status_, n_features_in_
         As for :class:`CASVR`, with one entry.
-    cv_results_, best_params_, best_score_, best_index_
+    cv_results_, best_params_, best_score_, best_index_, at_grid_end_
         As for :class:`CASVR`; the search uses parts of about 2,000 rows made for it.
 
     Notes
@@ -220,6 +220,8 @@ class CASVR(PartsSVR):
     n_iter_ : ndarray of int64, shape (P,)
     cv_results_, best_params_, best_score_, best_index_
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared; scores are R^2.
+    at_grid_end_ : dict
+        As for :class:`SMOSVR`.
     metric_ : ndarray, shape (d,)
         With "lengths", weights of the squared differences of the features, with mean 1; all 1 if a common scale was
         better. `gamma` refers to these.

@@ -229,6 +229,8 @@ class SMOSVC(OneProcessSVC):
     cv_results_, best_params_, best_score_, best_index_
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared or `cv` was given. Settings
         marked "ended" were dropped early: they have scores of their first folds only, and rank last.
+    at_grid_end_ : dict
+        Chosen values, by parameter, that are an end of their grid of more than two: a wider one may be better.
     model_ : SVMModel
         `save` writes it, `load` reads it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
     n_features_in_ : int

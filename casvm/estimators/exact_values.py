@@ -242,6 +242,8 @@ class SMOSVR(SearchedRegressor):
         Shape of the training rows.
     cv_results_, best_params_, best_score_, best_index_
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared; scores are R^2.
+    at_grid_end_ : dict
+        Chosen values, by parameter, that are an end of their grid of more than two: a wider one may be better.
     model_ : SVRModel
         `save` writes it, `load` reads it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
     n_features_in_ : int

@@ -169,13 +169,14 @@ def one_part(
 
 
 def expose_search(estimator: BaseEstimator, found: Results | None) -> None:
-    """Set the attributes that :class:`sklearn.model_selection.GridSearchCV` has, if there was a search."""
-    for name in ("cv_results_", "best_index_", "best_params_", "best_score_"):
+    """Set the attributes that :class:`sklearn.model_selection.GridSearchCV` has, and `at_grid_end_`, after a search."""
+    for name in ("cv_results_", "best_index_", "best_params_", "best_score_", "at_grid_end_"):
         vars(estimator).pop(name, None)
     if found is None:
         return
     estimator.cv_results_ = found.cv_results()
     estimator.best_params_, estimator.best_score_ = dict(found.chosen), found.chosen_score
+    estimator.at_grid_end_ = found.at_grid_end
     if not any(np.ndim(value) for value in found.chosen.values()):
         estimator.best_index_ = found.settings.index(found.chosen)
 

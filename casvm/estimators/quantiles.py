@@ -114,7 +114,7 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
     model_ : QuantileModel
         `save` writes it, `load` reads it.
     support_vectors_, n_support_, fit_status_, shape_fit_, n_features_in_
-    cv_results_, best_params_, best_score_, best_index_
+    cv_results_, best_params_, best_score_, best_index_, at_grid_end_
         As for :class:`SMOSVR`; scores are minus the pinball loss.
 
     Notes
@@ -190,7 +190,8 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
     model_ : QuantileModel
     dual_coef_ : ndarray, shape (t, s)
         Coefficients of the support vectors of this rank's parts, for each of t quantiles.
-    support_, sizes_, centers_, solver_, n_iter_, cv_results_, best_params_, best_score_, best_index_, fit_status_
+    support_, sizes_, centers_, solver_, n_iter_, cv_results_, best_params_, best_score_, best_index_
+    at_grid_end_, fit_status_
     metric_, feature_importances_, metric_errors_
         As for :class:`CASVR`; iterations and objectives are sums over the quantiles.
     n_features_in_ : int
