@@ -6,11 +6,29 @@ import numpy as np
 import pytest
 from helpers.data import saddle
 
+from benchmarks import anytime
 from benchmarks.anytime import below, best_at, run, space
 from benchmarks.krr_data import split
 from cacore.comm import Communicator
 from cakernels.search import data as rows
 from cakernels.search.candidates import first, further
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return split(*saddle(70), 0)
+
+
+@pytest.fixture(scope="module")
+def candidates(sample):
+    return space(rows.Data.of(sample.X, sample.y, None, rows.REGRESSION, Communicator()))
+
+
+@pytest.fixture
+def known(candidates, monkeypatch):
+    """The candidates of `sample`, which are listed once and not in each search."""
+    monkeypatch.setattr(anytime, "space", lambda data: candidates)
+    return candidates
 
 
 @pytest.mark.parametrize("n", [300, 15_000])
@@ -26,8 +44,8 @@ def test_space_has_all_that_a_search_can_reach(n):
     assert {one.of(n).key for _, one in changes} <= keys
 
 
-def test_random_search_repeats_and_trains_on_all_rows():
-    sample = split(*saddle(70), 0)
+@pytest.mark.usefixtures("known")
+def test_random_search_repeats_and_trains_on_all_rows(sample):
     one, again = (run("random", sample, 3, None, 2) for _ in range(2))
     assert one["rows"] == [len(sample.X) - 13] * 2  # five folds of 63 rows
     assert one["errors"] == again["errors"]
@@ -35,11 +53,10 @@ def test_random_search_repeats_and_trains_on_all_rows():
     assert one["test_rmse"] == again["test_rmse"] < sample.t.std()
 
 
-def test_both_searches_have_the_same_judges():
+def test_both_searches_have_the_same_judges(sample, known):
     """A search whose only candidate is the same has the same error."""
-    sample = split(*saddle(70), 0)
     data = rows.Data.of(sample.X, sample.y, None, rows.REGRESSION, Communicator())
-    keys = [one.key for one in space(data)]
+    keys = [one.key for one in known]
     drawn = (keys[np.random.default_rng(seed).permutation(len(keys))[0]] for seed in range(1000))
     seed = list(drawn).index(first(data)[0].of(data.n).key)
     random, halving = (run(kind, sample, seed, None, 1) for kind in ("random", "halving"))

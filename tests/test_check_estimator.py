@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from sklearn.base import is_classifier
 from sklearn.utils.estimator_checks import (
@@ -30,6 +32,8 @@ from cakrr import (
     TwoLevelKRR,
     TwoLevelKRRClassifier,
 )
+from cakrr.kriging import estimate
+from cakrr.method import RidgeMethod
 from casvm import (
     CASVC,
     CASVR,
@@ -92,6 +96,17 @@ LEAST_SQUARES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_searches():
+    """Default searches are fitted some hundred times, and compare 2 of 5 widths and 2 of 5 lambdas in each fold."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RidgeMethod, "sigmas", lambda method, width: (width, 2 * width))
+        patch.setattr(RidgeMethod, "lams", (1e-5, 1e-3))
+        patch.setattr(estimate, "_TRIED", (0.03, 0.3))
+        patch.setattr(estimate, "_CLOSE", 0.1)
+        yield
+
+
 def expected_failures(estimator):
     """Names of checks, and why they fail."""
     parameters = estimator.get_params()
@@ -113,7 +128,13 @@ def expected_failures(estimator):
     return REPETITION | (ASYNCHRONOUS if asynchronous else {})
 
 
-@parametrize_with_checks([*CLASSIFIERS, *REGRESSORS, *VALUES, *LEAST_SQUARES], expected_failed_checks=expected_failures)
+CHECKS = parametrize_with_checks(
+    [*CLASSIFIERS, *REGRESSORS, *VALUES, *LEAST_SQUARES], expected_failed_checks=expected_failures
+)
+
+
+# scikit-learn writes an estimator down for each of its checks: a fifth of the time to collect all tests. Once will do.
+@pytest.mark.parametrize(*CHECKS.args, ids=cache(CHECKS.kwargs["ids"]))
 def test_scikit_learn(estimator, check, request):
     expected = request.node.get_closest_marker("xfail")
     try:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.optimize
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
@@ -75,6 +74,8 @@ def best_scales(
     L-BFGS on the logarithms, with the same steps on all ranks. 2 m^3 flops per part and evaluation, and one Allreduce
     of d + 3 numbers.
     """
+    from scipy.optimize import minimize  # not loaded by commands without length scales
+
     room = _room(max((len(one.Y) for one in parts), default=0))
     spread = np.eye(d + 1)
     if tied:
@@ -94,7 +95,7 @@ def best_scales(
             return 1e3, np.zeros(len(free))  # no solution: L-BFGS backtracks
         return math.log(total[0] / total[1]), spread @ (total[2:] / total[0])
 
-    found = scipy.optimize.minimize(
+    found = minimize(
         error, np.zeros(len(spread)), jac=True, method="L-BFGS-B", bounds=[(-FARTHEST, FARTHEST)] * len(spread),
         options={"maxfun": evaluations},
     )  # fmt: skip

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows
@@ -70,6 +69,8 @@ class Calibrator:
 
     def first(self, decisions: NDArray[np.float64], problems: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """Probabilities of the first class of each problem, or of the given ones; decisions are in the columns."""
+        from scipy.special import expit  # not loaded by commands without probabilities
+
         which = np.arange(decisions.shape[1]) if problems is None else problems
         if self.A is not None and self.B is not None:
             return np.asarray(expit(-(decisions * self.A[which] + self.B[which])))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -73,6 +72,8 @@ def fit(found: LeftOutDecisions, problems: int, comm: Communicator) -> Steps:
     -----
     One Allgather of 24 bytes per distinct rounded decision of a rank (some thousands per problem), then O(N log N).
     """
+    from scipy.optimize import isotonic_regression  # a seventh of the start of a command, which most do not need
+
     codes, place = np.unique((found.problem << _PLACES) | _keys(found.decisions), return_inverse=True)
     count = np.bincount(place, minlength=len(codes)).astype(np.int64)
     first = np.bincount(place, found.first, len(codes)).astype(np.int64)

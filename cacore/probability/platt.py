@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from cacore.comm import Communicator
 from cacore.probability.left_out import LeftOutDecisions
@@ -65,6 +64,8 @@ def fit(
     One Allreduce of 4 numbers per problem, and one of 6 per problem for each step and each halving of a step, about 10
     in all; a few exponentials per decision. All problems take their steps together.
     """
+    from scipy.special import expit  # not loaded by commands without probabilities
+
     f, first, problem = found.decisions, found.first.astype(np.float64), found.problem
 
     def sums(*terms: Vector) -> Vector:
