@@ -29,7 +29,7 @@ _WORTH = 1 << 19  # cost of kernel values, in units of :attr:`Layout.price`, tha
 
 
 def expansion(
-    kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows, biased: bool = True, dtype: DTypeLike = None
+    kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows, biased: bool = True, dtype: DTypeLike | None = None
 ) -> NDArray[np.float64]:  # fmt: skip
     """``K(X, A) @ weights`` for support vectors `A` and weights, shape (len(A), k), on all threads.
 

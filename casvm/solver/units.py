@@ -129,5 +129,5 @@ class Origin:
         if not len(support):
             return 0.0
         X, beta = self.X[rows][support], solution.beta[support]
-        mean = np.asarray(X.mean(axis=0)).ravel()
+        mean = np.asarray(X.mean(axis=0, dtype=np.float64)).ravel()
         return float((np.asarray(X.T @ beta) - beta.sum() * mean) @ self.shift)
