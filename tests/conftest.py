@@ -227,9 +227,9 @@ def in_one_job(mpiexec, tmp_path):
 # Files that take minutes: begun first, so that no worker is left alone with one of them at the end. While one worker
 # compiles what all tests need, in the first file, the other one has some that need little: it would compile the same.
 FIRST = (
-    "test_under_mpi.py", "test_jobs.py", "test_info.py", "test_packaging.py", "test_io_stream.py", "test_house.py",
-    "test_help.py", "test_options.py", "test_io_bad_text.py", "test_output.py", "test_no_room.py", "test_docs.py",
-    "test_magnitudes.py", "test_virtual_cluster.py",
+    "test_under_mpi.py", "test_info.py", "test_packaging.py", "test_io_stream.py", "test_house.py", "test_help.py",
+    "test_options.py", "test_io_bad_text.py", "test_output.py", "test_no_room.py", "test_docs.py", "test_magnitudes.py",
+    "test_jobs.py", "test_virtual_cluster.py",
 )  # fmt: skip
 
 

@@ -37,18 +37,63 @@ runpy.run_module("cacore.info", run_name="__main__", alter_sys=True)
 """
 
 
+# One process loads the libraries, and each line that it reads is a folder, words and variables for a copy of it, which
+# runs the command. MPI, whose library a variable names, is loaded in the copy.
+LOADED = """
+import json, os, sys
+import h5py, numba, numpy, rich.console, scipy.linalg
+for line in sys.stdin:
+    folder, sys.argv[1:], variables = json.loads(line)
+    if os.fork() == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+else:
+    sys.exit()
+os.environ.clear()
+os.environ.update(variables)
+os.chdir(folder)
+for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, "out", os.O_CREAT | os.O_RDWR | os.O_TRUNC),
+                            (2, "err", os.O_CREAT | os.O_RDWR | os.O_TRUNC)):
+    os.dup2(os.open(name, flags), number)
+"""
+
+
+def environment(path=ROOT, **variables):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, [str(path), kept.get("PYTHONPATH")])), **variables}
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """A process that has loaded what the command needs, and runs it in copies of itself."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADED + QUICK], env=environment(), text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        yield process
+        process.stdin.close()
+
+
 @pytest.fixture
-def alone(tmp_path):
+def alone(tmp_path, loaded):
     """One process of ``python -m cacore.info`` with these variables; its finished process, and its report."""
+    folder = tmp_path / "alone"
+    folder.mkdir()
 
     def start(*words, path=ROOT, **variables):
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-        paths = os.pathsep.join(filter(None, [str(path), kept.get("PYTHONPATH")]))
-        done = subprocess.run(
-            [sys.executable, "-c", QUICK, "--report", "r.json", *words], cwd=tmp_path, text=True,
-            env={**kept, "PYTHONPATH": paths, **variables}, capture_output=True, timeout=600, check=False,
-        )  # fmt: skip
-        file = tmp_path / "r.json"
+        words, variables = ["--report", "r.json", *words], environment(path, **variables)
+        if path != ROOT or "NUMBA_CACHE_DIR" in variables:  # which Python and numba have read before
+            done = subprocess.run(
+                [sys.executable, "-c", QUICK, *words], cwd=folder, text=True, env=variables, capture_output=True,
+                timeout=600, check=False,
+            )  # fmt: skip
+        else:
+            loaded.stdin.write(json.dumps([str(folder), words, variables]) + "\n")
+            loaded.stdin.flush()
+            status = int(loaded.stdout.readline())
+            out, err = ((folder / name).read_text() for name in ("out", "err"))
+            done = subprocess.CompletedProcess(words, status, out, err)
+        file = folder / "r.json"
         return done, json.loads(file.read_text()) if file.exists() else None
 
     return start
