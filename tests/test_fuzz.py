@@ -34,5 +34,5 @@ def test_each_option_has_a_valid_value():
     assert not unknown
 
 
-def test_an_extra_column_that_is_the_index_is_no_feature():
-    assert run("columns", ["parquet"], 25, seed=20261128)["parquet"][24] == "right"
+def test_an_extra_column_that_is_the_index_is_no_feature(tmp_path):
+    assert columns.case("parquet", 24, 20261128, tmp_path) == "right"

@@ -113,7 +113,7 @@ def test_a_decaying_kernel_is_cut_by_a_bound():
 
 def test_likelihood(monkeypatch):
     """Vecchia's is close to the exact one, and both are close to the truth."""
-    X, y, _, _ = field(1000)
+    X, y, _, _ = field(400)
     exact = Kriging(random_state=0, drift="linear").fit(X, y)
     monkeypatch.setattr("cakriging.estimation.EXACT", 10)
     near = Kriging(random_state=0, drift="linear").fit(X, y)

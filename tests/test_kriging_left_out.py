@@ -53,8 +53,8 @@ def test_a_sample_is_random_points_and_blocks_of_neighbours():
 
 
 def test_more_points_of_a_sample_determine_parameters_better():
-    X, y, _ = field(1500)
-    few, many = (Kriging(sample=n, drift="linear", random_state=0).fit(X, y) for n in (300, 1100))
+    X, y, _ = field(800)
+    few, many = (Kriging(sample=n, drift="linear", random_state=0).fit(X, y) for n in (160, 600))
     assert many.log_std_["nugget"] < 0.8 * few.log_std_["nugget"]
     with pytest.raises(InputError, match="sample = 50"):
         Kriging(sample=50).fit(X, y)
