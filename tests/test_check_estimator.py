@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 from asygcd import AsyGCDSVC
+from cakriging import Kriging, estimation
 from cakrr import (
     BKRR,
     BKRR2,
@@ -26,13 +27,11 @@ from cakrr import (
     DKRRClassifier,
     KKRR2Classifier,
     KKRRClassifier,
-    Kriging,
     SubsetKRR,
     SubsetKRRClassifier,
     TwoLevelKRR,
     TwoLevelKRRClassifier,
 )
-from cakrr.kriging import estimate
 from cakrr.method import RidgeMethod
 from casvm import (
     CASVC,
@@ -102,8 +101,8 @@ def short_searches():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RidgeMethod, "sigmas", lambda method, width: (width, 2 * width))
         patch.setattr(RidgeMethod, "lams", (1e-5, 1e-3))
-        patch.setattr(estimate, "_TRIED", (0.03, 0.3))
-        patch.setattr(estimate, "_CLOSE", 0.1)
+        patch.setattr(estimation, "_TRIED", (0.03, 0.3))
+        patch.setattr(estimation, "_CLOSE", 0.1)
         yield
 
 
