@@ -119,7 +119,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
     def predict(self, X: RowsLike) -> NDArray[np.generic]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
         with asking(self, "predict") as comm:
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 X = self._given(X, int(comm.size == 1))
             return self._predicted(X, comm)
 
@@ -199,7 +199,7 @@ class AutoKernelRegressor(Regressing, AutoKernel):
         `calibrate`; a coverage that takes more rows raises an InputError.
         """
         with asking(self, "predict_interval", coverage=coverage) as comm:
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 X = self._given(X, int(comm.size == 1))
                 require_calibration(getattr(self.model_, "calibration", None))
             lower, upper = self.model_.predict_interval(X, coverage, comm=comm)
@@ -260,7 +260,7 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
 
     def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
         with asking(self, "predict_proba") as comm:
-            with comm.agreed():
+            with comm.agreed(own_rows=True):
                 X = self._given(X, int(comm.size == 1))
             return np.asarray(self.model_.probabilities(X, comm))
 

@@ -178,7 +178,7 @@ class KrigingModel:
 
     def _places(self, X: AnyRows, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The checked rows, and their coordinates in which distances are taken; collective."""
-        with comm.agreed():
+        with comm.agreed(own_rows=True):
             rows = np.asarray(dense(rows_to_predict(X, self.dtype, self.n_features, None, self.source)))
             return rows, self.space.coordinates(rows[:, self.drift.coordinates])
 

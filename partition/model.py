@@ -291,7 +291,7 @@ class InParts(Explained):
 
     def _received(self, X: RowsLike | StoredRows, comm: Communicator) -> AnyRows:
         """This rank's rows, checked with the same result on all ranks, and standardised."""
-        with comm.agreed():
+        with comm.agreed(own_rows=True):
             Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer, self.source)
             self._check_ranks(comm)
         check_alike(Z, comm)

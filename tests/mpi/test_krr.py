@@ -144,6 +144,17 @@ def test_bad_row_of_one_rank():
         model.predict(X[:, : 3 if RANK == 1 else 4])
 
 
+def test_bad_rows_of_a_model_name_their_rank():
+    """A model that is asked itself says which rank's rows are wrong, as estimators do."""
+    model = BKRR2(n_parts=R, sigma=1.0, lam=1e-3, random_state=0, comm=WORLD).fit(*rows(40, RANK)).model_
+    X = rows(5, RANK)[0]
+    if RANK == R - 1:
+        X[2, 1] = np.nan
+    rank = f"rank {R - 1}: " if R > 1 else ""
+    refused_by_all(model.predict, X, WORLD, match=f"^{rank}X, column 1: row 2 is NaN")
+
+
+
 def test_no_pair_works():
     X, y = np.ones((30, 2)), np.arange(30.0)
     options = RidgeOptions(partitions=2, lam=(1e-30,))
