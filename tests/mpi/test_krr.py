@@ -154,7 +154,6 @@ def test_bad_rows_of_a_model_name_their_rank():
     refused_by_all(model.predict, X, WORLD, match=f"^{rank}X, column 1: row 2 is NaN")
 
 
-
 def test_no_pair_works():
     X, y = np.ones((30, 2)), np.arange(30.0)
     options = RidgeOptions(partitions=2, lam=(1e-30,))
