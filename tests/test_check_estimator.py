@@ -101,7 +101,7 @@ def short_searches():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RidgeMethod, "sigmas", lambda method, width: (width, 2 * width))
         patch.setattr(RidgeMethod, "lams", (1e-5, 1e-3))
-        patch.setattr(estimation, "_TRIED", (0.03, 0.3))
+        patch.setattr(estimation, "_RANGES", (0.03, 0.3))
         patch.setattr(estimation, "_CLOSE", 0.1)
         yield
 
