@@ -18,6 +18,7 @@ from cacore.io import text
 
 SMALL = {name: replace(like, rows=600, test=min(like.test, 100)) for name, like in generated.FILES.items()}
 SMALL["mg_scale"] = generated.FILES["mg_scale"]  # as many rows are to be split off
+SMALL["space_ga_scale"] = replace(SMALL["space_ga_scale"], rows=200)  # two searches factorise matrices of all of them
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,7 @@ def test_records(name, no_data, monkeypatch, capsys):
     """Results that say GENERATED, that compare with themselves, and that can be drawn in every way they have."""
     monkeypatch.setattr("benchmarks.svm_speed._warm", lambda problem: None)  # which touches 5 GiB
     monkeypatch.setattr("benchmarks.asygcd_speed.warm", lambda problem, cache: None)
+    monkeypatch.setattr("benchmarks.anytime._DRAWS", 20)  # neighbours of each candidate, for a list of all
     # The compiled code of all tests, not an empty folder: nobody looks at how long it takes to compile.
     compiled, run = os.environ.get("NUMBA_CACHE_DIR", ""), dropin.run
     monkeypatch.setattr(dropin, "run", lambda program, patched, data, cache: run(program, patched, data, compiled))

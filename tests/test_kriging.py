@@ -272,6 +272,7 @@ def test_a_killed_run_is_continued_to_the_same_bits(tmp_path, monkeypatch):
     data = np.column_stack([X, y])
     np.savetxt(tmp_path / "rows.csv", data, delimiter=",", header="x,y,z", comments="")
     monkeypatch.setattr("cakriging.kriging_fit.SAVE_EVERY", -1.0)
+    monkeypatch.setattr("cakriging.estimation._CLOSE", 0.1)  # one digit of the estimate will do
     words = [str(tmp_path / "rows.csv"), "--taper", str(TAPER), "--solver", "cg", "--nugget", "0.001", "--quiet"]
 
     def trained(name, *more):
