@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from asygcd.asygcd_model import AsyGCDModel
     from asygcd.estimators import AsyGCDSVC
-    from asygcd.model import AsyGCDModel
 
-_HOMES = {"AsyGCDModel": "model", "AsyGCDSVC": "estimators"}
+_HOMES = {"AsyGCDModel": "asygcd_model", "AsyGCDSVC": "estimators"}
 
 __all__ = ["AsyGCDModel", "AsyGCDSVC"]
 

@@ -11,7 +11,7 @@ from cacore.run.launch import run
 
 def _load() -> AnyFamily:
     """Load the family; imported here, since it loads compiled code that --help does not need."""
-    from asygcd.family import AsyGCDFamily
+    from asygcd.asygcd_family import AsyGCDFamily
 
     return AsyGCDFamily()
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore import checks
-from cacore.learn import shared
+from cacore.learn import options
 from cacore.learn.options import KERNEL, SOLVER, option
 from cacore.svm.options import DualOptions
 
 if TYPE_CHECKING:
-    from asygcd.model import AsyGCDModel
+    from asygcd.asygcd_model import AsyGCDModel
     from asygcd.solver.team import TeamProgress, TeamSolution
 
 MULTI_CLASS = ("ovr", "ovo")
@@ -39,7 +39,7 @@ class AsyGCDOptions(DualOptions):
         "(atomic; the thesis' Algorithm 14), or at random coordinates (stochastic; PSCD)", checks.one_of(*UPDATES),
         report=True, group=SOLVER, choices=UPDATES,
     )  # fmt: skip
-    probability: str | None = shared.probability()
+    probability: str | None = options.probability()
     threads: int | None = option(None, "", checks.whole(1, 4096), flag="")
     start: NDArray[np.float64] | None = None
     watch: Callable[[TeamProgress], None] | None = None

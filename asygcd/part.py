@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from asygcd.solver import team
-from asygcd.solver.gram import least_cache
+from asygcd.solver.kernel_columns import least_cache
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -15,8 +15,8 @@ from cacore.kernels.precision import Accuracy
 from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.svm.dual import Dual, Progress, Solution
+from cacore.svm.options import register
 from cacore.svm.problem import precision
-from cacore.svm.solvers import register
 
 
 @register("asygcd")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from asygcd.model import AsyGCDModel
+from asygcd.asygcd_model import AsyGCDModel
 from asygcd.options import AsyGCDFit, AsyGCDOptions
-from asygcd.solver.gram import check_memory
+from asygcd.solver.kernel_columns import check_memory
 from asygcd.solver.team import AsyGCD, TeamProgress, TeamSolution
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
@@ -28,7 +28,7 @@ from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, gl
 from cacore.svm.problem import numeric_gamma, precision
 
 if TYPE_CHECKING:
-    from asygcd.method import AsyGCDMethod
+    from asygcd.asygcd_method import AsyGCDMethod
 
 Vector = NDArray[np.float64]
 

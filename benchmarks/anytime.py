@@ -21,11 +21,11 @@ from benchmarks.krr_data import SETS, Split, load, split
 from benchmarks.race import headline, machine_rate
 from benchmarks.results import Record, about, record, table
 from cacore.comm import Communicator
-from cakernels.blend import blended
+from cakernels.families import blended
 from cakernels.search import data as rows
+from cakernels.search.blending import search
+from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate, first, further
-from cakernels.search.deadline import Budget
-from cakernels.search.found import search
 from cakernels.search.race import Race
 from cakernels.search.scores import SCORES
 

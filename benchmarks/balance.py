@@ -26,7 +26,7 @@ from benchmarks.results import Record, about, record, table
 from benchmarks.scaling import keep_memory, positive
 from cacore import traffic
 from cacore.machine import threads
-from cakernels.plan.network import PRESETS, Network
+from cakernels.plan.machine import PRESETS, Network
 
 METHODS = ("kkrr2", "bkrr2", "dissmo", "cascade", "cpsvm", "bkmsvm", "fcfssvm", "casvm")
 COLUMNS = {

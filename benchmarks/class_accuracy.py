@@ -27,7 +27,7 @@ from benchmarks.results import Record, record, table
 from benchmarks.svm_data import SETS, Problem, native
 from cacore import checks
 from cacore.comm import Communicator
-from cakernels import class_blend
+from cakernels import families
 
 USUAL = ["ijcnn1", "a9a", "covtype50k", "usps", "mnist20k"]
 COLUMNS = {
@@ -50,7 +50,7 @@ def front(rows: Problem, seconds: float, threads: int) -> tuple[NDArray[Any], Re
         begun = time.perf_counter()
         model, told = fitted(data, threads, "--within", f"{seconds:g}", "--task", "classification")
         spent = time.perf_counter() - begun
-        labels = class_blend.labels(model, class_blend.outputs(model, rows.Xt, Communicator()))
+        labels = families.labels(model, families.outputs(model, rows.Xt, Communicator()))
     chosen = f"{' + '.join(told['params']['models'])}, {max(told['params']['rows']):,} rows"
     return labels, {"fit_seconds": spent, "trainings": len(told["grid"]), "chosen": chosen}
 

@@ -23,7 +23,7 @@ from benchmarks.scaling import keep_memory
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.machine import threads
-from cakernels.plan.network import PRESETS
+from cakernels.plan.machine import PRESETS
 from partition.base import REGISTERED, Algorithm
 from partition.divide import named
 

@@ -40,7 +40,7 @@ from cacore.data.dataset import Dataset
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.machine.memory import peak_rss_mib
-from cakernels.plan.network import PRESETS
+from cakernels.plan.machine import PRESETS
 from cakriging import Kriging, kriging
 from cakriging.kriging_system import NearSystem
 from cakriging.near_matrix import Correlation

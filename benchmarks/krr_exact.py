@@ -96,7 +96,7 @@ def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
     from cacore.kernels import Kernel
     from cakrr.iterative.solver import Rules
     from cakrr.iterative.systems import RidgeProblem, Systems
-    from cakrr.methods.iterative import GRID_TOL
+    from cakrr.methods.whole_system import GRID_TOL
     from cakrr.options import RidgeOptions
 
     n, kernel = len(y), Kernel().with_sigma(sigma)

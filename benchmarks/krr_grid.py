@@ -24,11 +24,11 @@ from cacore.comm import Communicator
 from cacore.io import load
 from cacore.kernels import Kernel
 from cacore.machine import threads
-from cacore.tuning.grid import spaced
+from cacore.tuning import spaced
 from cakrr.bkrr2 import METHOD
-from cakrr.fit import RidgeFit
 from cakrr.methods.parts import fit
 from cakrr.options import RidgeOptions
+from cakrr.ridge_model import RidgeFit
 from cakrr.solver import local
 from cakrr.solver.local import PartSystem, Workspace
 

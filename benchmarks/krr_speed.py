@@ -20,9 +20,9 @@ from cacore.comm import Communicator
 from cacore.io import Dataset, load
 from cacore.kernels import Kernel
 from cakrr.bkrr2 import METHOD
-from cakrr.fit import RidgeFit
 from cakrr.methods.parts import fit
 from cakrr.options import RidgeOptions
+from cakrr.ridge_model import RidgeFit
 from cakrr.solver.local import PartSystem, Workspace
 from partition import KBalance
 

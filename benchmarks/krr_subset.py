@@ -35,7 +35,7 @@ from cacore.comm import Communicator
 from cacore.linalg import tsqr
 from cacore.machine import threads
 from cacore.machine.memory import peak_rss_mib
-from cakernels.plan.network import PRESETS
+from cakernels.plan.machine import PRESETS
 
 Array = NDArray[np.float64]
 CONDITIONS = [10.0**e for e in range(0, 15, 2)]

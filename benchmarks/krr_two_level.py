@@ -27,7 +27,7 @@ from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.linalg.pivoted import pivoted_cholesky
 from cakrr import DKRR, TwoLevelKRR
-from cakrr.iterative.spread import SpreadRows
+from cakrr.iterative.preconditioner import SpreadRows
 from cakrr.options import NARROW
 from partition.redistribute import Parts
 

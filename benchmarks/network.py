@@ -26,7 +26,7 @@ from benchmarks.results import Results, table
 from benchmarks.scaling import generated, positive
 from cacore.errors import InputError
 from cacore.machine import threads
-from cakernels.plan.network import Link, Network
+from cakernels.plan.machine import Link, Network
 
 COLUMNS = {
     "method": "", "ranks": "", "rows": ",", "line": "", "seconds": ".3f", "computing_seconds": ".3f",

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from benchmarks.race import headline, machine_rate
 from benchmarks.results import Record, record, table
-from cakernels.plan.layout import method_named
-from cakernels.plan.rows import generated
+from cakernels.plan.layout import generated, method_named
 from cakernels.plan.runs import STARTED
 
 FEATURES = 20

@@ -15,7 +15,7 @@ from cacore import __version__
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.machine import threads
-from cacore.machine.cpu import cpu_name
+from cacore.machine.threads import cpu_name
 
 SLOWER = 1.1  # ratio of seconds from which a measurement counts as slower
 Record = dict[str, Any]

@@ -33,7 +33,7 @@ from benchmarks.results import Record, Results, table
 from benchmarks.synthetic_msd import FEATURES, block, shape_of
 from cacore.machine import threads
 from cacore.run import figures
-from cakernels.plan.network import PRESETS, Network
+from cakernels.plan.machine import PRESETS, Network
 
 COLUMNS = {
     "method": "", "ranks": ",", "rows": ",", "how": "", "partition_seconds": ".4f", "train_seconds": ".4f",

@@ -31,8 +31,7 @@ from benchmarks.race import copy_rate, headline, machine_rate
 from benchmarks.results import Results, table
 from benchmarks.svm_data import SETS, Problem
 from cacore.comm import Communicator
-from cacore.probability.calibrator import Calibrator
-from cacore.probability.coupling import coupled
+from cacore.probability.calibrator import Calibrator, coupled
 from cacore.probability.left_out import LeftOutDecisions
 from casvm import CASVC, SMOSVC
 

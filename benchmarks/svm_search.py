@@ -29,8 +29,7 @@ from benchmarks.generated import label
 from benchmarks.race import headline, machine_rate
 from benchmarks.results import record
 from benchmarks.svm_data import SETS, Problem
-from cacore.tuning.folds import stratified
-from cacore.tuning.grid import spaced
+from cacore.tuning import spaced, stratified
 from casvm import CASVC, SMOSVC
 
 ROWS = 2000  # approximate number of rows per part

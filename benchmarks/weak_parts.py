@@ -39,12 +39,12 @@ from cacore.data.dataset import Samples
 from cacore.io.native import created
 from cacore.machine import threads
 from cacore.run import command
-from cakernels.plan.network import PRESETS, Network
-from cakrr.methods import solve as ridge
-from cakrr.methods.settings import Chosen
+from cakernels.plan.machine import PRESETS, Network
+from cakrr.methods import parts as ridge
+from cakrr.methods.choose import Chosen
 from cakrr.methods.task import RidgeTask
 from cakrr.solver.local import Workspace
-from casvm.tasks.classes import ClassesTask
+from casvm.tasks import ClassesTask
 
 Kept = dict[str, NDArray[Any]]
 

@@ -12,13 +12,22 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TypeGuard, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
+import numpy as np
+
+from cacore import tuning
 from cacore.errors import InputError
-from cacore.tuning import grid
+
+if TYPE_CHECKING:
+    pass
+
 
 T = TypeVar("T", covariant=True)
 Convert = Callable[[object, str], T]  # (value or text, option name for messages) -> converted value, or an InputError
+
+
+FORMS = ("sigmoid", "isotonic")
 
 
 def as_it_is(value: object, name: str) -> object:
@@ -158,9 +167,9 @@ def yes_or_no(value: object, name: str) -> bool:
 
 
 def values(value: object, name: str) -> tuple[float, ...]:
-    """Grid of one or more positive numbers, or text in the form that :func:`cacore.tuning.grid.parse` reads."""
+    """Grid of one or more positive numbers, or text in the form that :func:`cacore.tuning.parse` reads."""
     name = name.removesuffix(" =")
-    return grid.parse(value, name) if _is_text(value, name) else grid.checked(value, name)
+    return tuning.parse(value, name) if _is_text(value, name) else tuning.checked(value, name)
 
 
 def one_or(convert: Convert[object], *words: str) -> Convert[object]:
@@ -222,3 +231,16 @@ def path_argument(word: str) -> Path:
         return path(word, "")
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def check_form(value: object, name: str) -> str | None:
+    """The form that an option asks for, or None for no probabilities; an InputError names the option."""
+    if value is None or (isinstance(value, bool | np.bool_) and not value):
+        return None
+    if isinstance(value, bool | np.bool_):
+        return FORMS[0]
+    if isinstance(value, str) and value in FORMS:
+        return value
+    shown = value if isinstance(value, str) and name.startswith("-") else repr(value)
+    words = "" if name.startswith("-") else "True, False, "
+    raise InputError(f"{name} {shown}: it must be one of {words}{', '.join(FORMS)}")

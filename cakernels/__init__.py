@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cakernels.auto import AutoKernelClassifier, AutoKernelRegressor
     from cakernels.dropin import patch_sklearn, unpatch_sklearn
     from cakernels.onnx.export import to_onnx
-    from cakernels.report import RunPage
+    from cakernels.run_page import RunPage
     from cakriging import Kriging
     from cakrr import (
         BKRR,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("cakrr", "casvm", "asygcd", "partition", "cakriging")
 _OWN = {
     "patch_sklearn": "cakernels.dropin", "unpatch_sklearn": "cakernels.dropin", "to_onnx": "cakernels.onnx.export",
-    "RunPage": "cakernels.report", "AutoKernelClassifier": "cakernels.auto", "AutoKernelRegressor": "cakernels.auto",
+    "RunPage": "cakernels.run_page", "AutoKernelClassifier": "cakernels.auto", "AutoKernelRegressor": "cakernels.auto",
 }  # fmt: skip
 
 __all__ = [

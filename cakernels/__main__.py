@@ -14,7 +14,7 @@ COMMANDS = {
     "predict": ("predict with a saved model of any family", "cakernels.predict"),
     "plan": ("plan a training on a cluster: seconds, memory, bytes, and a job script", "cakernels.plan.command"),
     "explain": ("what each feature adds to a model's answers, by Shapley values", "cakernels.explain.command"),
-    "report": ("a page of one or several runs, from their reports", "cakernels.report"),
+    "report": ("a page of one or several runs, from their reports", "cakernels.run_page"),
     "export": ("write a saved model as an ONNX file", "cakernels.onnx.command"),
     "convert": ("convert data files to the native HDF5 layout", "cakernels.tools"),
     "info": ("describe a data file; without one, check the installation or the job", "cakernels.tools"),

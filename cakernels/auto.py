@@ -13,26 +13,22 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 
 from cacore import checks
+from cacore.checks import check_form
 from cacore.comm import CommLike, Communicator, collective
-from cacore.data.asking import asking, same_fit
-from cacore.data.classifier import Labelled
 from cacore.data.dataset import Dataset
-from cacore.data.regressor import Regressing
+from cacore.data.estimators import Labelled, Regressing, Saved, asking, same_fit
 from cacore.data.rows import Rows, RowsLike
-from cacore.data.saving import Saved
 from cacore.data.stored import in_memory
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
-from cacore.explain.estimator import Explains
+from cacore.explain.explanation import Explains
 from cacore.machine import threads
-from cacore.probability.forms import check_form
 from cacore.svm.classifier import Probabilistic
-from cakernels.blend import require_calibration
-from cakernels.board import leaderboard
-from cakernels.class_blend import labels, outputs
+from cakernels.families import labels, outputs, require_calibration
+from cakernels.leaderboard import leaderboard
+from cakernels.search.blending import Found, search, started
+from cakernels.search.budget import Budget
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
-from cakernels.search.deadline import Budget
-from cakernels.search.found import Found, search, started
 from cakernels.search.scores import DEFAULTS, SCORES, Score
 
 _ROWS: dict[str, Any] = {"accept_sparse": "csr", "dtype": "float64", "order": "C"}
@@ -241,7 +237,7 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     baseline_score_ : float
         Score of the most frequent class on the rows of `best_score_`. An accuracy near it says little.
     model_ : SVMModel, KRRModel or ClassBlend
-        A :class:`cakernels.class_blend.ClassBlend` if there are several models or probabilities.
+        A :class:`cakernels.families.ClassBlend` if there are several models or probabilities.
     """
 
     _task = CLASSIFICATION

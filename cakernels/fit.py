@@ -14,23 +14,20 @@ from cacore.comm import Communicator
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.files import printing
-from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option
-from cacore.learn.same import flags, same_command
-from cacore.learn.shared import probability, seed
-from cacore.run.command import check_files, named
-from cacore.run.job import Training
-from cacore.run.launch import Parser, compiled_ahead, may_compile, parsed, run, start
-from cacore.run.output import Unwritten, save_model
+from cacore.learn.method import flags, same_command
+from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option, probability, seed
+from cacore.run.command import Unwritten, check_files, named, save_model
+from cacore.run.launch import Parser, Training, compiled_ahead, may_compile, parsed, run, start
 from cacore.terminal import CellLines, say
-from cacore.tuning.results import end_lines
+from cacore.tuning import end_lines
 
 if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
     from cacore.io.table import Targets
+    from cakernels.search.blending import Found
+    from cakernels.search.budget import Budget
     from cakernels.search.candidates import Candidate
     from cakernels.search.data import Data
-    from cakernels.search.deadline import Budget
-    from cakernels.search.found import Found
     from cakernels.search.race import Race
     from cakernels.search.scores import Score
     from cakernels.search.trial import Trial
@@ -105,7 +102,7 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     from cacore.data.resolution import check_whole_numbers
     from cacore.run import reading
     from cakernels.search import data, scores
-    from cakernels.search.deadline import Budget
+    from cakernels.search.budget import Budget
 
     wanted = _targets(job.task)
     with may_compile(comm, not job.quiet):
@@ -173,8 +170,8 @@ class _Run:
 
     def go(self) -> None:
         """Search, and write the end of it; collective."""
-        from cakernels.search.deadline import Terminated, ended_by_sigterm
-        from cakernels.search.found import search, so_far, started
+        from cakernels.search.blending import search, so_far, started
+        from cakernels.search.budget import Terminated, ended_by_sigterm
 
         job = self.job
         race = started(self.rows, self.score, self.budget, self.comm, self.comm.mpi, job.seed, job.max_candidates)
@@ -196,7 +193,7 @@ class _Run:
 
     def _seen(self, race: Race, trial: Trial) -> None:
         """Tell of a trial, and save the model if it is the best so far."""
-        from cakernels.search.found import so_far
+        from cakernels.search.blending import so_far
 
         if self.comm.rank == 0 and not self.job.quiet:
             what = self.score.shown(trial.error) if not trial.why else "-"
@@ -244,7 +241,7 @@ class _Run:
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and self.job.plot is not None:
                 from cacore.run import figures
-                from cakernels.picture import drawn
+                from cakernels.leaderboard import drawn
 
                 figures.save(drawn(made["grid"], self.score, made["params"]["models"]), self.job.plot)
         with unwritten, self.comm.agreed():
@@ -264,7 +261,7 @@ class _Run:
     def _report(self, found: Found, model: Any, last: bool) -> dict[str, Any]:
         """The report; the test rows are judged at the end only. Collective."""
         from cacore.run import report
-        from cakernels import board
+        from cakernels import leaderboard
 
         test = self.test if last else None
         with self.comm.phase("predict"):
@@ -276,7 +273,7 @@ class _Run:
             **named(self.train.columns, self.train.chosen), **overlap,
         }  # fmt: skip
         commands = [
-            board.command(one, str(self.job.data), candidate.parts(self.rows.n))
+            leaderboard.command(one, str(self.job.data), candidate.parts(self.rows.n))
             for one, candidate in zip(found.estimators, found.candidates, strict=True)
         ]
         params = {
@@ -286,15 +283,15 @@ class _Run:
         }  # fmt: skip
         return report.build(
             "fit", self.comm, data=data, metrics=metrics, partition_sizes=model.sizes, params=params,
-            grid=board.leaderboard(found.trials, self.score), baselines=baselines,
+            grid=leaderboard.leaderboard(found.trials, self.score), baselines=baselines,
             at_grid_end=found.at_grid_end if any(found.at_grid_end) else None,
         )  # fmt: skip
 
     def _baselines(self, found: Found, test: Dataset | None) -> dict[str, Any]:
         """Scores of the mean target or the most frequent class: of held-out rows, and of test rows; collective."""
         from cacore.data import labels
-        from cacore.metrics.errors import regression_metrics
-        from cakernels.search.baseline import Baseline
+        from cacore.metrics import regression_metrics
+        from cakernels.search.scores import Baseline
 
         baseline = Baseline.of(self.rows, self.comm)
         scores: dict[str, Any] = {"prediction": baseline.value, "name": baseline.name}
@@ -311,11 +308,11 @@ class _Run:
     def _tested(self, found: Found, model: Any, test: Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
         """Metrics of the test rows, and how many of them are training rows; collective."""
         from cacore.data import labels
-        from cacore.metrics.errors import regression_metrics
-        from cakernels import class_blend
+        from cacore.metrics import regression_metrics
+        from cakernels import families
 
         if self.rows.task == "classification":
-            predicted = class_blend.labels(model, class_blend.outputs(model, test.X, self.comm))
+            predicted = families.labels(model, families.outputs(model, test.X, self.comm))
             metrics = labels.tested(self.rows.classes, test, predicted, self.comm)
             if self.job.probability is not None and found.calibrators:
                 P = model.probabilities(test.X, self.comm)
@@ -330,7 +327,7 @@ class _Run:
 
     def _lines(self, found: Found, made: dict[str, Any]) -> list[tuple[str, str]]:
         """Lines of the table: candidates, the choice, and the commands that repeat it."""
-        from cakernels import board
+        from cakernels import leaderboard
 
         commands = made["params"].pop("commands")
         chosen = [f"{weight:.2f} {one.name}, {rows:,} rows" for weight, one, rows in
@@ -338,7 +335,7 @@ class _Run:
         for name in ("models", "weights", "rows"):
             made["params"].pop(name)
         return [
-            ("candidates", CellLines(board.lines(made["grid"], self.score))),
+            ("candidates", CellLines(leaderboard.lines(made["grid"], self.score))),
             *([("baseline", self._baseline_line(made["baselines"]))] if found.error < float("inf") else []),
             ("chosen", CellLines(chosen if len(chosen) > 1 else [chosen[0][5:]])),
             ("trained by", CellLines(commands)),

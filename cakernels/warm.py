@@ -110,7 +110,7 @@ def _labels(X: Rows) -> NDArray[np.int64]:
 
 def _files() -> None:
     """Read a CSV and a LIBSVM file."""
-    from cacore.io.dataset import load
+    from cacore.io.loading import load
 
     with tempfile.TemporaryDirectory() as folder:
         for name, line in (("rows.csv", "0.5,1.25,{}\n"), ("rows.libsvm", "{} 1:0.5 2:1.25\n")):

@@ -11,7 +11,7 @@ from cacore.run.launch import run
 
 def _load() -> AnyFamily:
     """The family of kriging; imported here, since it loads compiled code that ``--help`` does not need."""
-    from cakriging.family import Kriged
+    from cakriging.kriging_family import Kriged
 
     return Kriged()
 

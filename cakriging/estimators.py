@@ -12,13 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from cacore import checks
 from cacore.checks import share
 from cacore.comm import CommLike, Communicator, collective
-from cacore.data.asking import asking, same_fit
-from cacore.data.regressor import Regressing
+from cacore.data.estimators import Loaded, Regressing, asking, same_fit
 from cacore.data.rows import RowsLike
-from cacore.data.saving import Loaded
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
-from cacore.learn import shared
+from cacore.learn import options as shared
 from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
 from cakriging import kriging

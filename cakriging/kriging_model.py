@@ -18,9 +18,8 @@ from cacore.data.rows import AnyRows, Rows, dense
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.files import described
-from cacore.io import layout, model_file
-from cacore.io.layout import Array, Layout
-from cacore.io.model_file import StoredParts, is_real, require
+from cacore.io import model_file
+from cacore.io.model_file import Array, Layout, StoredParts, is_real, require
 from cacore.kernels import Kernel
 from cacore.machine import memory
 from cacore.machine.threads import blocks
@@ -415,10 +414,10 @@ def _shared_arrays(drift: Drift, beta: NDArray[np.float64], gram: NDArray[np.flo
 def _fields(attributes: dict[str, Any], shared: dict[str, Any], parts: StoredParts) -> dict[str, Any]:
     """The fields of the model in a file, whose contents are checked."""
     sizes: dict[str, int] = {}
-    layout.check(SHARED, shared, sizes)
+    model_file.check(SHARED, shared, sizes)
     known = {"v": sizes["p"] + 1}
     for number, arrays in parts.held.items():
-        layout.check(PART, arrays, known, f"part {number}: ")
+        model_file.check(PART, arrays, known, f"part {number}: ")
         known = {name: known[name] for name in ("v", "c")}
     for name in ("range", "sill", "nugget", "tol"):
         require(is_real(attributes[name]) and attributes[name] >= 0, f"{name} {attributes[name]!r}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cacore import checks
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE, SQUARED, canonical
-from cacore.learn import shared
+from cacore.learn import options as shared
 from cacore.learn.method import Method
 from cacore.learn.options import FILES, KERNEL, METRIC, SOLVER, Options, option
 

@@ -15,20 +15,18 @@ if TYPE_CHECKING:
         KKRRClassifier,
         TwoLevelKRRClassifier,
     )
-    from cakrr.estimators.exact import DKRR
-    from cakrr.estimators.parts import BKRR, BKRR2, DCKRR, KKRR, KKRR2, TwoLevelKRR
-    from cakrr.estimators.subset import SubsetKRR
-    from cakrr.estimators.subset_classifier import SubsetKRRClassifier
-    from cakrr.model import KRRModel
+    from cakrr.estimators.on_points import SubsetKRR, SubsetKRRClassifier
+    from cakrr.estimators.regressors import BKRR, BKRR2, DCKRR, DKRR, KKRR, KKRR2, TwoLevelKRR
+    from cakrr.ridge_model import KRRModel
 
 _IN_PARTS = ("BKRR", "BKRR2", "DCKRR", "KKRR", "KKRR2", "TwoLevelKRR")
 _HOMES = {
-    **dict.fromkeys(_IN_PARTS, "estimators.parts"),
-    "DKRR": "estimators.exact",
-    "SubsetKRR": "estimators.subset",
-    "SubsetKRRClassifier": "estimators.subset_classifier",
+    **dict.fromkeys(_IN_PARTS, "estimators.regressors"),
+    "DKRR": "estimators.regressors",
+    "SubsetKRR": "estimators.on_points",
+    "SubsetKRRClassifier": "estimators.on_points",
     **dict.fromkeys((f"{name}Classifier" for name in (*_IN_PARTS, "DKRR")), "estimators.classifiers"),
-    "KRRModel": "model",
+    "KRRModel": "ridge_model",
 }
 
 __all__ = [

@@ -9,8 +9,8 @@ m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows and per (sigma, lambda) p
 sent to one rank and back.
 """
 
-from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
+from cakrr.options import RidgeMethod
 
 METHOD = bkrr2 = RidgeMethod(
     name="bkrr2",

@@ -5,8 +5,8 @@ these models. Training is that of BKRR2. Every test row is sent to every rank, a
 error.
 """
 
-from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
+from cakrr.options import RidgeMethod
 
 METHOD = bkrr3 = RidgeMethod(
     name="bkrr3",

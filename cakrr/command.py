@@ -11,7 +11,7 @@ from cacore.run.launch import run
 
 def _load() -> AnyFamily:
     """The family of ridge regression; imported here, since it loads compiled code that --help does not need."""
-    from cakrr.family import Ridge
+    from cakrr.ridge_family import Ridge
 
     return Ridge()
 

@@ -7,8 +7,8 @@ Shuffled rows are dealt evenly (lines 1 to 5), and one model is trained on each 
 m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows and per (sigma, lambda) pair.
 """
 
-from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
+from cakrr.options import RidgeMethod
 
 METHOD = dckrr = RidgeMethod(
     name="dckrr",

@@ -5,11 +5,11 @@ The ranks form a grid. Each computes its blocks of K + lambda n I, in block-cycl
 to all test rows, and one reduction adds up the results. A single rank uses LAPACK.
 
 n^2 d + n^3/3 flops per (sigma, lambda) pair, and n^2 numbers of memory, shared by the ranks; see
-:func:`cakrr.methods.dkrr.fit`.
+:func:`cakrr.methods.whole_system.fit`.
 """
 
-from cakrr.method import RidgeMethod
 from cakrr.methods import exact
+from cakrr.options import RidgeMethod
 
 METHOD = dkrr = RidgeMethod(
     name="dkrr",

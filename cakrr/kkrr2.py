@@ -5,8 +5,8 @@ determines the time: m^3/3 flops and 8 m^2 bytes. With more parts than ranks, as
 disadvantage disappears.
 """
 
-from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
+from cakrr.options import RidgeMethod
 
 METHOD = kkrr2 = RidgeMethod(
     name="kkrr2",

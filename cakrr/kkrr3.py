@@ -5,8 +5,8 @@ these models. Training is that of KKRR2. Every test row is sent to every rank, a
 error.
 """
 
-from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
+from cakrr.options import RidgeMethod
 
 METHOD = kkrr3 = RidgeMethod(
     name="kkrr3",

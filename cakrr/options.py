@@ -1,27 +1,218 @@
-"""Options of a training run by kernel ridge regression, shared by all methods of this family."""
+"""Ridge methods and their options: the record of a method, the options of training, and the rules between them.
+
+Rules for the options of kernel ridge regression: which exclude each other or a method, in order of the checks.
+
+Options of a training run by kernel ridge regression, shared by all methods of this family.
+
+The record of a ridge method: partitioner, route, and options.
+
+Options of least squares on M points.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cacore import checks
+from cacore import checks, tuning
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
-from cacore.learn import shared
-from cacore.learn.options import KERNEL, METRIC, PARTS, SEARCH, SOLVER, UNCERTAINTY, Options, option
-from cacore.learn.rules import check
+from cacore.learn import options
+from cacore.learn import options as shared
+from cacore.learn.method import Method
+from cacore.learn.options import (
+    KERNEL,
+    LENGTHS,
+    METRIC,
+    PARTS,
+    SEARCH,
+    SOLVER,
+    UNCERTAINTY,
+    Options,
+    Rule,
+    check,
+    declared,
+    option,
+)
 from cacore.progress import Advance, silent
-from cacore.tuning import grid
-from cakrr.rules import JACKKNIFE, LEFT_OUT, ROUTES, RULES
 
 if TYPE_CHECKING:
     from cacore.data.labels import ClassWeight
     from cacore.io.checkpoint import Checkpoint
     from cacore.kernels import Kernel
-    from cakrr.method import RidgeMethod
+
+
+ROUTES = ("nearest", "soft", "all")
+LEFT_OUT, JACKKNIFE = "loo", "jackknife+"  # intervals from leave-one-out errors
+LEAST_LAM = 1e-30  # smallest lambda of cg, whose directions grow with 1 / lambda
+
+
+def _route_rule(o: RidgeOptions, m: RidgeMethod) -> str:
+    return o.route or m.route
+
+
+def _other_route(o: RidgeOptions, m: RidgeMethod) -> bool:
+    return o.route is not None and o.route != m.route
+
+
+def _of_all_rows(m: RidgeMethod) -> str:
+    """Model of all rows that a method has besides parts, or instead of them, for a message."""
+    return "a coarse model" if m.coarse else "one model"
+
+
+def _has_one_model(name: str) -> Rule[RidgeOptions, RidgeMethod]:
+    return Rule(
+        lambda o, m: bool(getattr(o, name)) and (not m.partitioner or m.coarse),
+        lambda o, m: f"{name}: {m.name} has {_of_all_rows(m)} of all rows, so only one held-out share; leave it out",
+    )
+
+
+def _judged_by_test(name: str) -> Rule[RidgeOptions, RidgeMethod]:
+    return Rule(
+        lambda o, m: bool(getattr(o, name)) and (m.oracle or o.select == "test"),
+        f"{name}: the settings are compared on the test rows; use select validation",
+    )
+
+
+def _has_deviations(name: str) -> Rule[RidgeOptions, RidgeMethod]:
+    return Rule(
+        lambda o, m: bool(getattr(o, name)) and (m.oracle or o.classify),
+        lambda o, m: (
+            f"{name}: {'classes have no standard deviations' if o.classify else f'{m.name} does not predict'}; "
+            "leave it out"
+        ),
+    )
+
+
+def _leaves_out(o: RidgeOptions) -> bool:
+    return o.calibrate in (LEFT_OUT, JACKKNIFE)
+
+
+SCALED: Rule[RidgeOptions, RidgeMethod] = Rule(
+    lambda o, m: o.scaling != "deviation" and not o.standardize,
+    "scaling {o.scaling}: features are only scaled with standardize; leave one of the two out",
+)
+BALANCED: Rule[RidgeOptions, RidgeMethod] = Rule(
+    lambda o, m: o.class_weight is not None and not o.classify,
+    "class_weight, --balanced: there are no classes without --classify",
+)
+RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
+    # Routes and kernels
+    Rule(
+        lambda o, m: _other_route(o, m) and (m.oracle or not m.partitioner),
+        "route {o.route}: {m.name} has only its own route; leave it out",
+    ),
+    Rule(
+        lambda o, m: _other_route(o, m) and o.route not in ROUTES,
+        "route {o.route!r}: choose one of " + ", ".join(ROUTES),
+    ),
+    Rule(
+        lambda o, m: bool(o.sigma or o.coarse_sigma) and bool(o.without_width),
+        "sigma: the {o.without_width} kernel has no width; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.metric != "none" and callable(o.kernel),
+        "metric: it needs the derivative of the kernel, and a callable has none; name a kernel",
+    ),
+    # The exact method's solver
+    Rule(
+        lambda o, m: o.solver == "cholesky" and bool(o.of_iteration()),
+        lambda o, m: f"{o.of_iteration()[0]}: it does not apply to a factorisation; use --solver cg, or leave it out",
+    ),
+    Rule(
+        lambda o, m: o.solver == "cg" and min(o.lam) < LEAST_LAM,
+        lambda o, m: f"lambda {min(o.lam):g}: cg needs {LEAST_LAM:g} or more, because it uses single precision",
+    ),
+    Rule(
+        lambda o, m: o.near and bool(o.without_near),
+        "near: the {o.without_near} kernel is not a function of Euclidean distance or a wendland product; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.near and o.early is not None,
+        "near: rows beyond each other's reach are systems of their own, and early needs one; leave one of the two out",
+    ),
+    # Choice of parameters
+    Rule(
+        lambda o, m: o.select == "loo" and (m.coarse or _route_rule(o, m) not in ("nearest", "soft")),
+        lambda o, m: (
+            f"select loo: leave-one-out errors are those of a part's own model, but {m.name} answers otherwise; use "
+            f"select validation{'' if m.coarse or m.oracle or not m.partitioner else ', or route nearest'}"
+        ),
+    ),
+    Rule(
+        lambda o, m: o.divisions > 1 and m.oracle,
+        "divisions = {o.divisions}: {m.name} is an oracle; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.divisions > 1 and not m.partitioner,
+        "divisions = {o.divisions}: {m.name} has one model of all rows; leave it out",
+    ),
+    SCALED,
+    _has_one_model("cv"),
+    _judged_by_test("cv"),
+    _has_one_model("per_part"),
+    _judged_by_test("per_part"),
+    Rule(
+        lambda o, m: bool(o.cv) and o.select == "loo",
+        "cv: select loo already leaves out every row; leave one of the two out",
+    ),
+    Rule(
+        lambda o, m: o.per_part and o.chooses_kernel,
+        "per_part: kernel auto chooses one kernel for all parts; name a kernel",
+    ),
+    Rule(
+        lambda o, m: o.per_part and o.divisions > 1,
+        "per_part: settings of one division's parts do not apply to another division; leave one of the two out",
+    ),
+    # Length scales
+    Rule(
+        lambda o, m: o.metric == LENGTHS and (not m.partitioner or m.coarse),
+        lambda o, m: f"metric {LENGTHS}: {m.name} has {_of_all_rows(m)} of all rows; use metric diagonal",
+    ),
+    Rule(
+        lambda o, m: o.metric == LENGTHS and bool(o.without_distance),
+        f"metric {LENGTHS}: the {{o.without_distance}} kernel is not a function of distance; use metric diagonal",
+    ),
+    # Probabilities and intervals
+    _has_deviations("keep_factors"),
+    _has_deviations("calibrate"),
+    Rule(
+        lambda o, m: o.probability is not None and not o.classify,
+        "probability: there are no classes without --classify; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.probability is not None and (o.divisions > 1 or _route_rule(o, m) == "all"),
+        "probability: leave-one-out predictions are those of a part's own model, but {m.name} combines several; "
+        "leave it out for uncalibrated probabilities",
+    ),
+    Rule(
+        lambda o, m: o.keep_factors and not m.partitioner,
+        "keep_factors: {m.name} has one factor of all rows, which is not saved; leave it out: standard deviations "
+        "compute it when needed",
+    ),
+    Rule(
+        lambda o, m: _leaves_out(o) and o.divisions > 1,
+        "calibrate {o.calibrate}: leave-one-out errors are those of one division; set a share of the rows aside",
+    ),
+    Rule(
+        lambda o, m: _leaves_out(o) and (m.coarse or _route_rule(o, m) == "all"),
+        "calibrate {o.calibrate}: leave-one-out errors are those of a part's own model, but {m.name} answers "
+        "otherwise; set a share of the rows aside",
+    ),
+    # Classes and parts
+    Rule(
+        lambda o, m: o.classify and m.oracle,
+        "classify: {m.name} is an oracle for a single numeric target; leave it out",
+    ),
+    BALANCED,
+    Rule(
+        lambda o, m: not m.partitioner and (o.partitions or 1) != 1,
+        "partitions = {o.partitions}: {m.name} has one model of all rows; leave it out",
+    ),
+)
+
 
 SELECTIONS = ("validation", "test", "loo")
 LEVELS = "levels"
@@ -148,7 +339,7 @@ class RidgeOptions(Options):
         0.0, "constant term of the polynomial and sigmoid kernels", checks.finite, group=KERNEL, metavar="R"
     )
     centers: tuple[int, ...] | None = option(
-        None, f"number of centres of the coarse model, or a list to compare (default: {grid.listed(CENTERS)})",
+        None, f"number of centres of the coarse model, or a list to compare (default: {tuning.listed(CENTERS)})",
         checks.whole_values, group=SOLVER, only=_coarse, metavar="M",
     )  # fmt: skip
     coarse_sigma: tuple[float, ...] | None = option(
@@ -156,7 +347,7 @@ class RidgeOptions(Options):
         group=SOLVER, only=_coarse, metavar="GRID",
     )  # fmt: skip
     coarse_lam: tuple[float, ...] | None = option(
-        None, f"ridge parameter of the coarse model, as --lambda (default: {grid.listed(LAMS)})", checks.values,
+        None, f"ridge parameter of the coarse model, as --lambda (default: {tuning.listed(LAMS)})", checks.values,
         flag="--coarse-lambda", group=SOLVER, only=_coarse, metavar="GRID",
     )  # fmt: skip
     refine: int = option(
@@ -208,25 +399,25 @@ class RidgeOptions(Options):
     max_time: float | None = option(
         None, "time limit of cg, in seconds", checks.seconds, group=SOLVER, only=_exact, metavar="S"
     )
-    scratch: Path | None = shared.scratch(
+    scratch: Path | None = options.scratch(
         "folder for data that does not fit in memory: kernel values, a factor, or the rows of --out-of-core",
         only=lambda method: not method.coarse,
     )
-    out_of_core: bool = shared.out_of_core(only=lambda method: bool(method.partitioner) and not method.coarse)
-    metric: str = shared.metric()
-    metric_rounds: int = shared.metric_rounds()
+    out_of_core: bool = options.out_of_core(only=lambda method: bool(method.partitioner) and not method.coarse)
+    metric: str = options.metric()
+    metric_rounds: int = options.metric_rounds()
     scaling: str = option(
         "deviation", "scale features by their standard deviation or by normal scores of their quantiles, or whichever "
         f"of these validates better (auto); {OF_LEVELS}", checks.one_of(*SCALINGS), report=True, group=METRIC,
         choices=SCALINGS,
     )  # fmt: skip
-    standardize: bool = shared.standardize(True)
-    seed: int = shared.random_state()
+    standardize: bool = options.standardize(True)
+    seed: int = options.random_state()
     classify: bool = option(
         False, "targets are classes: fit one indicator column per class; the largest output wins", checks.yes_or_no,
         estimator="", group=KERNEL, action="store_true",
     )  # fmt: skip
-    class_weight: ClassWeight = shared.balanced("with --classify: weight the classes so that each counts equally")
+    class_weight: ClassWeight = options.balanced("with --classify: weight the classes so that each counts equally")
     keep_factors: bool = option(
         False, "keep the factors that predict --std needs: 8 m^2 bytes of memory per part of m rows, half that in the "
         "file", checks.yes_or_no, group=UNCERTAINTY, only=_divides, action="store_true",
@@ -236,8 +427,8 @@ class RidgeOptions(Options):
         "by these and the effect of each row on the prediction (jackknife+)", _calibrate, report=True,
         group=UNCERTAINTY, only=lambda method: not method.oracle, metavar="F",
     )  # fmt: skip
-    probability: str | None = shared.probability()
-    checkpoint: Checkpoint | None = shared.checkpoint()
+    probability: str | None = options.probability()
+    checkpoint: Checkpoint | None = options.checkpoint()
     wide: bool = False  # if sigma is None, try the command's grid of widths instead of the natural width alone
     of_several: bool = False  # True if the kernel is one of those that `auto` tries, each in its own rounds
     memory_limit: int = 1 << 62
@@ -249,7 +440,7 @@ class RidgeOptions(Options):
         Raises
         ------
         InputError
-            The first of :data:`cakrr.rules.RULES` that they break.
+            The first of :data:`RULES` that they break.
         """
         check(RULES, self, method)
         return self
@@ -310,7 +501,7 @@ class RidgeOptions(Options):
             "--calibrate": self.calibrate is not None, "--probability": self.probability is not None,
         }  # fmt: skip
         if method.partitioner:
-            shared.check_out_of_core(self.out_of_core, self.scratch, given)
+            options.check_out_of_core(self.out_of_core, self.scratch, given)
 
     def of_iteration(self) -> list[str]:
         """Flags of the given options that do not apply to a factorisation."""
@@ -367,3 +558,144 @@ class RidgeOptions(Options):
             else:
                 sets += [(Width(like, sigma), self.centers or CENTERS) for sigma in self.coarse_sigma]
         return [(width, sorted({min(M, n) for M in Ms}), self.coarse_lam or LAMS) for width, Ms in sets]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RidgeMethod(Method):
+    """A method of this family: how rows are divided, and which models predict a row.
+
+    Attributes
+    ----------
+    route : {"nearest", "soft", "all", "oracle", "sum"}
+        Models that predict a row: the nearest centre's ("nearest"), a weighted mean of the nearest few ("soft"), the
+        mean of all ("all"), the one with the smallest error given the true target ("oracle"), or the sum of all pieces
+        of an exact model ("sum").
+    partitioner : str
+        Registered name of a partitioner; if empty, one system of all rows is solved.
+    coarse : bool
+        True if the parts' models learn the residual of a coarse model of all rows.
+    """
+
+    package: ClassVar[str] = "cakrr"
+    options: ClassVar[type] = RidgeOptions
+
+    route: str
+    partitioner: str = ""
+    coarse: bool = False
+
+    @property
+    def oracle(self) -> bool:
+        """True if the method needs the true targets: a bound for other methods, not a usable method."""
+        return self.route == "oracle"
+
+    def sigmas(self, width: float) -> tuple[float, ...]:
+        """Widths that the command tries, around the kernel's natural one (:meth:`KernelKind.typical_distance`)."""
+        if self.coarse:
+            return tuple(times * width for times in LOCAL_SIGMAS)
+        return tuple(tuning.spaced(width / 4, width * 4, 5))
+
+    @property
+    def lams(self) -> tuple[float, ...]:
+        """Lambdas that the command tries."""
+        return LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+
+    @property
+    def without(self) -> Collection[str]:
+        """Common options that this command lacks."""
+        return ("libsvm",)
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Defaults of the command's options that differ from the declared ones."""
+        return {"route": self.route, "lam": tuning.listed(self.lams)}
+
+    @property
+    def choices(self) -> Mapping[str, tuple[str, ...]]:
+        """Choices of the command's options that differ from the declared ones."""
+        return {"route": tuple(dict.fromkeys([self.route, *ROUTES]))}
+
+
+PICKS = ("random", "pivots", "kmeans")
+SELECTS = ("loo", "gcv")
+_SCALINGS = ("deviation", LEVELS)
+# Options of ridge regression that apply to points; the others are about parts, metrics and iterations.
+OPTIONS = ("sigma", "lam", "kernel", "degree", "coef0", "standardize", "seed", "classify", "class_weight", "checkpoint")
+DEFAULT = 1000  # centres, or all rows if there are fewer
+
+
+@dataclass(frozen=True)
+class SubsetOptions(RidgeOptions):
+    """Options of a training run on M points; `points` are centres that the user gives, in standardised features."""
+
+    centers: tuple[int, ...] | None = option(
+        None, f"number of centres, M, or a list to compare, which share one triangle (default: {DEFAULT:,})",
+        checks.whole_values, group=SOLVER, metavar="M",
+    )  # fmt: skip
+    pick: str = option(
+        "random", "centres: random rows, pivots of the kernel matrix, or means of clusters", checks.one_of(*PICKS),
+        report=True, group=SOLVER, choices=PICKS,
+    )  # fmt: skip
+    select: str = option(
+        "loo", "errors that compare the settings: each row left out in turn (loo, a second pass over the rows), or "
+        "generalised cross-validation, from the triangle alone (gcv)", checks.one_of(*SELECTS), report=True,
+        group=SEARCH, choices=SELECTS,
+    )  # fmt: skip
+    scaling: str = option(
+        "deviation", f"scale features by their standard deviation; {OF_LEVELS}", checks.one_of(*_SCALINGS), report=True,
+        group=METRIC, choices=_SCALINGS,
+    )  # fmt: skip
+    scratch: Path | None = shared.scratch("folder for the rows of --out-of-core", estimator="")
+    out_of_core: bool = shared.out_of_core(read="them block by block")
+    points: Any = None
+
+    def checked(self, method: RidgeMethod) -> SubsetOptions:
+        """These options, after checking them; raises an InputError."""
+        check((BALANCED, SCALED), self, method)
+        for one, known in declared(self):
+            if known.flag and not method.has(one.name) and getattr(self, one.name) != one.default:
+                raise InputError(f"{one.name}: {method.name} has no such option; leave it out")
+        if self.sigma is not None and self.without_width:
+            raise InputError(f"sigma: the {self.without_width} kernel has no width; leave it out")
+        return self
+
+    def check_out_of_core(self, method: RidgeMethod) -> None:
+        """Refuse ``--scratch`` without ``--out-of-core``; blocks of rows are all that any option needs in memory."""
+        shared.check_out_of_core(self.out_of_core, self.scratch, {})
+
+    def numbers(self, n: int) -> list[int]:
+        """Numbers of centres to compare, ascending, for n rows.
+
+        Raises
+        ------
+        InputError
+            More centres than rows.
+        """
+        if self.points is not None:
+            return [int(self.points.shape[0])]
+        if self.centers is None:
+            return [min(DEFAULT, n)]
+        if max(self.centers) > n:
+            raise InputError(f"centers = {max(self.centers):,}: there are {n:,} rows; use at most as many centers")
+        return sorted(set(self.centers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubsetMethod(RidgeMethod):
+    """Least squares on M points, with those of the common options that apply."""
+
+    options: ClassVar[type] = SubsetOptions
+
+    def has(self, name: str) -> bool:
+        """True for the options of :data:`OPTIONS`, those declared for points, and those of all commands but libsvm."""
+        inherited = {one.name for one, _ in declared(RidgeOptions)} - SubsetOptions.__annotations__.keys()
+        return name in OPTIONS or name not in {"libsvm", *inherited}
+
+    @property
+    def lams(self) -> tuple[float, ...]:
+        """Lambdas that the command tries: one decomposition serves all of them."""
+        return (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+
+    @property
+    def choices(self) -> Mapping[str, tuple[str, ...]]:
+        """Choices of the command's options that differ from the declared ones."""
+        return {}

@@ -15,7 +15,7 @@ Smola and Bartlett (2001); Demmel, Grigori, Hoemmen and Langou (EECS-2008-74).
 """
 
 from cakrr.methods import on_points
-from cakrr.subset_options import SubsetMethod
+from cakrr.options import SubsetMethod
 
 METHOD = subset = SubsetMethod(
     name="subset",

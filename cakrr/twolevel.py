@@ -13,8 +13,8 @@ Not in the thesis; related to the local-and-global and full-scale approximations
 Ghahramani, 2007; Sang and Huang, 2012).
 """
 
-from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
+from cakrr.options import RidgeMethod
 
 METHOD = twolevel = RidgeMethod(
     name="twolevel",

@@ -6,24 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from casvm.estimators.collective import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
-    from casvm.estimators.collective_values import CASVR, DisSMOSVR
+    from casvm.estimators.collective import CASVC, CASVR, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC, DisSMOSVR
     from casvm.estimators.exact import SMOSVC, SMONuSVC
     from casvm.estimators.exact_values import SMOSVR, SMONuSVR, SMOOneClassSVM
     from casvm.estimators.quantiles import CAQuantileSVR, SMOQuantileSVR
-    from casvm.model.libsvm import export_libsvm, import_libsvm
-    from casvm.model.model import SVMModel
-    from casvm.model.quantiles import QuantileModel
-    from casvm.model.svr import SVRModel
+    from casvm.model.libsvm_files import export_libsvm, import_libsvm
+    from casvm.model.quantile_model import QuantileModel
+    from casvm.model.svm_model import SVMModel
+    from casvm.model.svr_model import SVRModel
 
 _HOMES = {
     **dict.fromkeys(("CASVC", "CascadeSVC", "DCFilterSVC", "DCSVC", "DisSMOSVC"), "estimators.collective"),
     **dict.fromkeys(("SMOSVC", "SMONuSVC"), "estimators.exact"),
     **dict.fromkeys(("SMOSVR", "SMONuSVR", "SMOOneClassSVM"), "estimators.exact_values"),
-    **dict.fromkeys(("CASVR", "DisSMOSVR"), "estimators.collective_values"),
+    **dict.fromkeys(("CASVR", "DisSMOSVR"), "estimators.collective"),
     **dict.fromkeys(("CAQuantileSVR", "SMOQuantileSVR"), "estimators.quantiles"),
-    **dict.fromkeys(("export_libsvm", "import_libsvm"), "model.libsvm"),
-    "QuantileModel": "model.quantiles", "SVMModel": "model.model", "SVRModel": "model.svr",
+    **dict.fromkeys(("export_libsvm", "import_libsvm"), "model.libsvm_files"),
+    "QuantileModel": "model.quantile_model", "SVMModel": "model.svm_model", "SVRModel": "model.svr_model",
 }  # fmt: skip
 
 __all__ = [

@@ -11,7 +11,7 @@ rank, or with ``--route nearest`` to one rank and back.
 
 From here to the update of one pair of rows: :func:`partition.in_parts.in_parts` has the listing's lines,
 :mod:`casvm.solver.smo` solves the problem of a part, and :func:`casvm.solver.pair.optimise_pairs` updates the pairs.
-:mod:`casvm.tasks.classes` makes one such problem per pair of classes.
+:mod:`casvm.tasks` makes one such problem per pair of classes.
 """
 
 from casvm.methods import in_parts

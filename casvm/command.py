@@ -17,17 +17,17 @@ def _load(method: Method, options: Any) -> AnyFamily:
     if isinstance(method, SVMMethod):
         return _of_models()
     if options.quantile is not None:
-        from casvm.quantile_family import Quantiles
+        from casvm.svm_family import Quantiles
 
         return Quantiles()
-    from casvm.value_family import Values
+    from casvm.svm_family import Values
 
     return Values()
 
 
 def _of_models() -> AnyFamily:
     """The family that loads saved models of any kind."""
-    from casvm.family import SupportVectors
+    from casvm.svm_family import SupportVectors
 
     return SupportVectors()
 

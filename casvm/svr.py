@@ -8,7 +8,7 @@ With ``--exact``, one problem of all rows is solved, which are distributed over 
 """
 
 from casvm.methods import of_values
-from casvm.value_options import ValueMethod
+from casvm.options import ValueMethod
 
 METHOD = svr = ValueMethod(
     name="svr",

@@ -16,7 +16,7 @@ from class_examples import EXAMPLES
 
 import cakernels
 from cacore.learn.options import GROUPS, declared
-from cakrr.subset_options import SubsetOptions
+from cakrr.options import SubsetOptions
 
 DOCS = Path(__file__).resolve().parent
 SHOWN = (

@@ -12,10 +12,9 @@ from sphinx.util.docutils import SphinxDirective
 import cakernels
 from asygcd.options import AsyGCDOptions
 from cacore.learn.options import GROUPS, declared
-from cacore.run.job import Training
+from cacore.run.launch import Training
 from cakrr.options import RidgeOptions
-from casvm.options import SVMOptions
-from casvm.value_options import ValueOptions
+from casvm.options import SVMOptions, ValueOptions
 
 FAMILIES = {
     "ridge regression": RidgeOptions, "SVM": SVMOptions, "SVM of values": ValueOptions, "Asy-GCD": AsyGCDOptions,

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cacore.arrays import usual_errors
 from cacore.comm import CommLike, collective
-from cacore.data.asking import same_fit
+from cacore.data.estimators import same_fit
 from cacore.data.rows import AnyRows, RowsLike
 from cacore.data.validation import check_same_names, validated
 from partition import algorithms

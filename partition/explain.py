@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
-from cacore.data.columns import Columns
+from cacore.data.dataset import Columns
 from cacore.data.rows import AnyRows, Rows, RowsLike, dense, gather_rows
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
@@ -22,9 +22,8 @@ from cacore.data.stored import StoredRows, in_memory
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.explain import ABSENT
-from cacore.explain.expansion import Expansion
 from cacore.explain.explanation import SAMPLE, Explanation, Groups, Players, answered, outcome, require_columns
-from cacore.explain.shapley import Game, require_factors
+from cacore.explain.shapley import Expansion, Game, require_factors
 
 
 class Whole(Protocol):
@@ -43,7 +42,7 @@ class Whole(Protocol):
 
 
 class Explained(Whole):
-    """The part of :class:`partition.model.InParts` that explains answers."""
+    """The part of :class:`partition.parts_model.InParts` that explains answers."""
 
     method: str
     route: str

@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
+from asygcd.solver.atomics import Bundle
 from asygcd.solver.board import board
-from asygcd.solver.bundle import Bundle
-from asygcd.solver.cache import BEFORE, HITS, MISSES, NEXT, forget, resident
-from asygcd.solver.columns import store
-from asygcd.solver.gram import KernelCaches, _padded
+from asygcd.solver.kernel_columns import BEFORE, HITS, MISSES, NEXT, KernelCaches, _padded, forget, resident, store
 from asygcd.solver.working_set import FREE, FRESH, PENDING, bring, choose, note, settle, thread_state, working_set
 from cacore.errors import InputError
 from cacore.kernels import Kernel

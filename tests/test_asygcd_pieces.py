@@ -15,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core import types
 
-from asygcd.solver.atomics import atomic_add, give_way, publish, seen
-from asygcd.solver.blocks import blocks
-from asygcd.solver.board import DONE, LINE, board, count, over, quiet
-from asygcd.solver.bundle import Bundle, address, caller
+from asygcd.solver.atomics import Bundle, address, atomic_add, caller, give_way, publish, seen
+from asygcd.solver.board import DONE, LINE, blocks, board, count, over, quiet
 from asygcd.solver.greedy import advance, greediest, optimum, violation
 from asygcd.solver.working_set import smallest
 

@@ -20,15 +20,15 @@ from cacore.data.dataset import Samples
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.probability import isotonic, platt
-from cacore.probability.coupling import coupled
+from cacore.probability.calibrator import coupled
 from cacore.probability.left_out import FOLDS, LeftOutDecisions, folds_to_leave_out, global_folds, pairs_of
 from casvm import (
     CASVC,
     SVMModel,
     export_libsvm,
 )
-from casvm.methods import left_out as in_part
-from casvm.methods.left_out import PartTraining, left_out
+from casvm.methods import probability as in_part
+from casvm.methods.probability import PartTraining, left_out
 
 ALONE = Communicator()
 

@@ -32,7 +32,7 @@ from cakrr import (
     TwoLevelKRR,
     TwoLevelKRRClassifier,
 )
-from cakrr.method import RidgeMethod
+from cakrr.options import RidgeMethod
 from casvm import (
     CASVC,
     CASVR,

@@ -11,7 +11,7 @@ from helpers.lengths import not_kept, resumed
 from cacore.data.dataset import Dataset
 from cacore.io.checkpoint import Checkpoint
 from casvm import CASVC, DCSVC, CascadeSVC, DisSMOSVC, SVMModel, cpsvm
-from casvm.methods import lengths
+from casvm.methods import length_scales
 from casvm.options import SVMOptions
 
 MAKE = {
@@ -49,10 +49,10 @@ def test_pieces_share_what_they_find(monkeypatch):
     """The error is minimised inside each of four pieces; the scales are close to those of all rows in one."""
     X, y = rows(400)
     one = made("CASVC").fit(X, y)
-    monkeypatch.setattr(lengths, "LEARN", 80)
+    monkeypatch.setattr(length_scales, "LEARN", 80)
     sizes = []
-    best = lengths.best_scales
-    monkeypatch.setattr(lengths, "best_scales", lambda k, parts, *more, **tied: sizes.append(
+    best = length_scales.best_scales
+    monkeypatch.setattr(length_scales, "best_scales", lambda k, parts, *more, **tied: sizes.append(
         [len(part.Y) for part in parts]) or best(k, parts, *more, **tied))  # fmt: skip
     four = made("CASVC").fit(X, y)
     assert sizes == [[40] * 4, [80] * 4]

@@ -19,10 +19,9 @@ from cacore.machine import threads
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, SMONuSVC
 from casvm.solver import class_pairs
-from casvm.solver import part as training
-from casvm.solver.class_pairs import solve_classes
-from casvm.solver.class_rows import ClassRows
-from casvm.solver.part import fit_part
+from casvm.solver import problems as training
+from casvm.solver.class_pairs import ClassRows, solve_classes
+from casvm.solver.problems import fit_part
 
 K = 4
 GAUSSIAN, PLENTY = Kernel("gaussian", 0.4), 1 << 26

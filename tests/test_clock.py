@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numba.core import event
 
-import asygcd.solver.crew
+import asygcd.solver.board
 import asygcd.solver.team
 import cakrr.iterative.solver
-import cakrr.methods.iterative
+import cakrr.methods.whole_system
 import casvm.solver.active_set
 from asygcd import AsyGCDSVC
 from cacore.machine.clock import working_time
@@ -15,7 +15,7 @@ from cakrr import DKRR
 from casvm import SMOSVC, DisSMOSVC
 
 CLOCKS = [
-    asygcd.solver.crew, asygcd.solver.team, cakrr.iterative.solver, cakrr.methods.iterative, casvm.solver.active_set
+    asygcd.solver.board, asygcd.solver.team, cakrr.iterative.solver, cakrr.methods.whole_system, casvm.solver.active_set
 ]  # fmt: skip
 
 

@@ -12,14 +12,14 @@ from helpers.commands import flat, predicted, run
 from helpers.data import sealed
 
 from asygcd import AsyGCDSVC
-from asygcd.model import AsyGCDModel
+from asygcd.asygcd_model import AsyGCDModel
 from cacore.errors import InputError
 from cacore.run import figures
 from cakrr import BKRR2, DKRR, BKRR2Classifier
-from cakrr.model import KRRModel
+from cakrr.ridge_model import KRRModel
 from casvm import CASVC, CASVR, SMOSVC, SMOSVR, SMOOneClassSVM
-from casvm.model.model import SVMModel
-from casvm.model.svr import SVRModel
+from casvm.model.svm_model import SVMModel
+from casvm.model.svr_model import SVRModel
 from partition import KBalance
 
 pd = pytest.importorskip("pandas")

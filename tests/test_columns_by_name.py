@@ -12,11 +12,11 @@ from helpers.commands import flat, predicted, read, run
 from helpers.data import write_hdf5
 
 from cacore.comm import Communicator
-from cacore.data.columns import Columns
+from cacore.data.dataset import Columns
 from cacore.errors import InputError
 from cacore.io import load
 from cacore.io.names import Expected
-from cakrr.model import KRRModel
+from cakrr.ridge_model import KRRModel
 
 KNOWN = Expected(Columns(("a", "b", "c"), ("y",)), "train.csv")
 OTHERWISE = ("y", "c", "a", "b")

@@ -6,7 +6,7 @@ import copy
 import numpy as np
 import pytest
 
-from cacore.comm import PHASES, Communicator, as_communicator, failure, mpi, world
+from cacore.comm import PHASES, Communicator, as_communicator, communicator, failure, world
 from cacore.errors import InputError
 from cacore.io.model_file import load
 
@@ -86,7 +86,7 @@ def test_nothing_is_sent(comm):
 
 def test_seconds_go_to_the_innermost_phase(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("cacore.comm.ledger.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("cacore.comm.communicator.time.perf_counter", lambda: clock[0])
     comm = Communicator()
     clock[0] += 1
     with comm.phase("train"):
@@ -194,9 +194,9 @@ def test_waiting_leaves_the_core_to_others(monkeypatch):
             return False
 
     monkeypatch.setattr(failure, "perf_counter", now)
-    monkeypatch.setattr(mpi, "perf_counter", now)
+    monkeypatch.setattr(communicator, "perf_counter", now)
     monkeypatch.setattr(failure, "sleep", pause)
-    mpi.Transport(Slow(), spent.append).call("Ibarrier")
+    communicator.Transport(Slow(), spent.append).call("Ibarrier")
     assert len(spent) == 1
     assert spent[0] == pytest.approx(0.5, abs=0.01)
     assert pauses == sorted(pauses)

@@ -19,7 +19,7 @@ from cakrr import BKRR2, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
 from cakrr.methods import prepare
 from cakrr.options import RidgeOptions
 from casvm import CASVC, CASVR
-from casvm.model.svr import SVRModel
+from casvm.model.svr_model import SVRModel
 from partition import KMeans, RandomPartition
 
 REGRESSORS = ["BKRR2", "KKRR2", "DCKRR", "BKRR", "KKRR", "TwoLevelKRR", "DKRR"]

@@ -19,7 +19,7 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm.solver import distributed, kernel_rows
 from casvm.solver.active_set import ActiveSet
-from casvm.solver.pool import Pool
+from casvm.solver.distributed import Pool
 
 
 def solve(X, y, C, *more):

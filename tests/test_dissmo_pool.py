@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from cacore.kernels.columns import Layout
 from casvm.solver import kernel_rows
-from casvm.solver.kernel_rows import KernelRows
+from casvm.solver.distributed import Pool, staying
+from casvm.solver.kernel_rows import KernelRows, RowCache
 from casvm.solver.pair import padded
-from casvm.solver.pool import Pool
-from casvm.solver.row_cache import RowCache
-from casvm.solver.working_set import staying
 
 # -- the pool --------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
 
 from asygcd import AsyGCDSVC
-from asygcd.model import AsyGCDModel
+from asygcd.asygcd_model import AsyGCDModel
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import KINDS, Kernel

@@ -14,16 +14,16 @@ from sklearn.preprocessing import FunctionTransformer
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.quantiles import SAMPLE, normal_scores, quantiles_of
+from cacore.data.standardize import SAMPLE, normal_scores, quantiles_of
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
-from cacore.run.job import Training
+from cacore.run.launch import Training
 from cakrr import BKRR2, DCKRR, DKRR, KKRR2, BKRR2Classifier, KRRModel, TwoLevelKRR
 from cakrr.bkrr2 import bkrr2
 from cakrr.bkrr3 import bkrr3
 from cakrr.dkrr import dkrr
-from cakrr.family import Ridge
 from cakrr.options import RidgeOptions
+from cakrr.ridge_family import Ridge
 from cakrr.solver.local import PartSystem
 
 COARSE = {"centers": 40, "coarse_sigma": 2.0, "coarse_lam": 1e-5}

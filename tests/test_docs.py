@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-import asygcd.model as asygcd_model
-import cakrr.part as cakrr_part
-import casvm.model.model as casvm_model
-import casvm.model.part as casvm_part
-import casvm.model.quantiles as casvm_quantiles
-import casvm.model.svr as casvm_svr
-from cacore.io import layout
+import asygcd.asygcd_model as asygcd_model
+import cakrr.ridge_model as cakrr_part
+import casvm.model.part_svm as casvm_part
+import casvm.model.quantile_model as casvm_quantiles
+import casvm.model.svm_model as casvm_model
+import casvm.model.svr_model as casvm_svr
+from cacore.io import model_file
 from cacore.probability.calibrator import CALIBRATOR
-from partition.model import SHARED
+from partition.parts_model import SHARED
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
@@ -117,7 +117,7 @@ def test_every_array_of_a_model_file_is_documented():
                (casvm_quantiles.QUANTILE_PART, "parts/NNNNNN/"),
                (cakrr_part.PART, "parts/NNNNNN/"), (cakrr_part.ARRAYS, ""),
                (asygcd_model.PART, "parts/000000/")]  # fmt: skip
-    lines = [line for arrays, folder in layouts for line in layout.rows(arrays, folder)]
+    lines = [line for arrays, folder in layouts for line in model_file.rows(arrays, folder)]
     assert len(lines) > 15
     for line in lines:
         assert line.removeprefix("| ") in text

@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC, SVR, _base
 
 from cakernels import patch_sklearn, unpatch_sklearn
-from cakernels.dropin import counts, libsvm, seams
+from cakernels.dropin import counts, seams, stand_ins
 from cakernels.dropin.ledger import CallLedger, UnsuitedError
 
 
@@ -65,7 +65,7 @@ def test_worker_processes():
     finally:
         get_reusable_executor().shutdown(wait=True)
     assert {name for name, _ in pairs[0] + again} == {"builtins"}
-    assert {name for name, _ in pairs[1]} == {"cakernels.dropin.libsvm"}
+    assert {name for name, _ in pairs[1]} == {"cakernels.dropin.stand_ins"}
     assert {score for _, score in pairs[0]} == {score for _, score in pairs[1]}
     np.testing.assert_allclose(theirs.cv_results_["mean_test_score"], ours.cv_results_["mean_test_score"])
 
@@ -113,7 +113,7 @@ def test_verbose(capsys, monkeypatch):
         "cakernels: SVR.fit: left to scikit-learn (too small to gain: fewer than 1,000 rows)",
         "cakernels: KernelRidge's kernel: left to scikit-learn (kernel cosine)",
         "cakernels: KernelRidge.fit: left to scikit-learn (too small to gain: fewer than 1,000 rows)",
-        f"cakernels: SVR.fit: left to scikit-learn ({libsvm.INDEFINITE})",
+        f"cakernels: SVR.fit: left to scikit-learn ({stand_ins.INDEFINITE})",
     ]
 
 

@@ -14,9 +14,8 @@ from helpers.data import as_csr
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.explain import shapley
-from cacore.explain.expansion import Expansion
 from cacore.explain.explanation import Explanation
-from cacore.explain.shapley import Game, values
+from cacore.explain.shapley import Expansion, Game, values
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import pairs_of
@@ -32,10 +31,8 @@ from cakernels import (
     SMOOneClassSVM,
     TwoLevelKRR,
 )
-from cakernels.blend import Blend
-from cakernels.class_blend import ClassBlend
-from cakernels.explain.command import _columns
-from cakernels.explain.picture import _levels, drawn
+from cakernels.explain.command import _columns, _levels, drawn
+from cakernels.families import Blend, ClassBlend
 from partition.routing import nearest
 
 RNG = np.random.default_rng(0)

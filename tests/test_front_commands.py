@@ -21,7 +21,7 @@ from cacore.checks import duration
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cakernels import BKRR2, SMOSVC, SMOSVR, families
-from cakernels.blend import blended
+from cakernels.families import blended
 
 ONE = ["--max-candidates", "1", "--within", "1h"]
 

@@ -14,10 +14,10 @@ from cacore.comm import Communicator
 from cacore.machine import threads
 from cacore.machine.deadline import TimeIsUp, poll, until
 from cakernels import AutoKernelRegressor
+from cakernels.search.blending import started
+from cakernels.search.budget import Budget
 from cakernels.search.candidates import first
 from cakernels.search.data import Data
-from cakernels.search.deadline import Budget
-from cakernels.search.found import started
 from cakernels.search.scores import SCORES
 from casvm import SMOSVC
 

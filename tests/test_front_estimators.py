@@ -18,8 +18,7 @@ import cakernels.search.race
 from cacore.comm import Communicator
 from cacore.probability.calibrator import Calibrator
 from cakernels import BKRR2, SMOSVC, SMOSVR, AutoKernelClassifier, AutoKernelRegressor, BKRR2Classifier
-from cakernels.blend import Blend, blended
-from cakernels.class_blend import ClassBlend, classified, for_classes, outputs
+from cakernels.families import Blend, ClassBlend, blended, classified, for_classes, outputs
 from cakernels.search.candidates import Candidate
 from cakrr import KRRModel
 from casvm import SVMModel

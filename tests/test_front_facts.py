@@ -13,13 +13,12 @@ from sklearn.exceptions import ConvergenceWarning
 from cacore.comm import Communicator
 from cacore.machine.deadline import TimeIsUp
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
-from cakernels.board import leaderboard, lines
-from cakernels.search.baseline import Baseline
+from cakernels.leaderboard import leaderboard, lines
+from cakernels.search.blending import search, started
+from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data, Split
-from cakernels.search.deadline import Budget
-from cakernels.search.found import search, started
-from cakernels.search.scores import SCORES
+from cakernels.search.scores import SCORES, Baseline
 from cakernels.search.trial import OUT_OF_TIME, Trial
 
 ALONE = Communicator()

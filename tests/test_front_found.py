@@ -8,15 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import cakernels.search.deadline
-import cakernels.search.found
+import cakernels.search.blending
+import cakernels.search.budget
 from cacore.comm import Communicator
+from cakernels.search.blending import Mixture, _at_grid_end, _last, search, started
+from cakernels.search.budget import Budget, Growth
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
-from cakernels.search.deadline import Budget
-from cakernels.search.found import _at_grid_end, _last, search, started
-from cakernels.search.growth import Growth
-from cakernels.search.mixture import Mixture
 from cakernels.search.race import Race
 from cakernels.search.scores import SCORES
 from cakernels.search.trial import Trial
@@ -47,7 +45,7 @@ def rows(monkeypatch):
     """
     rng = np.random.default_rng(0)
     data = Data.of(rng.normal(size=(N, 2)), rng.normal(size=N), None, REGRESSION, ALONE)
-    monkeypatch.setattr(cakernels.search.found, "until", lambda _: nullcontext())
+    monkeypatch.setattr(cakernels.search.blending, "until", lambda _: nullcontext())
     monkeypatch.setattr(Race, "run", lambda self: None)
 
     def found(left, *models):
@@ -66,7 +64,7 @@ def rows(monkeypatch):
         monkeypatch.setattr(Candidate, "after", lambda self, fitted, last=False: self)
         monkeypatch.setattr(Race, "trained", trained)
         mixed = Mixture(race.trials, np.full(len(models), 1 / len(models)))
-        monkeypatch.setattr(cakernels.search.found, "combined", lambda race, best: mixed)
+        monkeypatch.setattr(cakernels.search.blending, "combined", lambda race, best: mixed)
         got = search(race)
         assert race.budget.now <= left
         return got.rows
@@ -127,8 +125,8 @@ def test_a_last_training_that_ends_early_is_followed_by_one_on_more_rows(monkeyp
     monkeypatch.setattr(Race, "run", lambda self: None)
     monkeypatch.setattr(Race, "trained", trained)
     monkeypatch.setattr(Clock, "worked", lambda self, comm: self.now)
-    monkeypatch.setattr(cakernels.search.found, "until", lambda _: nullcontext())
-    monkeypatch.setattr(cakernels.search.found, "combined", lambda race, best: Mixture([best], np.ones(1)))
+    monkeypatch.setattr(cakernels.search.blending, "until", lambda _: nullcontext())
+    monkeypatch.setattr(cakernels.search.blending, "combined", lambda race, best: Mixture([best], np.ones(1)))
     assert search(race).rows == [N]
     assert len(seen) == 2
     assert 1500 <= seen[0] < seen[1] == N
@@ -194,7 +192,7 @@ def test_compiling_is_not_the_candidate(monkeypatch):
     X = np.random.default_rng(0).normal(size=(60, 2))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(None), ALONE, None, 0, 1)
     clock = iter(range(0, 1000, 3))
-    monkeypatch.setattr(cakernels.search.deadline, "working_time", lambda: float(next(clock)))
+    monkeypatch.setattr(cakernels.search.budget, "working_time", lambda: float(next(clock)))
     trial = race.tried(Candidate("BKRR2", {"sigma": 1.0}), 48)
     readings = next(clock) // 3
     assert trial.seconds == 3.0 * (readings - 1)
@@ -215,7 +213,7 @@ def test_a_last_training_on_far_more_rows_has_a_smaller_one_before_it(monkeypatc
     monkeypatch.setattr(Candidate, "after", lambda self, fitted, last=False: self)
     monkeypatch.setattr(Race, "trained", trained)
     monkeypatch.setattr(Race, "run", lambda self: None)
-    monkeypatch.setattr(cakernels.search.found, "until", lambda _: nullcontext())
+    monkeypatch.setattr(cakernels.search.blending, "until", lambda _: nullcontext())
     monkeypatch.setattr(Race, "baseline_error", lambda self: np.inf)
     found = search(race)
     assert begun[0][0] < N / 3

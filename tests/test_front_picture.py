@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
-from cakernels.picture import FAILED, KEPT, STOPPED, TOO_SLOW, drawn, fates
+from cakernels.leaderboard import FAILED, KEPT, STOPPED, TOO_SLOW, drawn, fates
 from cakernels.search.scores import SCORES
 
 

@@ -12,8 +12,8 @@ from sklearn.base import clone
 import cakrr
 import casvm
 from cacore.comm import Communicator
-from cakernels.board import command
 from cakernels.families import AllModels
+from cakernels.leaderboard import command
 
 SVM = {"C": 2.0, "partitioner": "kmeans", "random_state": 3}
 CLASSES = {

@@ -12,17 +12,16 @@ from helpers.checks import near, refusal
 from helpers.data import clouds, saddle
 from sklearn.metrics import balanced_accuracy_score
 
-import cakernels.search.found
+import cakernels.search.blending
 import cakernels.search.race
 import casvm
 from cacore.comm import Communicator
 from cacore.machine.deadline import TimeIsUp
-from cakernels.board import command, leaderboard
+from cakernels.leaderboard import command, leaderboard
+from cakernels.search.blending import combined, search, so_far, started
+from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed
-from cakernels.search.deadline import Budget
-from cakernels.search.found import search, so_far, started
-from cakernels.search.mixture import combined
 from cakernels.search.scores import SCORES
 
 ALONE = Communicator()
@@ -242,7 +241,7 @@ def test_time_ends_the_race_and_some_is_kept_for_the_last_training(seconds, tria
 
     That is less than a fifth of the time, and kept, but for the five. The first one has chosen its kernel.
     """
-    for module in (cakernels.search.race, cakernels.search.found):
+    for module in (cakernels.search.race, cakernels.search.blending):
         monkeypatch.setattr(module, "until", lambda *_: nullcontext())
     running = race(regression(60), Stepped(seconds))
     folds = type(running)._folds

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from cacore.comm import Communicator
-from cakernels.board import command
+from cakernels.leaderboard import command
 from cakernels.plan.growth import SVM_POWER
+from cakernels.search.blending import search, started
+from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
-from cakernels.search.deadline import Budget
-from cakernels.search.found import search, started
 from cakernels.search.scores import SCORES
-from cakernels.search.standings import FINAL
-from cakernels.search.trial import Trial, ranked
+from cakernels.search.trial import FINAL, Trial, ranked
 from cakrr import BKRR2
 
 ALONE = Communicator()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cacore.errors import InputError
-from cacore.tuning.grid import checked, parse
+from cacore.tuning import checked, parse
 
 positive = st.floats(1e-12, 1e12)
 

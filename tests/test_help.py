@@ -10,7 +10,7 @@ from helpers.methods import METHODS, method_of, of_every_command
 import casvm.casvm
 import casvm.command
 from cacore.learn.options import GROUPS, declared
-from cacore.run import job
+from cacore.run import launch
 
 COUNTED = """
 import contextlib, io, runpy, sys
@@ -38,7 +38,7 @@ def test_modules_that_help_loads(program, python):
 def test_help_is_in_groups(program, capsys):
     """The options that most people need first come first; every other one is in a group; an example ends the help."""
     method = method_of(program)
-    kinds = job.Training, method.options
+    kinds = launch.Training, method.options
     shown = [known for kind in kinds for one, known in declared(kind) if known.flag and method.has(one.name)]
     assert {known.group for known in shown} <= {"", *GROUPS}
     assert len([known for known in shown if not known.group]) <= 12

@@ -18,9 +18,8 @@ from helpers.commands import flat
 from helpers.mpi_libraries import OPEN_MPI
 
 from cacore.comm import Communicator
-from cacore.info import faults, measure
-from cacore.info.facts import Rank
-from cacore.info.table import intervals
+from cacore.info import installation
+from cacore.info.installation import Rank, intervals
 from cacore.linalg import scalapack
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,8 +30,8 @@ LAUNCHERS = ("PMI_", "PMIX_", "OMPI_", "MPI_", "SLURM_", "PALS_", "NUMBA_")
 # The command, whose measurements take a fiftieth of their time: nobody looks at them here.
 QUICK = """
 import runpy
-from cacore.info import measure
-measure.SECONDS = 0.01
+from cacore.info import installation
+installation.SECONDS = 0.01
 runpy.run_module("cacore.info", run_name="__main__", alter_sys=True)
 """
 
@@ -329,7 +328,7 @@ def given(*ranks, node_cores=8):
 ])  # fmt: skip
 def test_cores_that_ranks_share(ranks, lines, monkeypatch):
     monkeypatch.delenv("SLURM_NTASKS", raising=False)
-    found = faults.of(ranks, Communicator())
+    found = installation.of(ranks, Communicator())
     assert len(found) == len(lines)
     for line, begin in zip(found, lines, strict=True):
         assert line.startswith(begin)
@@ -346,7 +345,7 @@ def test_cores_that_ranks_share(ranks, lines, monkeypatch):
 ])  # fmt: skip
 def test_more_ranks_than_a_machine_has_cores(ranks, lines):
     """A note, for nothing but fewer ranks would help; more threads than cores, or cores elsewhere, are a fault."""
-    assert faults.notes(ranks) == lines
+    assert installation.notes(ranks) == lines
 
 
 def test_intervals():
@@ -361,19 +360,19 @@ def test_mean_seconds_of_a_call(monkeypatch):
     def work():
         now[0] += 0.3
 
-    monkeypatch.setattr(measure, "perf_counter", lambda: now[0])
-    assert measure._seconds(work) == pytest.approx(0.3)
+    monkeypatch.setattr(installation, "perf_counter", lambda: now[0])
+    assert installation._seconds(work) == pytest.approx(0.3)
     assert now[0] == pytest.approx(0.6)
 
 
 def test_work_that_is_measured():
-    work, flops = measure._product()
+    work, flops = installation._product()
     n = round((flops / 2) ** (1 / 3))
     assert work().shape == (n, n)
     assert (work()[[0, -1]] == 0.25 * n).all()
-    work, moved = measure._copy()
-    assert moved == 2 * measure.COPIED
+    work, moved = installation._copy()
+    assert moved == 2 * installation.COPIED
     target = work.__closure__[0].cell_contents
-    assert sum(piece.nbytes for piece, _ in target) == measure.COPIED
+    assert sum(piece.nbytes for piece, _ in target) == installation.COPIED
     work()
     assert all((piece == 1).all() for piece, _ in target)

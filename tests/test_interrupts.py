@@ -8,14 +8,13 @@ import pytest
 from helpers.data import write_csv
 from numba.core import event
 
-from cacore.machine.clock import working_time
+from cacore.machine.clock import ctrl_c_waits, raising, working_time
 from cacore.machine.deadline import TimeIsUp
-from cacore.machine.interrupts import ctrl_c_waits, raising
 
 COMPILED = """
 import signal, sys
 from llvmlite.binding import executionengine
-from cacore.machine.interrupts import raising
+from cacore.machine.clock import raising
 from cacore.machine.deadline import TimeIsUp
 
 found = executionengine.ExecutionEngine._find_module_ptr
@@ -132,7 +131,7 @@ runpy.run_module(sys.argv[0], run_name="__main__")
 
 @pytest.mark.parametrize(
     ("module", "name", "command"),
-    [("asygcd.training", "fit", ["asygcd"]), ("cakernels.search.found", "search", ["cakernels", "fit"])],
+    [("asygcd.training", "fit", ["asygcd"]), ("cakernels.search.blending", "search", ["cakernels", "fit"])],
 )
 def test_a_command_waits_too(module, name, command, python, tmp_path):
     """Its rows decide what is compiled, so that it may compile at any time."""

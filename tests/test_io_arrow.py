@@ -8,7 +8,8 @@ from helpers.commands import run
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io import load, tabular, text
+from cacore.io import load, text
+from cacore.io import table as tabular
 from cacore.io.table import LABELS
 
 RNG = np.random.default_rng(3)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cacore.io.libsvm_scan import GOOD, LARGE, ORDER, TARGET, scan
+from cacore.io.scanners import GOOD, LARGE, ORDER, TARGET, scan
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.IGNORECASE | re.ASCII)
 

@@ -20,7 +20,7 @@ from sklearn.model_selection import train_test_split
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io import growing, load, native, stream, table, text
+from cacore.io import load, native, spool, stream, table, text
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 RNG = np.random.default_rng(7)
@@ -30,7 +30,7 @@ RNG = np.random.default_rng(7)
 def small_blocks(monkeypatch):
     """Files of a few hundred bytes are many blocks."""
     monkeypatch.setattr(stream, "_BLOCK", 50)
-    monkeypatch.setattr(growing, "CHUNK", 128)
+    monkeypatch.setattr(spool, "CHUNK", 128)
     monkeypatch.setattr(native, "_BLOCK", 400)
 
 
@@ -197,7 +197,7 @@ def another_as_old(path):
 )  # fmt: skip
 def test_a_file_that_changes_while_it_is_read(form, how, tmp_path, monkeypatch, capfd):
     """Once its first rows were written: one line, and nothing is left behind."""
-    path, append, left = tmp_path / f"a.{form}", growing.GrowingRows.append, [CHANGES[how]]
+    path, append, left = tmp_path / f"a.{form}", spool.GrowingRows.append, [CHANGES[how]]
     write_form(path, form)
 
     def appended(*args):
@@ -205,7 +205,7 @@ def test_a_file_that_changes_while_it_is_read(form, how, tmp_path, monkeypatch, 
             left.pop()(path)
         append(*args)
 
-    monkeypatch.setattr(growing.GrowingRows, "append", appended)
+    monkeypatch.setattr(spool.GrowingRows, "append", appended)
     words = ["--split", 5] if form == "h5" else []
     with pytest.raises(SystemExit) as ended:
         run("cacore.io", ["convert", path, tmp_path / "out.h5", "--quiet", *words])

@@ -9,7 +9,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
 
 from asygcd import AsyGCDSVC
-from asygcd.model import AsyGCDModel
+from asygcd.asygcd_model import AsyGCDModel
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.kernels import KINDS, Kernel, KernelKind, Points, register

@@ -17,10 +17,10 @@ from helpers.running import Clock
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.machine.scratch import Scratch
+from cacore.machine.memory import Scratch
 from cakrr import DKRR, DKRRClassifier
-from cakrr.iterative import plan, solver
-from cakrr.methods.iterative import Iterative
+from cakrr.iterative import cost, solver
+from cakrr.methods.whole_system import Iterative
 from cakrr.options import RidgeOptions
 
 KERNEL = Kernel.gaussian(1.5)
@@ -78,7 +78,7 @@ def test_auto_says_which_and_why():
     result = fitted(X, y, solver="auto", memory_limit=need + 10_000)
     assert result.reasons[0].startswith("solver cg: a factorisation needs")
     assert result.iteration["iterations"][0] > 0
-    assert plan.Work(36_000, 8, 1, 0.01, 1e-6).cholesky(1) > 5 * plan.Work(
+    assert cost.Work(36_000, 8, 1, 0.01, 1e-6).cholesky(1) > 5 * cost.Work(
         36_000, 8, 1, 0.01, 1e-6
     ).conjugate_gradients(1)
 

@@ -16,13 +16,11 @@ from cacore.kernels import Kernel
 from cacore.linalg import cg
 from cacore.linalg.pivoted import pivoted_cholesky
 from cacore.linalg.thin import multiply_both
-from cacore.machine.scratch import Scratch
-from cakrr.iterative import plan, solver
+from cacore.machine.memory import Scratch
+from cakrr.iterative import cost, solver
 from cakrr.iterative import products as kernel_products
-from cakrr.iterative.keep import Keep
-from cakrr.iterative.preconditioner import Factor, Preconditioner, residual_blocks
-from cakrr.iterative.products import KernelProducts
-from cakrr.iterative.spread import SpreadRows
+from cakrr.iterative.preconditioner import Factor, Preconditioner, SpreadRows, residual_blocks
+from cakrr.iterative.products import Keep, KernelProducts
 
 KERNEL = Kernel.gaussian(1.5)
 
@@ -231,7 +229,7 @@ def test_a_solution_that_is_resumed_has_the_same_bits(final, monkeypatch):
 
 # -- what is planned ---------------------------------------------------------------------------
 
-WORK = plan.Work(n=36_000, d=8, sides=1, mu=0.036, tol=1e-6)
+WORK = cost.Work(n=36_000, d=8, sides=1, mu=0.036, tol=1e-6)
 
 
 def test_rank_grows_while_it_pays():
@@ -239,7 +237,7 @@ def test_rank_grows_while_it_pays():
     ranks = np.arange(0, 4000, 128)
 
     def stops(traces):
-        ends = [k for k in range(4, len(ranks)) if plan.enough(WORK, np.c_[ranks, traces][: k + 1])]
+        ends = [k for k in range(4, len(ranks)) if cost.enough(WORK, np.c_[ranks, traces][: k + 1])]
         return ranks[ends[0]] if ends else 4000
 
     falling = 36_000 / (1 + ranks / 10.0) ** 2
@@ -252,12 +250,12 @@ def test_the_smallest_ridge_decides_the_rank():
     """All lambdas of a sigma have the factor that the smallest of them has alone."""
     X, y = smooth()
     ranks = [fitted(X, y, lam=lams).iteration["solutions"][0]["rank"] for lams in ((1e-4, 1e-3), (1e-4, 1e-2, 1.0))]
-    assert plan.sides(np.array([4.0, 16.0, 4.0])) == 2
+    assert cost.sides(np.array([4.0, 16.0, 4.0])) == 2
     assert ranks[0] == ranks[1] > 0
 
 
 def test_the_largest_rank_fits():
     for room, n in ((10_000_000, 1000), (5_000_000_000, 36_000)):
-        k = plan.largest_rank(room, n, 3)
+        k = cost.largest_rank(room, n, 3)
         need = [4 * n * one + 8 * 5 * one**2 + 16 * 2048 * one for one in (k, k + 1)]
         assert need[0] <= room < need[1]

@@ -20,7 +20,7 @@ from cakrr import BKRR, BKRR2, DCKRR, DKRR, KKRR2, BKRR2Classifier, KRRModel, Tw
 from cakrr.bkrr2 import bkrr2
 from cakrr.bkrr3 import bkrr3
 from cakrr.dkrr import dkrr
-from cakrr.judges import fold
+from cakrr.grid_search import fold
 from cakrr.options import RidgeOptions
 from cakrr.twolevel import twolevel
 from partition.divide import divide, hand_out

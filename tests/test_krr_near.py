@@ -18,11 +18,10 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cakrr import DKRR
-from cakrr.iterative import apart, islands
+from cakrr.iterative import islands, systems
 from cakrr.iterative.islands import Tiles
-from cakrr.iterative.keep import Keep
-from cakrr.iterative.products import KernelProducts
-from cakrr.iterative.spread import SpreadRows
+from cakrr.iterative.preconditioner import SpreadRows
+from cakrr.iterative.products import Keep, KernelProducts
 
 NARROW = {"sigma": (0.08,), "lam": (1e-3,), "standardize": False, "near": True, "tol": 1e-9}
 DECREASING = [
@@ -198,16 +197,16 @@ def test_what_does_not_go_together(told, message):
 def test_a_time_limit_between_islands(monkeypatch):
     """Islands that are not reached have the solution 0, and the residual says so."""
     clock = Clock(0.0)
-    monkeypatch.setattr(apart, "working_time", lambda: clock.now)
-    monkeypatch.setattr("cakrr.methods.iterative.working_time", lambda: clock.now)
+    monkeypatch.setattr(systems, "working_time", lambda: clock.now)
+    monkeypatch.setattr("cakrr.methods.whole_system.working_time", lambda: clock.now)
     X, y = classes()
-    solve_one = apart._Archipelago._solve
+    solve_one = systems._Archipelago._solve
 
     def slow(self, solver, number, island):
         solve_one(self, solver, number, island)
         clock.now += 60.0
 
-    monkeypatch.setattr(apart._Archipelago, "_solve", slow)
+    monkeypatch.setattr(systems._Archipelago, "_solve", slow)
     result = fitted(X, y[:, 0], **NARROW | {"max_time": 100.0})
     alpha, found = result.model.parts[0].alpha, result.iteration["solutions"][-1]
     assert 0 < len(found["near"]["rows"]) < found["near"]["islands"]

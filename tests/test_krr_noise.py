@@ -9,7 +9,7 @@ from helpers.checks import near
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cakrr import BKRR2, KRRModel, TwoLevelKRR
-from cakrr.solver.noise import Noise, NoiseRows, fit
+from cakrr.solver.variance import Noise, NoiseRows, fit
 
 RIDGES = 10.0 ** np.arange(-4, 2.1, 0.5)
 BENDS = np.array([-1, 0, 1]) * 0.6744897501960817

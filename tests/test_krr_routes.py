@@ -17,10 +17,10 @@ from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cakrr import BKRR2, KRRModel, bkrr, bkrr2, bkrr3, kkrr, kkrr2, kkrr3
-from cakrr.family import Ridge
-from cakrr.methods import soft_route as training
-from cakrr.methods.soft_route import SOFT_TRIED
+from cakrr.methods import choose as training
+from cakrr.methods.choose import SOFT_TRIED
 from cakrr.options import RidgeOptions
+from cakrr.ridge_family import Ridge
 from partition import KBalance, KMeans
 from partition.routing import SOFT, Soft, closest, nearest
 

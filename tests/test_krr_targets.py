@@ -19,7 +19,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.io.checkpoint import Checkpoint
 from cacore.linalg import lapack
-from cacore.metrics.errors import regression_metrics
+from cacore.metrics import regression_metrics
 from cakrr import BKRR, BKRR2, DCKRR, DKRR, KKRR, KKRR2, KRRModel, TwoLevelKRR, bkrr2, kkrr3, twolevel
 from cakrr.options import RidgeOptions
 from cakrr.solver import refine

@@ -23,11 +23,11 @@ from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset
 from cacore.kernels import Kernel
 from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
-from cakrr.family import Ridge
-from cakrr.fit import RidgeFit
 from cakrr.methods import choose as training
 from cakrr.options import ALONE, LAMS, RidgeOptions
-from cakrr.solver import coarse_triangle
+from cakrr.ridge_family import Ridge
+from cakrr.ridge_model import RidgeFit
+from cakrr.solver import coarse
 from cakrr.solver.coarse import candidates
 from partition.redistribute import Parts
 
@@ -77,7 +77,7 @@ def answers(T, Z, sigma, beta):
 def test_candidates_solve_the_normal_equations(csr, weighted, way, monkeypatch):
     """`learned` from the rows that are not held out, `whole` from all; centres are the last rows, and nested."""
     if way == "triangle":
-        monkeypatch.setattr(coarse_triangle, "WORST", 0.0)
+        monkeypatch.setattr(coarse, "WORST", 0.0)
     (X, y), (T, _) = rows(zeros=0.4 if csr else 0), rows(40, 1)
     w = np.random.default_rng(2).uniform(0.3, 3, 120)
     given = {"weight": w} if weighted else {}

@@ -21,7 +21,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.linalg import lapack
-from cacore.metrics.probabilistic import gaussian_scores
+from cacore.metrics import gaussian_scores
 from cakrr import BKRR2, DCKRR, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
 from cakrr.solver.variance import factored
 

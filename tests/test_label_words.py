@@ -11,10 +11,9 @@ from cacore.comm import Communicator
 from cacore.data.labels import all_classes, class_codes, from_file
 from cacore.io import load
 from cacore.io.in_file import load_in_file
-from cacore.io.label_words import Words
 from cacore.io.table import LABELS, Targets
 from cacore.io.text import parse
-from cacore.io.words import is_same, numeral
+from cacore.io.words import Words, is_same, numeral
 from cakernels.search.data import CLASSIFICATION, REGRESSION, guessed
 
 GUESS = Targets(many=True, labels="guess")

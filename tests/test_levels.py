@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder
 
 from cacore.comm import Communicator
-from cacore.data.levels import Levels, levels_of
 from cacore.data.metric import described
-from cacore.data.standardize import Standardizer
+from cacore.data.standardize import Levels, Standardizer, levels_of
 from cakrr import BKRR2, DKRR, BKRR2Classifier, SubsetKRR, TwoLevelKRR
-from cakrr.model import KRRModel
+from cakrr.ridge_model import KRRModel
 
 ALONE = Communicator()
 CODED = (1, 4)  # features with levels

@@ -18,8 +18,7 @@ from threadpoolctl import threadpool_info
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.machine import memory, threads
-from cacore.run.job import Job
-from cacore.run.launch import run, start
+from cacore.run.launch import Job, run, start
 
 GIB = 1 << 30
 

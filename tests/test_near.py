@@ -21,7 +21,7 @@ from cacore.svm.dual import Dual
 from casvm.solver import near_rows, near_smo, smo
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_rows import NearRows
-from casvm.solver.near_sets import NearSets
+from casvm.solver.near_smo import NearSets
 
 PLENTY, KERNEL, LIMITS = 1 << 28, Kernel("gaussian", gamma=30.0), Limits(tol=1e-5)
 

@@ -17,7 +17,7 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm.solver import distributed, smo
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near_columns import NearColumns, near_round_size
+from casvm.solver.on_ranks import NearColumns, near_round_size
 from casvm.solver.pair import Pairs, padded
 
 N, PLENTY, KERNEL = 2100, 1 << 26, Kernel("gaussian", gamma=32.0)
@@ -140,7 +140,7 @@ def test_share_of_pairs():
 def test_when_it_pays(monkeypatch):
     """It pays for dense rows and a kernel with a cutoff radius, if few pairs are near."""
     X = kinds(N)[0]
-    monkeypatch.setattr("casvm.solver.near_columns._NEAR", 0.6)
+    monkeypatch.setattr("casvm.solver.on_ranks._NEAR", 0.6)
     layout = Layout.of(X, KERNEL, np.dtype(np.float64))
     cut = squared_cutoff(KERNEL, 40.0, FLOOR)
     assert NearColumns.pays(X, KERNEL, layout, cut, X)
@@ -159,7 +159,7 @@ def test_rows_of_a_round():
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
 def test_solution(epsilon, monkeypatch):
     """With rows that leave and come back: that of the serial solver, which computes all kernel values."""
-    monkeypatch.setattr("casvm.solver.near_columns._NEAR", 0.6)
+    monkeypatch.setattr("casvm.solver.on_ranks._NEAR", 0.6)
     monkeypatch.setattr(distributed, "_LOOK", 1)
     used, original = [], NearColumns.pairs
     monkeypatch.setattr(

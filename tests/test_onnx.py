@@ -12,12 +12,12 @@ from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 from cacore.comm import Communicator
-from cacore.data.quantiles import curves
+from cacore.data.standardize import curves
 from cacore.errors import InputError
 from cacore.kernels import KINDS
 from cacore.kernels.registry import SQUARED, KernelKind, register
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.coupling import coupled as reference_coupled
+from cacore.probability.calibrator import coupled as reference_coupled
 from cakernels import (
     BKRR2,
     CASVC,
@@ -34,12 +34,11 @@ from cakernels import (
     TwoLevelKRR,
     to_onnx,
 )
-from cakernels.blend import blended
-from cakernels.class_blend import classified, outputs
+from cakernels.families import blended, classified, outputs
 from cakernels.onnx import nodes
-from cakernels.onnx.classes import coupled
-from cakernels.onnx.curves import interpolated
 from cakernels.onnx.graph import Graph
+from cakernels.onnx.operators import interpolated
+from cakernels.onnx.svm import coupled
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")

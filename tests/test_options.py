@@ -21,7 +21,7 @@ import casvm.casvm
 import casvm.command
 from cacore import checks
 from cacore.errors import InputError
-from cacore.learn import shared
+from cacore.learn import options
 from cacore.learn.options import (
     Options,
     add_options,
@@ -31,7 +31,7 @@ from cacore.learn.options import (
     option,
     reported,
 )
-from cacore.run import job
+from cacore.run import launch
 from cacore.run.launch import Parser
 
 # -- every kind of value -----------------------------------------------------------------------
@@ -58,7 +58,7 @@ KINDS = {
     "kernel": (checks.kernel, {"linear": "linear", "rbf": "gaussian", "poly": "polynomial"}, ["cosine", ""],
                "one of "),
     "kernel, a function": (checks.kernel, {}, [len, 3, None], "the name of a kernel"),
-    "seed": (shared.seed, {0: 0, (1 << 32) - 1: (1 << 32) - 1}, [-1, 1 << 32, 0.5],
+    "seed": (options.seed, {0: 0, (1 << 32) - 1: (1 << 32) - 1}, [-1, 1 << 32, 0.5],
              "a whole number from 0 to 4294967295"),
     "values": (checks.values, {(3, 1.0, 3): (1.0, 3.0), 2: (2.0,), range(1, 3): (1.0, 2.0)}, [], ""),
     "whole values": (checks.whole_values, {(30, 10): (10, 30), 5.0: (5,)}, [], ""),
@@ -285,9 +285,9 @@ def test_a_command_parses_nothing_but_its_data(program):
     method = method_of(program)
     assert method.prog == program
     parser = Parser(prog=program)
-    add_options(parser, (job.Training, method.options), method.has, method.defaults, method.choices)
+    add_options(parser, (launch.Training, method.options), method.has, method.defaults, method.choices)
     arguments = parser.parse_args(["in.h5"])
-    assert from_arguments(job.Training, arguments).data == Path("in.h5")
+    assert from_arguments(launch.Training, arguments).data == Path("in.h5")
     made = from_arguments(method.options, arguments)
     for one, known in declared(made):
         value = getattr(made, one.name)

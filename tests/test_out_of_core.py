@@ -24,10 +24,9 @@ from cacore.svm.problem import numeric_gamma
 from cakrr import bkrr2
 from cakrr.options import RidgeOptions
 from casvm.casvm import casvm
-from casvm.model.libsvm import export_libsvm
-from casvm.options import SVMOptions
+from casvm.model.libsvm_files import export_libsvm
+from casvm.options import SVMOptions, ValueOptions
 from casvm.svr import svr
-from casvm.value_options import ValueOptions
 from partition.redistribute import redistribute
 
 

@@ -18,7 +18,7 @@ from cacore import files, traffic
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
-from cacore.io.seal import BLOCK, check_seal, seal
+from cacore.io.stream import BLOCK, check_seal, seal
 from cakrr import KRRModel
 from casvm import SVMModel
 

@@ -12,7 +12,7 @@ from helpers.commands import read, run
 from cacore.comm import Communicator
 from cacore.io import load, native
 from cacore.io.in_file import load_in_file
-from cacore.io.packed import FLOAT_FILL, Packing
+from cacore.io.native import FLOAT_FILL, Packing
 from cacore.io.table import LABELS
 
 RNG = np.random.default_rng(8)

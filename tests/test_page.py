@@ -15,8 +15,10 @@ from helpers.commands import run
 from helpers.data import saddle, write_csv, write_hdf5
 
 from cacore.errors import InputError
-from cacore.run import drawings, page, saved_report, sections
-from cacore.run.markup import Markup, element
+from cacore.run import page
+from cacore.run import page as sections
+from cacore.run import report as saved_report
+from cacore.run.page import Markup, element
 from cakernels import RunPage
 
 VOID = {"br", "meta", "rect", "line", "circle", "polyline", "path"}
@@ -150,10 +152,10 @@ def test_page_in_a_notebook(pages, tmp_path):
 def test_phases_keep_their_colours(report, tmp_path):
     """Whatever other phases a run has, training has one colour; without an order, colours follow the parts."""
     order = ["read", "search", "train"]
-    drawn = [drawings.stacked("s", ["a"], {one: [1.0] for one in parts}, str, order) for parts in (["train"], order)]
+    drawn = [page.stacked("s", ["a"], {one: [1.0] for one in parts}, str, order) for parts in (["train"], order)]
     assert all("a, train: 1.0</title><rect" in one for one in drawn)
     assert [re.search(r'train: 1.0</title><rect [^>]*class="(k\d)"', one)[1] for one in drawn] == ["k2", "k2"]
-    assert 'class="k0"' in drawings.stacked("s", ["a"], {"train": [1.0]}, str)
+    assert 'class="k0"' in page.stacked("s", ["a"], {"train": [1.0]}, str)
 
 
 def test_commands_break_between_words(pages):
@@ -224,7 +226,7 @@ def damaged(report, change):
     (lambda one: one.update(metrics={"confusion": [3]}), "damaged: TypeError"),
 ])  # fmt: skip
 def test_damaged_reports_are_refused(change, said, report, tmp_path):
-    from cakernels.report import write
+    from cakernels.run_page import write
 
     (tmp_path / "r.json").write_text(damaged(report, change))
     with pytest.raises(InputError, match=rf"r\.json: .*{said}") as error:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from cacore.kernels import Kernel
 from casvm.solver import pair
-from casvm.solver.pair import Pairs, padded
-from casvm.solver.passes import AT_KINK, FALL, RISE, partner, update
+from casvm.solver.pair import AT_KINK, FALL, RISE, Pairs, padded, partner, update
 
 TYPES = [(np.float64, np.float64), (np.float64, np.float32), (np.float32, np.float32)]  # of v and of K
 LEAST = 1e-12

@@ -9,9 +9,9 @@ from helpers.checks import near
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
-from cacore.svm import solvers
+from cacore.svm import options
 from cacore.svm.dual import Dual
-from cacore.svm.solvers import part_solver, register, solver_names
+from cacore.svm.options import part_solver, register, solver_names
 from casvm import CASVC, CASVR, DCSVC
 from casvm.solver import smo
 from casvm.solver.kernel_rows import KernelRows
@@ -20,7 +20,7 @@ from casvm.solver.kernel_rows import KernelRows
 @pytest.fixture
 def registry(monkeypatch):
     """The registry, restored after the test."""
-    monkeypatch.setattr(solvers, "_registered", dict(solvers._registered))
+    monkeypatch.setattr(options, "_registered", dict(options._registered))
 
 
 def rows(n=120, k=2):
@@ -96,7 +96,7 @@ def test_unknown(name):
 def test_names_import_no_solver(python):
     code = """
 import sys
-from cacore.svm.solvers import part_solver, solver_names
+from cacore.svm.options import part_solver, solver_names
 assert solver_names()[:2] == ("smo", "asygcd")
 assert not {"casvm", "asygcd", "numba"} & {*sys.modules}, sys.modules
 part_solver("smo")
@@ -110,7 +110,7 @@ part_solver("asygcd")
 def test_installed_by_another_package(python, tmp_path):
     """One module and one line of its pyproject.toml."""
     (tmp_path / "other.py").write_text(
-        "from cacore.svm.solvers import part_solver, register\n"
+        "from cacore.svm.options import part_solver, register\n"
         "@register('other')\n"
         "def solve(*given): return part_solver('smo')(*given)\n"
     )
@@ -121,7 +121,7 @@ def test_installed_by_another_package(python, tmp_path):
     code = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from cacore.svm.solvers import solver_names
+from cacore.svm.options import solver_names
 from casvm import CASVC
 assert solver_names() == ("smo", "asygcd", "other")
 CASVC(1, solver="other").fit([[0.0], [1.0]], [0, 1])

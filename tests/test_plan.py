@@ -14,15 +14,13 @@ from helpers.commands import flat, read, run
 from helpers.data import write_csv
 
 from cacore.errors import InputError
-from cakernels.plan import command, growth, needs, queues
-from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_named
-from cakernels.plan.machine import Machine
-from cakernels.plan.network import PRESETS
+from cakernels.plan import command, growth, needs
+from cakernels.plan import command as queues
+from cakernels.plan.layout import METHODS, JobLayout, Kind, generated, kind_of, method_named
+from cakernels.plan.machine import PRESETS, Machine
 from cakernels.plan.plan import planned
-from cakernels.plan.rows import generated
 from cakernels.plan.runs import Ran, Trials, of_job, with_points
-from cakrr.options import RidgeOptions
-from cakrr.subset_options import SubsetOptions
+from cakrr.options import RidgeOptions, SubsetOptions
 from casvm.options import SVMOptions
 
 MIB = 1 << 20

@@ -10,11 +10,10 @@ import pytest
 from helpers.commands import flat
 
 from cacore.errors import InputError
-from cakernels.plan import table
-from cakernels.plan.layout import JobLayout, Kind, method_named
+from cakernels.plan import command as table
+from cakernels.plan.layout import JobLayout, Kind, generated, method_named
 from cakernels.plan.machine import Machine
 from cakernels.plan.plan import UNCOUNTED, planned
-from cakernels.plan.rows import generated
 from cakernels.plan.runs import Ran, Trials, mpiexec
 from cakrr.options import RidgeOptions
 

@@ -287,3 +287,16 @@ def test_single_precision_is_refused_where_it_hides_what_a_narrow_kernel_tells_a
         DKRR(**narrow | {"sigma": sigma, "standardize": standardize, "dtype": "float64"}).fit(X, y)
     constant = np.column_stack([np.full(200, 3e6), X[:, 0] - 1e6])
     DKRR(**narrow).fit(constant, y)
+
+
+def test_single_precision_is_refused_for_csr_columns_that_it_does_not_resolve():
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(200, 3))
+    X[:, 1] += 2e7
+    y = X[:, 1] - 2e7
+    for rows in (sp.csr_matrix(X), sp.csc_array(X), X):
+        with pytest.raises(InputError, match=r"^feature 1: its mean is 2e\+07 and its standard deviation"):
+            DKRR(dtype="float32", standardize=False).fit(rows, y)
+        DKRR(standardize=False).fit(rows, y)
+    counts = sp.csr_matrix(np.where(rng.random((200, 3)) < 0.3, 3e7, 0.0))  # one number and zeros
+    DKRR(dtype="float32", standardize=False).fit(counts, y)

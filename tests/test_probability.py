@@ -18,9 +18,8 @@ from sklearn.svm import SVC
 from asygcd import AsyGCDModel, AsyGCDSVC
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.metrics.probabilistic import class_scores, reliability
-from cacore.probability.calibrator import Calibrator
-from cacore.probability.coupling import coupled
+from cacore.metrics import class_scores, reliability
+from cacore.probability.calibrator import Calibrator, coupled
 from cacore.probability.left_out import FOLDS
 from casvm import (
     CASVC,
@@ -34,9 +33,8 @@ from casvm import (
     export_libsvm,
     import_libsvm,
 )
-from casvm.methods import left_out as in_part
-from casvm.model.libsvm import _calibrator
-from casvm.model.libsvm_text import Header
+from casvm.methods import probability as in_part
+from casvm.model.libsvm_files import Header, _calibrator
 
 ALONE = Communicator()
 MAKERS = {

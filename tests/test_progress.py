@@ -16,7 +16,7 @@ from cacore import progress
 from cacore.comm import Communicator
 from cacore.machine.clock import telling_of_compiling
 from cacore.run import launch
-from cacore.run.job import Job
+from cacore.run.launch import Job
 
 
 class Terminal(io.StringIO):
@@ -208,7 +208,7 @@ def test_several_ranks_compile_ahead(ranks, ahead, monkeypatch):
 
 
 def test_a_single_rank_warms_nothing_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("cakrr.family.Ridge.warm_up_prediction", lambda *_: pytest.fail("not needed"))
+    monkeypatch.setattr("cakrr.ridge_family.Ridge.warm_up_prediction", lambda *_: pytest.fail("not needed"))
     X = np.linspace(0.0, 2.0, 20)[:, np.newaxis]
     write_csv(tmp_path / "rows.csv", X, X[:, 0])
     run("cakrr.bkrr2", [tmp_path / "rows.csv", "--quiet", "--model", tmp_path / "m.h5"])

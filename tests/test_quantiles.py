@@ -14,18 +14,17 @@ from sklearn.metrics import d2_pinball_score, mean_pinball_loss
 from sklearn.metrics.pairwise import rbf_kernel
 
 from cacore.comm import Communicator
-from cacore.data.aside import rows_aside
 from cacore.data.validation import shared_seed
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
-from cacore.metrics.quantiles import quantile_metrics
-from cacore.probability.quantiles import closest_pair, interval_ends, quantile_pairs
+from cacore.metrics import quantile_metrics
+from cacore.probability.conformal import closest_pair, interval_ends, quantile_pairs, rows_aside
 from cacore.svm.dual import Dual, Known
 from casvm import CAQuantileSVR, QuantileModel, SMOQuantileSVR, export_libsvm
 from casvm.search.regression import TargetFolds, judge
 from casvm.solver import near_smo
-from casvm.solver.quantiles import solve_quantiles, start_at
+from casvm.solver.problems import solve_quantiles, start_at
 from casvm.solver.smo import PartValues, solve_part
 
 LEVELS = (0.1, 0.5, 0.9)

@@ -13,9 +13,9 @@ import pytest
 from sklearn.metrics import mean_squared_error, r2_score
 
 from cacore import files
+from cacore import metrics as errors
 from cacore.comm import PHASES, Communicator
 from cacore.errors import InputError
-from cacore.metrics import errors
 from cacore.run import report
 
 COMM = Communicator()

@@ -7,7 +7,7 @@ import time
 
 from helpers.checks import names
 
-from cacore.machine.segments import remove_dead
+from cacore.machine.memory import remove_dead
 
 
 def test_dead_segments_are_removed(tmp_path):

@@ -18,9 +18,8 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.limits import Limits
 from cacore.machine import threads
-from casvm.solver import active_set, kernel_rows, row_cache, smo
-from casvm.solver.gram import gram_of
-from casvm.solver.kernel_rows import TOUCH, KernelRows
+from casvm.solver import active_set, kernel_rows, smo
+from casvm.solver.kernel_rows import TOUCH, KernelRows, gram_of
 from casvm.solver.pair import padded
 
 SMALL_SET = 128  # instead of 2048
@@ -57,14 +56,14 @@ def counts(monkeypatch):
         original = getattr(owner, name)
 
         def call(*args, **keywords):
-            before = args[0].slot >= 0 if owner is row_cache.RowCache else None
+            before = args[0].slot >= 0 if owner is kernel_rows.RowCache else None
             result = original(*args, **keywords)
             count.update(tell(result, before, args))
             return result
 
         monkeypatch.setattr(owner, name, call)
 
-    solver, cached = smo._Serial, row_cache.RowCache
+    solver, cached = smo._Serial, kernel_rows.RowCache
     watched(solver, "_round", lambda *_: {"rounds": 1})
     watched(solver, "_pairs", lambda *_: {"pairs": 1})
     watched(active_set.ActiveSet, "unshrink", lambda again, *_: {"unshrunk": int(again)})
@@ -111,7 +110,7 @@ def test_more_support_vectors_than_are_computed_in_one_go(rows, small_set, monke
 
 def test_what_is_asked_for_does_not_make_room():
     """The least recently used does, and what was never read before that."""
-    cached = row_cache.RowCache(np.zeros(4 * padded(10)), 10, 10)
+    cached = kernel_rows.RowCache(np.zeros(4 * padded(10)), 10, 10)
 
     def ask(*rows, keep=True):
         slots, known = cached.places(np.array(rows), np.full(len(rows), keep))

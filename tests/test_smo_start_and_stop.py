@@ -12,8 +12,7 @@ from helpers.smo import HARD, LIMITS, PLENTY, check, many, reference, solve
 from cacore.errors import InputError
 from cacore.limits import Limits
 from casvm.solver import kernel_rows, smo
-from casvm.solver.gram import gram_of
-from casvm.solver.kernel_rows import KernelRows
+from casvm.solver.kernel_rows import KernelRows, gram_of
 
 SMALL_SET = 128  # instead of 2048
 

@@ -11,10 +11,9 @@ from cacore.kernels import Kernel
 from cacore.learn.options import declared
 from cakernels import SubsetKRR
 from cakrr import KRRModel
-from cakrr.options import RidgeOptions
+from cakrr.options import OPTIONS, RidgeOptions, SubsetOptions
 from cakrr.solver.nystrom import PointSystem
 from cakrr.subset import METHOD
-from cakrr.subset_options import OPTIONS, SubsetOptions
 
 SIGMA = 1.5
 KERNEL = Kernel.gaussian(SIGMA)

@@ -154,7 +154,7 @@ def test_checkpoint(inputs, tmp_path, monkeypatch):
     before = inodes(tmp_path / "kept")
     assert sorted(before) == ["lock", "part-000000.npz", "part-000001.npz", "part-000002.npz", "run.json"]
     with monkeypatch.context() as patched:
-        patched.setattr("casvm.tasks.classes.fit_part", None)
+        patched.setattr("casvm.tasks.fit_part", None)
         second = reported("casvm.cpsvm", [*words, tmp_path / "second.h5"], tmp_path)
     assert inodes(tmp_path / "kept") == before
     assert (tmp_path / "first.h5").read_bytes() == (tmp_path / "second.h5").read_bytes()

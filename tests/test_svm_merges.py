@@ -19,10 +19,10 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm.methods.tree import filtered, merged, neighbours, plan
-from casvm.model.part import placed
+from casvm.model.part_svm import placed
 from casvm.solver import smo
-from casvm.solver.class_rows import ClassRows
-from casvm.solver.part import fit_part
+from casvm.solver.class_pairs import ClassRows
+from casvm.solver.problems import fit_part
 
 KERNEL = Kernel("gaussian", GAMMA)
 

@@ -10,7 +10,7 @@ from helpers.trees import C, train
 
 from cacore.comm import Communicator
 from casvm import SVMModel
-from casvm.model.part import PartSVM, deal, join, piece
+from casvm.model.part_svm import PartSVM, deal, join, piece
 
 
 def whole_and_pieces(count, k=2, csr=False, dtype=np.float64):

@@ -10,17 +10,15 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.svm import SVC
 
+from cacore import tuning
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.kernels import Kernel
 from cacore.machine import threads
-from cacore.tuning import race
-from cacore.tuning.folds import stratified
-from cacore.tuning.scorers import scores
+from cacore.tuning import scores, stratified
 from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm
 from casvm.options import SVMOptions
-from casvm.search.part import ClassFolds, judge
-from casvm.search.path import along
+from casvm.search.cross_validation import ClassFolds, along, judge
 from casvm.solver.pair import padded
 
 CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
@@ -29,7 +27,7 @@ CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
 @pytest.fixture
 def to_the_end(monkeypatch):
     """No setting is ended early."""
-    monkeypatch.setattr(race, "ERRORS", np.inf)
+    monkeypatch.setattr(tuning, "ERRORS", np.inf)
 
 
 # -- a path along C --------------------------------------------------------------------------------

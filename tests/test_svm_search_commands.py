@@ -14,8 +14,8 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from casvm import cpsvm
 from casvm.options import SVMOptions
-from casvm.search import choose
-from casvm.search.part import judge
+from casvm.search import classes
+from casvm.search.cross_validation import judge
 
 CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
 
@@ -85,7 +85,7 @@ def test_test_rows_are_not_used_to_choose(tmp_path):
 
 def test_resumed(inputs, tmp_path, monkeypatch):
     """A search that was killed goes on to the same choice and the same model, without what was finished."""
-    monkeypatch.setattr("cacore.tuning.race._TELLING", 0)  # three rounds
+    monkeypatch.setattr("cacore.tuning._TELLING", 0)  # three rounds
     words = [inputs / "three.h5", "--partitions", "3", "--C", "0.1,1,10", "--gamma", "0.1,1", "--checkpoint"]
     first = reported("casvm.cpsvm", [*words, tmp_path / "kept", "--model", tmp_path / "1.h5"], tmp_path)
     pieces = sorted((tmp_path / "kept").glob("search-*.npz"))
@@ -93,7 +93,7 @@ def test_resumed(inputs, tmp_path, monkeypatch):
     for path in [*pieces[5:], *(tmp_path / "kept").glob("part-*.npz")]:
         path.unlink()
     calls = []
-    monkeypatch.setattr(choose, "judge", lambda *task: calls.append(task) or judge(*task))
+    monkeypatch.setattr(classes, "judge", lambda *task: calls.append(task) or judge(*task))
     second = reported("casvm.cpsvm", [*words, tmp_path / "kept", "--model", tmp_path / "2.h5"], tmp_path)
     assert len(calls) == 4
     assert second["grid"] == first["grid"]

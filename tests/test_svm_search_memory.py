@@ -11,11 +11,11 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from cacore.tuning.folds import stratified
+from cacore.tuning import stratified
 from casvm import SMOSVC, cpsvm, dissmo
 from casvm.options import SVMOptions
-from casvm.search import choose, pieces
-from casvm.search.part import ClassFolds, bytes_needed, judge
+from casvm.search import classes
+from casvm.search.cross_validation import ClassFolds, bytes_needed, judge
 
 CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
 
@@ -25,13 +25,13 @@ def test_large_parts_are_searched_in_pieces(monkeypatch):
     X, y = curved(400)
     whole = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     for name, rows in (("MOST", 150), ("ROWS", 100), ("WHOLE", 399)):
-        monkeypatch.setattr(pieces, name, rows)
+        monkeypatch.setattr(classes, name, rows)
     seen = []
-    monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.X.shape[0]) or judge(task, *rest))
+    monkeypatch.setattr(classes, "judge", lambda task, *rest: seen.append(task.X.shape[0]) or judge(task, *rest))
     cut = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     assert sum(seen) == 2 * 400  # rounds
     assert max(seen) <= 100
-    monkeypatch.setattr(pieces, "WHOLE", 400)  # few rows stay together
+    monkeypatch.setattr(classes, "WHOLE", 400)  # few rows stay together
     together = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     assert seen[-2:] == [400] * 2
     np.testing.assert_array_equal(together.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"])
@@ -41,9 +41,9 @@ def test_large_parts_are_searched_in_pieces(monkeypatch):
 def test_pieces_of_a_precomputed_kernel_have_all_classes(monkeypatch):
     """Also where the rows are sorted by class: numbers of rows say nothing of what lies together."""
     for name, rows in (("MOST", 100), ("ROWS", 60), ("WHOLE", 100)):
-        monkeypatch.setattr(pieces, name, rows)
+        monkeypatch.setattr(classes, name, rows)
     seen = []
-    monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.codes) or judge(task, *rest))
+    monkeypatch.setattr(classes, "judge", lambda task, *rest: seen.append(task.codes) or judge(task, *rest))
     X, y = curved(300)
     X, y = X[np.argsort(y)], np.sort(y)
     K = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1))

@@ -12,9 +12,9 @@ from sklearn.svm import SVR
 from cacore.kernels import Kernel
 from casvm import CASVR, SMOSVR, DisSMOSVR, SMONuSVR, SMOOneClassSVM
 from casvm.command import main
+from casvm.options import ValueMethod, ValueOptions
 from casvm.search.regression import TargetFolds, judge
-from casvm.tasks.values import Problem, ValuesTask
-from casvm.value_options import ValueMethod, ValueOptions
+from casvm.tasks import Problem, ValuesTask
 from partition.in_parts import in_parts
 
 

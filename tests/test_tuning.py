@@ -11,10 +11,22 @@ from sklearn.tree import DecisionTreeClassifier
 
 from cacore.checks import one_or, positive
 from cacore.run import figures
-from cacore.tuning.folds import FOLDS, stratified, usable
-from cacore.tuning.race import rounds, survivors
-from cacore.tuning.results import GridColumns, Results, best_lines, end_lines, grid_ends
-from cacore.tuning.scorers import SCORERS, counted, scorer, scores
+from cacore.tuning import (
+    FOLDS,
+    SCORERS,
+    GridColumns,
+    Results,
+    best_lines,
+    counted,
+    end_lines,
+    grid_ends,
+    rounds,
+    scorer,
+    scores,
+    stratified,
+    survivors,
+    usable,
+)
 
 # -- folds -----------------------------------------------------------------------------------------
 

@@ -9,13 +9,13 @@ from helpers.checks import close, near, refusal, same_content
 from helpers.lengths import not_kept, resumed
 
 from cacore.comm import Communicator
-from cacore.data.aside import rows_aside
 from cacore.data.dataset import Dataset
 from cacore.data.validation import shared_seed
 from cacore.io.checkpoint import Checkpoint
+from cacore.probability.conformal import rows_aside
 from casvm import CASVR, CAQuantileSVR, DisSMOSVR, QuantileModel, SVRModel, export_libsvm
+from casvm.options import ValueOptions
 from casvm.svr import svr
-from casvm.value_options import ValueOptions
 
 LEVELS = (0.1, 0.5, 0.9)
 MAKE = {

@@ -26,7 +26,7 @@ from benchmarks.cluster.trace import Step, collectives
 from benchmarks.cluster.world import World
 from benchmarks.results import Results
 from cacore.errors import InputError
-from cakernels.plan.network import LONG_ALLREDUCE, PRESETS, Link, Network, summary
+from cakernels.plan.machine import LONG_ALLREDUCE, PRESETS, Link, Network, summary
 from partition import KBalance
 
 LINK = Link(latency=1.0, overhead=0.25, gap=0.5, per_byte=0.01)

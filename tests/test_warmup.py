@@ -18,10 +18,10 @@ from numba.core import event
 from asygcd import AsyGCDSVC
 from asygcd.solver.owned import finish, work
 from cacore.comm import Communicator
-from cacore.io.dataset import load
+from cacore.io.loading import load
 from cakernels.warm import halves
-from casvm import oneclass, svr, value_family
-from casvm.value_options import ValueOptions
+from casvm import oneclass, svm_family, svr
+from casvm.options import ValueOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore:the solver stopped after")  # on purpose, long before convergence
 
@@ -114,10 +114,10 @@ def test_a_regression_and_one_class_compile_their_own_code_alone(one_class, monk
     """Each has its own form of the pairs, which takes about a second."""
     method = oneclass.METHOD if one_class else svr.METHOD
     trained = []
-    solve = value_family.of_values
+    solve = svm_family.of_values
     monkeypatch.setattr(
-        value_family, "_SMALL",
-        replace(value_family._SMALL, trainer=lambda *given: trained.append(given[0].one_class) or solve(*given)),
+        svm_family, "_SMALL",
+        replace(svm_family._SMALL, trainer=lambda *given: trained.append(given[0].one_class) or solve(*given)),
     )  # fmt: skip
-    value_family.Values().warm_up("float64", method, ValueOptions(nu=0.3))
+    svm_family.Values().warm_up("float64", method, ValueOptions(nu=0.3))
     assert trained == ([True] if one_class else [False, False])

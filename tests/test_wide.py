@@ -18,8 +18,7 @@ from cacore.kernels import Kernel, Points, wide
 from cacore.kernels.columns import Blocks, Layout
 from cacore.kernels.evaluate import NONZEROS, PRODUCTS
 from cacore.kernels.precision import WIDEST
-from cacore.kernels.wide import COLUMNS, MOST, Arranged, Features, Wide
-from cacore.kernels.wide_passes import ROWS
+from cacore.kernels.wide import COLUMNS, MOST, ROWS, Arranged, Features, Wide
 from cakrr import DKRR
 from casvm import SMOSVC, DisSMOSVC
 from partition.routing import closest

@@ -9,9 +9,8 @@ import numpy as np
 
 from asygcd.solver.atomics import atomic_add, publish, seen
 from asygcd.solver.board import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, Board, count, over, quiet
-from asygcd.solver.cache import ColumnCache, resident
-from asygcd.solver.columns import CachedColumns, store
 from asygcd.solver.greedy import greediest, optimum, share, violation
+from asygcd.solver.kernel_columns import CachedColumns, ColumnCache, resident, store
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Longs, Reals

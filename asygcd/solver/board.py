@@ -1,7 +1,18 @@
-"""State shared by the threads: variables, a log of each thread's updates, and counters that detect termination."""
+"""Threads of the solver: the blocks of rows they own, the state they share, and the crew that runs them.
+
+State shared by the threads: variables, a log of each thread's updates, and counters that detect termination.
+
+Blocks of rows, one per thread.
+
+Threads that run compiled loops until all have finished, while the caller polls them.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numba
@@ -9,9 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asygcd.solver.atomics import give_way, publish, seen
+from cacore.data.rows import Rows
+from cacore.machine.clock import working_time
+from cacore.machine.threads import cores
+from partition.algorithms.kmeans import KMeans
+from partition.routing import nearest
 
 if TYPE_CHECKING:
     from cacore.arrays import Longs
+
 
 LINE = 8  # numbers per cache line: values written by different threads lie this far apart, against false sharing
 LOG = 4096  # updates by which a thread may be ahead of the others: the bound of the delay
@@ -112,3 +129,117 @@ def quiet(counter: Longs, stop: Longs, total: int) -> bool:  # pragma: no cover 
             return False
         give_way()
     return True
+
+
+_SAMPLE = 20_000  # rows that K-means clusters
+_CLUSTERS = 16  # clusters per thread
+_ROUNDS = 20  # of K-means
+
+
+def blocks(X: Rows, threads: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Divide the rows into blocks of equal size, one per thread, of rows that lie close to each other.
+
+    K-means clusters at most 20,000 rows, and all rows are sorted by their nearest centre (section 4.4). There are more
+    clusters than threads, and blocks are cut at equal sizes: clusters differ in size, and the slowest thread decides.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n, d)
+    threads : int
+        T, at most n.
+    seed : int
+
+    Returns
+    -------
+    order : ndarray of int64, shape (n,)
+        The rows, block by block.
+    bounds : ndarray of int64, shape (T + 1,)
+        Index in `order` at which each block begins; sizes differ by at most 1.
+
+    Notes
+    -----
+    2 x 16 T d flops per row: once for all rows, and in each of at most 20 rounds for the rows of the sample.
+    """
+    n = int(X.shape[0])
+    if threads == 1:
+        return np.arange(n), np.array([0, n])
+    count = int(np.clip(n // 8, threads, _CLUSTERS * threads))
+    rng = np.random.default_rng(seed)
+    sample = np.sort(rng.choice(n, min(n, _SAMPLE), replace=False))
+    centers = KMeans(count, max_iter=_ROUNDS, random_state=int(rng.integers(1 << 31))).divide(X[sample]).centers
+    order = np.argsort(nearest(X, centers), kind="stable")
+    return order, np.arange(threads + 1) * n // threads
+
+
+_NAP = 5e-5  # seconds that an idle thread sleeps
+_LOOK = 0.05  # seconds between two calls of `look`
+
+
+def together(turns: list[Callable[[], int]], board: Board, max_time: float, look: Callable[[], None]) -> None:
+    """Call each of `turns` repeatedly in its own thread, until it returns STOPPED.
+
+    Parameters
+    ----------
+    turns : list of callable
+        Compiled loops that release the GIL and return soon after ``board.stop`` is set.
+    board : Board
+    max_time : float
+        Seconds after which all threads are asked to stop.
+    look : callable
+        Called by the calling thread about 20 times per second.
+
+    Raises
+    ------
+    BaseException
+        The first exception of a thread or of `look`, or an interrupt; raised after all threads have stopped.
+    """
+    failed: list[BaseException] = []
+    places = _places(len(turns))
+    threads = [
+        threading.Thread(target=_repeat, args=(turn, place, board, failed), name="asygcd")
+        for turn, place in zip(turns, places, strict=True)
+    ]
+    end = working_time() + max_time
+    try:
+        for thread in threads:
+            thread.start()
+        while working := [thread for thread in threads if thread.is_alive()]:
+            working[0].join(_LOOK)
+            if working_time() > end:
+                _tell(board)
+            look()
+    finally:
+        _tell(board)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _tell(board: Board) -> None:
+    """Ask the threads to stop, unless they have stopped by themselves."""
+    if not board.stop[0]:
+        board.stop[0] = ASKED
+
+
+def _places(count: int) -> list[int | None]:
+    """The core to pin each thread to, if there are exactly as many cores as threads; otherwise None.
+
+    The operating system may leave two threads on one core for a second, and each would then step from a gradient that
+    is thousands of updates old.
+    """
+    available = sorted(cores())
+    return list(available) if 1 < count == len(available) and hasattr(os, "sched_setaffinity") else [None] * count
+
+
+def _repeat(turn: Callable[[], int], place: int | None, board: Board, failed: list[BaseException]) -> None:
+    try:
+        if place is not None:
+            os.sched_setaffinity(0, {place})  # 0 is the calling thread
+        while (state := turn()) != STOPPED:
+            if state == IDLE:
+                time.sleep(_NAP)
+    except BaseException as error:
+        failed.append(error)
+        _tell(board)

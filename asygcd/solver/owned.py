@@ -12,9 +12,8 @@ import numba
 
 from asygcd.solver.atomics import give_way, publish, seen
 from asygcd.solver.board import BUSY, IDLE, LIMIT, LINE, STOPPED, Board, over, quiet
-from asygcd.solver.cache import ColumnCache, resident
-from asygcd.solver.columns import add, advance
 from asygcd.solver.greedy import greediest, optimum, share, violation
+from asygcd.solver.kernel_columns import ColumnCache, add, advance, resident
 from asygcd.solver.working_set import (
     BEST,
     FIRST,

@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from asygcd.solver.algorithm14 import work_atomic, work_stochastic
-from asygcd.solver.blocks import blocks
-from asygcd.solver.board import DONE, LINE, LOG, Board, board
-from asygcd.solver.bundle import Bundle
-from asygcd.solver.crew import together
-from asygcd.solver.gram import KernelCaches
+from asygcd.solver.atomics import Bundle
+from asygcd.solver.board import DONE, LINE, LOG, Board, blocks, board, together
+from asygcd.solver.kernel_columns import KernelCaches
 from asygcd.solver.owned import finish, work
 from asygcd.solver.working_set import thread_state, working_set
 from cacore.data.rows import Rows
@@ -137,7 +135,7 @@ class AsyGCD:
 
     Notes
     -----
-    For the memory, see :class:`asygcd.solver.gram.KernelCaches`. Cached kernel columns are kept for the next
+    For the memory, see :class:`asygcd.solver.kernel_columns.KernelCaches`. Cached kernel columns are kept for the next
     :meth:`solve`.
     """
 

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asygcd.solver.board import Board
-from asygcd.solver.cache import ColumnCache, forget, resident
-from asygcd.solver.columns import add, pack
 from asygcd.solver.greedy import greediest, violation
+from asygcd.solver.kernel_columns import ColumnCache, add, forget, pack, resident
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Longs

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from cacore.comm import Communicator, world
-from cacore.info.facts import node_memory
+from cacore.info.installation import node_memory
 from cacore.machine import threads
-from cakernels.plan.network import Link, Network
+from cakernels.plan.machine import Link, Network
 
 SMALL, LARGE = 8, 1 << 23  # bytes
 

@@ -12,7 +12,7 @@ from math import log2, sqrt
 import numpy as np
 import scipy.linalg
 
-from cakernels.plan.network import Network
+from cakernels.plan.machine import Network
 
 BLOCK = 64  # columns per block
 

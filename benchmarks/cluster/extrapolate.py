@@ -11,7 +11,7 @@ import numpy as np
 import scipy.optimize
 
 from benchmarks.cluster.trace import Trace, collectives
-from cakernels.plan.network import Network, summary
+from cakernels.plan.machine import Network, summary
 
 # In case of ties, the first. The maximum over R random loads grows as the logarithm.
 GROWTHS: tuple[Callable[[Any], Any], ...] = (np.log2, np.sqrt, np.asarray)

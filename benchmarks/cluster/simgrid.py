@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.cluster.trace import COLLECTIVES, Step, Trace, collectives
-from cakernels.plan.network import EAGER, Network
+from cakernels.plan.machine import EAGER, Network
 
 BYTE = 6  # SimGrid's code of MPI_BYTE
 RATE = 1e9  # flops per second of a host

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.cluster.trace import Trace
-from cakernels.plan.network import EAGER, Network, summary
+from cakernels.plan.machine import EAGER, Network, summary
 
 
 @dataclass

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.cluster.trace import Step, Trace
 from cacore.comm import Communicator
-from cacore.comm.mpi import DATA
+from cacore.comm.communicator import DATA
 
 
 class _StoppedError(Exception):

@@ -1,21 +1,349 @@
-"""The communicator: a wrapper of mpi4py, or a single rank without it, that sends arrays and counts bytes by phase."""
+"""The communicator: mpi4py, or a single rank without it, behind calls that are timed, counted and watched.
+
+Traffic and time of a rank, by phase.
+
+Layer between the communicator and mpi4py: calls that are timed and that detect the failure of another rank.
+
+The communicator: a wrapper of mpi4py, or a single rank without it, that sends arrays and counts bytes by phase.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from time import perf_counter
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm.failure import PATIENCE, agree, agreed, end_job, packed, unpacked
-from cacore.comm.ledger import PHASES, Ledger
-from cacore.comm.mpi import DATA, Exchange, Transport
+from cacore.comm.failure import PATIENCE, Failures, abandon, agree, agreed, end_job, packed, unpacked, wait
 from cacore.errors import InputError, OutputError
+from cacore.terminal import say
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+PHASES = ("read", "partition", "train", "predict")
+
+
+class Ledger:
+    """Bytes, messages and seconds of one rank, charged to its current phase.
+
+    Parameters
+    ----------
+    rank, size : int
+
+    Attributes
+    ----------
+    seconds : dict of str to float
+        Wall-clock seconds of this rank in each phase. In a command, `start` is the time of the process before, and
+        `compile` that of compilation, in whichever phase it is needed.
+    mpi_seconds : dict of str to float
+        Seconds of these inside MPI calls, including waits for other ranks.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._phase = "other"
+        self._entered, self._compiled = time.perf_counter(), 0.0
+        self._compiling: Callable[[], float] = float  # 0, until there is a clock
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self.mpi_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        # See `sent` for the layout. Lists, since every message adds to one entry: 0.2 us, and 10 in an array.
+        self._sent: dict[str, tuple[list[int], list[int]]] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charge bytes, messages and seconds inside the block to phase `name`; phases may nest."""
+        outer = self._switch(name)
+        try:
+            yield
+        finally:
+            self._switch(outer)
+
+    def charge_compilation(self, clock: Callable[[], float]) -> None:
+        """From now on, charge to phase "compile" the seconds by which `clock` advances in any phase."""
+        self._compiling, self._compiled = clock, clock()
+
+    def _switch(self, name: str) -> str:
+        now, compiled = time.perf_counter(), self._compiling()
+        aside = compiled - self._compiled
+        self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._entered - aside
+        if aside:
+            self.seconds["compile"] = self.seconds.get("compile", 0.0) + aside
+        self._entered, self._compiled = now, compiled
+        outer, self._phase = self._phase, name
+        return outer
+
+    def clock(self) -> dict[str, float]:
+        """Seconds of this rank in each phase so far: PHASES first, then the others sorted by name."""
+        self._switch(self._phase)
+        return {p: self.seconds[p] for p in (*PHASES, *sorted(set(self.seconds) - set(PHASES)))}
+
+    def _spent(self, seconds: float) -> None:
+        self.mpi_seconds[self._phase] = self.mpi_seconds.get(self._phase, 0.0) + seconds
+
+    def _count(self, nbytes: int, dest: int | None = None) -> None:
+        slot = self.size if dest is None else dest
+        if slot == self.rank or nbytes == 0:
+            return
+        if self._phase not in self._sent:
+            self._sent[self._phase] = [0] * (self.size + 1), [0] * (self.size + 1)
+        total, messages = self._sent[self._phase]
+        total[slot] += nbytes
+        messages[slot] += 1
+
+    def sent(self, phase: str) -> NDArray[np.int64]:
+        """Bytes (row 0) and messages (row 1) sent in `phase`, by receiver; the last column has no single receiver."""
+        return np.array(self._sent.get(phase, np.zeros((2, self.size + 1))), np.int64)
+
+    def absorb(self, other: Ledger) -> None:
+        """Add what `other`, a ledger of the same ranks, has counted as sent."""
+        for phase in other._sent:
+            total, messages = (self.sent(phase) + other.sent(phase)).tolist()
+            self._sent[phase] = total, messages
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Leave the traffic of the block, such as that of the measurement itself, out of the counters."""
+        saved = {phase: (total.copy(), messages.copy()) for phase, (total, messages) in self._sent.items()}
+        try:
+            yield
+        finally:
+            self._sent = saved
+
+
+CommLike: TypeAlias = "MPI.Comm | Communicator | None"  # ranks as a caller names them; None is a single rank
+
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID")
+_LAUNCHER_VARIABLES = (*_RANK_VARIABLES, "MPI_LOCALRANKID")
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_HEAD_START = 5.0  # seconds; rank 0 may start later than others
+DATA = 0  # tag of messages that carry arrays
+
+
+class Transport:
+    """Wrapper of an mpi4py communicator whose calls are timed, and fail when another rank has failed.
+
+    Every call is nonblocking and then waited for, at no measurable cost (MPICH, 2 ranks, 8 bytes to 80 MB). A rank
+    that fails can therefore reach the others wherever they wait, and all of them raise its error.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    spent : callable
+        Called with the seconds of each call, including calls that fail.
+    """
+
+    def __init__(self, comm: MPI.Comm, spent: Callable[[float], None]) -> None:
+        self.comm, self._spent, self.failures = comm, spent, Failures(comm)
+        self._abandoned = False
+
+    @property
+    def failed(self) -> bool:
+        """True if calls of some ranks may be pending for ever, so that the communicator cannot be used any more."""
+        return self._abandoned or bool(self.failures.word)
+
+    def call(self, name: str, *args: Any, pauses: bool = True, **options: Any) -> None:
+        """Make the nonblocking call ``name``, such as ``"Iallreduce"``, and wait for it; see :func:`wait`."""
+        self.failures.check()
+        start = perf_counter()
+        try:
+            self._complete(getattr(self.comm, name)(*args, **options), pauses, name)
+        finally:
+            self._spent(perf_counter() - start)
+
+    def begin(self, leaving: list[tuple[Any, int]], coming: list[tuple[Any, int]]) -> list[MPI.Request]:
+        """Start to send arrays, each to its rank, and to receive others; :class:`Exchange` waits for them."""
+        self.failures.check()
+        receive, send = self.comm.Irecv, self.comm.Isend
+        requests = [receive(array, source=source, tag=DATA) for array, source in coming]
+        return requests + [send(array, dest=dest, tag=DATA) for array, dest in leaving]
+
+    def finish(self, requests: list[MPI.Request]) -> None:
+        """Wait until all of these calls are complete."""
+        start = perf_counter()
+        try:
+            for at, request in enumerate(requests):
+                try:
+                    if not request.Test():
+                        self._complete(request, pauses=False, name="an exchange of messages")
+                except BaseException:
+                    abandon(*requests[at + 1 :])
+                    raise
+        finally:
+            self._spent(perf_counter() - start)
+
+    def probe(self, source: int) -> None:
+        """Wait until a message from `source` has arrived."""
+        self.failures.check()
+        start = perf_counter()
+        try:
+            what = self._waiting(f"a message from rank {source}")
+            wait(lambda: self.comm.Iprobe(source=source, tag=DATA), self.failures.listen, what=what)
+        finally:
+            self._spent(perf_counter() - start)
+
+    def last_barrier(self) -> None:
+        """Barrier after which no rank looks for failures; a KeyboardInterrupt is delayed until it is complete."""
+        self.failures.check()
+        interruption: KeyboardInterrupt | None = None
+        request, waiting = self.comm.Ibarrier(), True
+        while waiting:
+            try:
+                self._complete(request, name="the end of the command")
+                waiting = False
+            except KeyboardInterrupt as error:
+                interruption = error
+        if interruption is not None:
+            raise agree(interruption, self.failures.ranks)  # the other ranks have left: do not report it to them
+
+    def _waiting(self, name: str) -> str:
+        """Words for what this rank waits for, for :func:`wait`."""
+        return f"rank {self.comm.Get_rank()} of {self.comm.Get_size()}: waiting for {name}"
+
+    def _complete(self, request: MPI.Request, pauses: bool = True, name: str = "") -> None:
+        try:
+            wait(request.Test, self.failures.listen, pauses, self._waiting(name))
+        except BaseException:
+            self._abandoned = True
+            abandon(request)
+            raise
+
+
+class Exchange:
+    """Pending messages; see :meth:`cacore.comm.Communicator.exchange`."""
+
+    def __init__(self, transport: Transport, requests: list[MPI.Request]) -> None:
+        self._transport, self._requests = transport, requests
+
+    def move(self) -> None:
+        """Let the MPI library make progress on the messages while this rank computes."""
+        self._requests = [request for request in self._requests if not request.Test()]
+
+    def wait(self) -> None:
+        """Wait until all messages have been sent and received."""
+        if self._requests:
+            self._transport.finish(self._requests)
+            self._requests = []
+
+
+def launched() -> bool:
+    """True if a known MPI launcher started this process."""
+    return any(name in os.environ for name in _LAUNCHER_VARIABLES)
+
+
+def launched_size() -> int:
+    """Number of ranks that the launcher reports; 0 if it reports none, or if there is no launcher."""
+    return max(_number(name) for name in _SIZE_VARIABLES)
+
+
+def launched_rank() -> int:
+    """Rank of this process as the launcher reports it; 0 if it does not."""
+    return max(_number(name) for name in (*_RANK_VARIABLES, *(["SLURM_PROCID"] if launched_size() > 1 else [])))
+
+
+def alone_by_mistake(size: int) -> str | None:
+    """Message if this is one process, of `size` ranks, in a Slurm job for several; None otherwise.
+
+    The process itself cannot know that it was not meant to be alone, as with ``sbatch`` and without ``srun``.
+    """
+    tasks = _number("SLURM_NTASKS")
+    if size > 1 or tasks <= 1:
+        return None
+    return f"Slurm gave this job {tasks} tasks, and this is one process alone: start it with srun or mpiexec"
+
+
+def first_prints(line: str) -> None:
+    """Print an error that all ranks have found before they met: rank 0 does, the others give it the time to.
+
+    A launcher ends all processes once one has failed: rank 0's line would be lost if another rank failed first.
+    """
+    if launched_rank() == 0:
+        say(line, error=True)
+    else:
+        time.sleep(_HEAD_START)
+
+
+def _number(variable: str) -> int:
+    """Whole number in an environment variable; 0 if the variable is not set or not a number."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _library() -> ModuleType:
+    """Import mpi4py's MPI; do not initialise it if Open MPI's mpiexec started this process and the library is another.
+
+    In that case, initialising MPICH would end the process without telling the user what to do.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # our own error also gives a remedy
+        if "mpi4py.MPI" in sys.modules or _number("OMPI_COMM_WORLD_SIZE") <= 1:
+            from mpi4py import MPI
+
+            return MPI
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        from mpi4py import MPI
+    if MPI.get_vendor()[0] == "Open MPI":
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)  # as mpi4py itself does
+    return MPI
+
+
+def check_usable(comm: object) -> None:
+    """Raise an InputError if `comm` is neither None nor an mpi4py communicator on which this rank can communicate.
+
+    MPI itself would end the process after MPI_Finalize, and give errors without a remedy for the others.
+    """
+    if comm is None:
+        return
+    if not hasattr(comm, "Get_size") or not hasattr(comm, "Isend"):  # groups of ranks have a size, too
+        raise InputError(f"comm = {comm!r}: give an mpi4py communicator, or None")
+    from mpi4py import MPI
+
+    need = "give a communicator of the ranks that take part, or None for this process alone"
+    if MPI.Is_finalized():
+        raise InputError("comm: MPI is finalized already (MPI.Finalize), so ranks cannot communicate; give None")
+    if not MPI.Is_initialized():
+        raise InputError("comm: MPI is not initialized yet; call MPI.Init first, or give None")
+    if comm == MPI.COMM_NULL:
+        raise InputError(f"comm is MPI.COMM_NULL: it was freed, or this rank has no part in it; {need}")
+    try:
+        between = isinstance(comm, MPI.Comm) and comm.Is_inter()
+    except MPI.Exception as error:  # freed under another name
+        raise InputError(f"comm: it was freed, and is no communicator any more; {need}") from error
+    if between:
+        raise InputError("comm: it is an intercommunicator, between two groups of ranks; give what its Merge returns")
+
+
+def all_ranks() -> MPI.Comm | None:
+    """COMM_WORLD of mpi4py; None if no MPI library can be loaded."""
+    try:
+        mpi = _library()
+    except (ImportError, RuntimeError) as error:
+        if launched():
+            raise InputError(
+                f"started by mpiexec, but mpi4py cannot load an MPI ({error}): pip install 'cakernels[mpi]'"
+            ) from error
+        return None
+    ranks = mpi.COMM_WORLD.Get_size() if mpi.Is_initialized() else 1
+    started = launched_size() or launched_rank() + 1  # rank 2 implies at least three ranks
+    if ranks == 1 < started:
+        raise InputError(
+            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({mpi.get_vendor()[0]}), "
+            "so each would run alone: use the mpiexec of that library, or install mpi4py for your mpiexec's library"
+        )
+    world: MPI.Comm = mpi.COMM_WORLD
+    return world
+
 
 Number = TypeVar("Number", bound=np.generic)
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")

@@ -1,4 +1,6 @@
-"""Checks of the arrays, tables and sparse matrices that users pass, before other code reads them.
+"""Words that mark missing values in files and in tables of objects.
+
+Checks of the arrays, tables and sparse matrices that users pass, before other code reads them.
 
 numpy and scikit-learn treat masked values as data and dates as their count of ticks, and trust the index arrays of a
 sparse matrix, which compiled code reads without bounds checks. Here masks and dates are refused, and the index arrays
@@ -12,15 +14,19 @@ import math
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import csr, is_csr, is_sparse
-from cacore.data.sparse import CSR
+from cacore.data.rows import CSR, csr, is_csr, is_sparse
 from cacore.errors import InputError
 
+if TYPE_CHECKING:
+    pass
+
+_GAPS = {"", "na", "n/a", "#n/a", "nan", "<na>", "nat", "null"}
+_MISSING = _GAPS | {"-", ".", "?", "none"}
 _REBUILD = "build the matrix again from rows, columns and values"
 _MASK = "masked: fill masked cells, as numpy.ma.MaskedArray.filled does, or leave their rows out"
 # Names of types in numpy, pandas, polars and Arrow whose values are not real numbers, and a remedy for each.
@@ -32,6 +38,16 @@ _OTHER_TYPES = (
 )
 _OTHER_CELLS = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta, type(np.ma.masked))
 _TOO_LARGE = 2**1024 - 2**970  # from here on a whole number rounds to infinity
+
+
+def is_missing(word: str) -> bool:
+    """True if this word marks a missing value."""
+    return word.strip().lower() in _MISSING
+
+
+def is_gap(word: str) -> bool:
+    """True if this word marks a missing value even among words, where "none", "-", "." and "?" may be classes."""
+    return word.strip().lower() in _GAPS
 
 
 def other_type(kind: str) -> str | None:

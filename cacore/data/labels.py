@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore import metrics
 from cacore.comm import Communicator, unlike
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
-from cacore.metrics import errors
-from cacore.metrics.probabilistic import class_scores, reliability
+from cacore.metrics import class_scores, reliability
 
 ClassWeight: TypeAlias = dict[int, float] | Literal["balanced"] | None  # weights by code; None: all classes alike
 MOST_CLASSES = 1000  # half a million pairs of classes
@@ -127,7 +127,7 @@ def tested(
     with comm.phase("predict"):
         y, classes = comparable(y, classes)
         others, predicted = all_classes(y, comm), predicted.astype(classes.dtype, copy=False)
-        return errors.classification_metrics(y, predicted, np.union1d(classes, others), comm)
+        return metrics.classification_metrics(y, predicted, np.union1d(classes, others), comm)
 
 
 def tested_probabilities(

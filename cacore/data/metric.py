@@ -5,6 +5,12 @@ multiplied by the symmetric root of M, so that kernels measure distances in the 
 Pandit and Belkin, Science, 2024). The diagonal of M gives the importance of the features.
 
 The loop over rounds, which trains, judges and updates the metric, is :func:`best_round`.
+
+Length scales of the features that minimise leave-one-out errors of kernel ridge regression, by their gradient.
+
+With G = K + diag(ridge) and H its inverse, the error of row i by the model without it is e_i = alpha_i / H_ii. If G
+changes by dG, alpha changes by -H dG alpha and H by -H dG H. The weighted sum of e_i^2 then changes by -<dG, B> with
+B = (H u) alpha^T + H diag(v) H, u_i = 2 w_i e_i / H_ii and v_i = -2 w_i e_i^2 / H_ii.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from cacore.data.standardize import Standardizer
+
 
 FLOOR = 1e-6  # smallest eigenvalue of M relative to the largest, so that later rounds can recover every direction
 MOST = 4096  # features of a full metric at most: its eigenvalues take 10 d^3 flops per round on every rank

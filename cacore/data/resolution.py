@@ -1,8 +1,12 @@
-"""Columns that floating point does not resolve: values far from 0 with a small deviation, such as Unix times.
+"""Numbers that lose their digits: columns far from 0 with a small deviation, and columns with a far outlier.
+
+Columns that floating point does not resolve: values far from 0 with a small deviation, such as Unix times.
 
 Rounding to single precision before the mean is subtracted leaves few digits of such a column, or none, and no later
 step can restore them. So rows are checked before they are rounded, and such a column is refused. Whole numbers above
 2^53, such as nanoseconds since 1970, are rounded to double precision, and are checked likewise.
+
+Columns with a number so far from the others that it may be a fill value or an error of unit.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import AnyRows, check_alike, in_blocks, is_sparse
-from cacore.data.sparse import CSR
+from cacore.data.dataset import Dataset
+from cacore.data.rows import CSR, AnyRows, check_alike, in_blocks, is_sparse
+from cacore.data.stored import is_stored
 from cacore.errors import InputError
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -114,11 +119,13 @@ def check_resolved(
 ) -> None:  # fmt: skip
     """Refuse training rows, used in this dtype, with a column that it does not resolve; collective, one pass.
 
-    Of CSR rows only the whole numbers that were rounded are checked. Arguments are otherwise those of
-    :meth:`Moments.check`.
+    Of CSR rows the entries that are stored are checked, and whole numbers that were rounded. Arguments are otherwise
+    those of :meth:`Moments.check`.
     """
     rounded = _on_any(rounded, comm)
     if is_sparse(X):
+        if np.dtype(dtype) == np.float32:
+            _check_stored(X, comm, where, names, width)
         if rounded is not None:
             columns = np.flatnonzero(rounded)
             moments = Moments(len(columns))
@@ -130,6 +137,19 @@ def check_resolved(
         for block in in_blocks(X):
             moments.add(np.asarray(block, np.float64))
         moments.check(dtype, comm, where, names, rounded, kind, width=width)
+
+
+def _check_stored(X: CSR, comm: Communicator, where: str, names: tuple[str, ...], width: float) -> None:
+    """Refuse a column whose stored entries single precision does not resolve; two Allreduces of d and 2 d numbers."""
+    stored = slice(X.indptr[0], X.indptr[-1])
+    columns, values, d = X.indices[stored], X.data[stored].astype(np.float64), X.shape[1]
+    with comm.uncounted(), np.errstate(over="ignore", invalid="ignore"):
+        sums = comm.allreduce(np.stack([np.bincount(columns, minlength=d), np.bincount(columns, values, d)]))
+        count = np.maximum(1.0, sums[0])
+        mean = sums[1] / count
+        deviation = np.sqrt(comm.allreduce(np.bincount(columns, np.square(values - mean[columns]), d)) / count)
+    with comm.uncounted(), comm.agreed():
+        check_steps(mean, deviation, np.float32, where, names, width=width)
 
 
 def _on_any(rounded: Mask | None, comm: Communicator) -> Mask | None:
@@ -202,8 +222,8 @@ def check_given(X: object, rows: AnyRows, comm: Communicator, names: tuple[str, 
     """
     with comm.uncounted():
         check_alike(rows, comm)
-    if not is_sparse(rows):
-        check_resolved(np.asarray(X), rows.dtype, comm, names=names)
+    given: AnyRows = X.tocsr() if hasattr(X, "tocsr") else rows if is_sparse(rows) else np.asarray(X)
+    check_resolved(given, rows.dtype, comm, names=names)
 
 
 def check_steps(
@@ -244,3 +264,53 @@ def check_steps(
 def _name(names: tuple[str, ...], j: int) -> str:
     """Name of a column in parentheses, if it has one."""
     return f" ({names[j]})" if j < len(names) else ""
+
+
+FAR = 1e6  # deviations of the other numbers
+_SAMPLE, _NUMBERS = 1000, 1_000_000  # most rows, and most numbers of them, from which the deviations come
+_USUAL = 0.9  # share of the rows of which the deviation is taken, so that the far ones do not count
+
+
+def notes(data: Dataset, comm: Communicator) -> list[str]:
+    """Notes on the dense features in memory, and on targets that are numbers; collective, one pass, not counted.
+
+    The deviation is the range of nine tenths of a sample about its median, as a normal distribution has it.
+    """
+    said: list[str] = []
+    columns = data.columns
+    if not (is_sparse(data.X) or is_stored(data.X)):
+        said += _of_columns(data.X, "feature", columns.features, data.where, comm)
+    if data.y is not None and data.y.dtype.kind == "f":
+        targets = data.y.reshape(len(data.y), -1)
+        said += _of_columns(targets, "target", columns.target, data.where, comm)
+    return said
+
+
+def _of_columns(
+    X: NDArray[np.floating], kind: str, names: tuple[str, ...], where: str, comm: Communicator
+) -> list[str]:  # fmt: skip
+    """A note on the column with the farthest number, if it is far."""
+    rows, d = X.shape
+    most = max(1, min(_SAMPLE, _NUMBERS // d) // comm.size)
+    with comm.uncounted(), np.errstate(over="ignore", invalid="ignore"):
+        sample = comm.allgather(np.ascontiguousarray(X[:: max(1, -(-rows // most))], np.float64))
+        if len(sample) < 10:
+            return []
+        middle = np.median(sample, axis=0)
+        scale = np.quantile(np.abs(sample - middle), _USUAL, axis=0) / 1.645
+        far, place = np.zeros(d), np.zeros(d)
+        for block in in_blocks(X):
+            for ends in (block.max(axis=0), block.min(axis=0)):
+                further = np.abs(ends - middle) > np.abs(far)
+                far[further], place[further] = (ends - middle)[further], ends[further]
+        every = comm.allgather(np.column_stack([far, place])[None])
+    best = every[np.abs(every[:, :, 0]).argmax(axis=0), np.arange(d)]
+    ratio = np.divide(np.abs(best[:, 0]), scale, out=np.zeros(d), where=scale > 0)
+    j = int(ratio.argmax())
+    if ratio[j] <= FAR:
+        return []
+    label = f"{kind} {j} ({names[j]})" if j < len(names) else f"{kind} {j}"
+    return [
+        f"{where}: {label} has the number {best[j, 1]:.6g}, {ratio[j]:.2g} deviations of the others from their median: "
+        "does it mark a gap?"
+    ]

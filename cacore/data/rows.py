@@ -1,23 +1,65 @@
-"""Rows of data, dense or CSR: stacking them, moving them between ranks, and checking their numbers."""
+"""Rows of data, dense, CSR or in a file: types, stacking, moving between ranks, and checks of their numbers.
+
+Type of sparse rows: scipy has no types, and scipy.sparse is loaded only for runs with sparse rows.
+
+Rows of data, dense or CSR: stacking them, moving them between ranks, and checking their numbers.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from cacore.arrays import Integers
 from cacore.comm import Communicator, Unquoted, require_same
-from cacore.data.sparse import CSR, Numbers
-from cacore.data.stored import StoredRows, in_memory
+from cacore.data.stored import RowNumbers, StoredRows, in_memory
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
     from typing_extensions import TypeIs
+
+
+# ruff: noqa: D102 - scipy documents the methods
+
+
+Numbers: TypeAlias = NDArray[Any]
+
+
+class CSR(Protocol):
+    """A scipy CSR matrix or array, as far as it is used."""
+
+    data: Numbers
+    indices: Integers
+    indptr: Integers
+    shape: tuple[int, int]
+    dtype: np.dtype[np.floating]
+    format: str
+    nnz: int
+    T: CSR  # or compressed by columns
+    has_canonical_format: bool
+
+    def __abs__(self) -> CSR: ...
+    def __getitem__(self, cells: RowNumbers | tuple[slice, slice | NDArray[np.integer]], /) -> CSR: ...
+    def __matmul__(self, other: Numbers, /) -> Numbers: ...
+    def __rmatmul__(self, other: Numbers, /) -> Numbers: ...
+    def __sub__(self, other: CSR, /) -> CSR: ...
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> CSR: ...
+    def copy(self) -> CSR: ...
+    def mean(self, axis: int, dtype: DTypeLike) -> Numbers: ...
+    def multiply(self, factors: Numbers | CSR, /) -> CSR: ...  # or another sparse format
+    def resize(self, shape: tuple[int, int]) -> None: ...
+    def sort_indices(self) -> None: ...
+    def sum(self, axis: int) -> Numbers: ...
+    def sum_duplicates(self) -> None: ...
+    def toarray(self) -> Numbers: ...
+    def tocsr(self) -> CSR: ...
+
 
 _PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
 _SAMPLE = 1000

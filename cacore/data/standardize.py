@@ -1,7 +1,19 @@
-"""Transformation of rows before kernels are evaluated: levels, mean and scale, normal scores, a learned metric."""
+"""Transformation of rows before kernels are evaluated: levels, mean and scale, normal scores, a learned metric.
+
+Levels of features: a column of 0 and 1 for each value of a feature that takes few whole numbers.
+
+Such numbers are often codes of categories, whose differences mean nothing. With a column per value, any two different
+values are about equally far apart, as they are for the splits of a decision tree.
+
+Normal scores: each value of a feature is replaced by the normal quantile of its rank (van der Waerden, 1952).
+
+A heavy tail stretches the distances so much that all other rows look alike to a kernel. Normal scores depend only on
+the order of a feature's values, like the splits of a decision tree.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -9,14 +21,151 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.levels import Levels, levels_of
 from cacore.data.metric import Root, mapped
-from cacore.data.quantiles import normal_scores
 from cacore.data.resolution import check_steps
 from cacore.data.rows import AnyRows, Rows, dense, is_sparse, power_of_two
+from cacore.data.shuffle import Shuffle
 from cacore.data.stored import empty_like
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, rows_in
+
+FEWEST, MOST = 3, 20  # numbers of levels; one column tells two values apart as well as two do
+_EXACT = 2.0**24  # whole numbers up to this one are exact in single precision
+_GLANCE = 1_000  # rows that show most features to have more values
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Columns made from the features: one for each level of some features, and the other features as they are.
+
+    Attributes
+    ----------
+    feature : ndarray of int64, shape (d',)
+        Feature of each column, ascending. A feature has one column, or one per level.
+    value : ndarray of float64, shape (d',)
+        Level of the column's feature at which the column is 1, while it is 0 elsewhere; 0 for a feature as it is.
+    """
+
+    feature: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, d."""
+        return int(self.feature[-1]) + 1
+
+    @property
+    def indicates(self) -> NDArray[np.bool_]:
+        """Mask of the columns that stand for a level, shape (d',)."""
+        return np.bincount(self.feature)[self.feature] > 1
+
+    def apply(self, X: NDArray[np.floating]) -> NDArray[np.floating]:
+        """The columns, shape (n, d'), for rows of shape (n, d), in their dtype; a value without a column gives 0."""
+        out = np.take(X, self.feature, axis=1)
+        for column in np.flatnonzero(self.indicates):
+            out[:, column] = X[:, self.feature[column]] == self.value[column]
+        return out
+
+    def summed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers for the columns, shape (d',), added up for each feature, shape (d,)."""
+        return np.asarray(np.bincount(self.feature, values))
+
+    def check(self) -> None:
+        """Raise an InputError if the arrays of a model file are not valid."""
+        steps = np.diff(self.feature, prepend=0)
+        if self.feature[:1].any() or not np.isin(steps, (0, 1)).all():
+            raise InputError("level_features: not the features in their order")
+
+
+def levels_of(X: NDArray[np.floating], comm: Communicator) -> Levels | None:
+    """The levels of the features with 3 to 20 different whole numbers; None if there are none. Collective.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n_local, d)
+        This rank's rows; finite.
+    comm : Communicator
+
+    Notes
+    -----
+    One Allgather of 20 d numbers per rank. n d log(n) comparisons for features of few whole numbers.
+    """
+    own = np.full((X.shape[1], MOST), np.inf)  # too many values are -inf, missing ones inf
+    for j in range(X.shape[1]):
+        values = np.unique(X[:_GLANCE, j])
+        if len(values) <= MOST:
+            values = np.unique(X[:, j])
+        whole = len(values) <= MOST and bool((values == np.rint(values)).all() and (np.abs(values) <= _EXACT).all())
+        own[j, : len(values) if whole else MOST] = values if whole else -np.inf
+    every = comm.allgather(own[None])
+    features, columns = [], []
+    for j in range(X.shape[1]):
+        values = np.unique(every[:, j])
+        values = values[values < np.inf]
+        some = FEWEST <= len(values) <= MOST and np.isfinite(values).all()
+        columns.append(values if some else np.zeros(1))
+        features.append(np.full(len(columns[-1]), j))
+    made = Levels(np.concatenate(features).astype(np.int64), np.concatenate(columns))
+    return made if len(made.feature) > X.shape[1] else None
+
+
+SCORES = np.linspace(-3.9, 3.9, 1001)
+SAMPLE = 10_000  # rows of all ranks from which the quantiles are estimated
+
+
+def quantiles_of(X: NDArray[np.floating], seed: int, comm: Communicator) -> NDArray[np.float64]:
+    """Value of each feature at each of `SCORES`, estimated from a sample of all ranks' rows; collective.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n_local, d)
+        This rank's rows; finite.
+    seed : int
+        Seed of the sample, which does not depend on the distribution of the rows over ranks.
+    comm : Communicator
+
+    Returns
+    -------
+    ndarray, shape (len(SCORES), d)
+        Ascending along the first axis.
+
+    Notes
+    -----
+    One Allgather of at most `SAMPLE` rows, which every rank sorts.
+    """
+    from scipy.special import ndtr  # not loaded by commands without normal scores
+
+    first, n = comm.offset(len(X))
+    chosen = Shuffle(n, seed).position(np.arange(first, first + len(X))) < SAMPLE
+    sample = comm.allgather(X[chosen].astype(np.float64, copy=False))
+    return np.asarray(np.quantile(sample, ndtr(SCORES), axis=0, method="hazen"))
+
+
+def normal_scores(X: NDArray[np.floating], quantiles: NDArray[np.float64]) -> NDArray[np.floating]:
+    """Normal scores of rows, shape (n, d), in the dtype of `X`.
+
+    Scores are interpolated linearly between the quantiles and constant beyond them. If several quantiles share a value,
+    because it is frequent, its score is that of the middle of their probabilities. A constant feature gets 0.
+
+    Notes
+    -----
+    n d log(len(SCORES)) comparisons; memory for one more array of the size of `X`.
+    """
+    out = np.empty_like(X)
+    for j, curve in enumerate(curves(quantiles)):
+        out[:, j] = np.interp(X[:, j], *curve)
+    return out
+
+
+def curves(quantiles: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Points of the piecewise linear curve of each feature: distinct quantiles, ascending, and their normal scores."""
+    from scipy.special import ndtr, ndtri
+
+    probabilities = ndtr(SCORES)
+    for column in quantiles.T:
+        values, first, count = np.unique(column, return_index=True, return_counts=True)
+        yield values, ndtri((probabilities[first] + probabilities[first + count - 1]) / 2.0)
+
 
 _BLOCK_BYTES = 16 << 20
 _LEVELS = ("level_features", "level_values")
@@ -33,7 +182,7 @@ class Standardizer:
     mean, scale : ndarray of float64, shape (d,)
         The scale of a constant column is 1. For CSR rows the mean is 0, since a shift would make them dense.
     quantiles : ndarray of float64, shape (1001, d), or None
-        Quantiles of the scaled features, for their normal scores; see :mod:`cacore.data.quantiles`.
+        Quantiles of the scaled features, for their normal scores; see :mod:`cacore.data.standardize`.
     root : ndarray of float64, shape (d, d) or (d,), or None
         Root of the metric, see :mod:`cacore.data.metric`. A full root makes CSR rows dense.
     levels : Levels or None
@@ -63,7 +212,7 @@ class Standardizer:
 
     @property
     def arrays(self) -> dict[str, Rows]:
-        """The arrays for a model file; :data:`cacore.io.layout.STANDARDIZER` describes them."""
+        """The arrays for a model file; :data:`cacore.io.model_file.STANDARDIZER` describes them."""
         metric = {} if self.root is None else {f"metric_{'weights' if self.root.ndim == 1 else 'root'}": self.root}
         scores = {} if self.quantiles is None else {"quantiles": self.quantiles}
         levels = (
@@ -161,7 +310,7 @@ class Standardizer:
     def with_levels(
         cls, X: NDArray[np.floating], comm: Communicator, weights: NDArray[Any] | None = None
     ) -> Standardizer:
-        """The same, with a column for each level of the features that have few; see :mod:`cacore.data.levels`.
+        """The same, with a column for each level of the features that have few; see :mod:`cacore.data.standardize`.
 
         Columns of one feature share a scale, at which their variances add up to 1, as that of a feature is. It sends
         what :meth:`fit` sends, the levels, and an Allreduce of a number per column.

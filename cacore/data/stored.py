@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.machine.scratch import Scratch
+from cacore.machine.memory import Scratch
 from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class StoredRows:
 
     @classmethod
     def empty(cls, folder: Path, n: int, d: int, dtype: DTypeLike) -> StoredRows:
-        """Uninitialised rows in a new file in this folder; see :class:`cacore.machine.scratch.Scratch`."""
+        """Uninitialised rows in a new file in this folder; see :class:`cacore.machine.memory.Scratch`."""
         return cls(Scratch(folder), d, dtype, range(n))
 
     def another(self, n: int) -> StoredRows:

@@ -1,5 +1,13 @@
 """Checks of user input by scikit-learn, which is loaded only if the input is not an array that can be used directly.
 
+Words that mark missing values in files and in tables of objects.
+
+Checks of the arrays, tables and sparse matrices that users pass, before other code reads them.
+
+numpy and scikit-learn treat masked values as data and dates as their count of ticks, and trust the index arrays of a
+sparse matrix, which compiled code reads without bounds checks. Here masks and dates are refused, and the index arrays
+are checked.
+
 If scikit-learn refuses a value without its position, the position is looked up, and the message adds a remedy.
 """
 
@@ -16,9 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.columns import Columns, clean
-from cacore.data.containers import column_of, column_types, other_type, plain, unmasked
-from cacore.data.missing import is_missing
+from cacore.data.containers import column_of, column_types, is_missing, other_type, plain, unmasked
+from cacore.data.dataset import Columns, clean
 from cacore.data.resolution import check_whole_numbers, rounded_columns
 from cacore.data.rows import AnyRows, Rows, RowsLike, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
@@ -27,6 +34,7 @@ from cacore.errors import InputError
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
+
 
 ENCODE = "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder"
 FILL = "fill the gap with scikit-learn's SimpleImputer, or leave the row out"

@@ -1,4 +1,9 @@
-"""Players, baselines and results of explanations."""
+"""Explanations of predictions: players, baselines and results, and the estimators' methods that return them.
+
+Players, baselines and results of explanations.
+
+Estimators that explain their answers.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.estimators import asking
 from cacore.data.rows import AnyRows, RowsLike
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.explain.expansion import Expansion
-from cacore.explain.shapley import Game, interactions, values
+from cacore.explain.shapley import Expansion, Game, interactions, values
 
 Groups = Sequence[Sequence[int | str]]
 SAMPLE = 100  # rows of the background, if none are given
@@ -205,3 +210,35 @@ def names_of_decisions(classes: NDArray[Any]) -> tuple[str, ...]:
     if len(classes) == 2:
         return (str(classes[1]),)
     return tuple(f"{first}, not {second}" for first, second in combinations(classes.tolist(), 2))
+
+
+class Explains:
+    """Base of the estimators with a fitted `model_` that has the method `explain`."""
+
+    def explain(
+        self, X: RowsLike, background: RowsLike | str | None = None, groups: Groups | None = None,
+        interactions: bool = False,
+    ) -> Explanation:  # fmt: skip
+        """Exact Shapley values of each feature for the answer to each row of `X`; with `comm`, collective.
+
+        Parameters and result are those of the model, see :meth:`partition.parts_model.InParts.explain`: `background`
+        are the
+        rows over which the answer without a feature is averaged, `groups` lists features that enter together. With
+        `interactions`, the result has those of pairs of features, too.
+
+        Raises
+        ------
+        InputError
+            The kernel is no product over the features (gaussian, l1 and the wendland products are), the metric is full,
+            wrong rows or groups, or a blend of several classifiers, whose probabilities do not add up.
+        NotFittedError
+        """
+        if getattr(self, "comm", None) is None:
+            from sklearn.utils.validation import check_is_fitted
+
+            check_is_fitted(self, "model_")
+            found: Explanation = vars(self)["model_"].explain(X, background, groups, interactions=interactions)
+            return found
+        with asking(self, "explain") as comm:
+            model: Any = vars(self)["model_"]
+            return model.explain(X, background, groups, comm, interactions)  # type: ignore[no-any-return]

@@ -10,10 +10,9 @@ from typing import Any
 from cacore.comm import Communicator, launched_rank, launched_size
 from cacore.errors import InputError
 from cacore.files import check_writable, printing
+from cacore.learn.method import flags, same_command
 from cacore.learn.options import add_options, from_arguments
-from cacore.learn.same import flags, same_command
-from cacore.run.job import Job
-from cacore.run.launch import Parser, parsed, ranks, run, start
+from cacore.run.launch import Job, Parser, parsed, ranks, run, start
 from cacore.terminal import say
 
 PROG = "cacore.info"
@@ -32,30 +31,30 @@ def inspect(job: Job, comm: Communicator, known: list[str]) -> dict[str, Any]:
     """
     begin = perf_counter()
     limit = start(replace(job, quiet=True), comm)  # quiet: too many threads are reported as a fault below
-    from cacore.info import facts, faults, measure
-    from cacore.machine.cpu import cpu_name
+    from cacore.info import installation
+    from cacore.machine.threads import cpu_name
 
-    everyone = facts.ranks(comm)
-    sent, speeds = measure.messages(comm), measure.rates(comm, limit)
+    everyone = installation.ranks(comm)
+    sent, speeds = installation.messages(comm), installation.rates(comm, limit)
     each = [{**asdict(one), **{name: speed[one.rank] for name, speed in speeds.items()}} for one in everyone]
     return {
         "schema": SCHEMA,
         "command": sys.argv,
-        "versions": facts.versions(),
+        "versions": installation.versions(),
         "cpu": cpu_name(),
         "ranks": each,
-        "blas": facts.blas(),
-        "memory": facts.memory_of(comm, limit),
+        "blas": installation.blas(),
+        "memory": installation.memory_of(comm, limit),
         "messages": sent,
-        "scalapack": facts.scalapack(),  # last, because the libraries it loads stay loaded
-        "faults": [*known, *faults.of(everyone, comm)],
-        "notes": faults.notes(everyone),
+        "scalapack": installation.scalapack(),  # last, because the libraries it loads stay loaded
+        "faults": [*known, *installation.of(everyone, comm)],
+        "notes": installation.notes(everyone),
         "seconds": perf_counter() - begin,
     }
 
 
 def _show(made: dict[str, Any], job: Job) -> None:
-    from cacore.info import table
+    from cacore.info import installation
     from cacore.run import report
 
     if job.report is not None:
@@ -64,7 +63,7 @@ def _show(made: dict[str, Any], job: Job) -> None:
         if not job.quiet:
             count = len(made["ranks"])
             title = f"cakernels {made['versions']['cakernels']} on {count} rank{'' if count == 1 else 's'}"
-            report.show_rows(title, table.rows(made))
+            report.show_rows(title, installation.rows(made))
         for line in made["faults"]:
             say(f"WRONG: {line}")
         if job.quiet:

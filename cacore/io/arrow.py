@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.columns import clean
+from cacore.data.dataset import clean
 from cacore.data.resolution import rounded_columns
 from cacore.errors import InputError
-from cacore.io.label_words import Words
-from cacore.io.shares import Part
-from cacore.io.stream import OnBytesRead
-from cacore.io.tabular import ColumnRequest, Tabular
-from cacore.io.words import ENCODE, short
+from cacore.io.stream import OnBytesRead, Part
+from cacore.io.table import ColumnRequest, Tabular
+from cacore.io.words import ENCODE, Words, short
 
 if TYPE_CHECKING:
     import pyarrow as pa

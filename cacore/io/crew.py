@@ -1,6 +1,6 @@
 """Conversion under MPI: rank 0 reads, decompresses and writes; the other ranks parse the blocks it sends them.
 
-Unlike in :mod:`cacore.io.shares`, parsed rows do not stay on their rank, because one process writes the output file in
+Unlike in :mod:`cacore.io.stream`, parsed rows do not stay on their rank, because one process writes the output file in
 the order of the input. Each of the other ranks has one block of lines at a time.
 """
 
@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.io import delimited_scan, libsvm_scan
-from cacore.io.delimited_scan import Cells
-from cacore.io.libsvm_scan import Scanned
-from cacore.io.shares import Block
+from cacore.io import scanners
+from cacore.io.scanners import Cells, Scanned
+from cacore.io.stream import Block
 
-ScanArguments = tuple[str, NDArray[np.int64], bool]  # arguments of delimited_scan.scan after the text
+ScanArguments = tuple[str, NDArray[np.int64], bool]  # arguments of delimited_scan.scan_delimited after the text
 
 
 class Crew:
@@ -52,7 +51,7 @@ class Crew:
             yield block, Scanned(data, indices, lengths, y, least, most, wrong, place, rounded, bool(rounded_y))
 
     def cells(self, arguments: ScanArguments, blocks: Iterable[Block]) -> Iterator[tuple[Block, Cells | None]]:
-        """Parse blocks of CSV or TSV text, in their order; see :func:`cacore.io.delimited_scan.scan`."""
+        """Parse blocks of CSV or TSV text, in their order; see :func:`cacore.io.scanners.scan_delimited`."""
         delimiter, place, as_words = arguments
         job = {"delimiter": delimiter, "place": place.tolist(), "as_words": as_words}
         for block, arrays in self._in_turn(job, blocks):
@@ -107,10 +106,10 @@ class Crew:
 
 def _parsed(job: dict[str, Any], text: bytes) -> list[NDArray[Any]]:
     if not job:
-        found = libsvm_scan.scan(text)
+        found = scanners.scan_libsvm(text)
         facts = np.array([found.least, found.most, found.wrong, found.place, found.rounded_y], np.int64)
         return [facts, found.data, found.indices, found.lengths, found.y, found.rounded]
-    cells = delimited_scan.scan(text, job["delimiter"], np.array(job["place"], np.int64), job["as_words"])
+    cells = scanners.scan_delimited(text, job["delimiter"], np.array(job["place"], np.int64), job["as_words"])
     if cells is None:
         return []
     words = np.frombuffer(json.dumps(cells.words).encode(), np.uint8)

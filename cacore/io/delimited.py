@@ -20,17 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.columns import clean
-from cacore.data.missing import is_missing
+from cacore.data.containers import is_missing
+from cacore.data.dataset import clean
 from cacore.errors import InputError
 from cacore.io.crew import ScanArguments
-from cacore.io.delimited_scan import SKIP, Cells, scan
-from cacore.io.label_words import Words
 from cacore.io.names import listed
-from cacore.io.shares import Block, Part, Share, first_error
-from cacore.io.stream import Lines, OnBytesRead, blocks_of_lines, open_bytes, reading
-from cacore.io.tabular import ColumnRequest, Tabular
-from cacore.io.words import ENCODE, FILL, as_number, short
+from cacore.io.scanners import SKIP, Cells, scan_delimited
+from cacore.io.stream import Block, Lines, OnBytesRead, Part, Share, blocks_of_lines, first_error, open_bytes, reading
+from cacore.io.table import ColumnRequest, Tabular
+from cacore.io.words import ENCODE, FILL, Words, as_number, short
 from cacore.machine import memory, threads
 
 _CHECK_EVERY = 1024  # lines
@@ -142,7 +140,7 @@ class Delimited(Tabular):
         return self._layout.delimiter, place, self.words is not None
 
     def _scanned(self, *block: Any) -> tuple[Block, Cells | None]:
-        return Block(*block), scan(block[2], *self._scan_arguments)
+        return Block(*block), scan_delimited(block[2], *self._scan_arguments)
 
     def _numbers(self, lines: Lines, before: int) -> Iterator[NDArray[np.float64]]:
         """Yield all columns in blocks of rows, read by numpy; `before` rows were read earlier."""

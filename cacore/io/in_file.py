@@ -16,7 +16,7 @@ from cacore.data.rows import Rows, block_bounds, dense
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io import native, stream, text
-from cacore.io.dataset import TEST, label, ordered
+from cacore.io.loading import TEST, label, ordered
 from cacore.io.names import UNKNOWN, Expected, Order
 from cacore.io.native import Shape
 from cacore.io.table import Table, Targets

@@ -16,9 +16,8 @@ from cacore.comm import Communicator
 from cacore.data.rows import block_bounds, csr, first_nonfinite
 from cacore.errors import InputError
 from cacore.io.crew import Crew
-from cacore.io.libsvm_scan import ENTRY, GOOD, LARGE, TARGET, Scanned, scan
-from cacore.io.shares import Block, Share, first_error, in_order
-from cacore.io.stream import REMEDY, OnBytesRead, blocks_of_lines, reading
+from cacore.io.scanners import ENTRY, GOOD, LARGE, TARGET, Scanned, scan_libsvm
+from cacore.io.stream import REMEDY, Block, OnBytesRead, Share, blocks_of_lines, first_error, in_order, reading
 from cacore.io.table import Table
 from cacore.io.words import short
 from cacore.machine import memory, threads
@@ -63,7 +62,7 @@ def checked(
 
 def _scanned(path: Path, share: Share, *block: Any) -> Scanned:
     """Rows of one block of a share."""
-    found = scan(block[2])
+    found = scan_libsvm(block[2])
     _check(found, Block(*block), path, share)
     return found
 

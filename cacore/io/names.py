@@ -1,4 +1,7 @@
-"""Matching of columns by name: the one place that decides which column of a file is which feature."""
+"""Matching of columns by name: the one place that decides which column of a file is which feature.
+
+Names of columns in a native file: the arrays `names`, `target_names` and `kinds` beside the rows of a split.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.columns import UNNAMED, Columns
+from cacore.data.dataset import UNNAMED, Columns
 from cacore.errors import InputError
 from cacore.io.words import some
 

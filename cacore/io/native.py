@@ -1,10 +1,19 @@
-"""Native data files: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y, and names of their columns."""
+"""Native data files: HDF5 with rows and targets of each split, names of columns, and encodings that are undone.
+
+Fill values, scales and offsets that attributes of HDF5 and netCDF arrays declare, applied as xarray applies them.
+
+Numbers equal to ``_FillValue`` or ``missing_value`` become NaN. All others are multiplied by ``scale_factor``, and then
+``add_offset`` is added. netCDF's own fill values count as well: of floats in any file, of integers in files that netCDF
+wrote.
+
+Native data files: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y, and names of their columns.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,17 +23,134 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.columns import UNNAMED, Columns
+from cacore.data.dataset import UNNAMED, Columns, clean
 from cacore.data.resolution import Moments, rounded_columns
-from cacore.data.rows import Rows, csr, is_csr, is_sparse
-from cacore.data.sparse import CSR
+from cacore.data.rows import CSR, Rows, csr, is_csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import replacing
-from cacore.io.column_names import COLUMN_NAMES, read_columns, write_columns
 from cacore.io.names import Order
-from cacore.io.packed import Packing
 from cacore.io.stream import check_regular
 from cacore.io.table import Table, check_size, plain_targets
+
+FLOAT_FILL = 9.969209968386869e36  # netCDF's default for floats, of either precision
+_INTEGER_FILLS = {"i2": -32767, "u2": 65535, "i4": -2147483647, "u4": 4294967295, "i8": -(2**63) + 2, "u8": 2**64 - 2}
+_MOST = 100  # numbers of an attribute that are read
+
+
+COLUMN_NAMES = ("names", "target_names", "kinds")
+_LONGEST = 1 << 28  # bytes of all names
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Encoding of the numbers of an array.
+
+    Attributes
+    ----------
+    fills : tuple of float or int
+        Stored numbers that mark gaps.
+    scale, offset : float
+    unsigned : bool
+        True if signed integers stand for unsigned ones.
+    scaled : bool
+        True if a scale or an offset is declared, so that the numbers are of double precision.
+    label : str
+        Name of the first fill value in messages; empty if none is declared.
+    """
+
+    fills: tuple[float | int, ...] = ()
+    scale: float = 1.0
+    offset: float = 0.0
+    unsigned: bool = False
+    scaled: bool = False
+    label: str = ""
+
+    @classmethod
+    def of(cls, item: h5py.Dataset, where: str) -> Packing:
+        """The encoding that an array's attributes declare."""
+        declared = [(name, value) for name in ("_FillValue", "missing_value") for value in _numeric(item, name) or ()]
+        fills = [value for _, value in declared]
+        dtype, netcdf = item.dtype, "_NCProperties" in item.file.attrs
+        if netcdf and dtype.kind in "iu" and not fills and (known := _INTEGER_FILLS.get(dtype.str[1:])) is not None:
+            fills = [known]
+        scale, offset = (_number(item, name, where) for name in ("scale_factor", "add_offset"))
+        return cls(
+            tuple(fills), 1.0 if scale is None else scale, 0.0 if offset is None else offset, _is_unsigned(item),
+            scale is not None or offset is not None,
+            f"{declared[0][0]} {declared[0][1]:g}" if declared else "",
+        )  # fmt: skip
+
+    @property
+    def gap(self) -> str:
+        """Description of a gap in messages."""
+        return f"missing ({self.label} or nan)" if self.label else "nan or netCDF's fill value"
+
+    @property
+    def applied(self) -> str:
+        """Scale and offset in messages; empty if none is declared."""
+        return f"scale_factor {self.scale:g} and add_offset {self.offset:g} are applied" if self.scaled else ""
+
+    def type_of(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Type of the decoded numbers of an array of this type, unless some are missing."""
+        if self.scaled:
+            return np.dtype(np.float64)
+        return np.dtype(dtype.str.replace("i", "u")) if self.unsigned and dtype.kind == "i" else dtype
+
+    def decoded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The numbers that stored ones stand for, NaN for gaps; `values` themselves where nothing changes."""
+        if self.unsigned and values.dtype.kind == "i":
+            values = values.view(values.dtype.str.replace("i", "u"))
+        gaps = self._gaps(values)
+        if self.scaled:
+            values = values.astype(np.float64) * self.scale + self.offset
+        if gaps is not None and gaps.any():
+            values = values if values.dtype.kind == "f" else values.astype(np.float64)
+            values[gaps] = np.nan
+        return values
+
+    def _gaps(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Mask of stored numbers that mark gaps; None if there are none."""
+        gaps = None
+        for fill in self.fills:
+            with np.errstate(over="ignore", invalid="ignore"):
+                stored = np.array(fill).astype(values.dtype)
+            if values.dtype.kind == "f" or stored == fill:
+                gaps = values == stored if gaps is None else gaps | (values == stored)
+        if values.dtype.kind == "f" and values.size:
+            with np.errstate(over="ignore", invalid="ignore"):
+                if not abs(values.sum(dtype=np.float64)) < FLOAT_FILL / 2:
+                    default = values.astype(np.float32) == np.float32(FLOAT_FILL)
+                    gaps = default if gaps is None else gaps | default
+        return gaps
+
+
+def _numeric(item: h5py.Dataset, name: str) -> list[Any] | None:
+    """Numbers of an attribute; None if there is no such attribute, or if it holds something else."""
+    if name not in item.attrs:
+        return None
+    stored = item.attrs.get_id(name)  # read only if it holds numbers: a damaged string would end the process
+    if stored.dtype.kind not in "biuf" or int(np.prod(stored.shape or ())) > _MOST:
+        return None
+    values: list[Any] = np.ravel(item.attrs[name]).tolist()
+    return values
+
+
+def _number(item: h5py.Dataset, name: str, where: str) -> float | None:
+    """Number of an attribute, None if there is no such attribute; anything but one finite number is an InputError."""
+    if name not in item.attrs:
+        return None
+    values = _numeric(item, name) or []
+    if len(values) != 1 or not np.isfinite(values[0]) or (name == "scale_factor" and values[0] == 0):
+        raise InputError(f"{where}: its attribute {name} is not one finite number: write the numbers themselves")
+    return float(values[0])
+
+
+def _is_unsigned(item: h5py.Dataset) -> bool:
+    """True if the attribute ``_Unsigned`` is "true", as netCDF writes it."""
+    if "_Unsigned" not in item.attrs or item.attrs.get_id("_Unsigned").dtype.kind != "S":
+        return False
+    return bool(np.ravel(item.attrs["_Unsigned"])[:1].tolist() == [b"true"])
+
 
 _BLOCK = 1 << 24
 # Bytes of chunks that the library keeps per open dataset: by default 1 MiB, since HDF5 2.0 8 MiB.
@@ -44,7 +170,7 @@ AS_THEY_LIE = Order()
 class Shape:
     """Size, type and names of a split, known without reading its rows; `y` is its targets' shape, None without.
 
-    `scaled` describes how stored numbers are scaled, see :mod:`cacore.io.packed`; empty if they are not. `text` is true
+    `scaled` describes how stored numbers are scaled, see :mod:`cacore.io.native`; empty if they are not. `text` is true
     if the targets are words.
     """
 
@@ -386,3 +512,31 @@ def write_rows(group: h5py.Group, name: str, rows: Rows) -> None:
     csr.attrs["shape"] = rows.shape
     for field in ("data", "indices", "indptr"):
         csr.create_dataset(field, data=getattr(rows, field))
+
+
+def write_columns(group: h5py.Group, columns: Columns) -> None:
+    """Write the names beside the rows, as arrays of UTF-8 text of fixed length; nothing if the features have none."""
+    if not columns.features:
+        return
+    for name, words in zip(COLUMN_NAMES, (columns.features, columns.target, tuple(columns.kinds)), strict=True):
+        if words:
+            group.create_dataset(name, data=np.array([word.encode(errors="replace") for word in words]))
+
+
+def read_columns(items: Mapping[str, Any], d: int, targets: int) -> Columns:
+    """The names in a group's arrays, for `d` features and `targets` targets; none unless every feature has one.
+
+    Files from elsewhere may have arrays of these names that hold something else, such as names of the rows.
+    """
+    names = _words(items["names"], d)
+    kinds = [word if word in ("f", "i", "u", "b") else "f" for word in _words(items["kinds"], d)]
+    return Columns(names, _words(items["target_names"], targets), "".join(kinds)) if names else Columns()
+
+
+def _words(item: Any, size: int) -> tuple[str, ...]:
+    """The texts in an array of this size; none if it is not such an array."""
+    if not isinstance(item, h5py.Dataset) or h5py.check_string_dtype(item.dtype) is None:
+        return ()
+    if item.shape != (size,) or item.nbytes > _LONGEST:
+        return ()
+    return tuple(clean(word.decode(errors="replace")) for word in item[:].tolist())

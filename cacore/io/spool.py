@@ -1,4 +1,11 @@
-"""Spooling of files of any format into one HDF5 file, with only a few blocks of rows in memory at a time."""
+"""Copies of rows into HDF5 files, a few blocks at a time: growing arrays, spooled files, and selected rows.
+
+HDF5 arrays that grow as rows arrive; the final length is unknown.
+
+Spooling of files of any format into one HDF5 file, with only a few blocks of rows in memory at a time.
+
+Selected rows of an HDF5 file, reordered or in another form or width, with only a few blocks in memory at a time.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +16,147 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.columns import Columns
+from cacore.data.dataset import Columns
 from cacore.data.resolution import Mask, Moments
-from cacore.data.rows import csr, is_sparse
+from cacore.data.rows import Rows, concatenate, csr, is_sparse
 from cacore.errors import InputError
 from cacore.io import native, stream, text
-from cacore.io.column_names import write_columns
 from cacore.io.crew import Crew
-from cacore.io.dataset import ordered
-from cacore.io.growing import GrowingRows
+from cacore.io.fingerprints import row_hashes
 from cacore.io.libsvm import checked, row_ends
-from cacore.io.libsvm_scan import Scanned
+from cacore.io.loading import ordered
 from cacore.io.names import UNKNOWN, Expected, Order
-from cacore.io.native import AS_THEY_LIE, Shape
-from cacore.io.one_class import OneClass
-from cacore.io.table import Table, Targets, check_size, plain
-from cacore.io.tabular import ColumnRequest, Tabular
+from cacore.io.native import AS_THEY_LIE, Shape, write_columns
+from cacore.io.scanners import Scanned
+from cacore.io.stream import REMEDY
+from cacore.io.table import ColumnRequest, Table, Tabular, Targets, check_size, plain
+from cacore.io.words import OneClass
+from cacore.machine import memory
 from cacore.machine.threads import blocks
+
+CHUNK = 1 << 20  # bytes per chunk: a block of rows spans many chunks, and each is read once
+
+
+class Growing:
+    """HDF5 dataset that grows along its first axis.
+
+    It is written in whole chunks, each once; a dataset shorter than one chunk is stored contiguously.
+
+    Parameters
+    ----------
+    group : h5py.Group
+    name : str
+    dtype : dtype
+    row : tuple of int
+        Shape of a row: that of the appended arrays without the first axis.
+    """
+
+    def __init__(self, group: h5py.Group, name: str, dtype: DTypeLike, row: tuple[int, ...] = ()) -> None:
+        self._group, self._name, self._dtype, self._row = group, name, np.dtype(dtype), row
+        self._length = max(1, CHUNK // (self._dtype.itemsize * max(1, int(np.prod(row)))))
+        self._data: h5py.Dataset | None = None
+        self._waiting: list[NDArray[Any]] = []
+        self._held = self._written = 0
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Append values: write whole chunks, and keep the rest in memory."""
+        self._waiting.append(np.array(values, self._dtype))  # a copy, since a view may keep a large array alive
+        self._held += len(values)
+        if self._held >= self._length:
+            held = np.concatenate(self._waiting)
+            whole = len(held) // self._length * self._length
+            self._write(held[:whole])
+            self._waiting, self._held = [held[whole:].copy()], len(held) - whole
+
+    def _write(self, values: NDArray[Any]) -> None:
+        if self._data is None:
+            sizes = {"shape": (0, *self._row), "maxshape": (None, *self._row), "chunks": (self._length, *self._row)}
+            self._data = self._group.create_dataset(self._name, dtype=self._dtype, **sizes)
+        end = self._written + len(values)
+        self._data.resize(end, axis=0)
+        self._data[self._written : end] = values
+        self._written = end
+
+    def add(self, number: int) -> None:
+        """Add a number to all values."""
+        self._waiting = [values + self._dtype.type(number) for values in self._waiting]
+        for lo in range(0, self._written, self._length):
+            if self._data is not None:
+                self._data[lo : lo + self._length] += self._dtype.type(number)
+
+    def close(self) -> None:
+        """Write the remaining values."""
+        left = np.concatenate(self._waiting) if self._waiting else np.empty((0, *self._row), self._dtype)
+        if self._data is None:
+            self._group.create_dataset(self._name, data=left, dtype=self._dtype)
+        elif len(left):
+            self._write(left)
+
+
+class GrowingRows:
+    """Growing rows of a split with their targets, dense or CSR like the first rows appended.
+
+    Parameters
+    ----------
+    group : h5py.Group
+    dtype : dtype
+        Type of the numbers of X.
+
+    Attributes
+    ----------
+    dtype : dtype
+    rows, entries : int
+        Number of rows, and of CSR entries, appended so far; dense rows have no entries.
+    """
+
+    def __init__(self, group: h5py.Group, dtype: np.dtype[Any]) -> None:
+        self._group, self.dtype = group, dtype
+        self._parts: dict[str, Growing] = {}
+        self.rows = self.entries = 0
+
+    def append(self, X: Rows, y: NDArray[Any] | None) -> None:
+        """Append rows of the same form as the rows before."""
+        if not self._parts:
+            self._begin(X, y)
+        if is_sparse(X):
+            self._parts["data"].append(X.data)
+            self._parts["indices"].append(X.indices)
+            self._parts["indptr"].append(X.indptr[1:].astype(np.int64) + (self.entries - int(X.indptr[0])))
+            self.entries += len(X.data)
+        else:
+            self._parts["X"].append(X)
+        if y is not None:
+            self._parts["y"].append(y)
+        self.rows += X.shape[0]
+
+    def _begin(self, X: Rows, y: NDArray[Any] | None) -> None:
+        if is_sparse(X):
+            group = self._group.create_group("X")
+            for name, dtype in (("data", self.dtype), ("indices", X.indices.dtype), ("indptr", np.dtype(np.int64))):
+                self._parts[name] = Growing(group, name, dtype)
+            self._parts["indptr"].append(np.zeros(1, np.int64))
+        else:
+            self._parts["X"] = Growing(self._group, "X", self.dtype, X.shape[1:])
+        if y is not None:
+            kind = y.dtype if y.dtype.kind in "iu" else np.dtype(np.float64)  # labels that are integers stay exact
+            kind = h5py.string_dtype() if y.dtype.kind == "U" else kind
+            self._parts["y"] = Growing(self._group, "y", kind, y.shape[1:])
+
+    def shift(self, by: int) -> None:
+        """Add `by` to the column index of every CSR entry; dense rows stay as they are."""
+        if "indices" in self._parts:
+            self._parts["indices"].add(by)
+
+    def close(self, d: int) -> None:
+        """Write the remaining rows; `d` is the number of features."""
+        for part in self._parts.values():
+            part.close()
+        if "data" in self._parts:
+            self._group["X"].attrs["shape"] = self.rows, d
+
 
 ANY = Targets(many=True, remedy="choose a class with --binarize CLASS")
 
@@ -289,3 +418,102 @@ class _LibsvmRows:
         d = max(1, self._most + 1) - base
         check_size(n, d, where)
         return Stored(path, name, Shape(n, d, True, self.written.dtype, (n,)), where, base, entries)
+
+
+_PER_ROW = 64  # bytes per row while rows are compared: its hash and its number, sorted
+
+
+@dataclass
+class Selection:
+    """Selection of rows of a split, and the form in which they are wanted.
+
+    Attributes
+    ----------
+    stored : Stored
+    dense : bool
+    width : int
+        Number of features; features beyond the rows' own are 0.
+    shift : int
+        Number of columns by which features are moved to the right: 1 if only the other file has a feature 0.
+    kept : ndarray of int64, or None
+        Numbers of the selected rows, in the order wanted; None for all rows.
+    """
+
+    stored: Stored
+    dense: bool
+    width: int
+    shift: int = 0
+    kept: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return self.stored.shape.n if self.kept is None else len(self.kept)
+
+    def blocks(self, dtype: np.dtype[Any], limit: int) -> Iterator[tuple[Rows, NDArray[Any] | None]]:
+        """Yield rows of type `dtype` and their targets, block by block, using at most `limit` bytes.
+
+        Reordered rows are gathered in windows of a quarter of `limit`; the file is read once for each window.
+        """
+        if self.dense:
+            what = "features, as many as the other file has," if self.width > self.stored.shape.d else "features"
+            memory.require(16 * self.width, limit, f"{self.stored.where}: a row of {self.width:,} {what}", REMEDY)
+        step = self._step(dtype, native.step_bytes(limit))
+        if self.kept is None:
+            for lo in range(0, len(self), step):
+                X, y = self._read(lo, min(lo + step, len(self)), dtype, limit)
+                yield self._formed(X), y
+            return
+        window = max(step, self._step(dtype, limit // 4))
+        for first in range(0, len(self), window):
+            X, y = self._gathered(self.kept[first : first + window], step, dtype, limit)
+            for lo in range(0, X.shape[0], step):
+                yield self._formed(X[lo : lo + step]), None if y is None else y[lo : lo + step]
+            del X, y  # before the next window is read
+
+    def hashes(self, limit: int) -> NDArray[np.uint64]:
+        """Fingerprint of each row and its target; 8 bytes per row stay in memory."""
+        memory.require(_PER_ROW * len(self), limit, f"{self.stored.where}: comparing its {len(self):,} rows", REMEDY)
+        blocks = self.blocks(plain(self.stored.shape.dtype), limit)
+        return np.concatenate([row_hashes(X, np.zeros(X.shape[0]) if y is None else y) for X, y in blocks])
+
+    def _step(self, dtype: np.dtype[Any], nbytes: int) -> int:
+        """Number of rows to read at a time into `nbytes` bytes."""
+        a_row = native.row_bytes(self.stored.path, self.stored.split, self.stored.shape)
+        return max(1, nbytes // max(a_row, self.width * dtype.itemsize if self.dense else 0, 1))
+
+    def _read(self, lo: int, hi: int, dtype: np.dtype[Any], limit: int) -> tuple[Rows, NDArray[Any] | None]:
+        path, split = self.stored.path, self.stored.split
+        size = native.needed(path, split, lo, hi, dtype, limit, self.stored.order)
+        memory.require(size, limit, f"{self.stored.where}: reading rows {lo:,} to {hi - 1:,}", REMEDY)
+        table = native.read_block(path, split, lo, hi, dtype, self.stored.order)
+        return table.X, table.y
+
+    def _gathered(
+        self, rows: NDArray[np.int64], step: int, dtype: np.dtype[Any], limit: int
+    ) -> tuple[Rows, NDArray[Any] | None]:
+        """Read these rows in this order; the file is read once, skipping blocks that contain none of them."""
+        order = np.argsort(rows, kind="stable")
+        ascending = rows[order]
+        X_parts: list[Rows] = []
+        y_parts: list[NDArray[Any]] = []
+        for lo in range(int(ascending[0]), int(ascending[-1]) + 1, step):
+            first, last = np.searchsorted(ascending, (lo, lo + step))
+            if first < last:
+                X, y = self._read(lo, min(lo + step, self.stored.shape.n), dtype, limit)
+                taken = ascending[first:last] - lo
+                X_parts.append(X[taken])
+                if y is not None:
+                    y_parts.append(y[taken])
+        X = concatenate(X_parts)
+        X_parts.clear()
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return X[place], np.concatenate(y_parts)[place] if y_parts else None
+
+    def _formed(self, X: Rows) -> Rows:
+        """Rows in the form and width wanted."""
+        if is_sparse(X):
+            X = csr(X.data, X.indices + self.shift, X.indptr, (X.shape[0], self.width))
+            return X.toarray() if self.dense else X
+        return (
+            X if X.shape[1] == self.width else np.pad(X, ((0, 0), (self.shift, self.width - X.shape[1] - self.shift)))
+        )

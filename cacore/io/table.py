@@ -1,22 +1,36 @@
-"""Rows with their targets, and checks whose errors name the place of an invalid value."""
+"""Tables: rows with their targets, checks that name a wrong value's place, and the base of all readers of tables.
+
+Rows with their targets, and checks whose errors name the place of an invalid value.
+
+Tables whose columns are features and targets, read block by block: the base of CSV, Parquet, Arrow and NPY.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.columns import UNNAMED, Columns
+from cacore.data.dataset import UNNAMED, Columns, clean
 from cacore.data.resolution import Mask, Moments, check_resolved
-from cacore.data.rows import Rows, first_nonfinite
+from cacore.data.rows import Rows, block_bounds, first_nonfinite
 from cacore.errors import InputError
-from cacore.io.stream import DAMAGE
-from cacore.io.words import FILL
+from cacore.io.names import UNKNOWN, Expected, by_place, in_table, is_repeated, listed
+from cacore.io.stream import DAMAGE, REMEDY, Dealt, OnBytesRead, Part, first_error, in_order, reading
+from cacore.io.words import FILL, LabelColumn, Words, some
+from cacore.machine import memory
+
+if TYPE_CHECKING:
+    from cacore.io.crew import Crew
+
 
 _DOUBLE = np.dtype(np.float64)
 
@@ -216,3 +230,255 @@ def check_size(n: int, d: int, where: str) -> None:
     """Raise an InputError for a table without rows or features."""
     if n <= 0 or d <= 0:
         raise InputError(f"{where}: {n} rows of {d} features; there is nothing to learn")
+
+
+BLOCK = 1 << 22  # bytes of numbers per block
+
+
+@dataclass(frozen=True)
+class ColumnRequest:
+    """Request for a table: which columns are the targets, and how to read them.
+
+    Attributes
+    ----------
+    target, n_features, binarize, usual_target, limit, wanted
+        See :func:`cacore.io.text.parse`.
+    held : bool
+        True if all rows are kept in memory (twice while they are joined), False if only one block at a time.
+    crew : Crew, optional
+        Ranks that parse text instead of this one.
+    expected : Expected
+        Columns that the file must have, matched by name if both sides have names.
+    """
+
+    target: str | None = None
+    n_features: int | None = None
+    binarize: str | None = None
+    usual_target: str | None = None
+    limit: int = 1 << 62
+    wanted: Targets = NUMBERS
+    held: bool = True
+    crew: Crew | None = None
+    expected: Expected = UNKNOWN
+
+
+class Tabular(ABC):
+    """Reader of the rows of a table, block by block.
+
+    Parameters
+    ----------
+    path : Path
+    names : tuple of str
+        Column names; empty if the file has none.
+    columns : int
+        Number of columns.
+    request : ColumnRequest
+
+    Attributes
+    ----------
+    features, chosen : list of int
+        Numbers of the columns of the features, in their order, and of the targets; all others are left out.
+    asked : bool
+        True if the user named the target.
+    rounded : ndarray of bool, shape (columns,)
+        Columns with whole numbers that were rounded to double precision, in the rows read so far.
+    """
+
+    def __init__(self, path: Path, names: tuple[str, ...], columns: int, request: ColumnRequest) -> None:
+        self.path, self.request, self._names = path, request, names
+        target, binarize, wanted = request.target, request.binarize, request.wanted
+        self.asked, self._columns = target is not None, columns
+        self.rounded = np.zeros(columns, np.bool_)
+        if request.expected.matches(names):
+            own = request.expected.target
+            none = own == NO_TARGET and not wanted.needed
+            given = [] if none else None if own is None else _chosen(own, path, names, columns)
+            if own is None and is_repeated(request.expected, names):
+                place = self._by_place(names, columns)
+                given = place if by_place(request.expected, names, place) else None
+            self.features, self.chosen = in_table(request.expected, names, str(path), given)
+        else:
+            self.chosen = self._by_place(names, columns)
+            self.features = [j for j in range(columns) if j not in self.chosen]
+        if not self.features:
+            raise InputError(f"{path}: no feature columns other than the target")
+        if len(self.chosen) > 1 and (binarize is not None or not wanted.many):
+            given_target = target or request.usual_target
+            raise InputError(f"{path}: --target {given_target}: {len(self.chosen)} columns, but one is needed here")
+        self.words = Words() if len(self.chosen) == 1 and (binarize is not None or wanted.text) else None
+
+    def _by_place(self, names: tuple[str, ...], columns: int) -> list[int]:
+        """Numbers of the target columns: those that the user or the model names, or the last."""
+        request = self.request
+        target, usual, n_features = request.target, request.usual_target, request.n_features
+        if not request.wanted.needed:
+            n_features = columns if target == NO_TARGET and n_features is None else n_features
+            target, usual = (None if one == NO_TARGET else one for one in (target, usual))
+        if target is None and columns == n_features:
+            return []
+        return _chosen(target or usual or "-1", self.path, names, columns)
+
+    @property
+    def columns(self) -> Columns:
+        """Names of the features and targets; none if the file has none."""
+        names = self._names
+        if not names:
+            return Columns()
+        return Columns(tuple(names[j] for j in self.features), tuple(names[j] for j in self.chosen), self._kinds())
+
+    def _kinds(self) -> str:
+        """Types of the features' columns, see :class:`Columns`; empty if the format has none."""
+        return ""
+
+    @property
+    def target_label(self) -> str:
+        """Name or number of the target column, if there is one and the user did not name it; otherwise empty."""
+        if self.asked or len(self.chosen) != 1:
+            return ""
+        number = self.chosen[0]
+        return listed([self._names[number]]) if self._names else f"column {number}"
+
+    @property
+    def step(self) -> int:
+        """Number of rows read at a time."""
+        return max(1, BLOCK // (8 * self._columns))
+
+    @abstractmethod
+    def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
+        """Yield features, shape (m, d), and targets, shape (m, t), block by block; text targets are given as codes."""
+
+    def line_of(self) -> Callable[[int], int] | None:
+        """Function that finds the line of a row in a text file; None for other files."""
+        return None
+
+    def blocks(self, on_read: OnBytesRead | None = None) -> Iterator[Table]:
+        """Yield the rows; targets are +1 and -1 if a class was chosen, and codes if they may be text."""
+        first, columns = 0, self.columns
+        for X, targets in self.parts(on_read):
+            y = None
+            if self.chosen:
+                y = targets if len(self.chosen) > 1 else targets[:, 0]
+            if y is not None and self.words is not None:
+                codes = y.astype(np.int64)
+                self._label_column(self.words, codes, first).refuse(self.words.gaps(), Communicator())
+                if self.request.binarize is not None:
+                    y = self.words.picked(self.request.binarize)[codes]
+            yield Table(
+                X, y, str(self.path), first, self.line_of(), columns=columns, target=self.target_label,
+                rounded=self._rounded,
+            )  # fmt: skip
+            first += len(X)
+
+    @property
+    def _rounded(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """`rounded` of the features and of the targets; words are not rounded."""
+        targets = self.rounded[self.chosen]
+        return self.rounded[self.features], targets if self.words is None else np.zeros_like(targets)
+
+    def table(self, comm: Communicator) -> Table:
+        """Read this rank's even block of all rows; collective."""
+        shared = self.shared(comm)
+        own = shared is not None
+        numbers, parts = self._handed_out(comm) if shared is None else shared
+        counts = [len(X) for X, _ in parts]
+        empty = np.empty((0, len(self.features))), np.empty((0, len(self.chosen)))
+        X, targets = (np.concatenate(pieces) for pieces in zip(empty, *parts, strict=True))
+        if self.words is not None:
+            targets = self.words.agree(comm, own)[targets.astype(np.int64)]
+        self.check_class()
+        parts.clear()
+        X, targets = in_order(X, targets, numbers, counts, comm)
+        y = None
+        if self.chosen:
+            y = targets if len(self.chosen) > 1 else targets[:, 0]
+        first = block_bounds(comm.offset(len(X))[1], comm.size, comm.rank)[0]
+        if y is not None and self.words is not None:
+            y = self._labelled(self.words, y.astype(np.int64), first, comm)
+        return Table(
+            X, y, str(self.path), first, self.line_of(), columns=self.columns, target=self.target_label,
+            rounded=self._rounded,
+        )  # fmt: skip
+
+    def _labelled(self, words: Words, codes: NDArray[np.int64], first: int, comm: Communicator) -> NDArray[Any]:
+        """Labels of this rank's rows, whose targets have these codes; collective."""
+        column, binarize = self._label_column(words, codes, first), self.request.binarize
+        if binarize is not None:
+            column.refuse(words.gaps(), comm)
+            return words.picked(binarize)[codes]
+        return column.labels(self.request.wanted.labels, comm)
+
+    def _label_column(self, words: Words, codes: NDArray[np.int64], first: int) -> LabelColumn:
+        """The target column as words."""
+        number = self.chosen[0]
+        name = f"column {number} ({self._names[number]})" if self._names else f"column {number}"
+        return LabelColumn(words, codes, first, str(self.path), name, self.line_of())
+
+    def shared(self, comm: Communicator) -> tuple[list[int], list[Part]] | None:
+        """Read this rank's share of the blocks, with their numbers; None if rank 0 must read all. Collective."""
+        return None
+
+    def _handed_out(self, comm: Communicator) -> tuple[list[int], list[Part]]:
+        """Receive this rank's share of the blocks that rank 0 reads, with their numbers; collective."""
+        copies = 2 if comm.size == 1 else 3  # rows sent, rows received, and rows in order
+        if comm.size > 1:
+            self.request = replace(self.request, held=False)  # rank 0 does not hold them all
+        numbers: list[int] = []
+        parts: list[Part] = []
+        rows = 0
+        dealt = Dealt(comm)
+        with first_error(comm, dealt.place), reading(self.path), closing(dealt.parts(self.parts(None))) as blocks:
+            for number, part in blocks:
+                numbers.append(number)
+                parts.append(part)
+                rows += len(part[0])
+                what = f"{self.path}: {rows:,} of its rows"
+                memory.require(copies * 8 * self._columns * rows, self.request.limit, what, REMEDY)
+        return numbers, parts
+
+    @property
+    def has_class(self) -> bool:
+        """True if a row read so far has the class chosen by ``--binarize``, or if none was chosen."""
+        if self.words is None or self.request.binarize is None:
+            return True
+        return bool((self.words.picked(self.request.binarize) > 0).any())
+
+    def check_class(self) -> None:
+        """Raise an InputError if no row has the chosen class."""
+        if not self.has_class:
+            known = some([] if self.words is None else sorted(self.words.known))
+            raise InputError(
+                f"{self.path}: --binarize {self.request.binarize}: no row has this class; the classes are {known}"
+            )
+
+    def require(self, rows: int) -> None:
+        """Raise an error if memory cannot hold this many rows (twice, if they are held) and the target's words."""
+        size = (2 * 8 * self._columns * rows if self.request.held else 0) + (self.words.held if self.words else 0)
+        memory.require(size, self.request.limit, f"{self.path}: reading its first {rows:,} rows", REMEDY)
+
+
+def _chosen(target: str, path: Path, names: tuple[str, ...], columns: int) -> list[int]:
+    """Indices of the target columns, given by name or number, or several separated by commas."""
+    if "," not in target or clean(target) in names:
+        return [_column(target, path, names, columns)]
+    chosen = [_column(one, path, names, columns) for one in target.split(",")]
+    if len(set(chosen)) < len(chosen):
+        raise InputError(f"{path}: --target {target}: a column is named twice")
+    return chosen
+
+
+def _column(target: str, path: Path, names: tuple[str, ...], columns: int) -> int:
+    named = [j for j, name in enumerate(names) if name == clean(target)]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise InputError(f"{path}: --target {target}: columns {some(named)} have this name; give the number of one")
+    try:
+        column = int(target)
+    except ValueError:
+        known = f"the file has no header, give a number below {columns}"
+        if names:
+            known = f"the columns are {listed(names)}"
+        raise InputError(f"{path}: no target column {target!r}; {known}") from None
+    if not -columns <= column < columns:
+        raise InputError(f"{path}: no target column {column}; the file has {columns}, numbered from 0")
+    return column % columns

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io import seal, stream
-from cacore.io.one_class import OneClass
-from cacore.io.table import NUMBERS, Table, Targets
-from cacore.io.tabular import ColumnRequest, Tabular
+from cacore.io import stream
+from cacore.io.stream import MARK
+from cacore.io.table import NUMBERS, ColumnRequest, Table, Tabular, Targets
+from cacore.io.words import OneClass
 
 TABLES = ("csv", "tsv", "npy", "parquet", "arrow")
 _BINARY = (
@@ -40,7 +40,7 @@ def kind(path: Path) -> str:
 
 
 def _text_kind(path: Path, head: bytes) -> str:
-    if head.startswith(seal.MARK):
+    if head.startswith(MARK):
         raise InputError(f"{path}: a model that this package saved; name a file that holds rows")
     if b"\x00" in head:
         raise InputError(f"{path}: not HDF5, NPZ, NPY, Parquet, Arrow, nor CSV, TSV or LIBSVM text (in UTF-8)")
@@ -115,7 +115,7 @@ def tabular(path: Path, form: str, request: ColumnRequest) -> Tabular:
 
         return Delimited(path, form, request)
     if form == "npy":
-        from cacore.io.npy import Npy
+        from cacore.io.npz import Npy
 
         return Npy(path, request)
     from cacore.io.arrow import Arrow

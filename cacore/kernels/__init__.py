@@ -25,8 +25,7 @@ import cacore.kernels.functions  # noqa: F401 - declares the kernels of the pack
 from cacore.kernels.registry import KINDS, KernelKind, register
 
 if TYPE_CHECKING:
-    from cacore.kernels.points import Points
-    from cacore.kernels.values import Kernel
+    from cacore.kernels.values import Kernel, Points
 
 __all__ = ["KINDS", "Kernel", "KernelKind", "Points", "register"]
 
@@ -34,7 +33,7 @@ __all__ = ["KINDS", "Kernel", "KernelKind", "Points", "register"]
 def __getattr__(name: str) -> object:
     # Loaded on first use: a command's --help needs the names of the kernels, but not the compiler.
     if name in __all__:
-        from cacore.kernels import points, values
+        from cacore.kernels import values
 
-        return getattr(points if name == "Points" else values, name)
+        return getattr(values, name)
     raise AttributeError(f"module 'cacore.kernels' has no attribute {name!r}")

@@ -11,9 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import AnyRows, Rows, dense, is_sparse
 from cacore.errors import InputError
-from cacore.kernels.points import Points
 from cacore.kernels.registry import GIVEN, KernelKind, named
-from cacore.kernels.values import Kernel
+from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks
 
 _PRECOMPUTED = "a precomputed kernel"

@@ -20,8 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from cacore.data.rows import Rows, dense
 from cacore.kernels.evaluate import FACTORS, PRODUCTS
 from cacore.kernels.panels import Panels, accumulate
-from cacore.kernels.points import Nonzeros, Points
-from cacore.kernels.values import Kernel
+from cacore.kernels.values import Kernel, Nonzeros, Points
 from cacore.machine import threads
 from cacore.machine.threads import for_blocks
 

@@ -18,9 +18,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, is_sparse
 from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, with_zeros
-from cacore.kernels.points import Nonzeros
 from cacore.kernels.sums import CACHE_BYTES, GROUP, hand_over, meet_at, pack, portions, room, taken, width
-from cacore.kernels.values import Kernel
+from cacore.kernels.values import Kernel, Nonzeros
 from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Panels:
     dtype : dtype
         Type of the packed values: float32 or float64.
     shift : ndarray, shape (d,), or None
-        Vector subtracted from the rows, which become dense; see :class:`cacore.kernels.points.Points`.
+        Vector subtracted from the rows, which become dense; see :class:`cacore.kernels.values.Points`.
     rows : ndarray of int64, shape (n,), optional
         Numbers of the rows of `X` to pack, in order; all rows by default. They are gathered block by block.
     measure : {PRODUCTS, NONZEROS, WHOLE, FACTORS, DIFFERENCES}

@@ -24,7 +24,7 @@ from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, WHOLE, at_d
 from cacore.kernels.registry import EQUAL, L1, SQUARED
 
 if TYPE_CHECKING:
-    from cacore.data.sparse import CSR
+    from cacore.data.rows import CSR
     from cacore.kernels.values import Kernel
 
 _GRID = 256  # arguments at which slopes are taken; a slope changes by under 25 % to the next

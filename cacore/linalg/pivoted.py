@@ -27,7 +27,7 @@ _TINY = {"float32": 1e-5, "float64": 1e-13}  # residual, relative to K's largest
 
 
 class Spread(Protocol):
-    """Rows distributed over ranks; see :class:`cakrr.iterative.spread.SpreadRows`."""
+    """Rows distributed over ranks; see :class:`cakrr.iterative.preconditioner.SpreadRows`."""
 
     X: Rows
     number: NDArray[np.int64]

@@ -1,18 +1,32 @@
-"""Memory: what is available, what a rank may use, and what it has used."""
+"""Memory: its limits and use, scratch files, and shared segments that killed ranks left.
+
+Memory: what is available, what a rank may use, and what it has used.
+
+Unnamed scratch file for arrays that do not fit into memory.
+
+Shared-memory segments left by killed ranks: MPI libraries remove them only when a job ends normally.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import os
 import resource
 import sys
+import tempfile
+import threading
+import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.errors import InputError, MemoryLimitError
+from cacore.errors import InputError, MemoryLimitError, OutputError
 
 GIB = 1 << 30
 
@@ -102,3 +116,132 @@ def peak_rss_mib() -> float:
             return int(line.split()[1]) / 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / (1 << 20)
+
+
+class Scratch:
+    """Scratch file of this process for arrays that do not fit into memory; it has no name and vanishes at exit.
+
+    Parameters
+    ----------
+    folder : Path
+
+    Attributes
+    ----------
+    written, read : int
+        Bytes written and read so far.
+    seconds : float
+        Seconds spent reading, summed over all threads.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist, or no file can be made there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._file, name = tempfile.mkstemp(dir=folder, prefix=".cakernels-")
+            os.unlink(name)
+        except OSError as error:
+            raise InputError(f"--scratch {folder}: cannot make a file there ({error.strerror})") from error
+        self.folder, self._close = folder, weakref.finalize(self, os.close, self._file)
+        self.written, self.read, self.seconds, self._end = 0, 0, 0.0, 0
+        self._guard = threading.Lock()
+
+    def write(self, array: NDArray[np.generic]) -> int:
+        """Append an array and return its offset in bytes."""
+        with self._guard:
+            at, self._end = self._end, self._end + array.nbytes
+        self.put(at, array)
+        return at
+
+    def put(self, at: int, array: NDArray[np.generic]) -> None:
+        """Write an array at byte offset `at`."""
+        with self._guard:
+            self._end = max(self._end, at + array.nbytes)
+            self.written += array.nbytes
+        if not array.size:
+            return
+        view, place = np.ascontiguousarray(array).data.cast("B"), at
+        try:
+            while view:
+                done = os.pwrite(self._file, view, place)
+                view, place = view[done:], place + done
+        except OSError as error:
+            raise OutputError.of(self.folder, error) from error
+
+    def fetch(self, at: int, out: NDArray[np.generic]) -> None:
+        """Fill the C-contiguous array `out` with the bytes at offset `at`."""
+        begun = time.perf_counter()
+        view, place = out.data.cast("B"), at
+        while view:
+            done = os.preadv(self._file, [view], place)
+            if not done:
+                raise OutputError(f"--scratch {self.folder}: the file was cut short; free space there")
+            view, place = view[done:], place + done
+        with self._guard:
+            self.read += out.nbytes
+            self.seconds += time.perf_counter() - begun
+
+    def array(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any]:
+        """Append an array of zeros that is mapped into memory."""
+        at = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        nbytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
+        try:
+            os.posix_fallocate(self._file, at, max(1, nbytes))
+        except OSError as error:
+            raise OutputError.of(self.folder, error) from error
+        self._end = at + nbytes
+        return np.ndarray(shape, dtype, mmap.mmap(self._file, max(1, nbytes), offset=at))
+
+    @property
+    def end(self) -> int:
+        """Length of the file in bytes."""
+        return self._end
+
+    def free(self, end: int) -> None:
+        """Truncate the file to `end` bytes; arrays beyond must not be used any more."""
+        os.ftruncate(self._file, end)
+        self._end = end
+
+    def count(self, nbytes: int, seconds: float) -> None:
+        """Add a read from a mapped array to the statistics."""
+        self.read += nbytes
+        self.seconds += seconds
+
+    @property
+    def rate(self) -> float:
+        """Bytes read per second, by one thread."""
+        return self.read / self.seconds if self.seconds else 0.0
+
+
+_NAMES = ("mpich_shm_*", "vader_segment.*", "sm_segment.*")  # of MPICH, and of Open MPI
+_AGE = 60.0  # seconds after which every rank of a live job has mapped its segments
+
+
+def remove_dead(folder: Path = Path("/dev/shm"), processes: Path = Path("/proc")) -> list[Path]:
+    """Remove this user's MPI segments that no process has mapped, and return their paths.
+
+    Lists one folder; only if there are old segments does it also scan this machine's processes.
+    """
+    old = [path for name in _NAMES for path in folder.glob(name) if _is_old(path)]
+    if not old:
+        return []
+    mapped = set[str]()
+    for maps in processes.glob("[0-9]*/maps"):
+        try:
+            mapped.update(line.rsplit("/", 1)[-1] for line in maps.read_text().splitlines() if str(folder) in line)
+        except OSError:
+            continue  # the process has ended, or belongs to another user, who cannot map this user's segments
+    dead = [path for path in old if path.name not in mapped]
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return dead
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        facts = path.stat()
+    except OSError:
+        return False  # a job that has just ended removed it
+    return facts.st_uid == os.geteuid() and time.time() - facts.st_mtime > _AGE

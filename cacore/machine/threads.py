@@ -1,10 +1,16 @@
-"""Threads of this rank: how many it may use, and how to run blocks of work on them."""
+"""The processor and the threads of this rank: how many it may use, and how to run blocks of work on them.
+
+The name of this machine's processor.
+
+Threads of this rank: how many it may use, and how to run blocks of work on them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import os
+import platform
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -12,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import chain, islice, starmap
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +27,17 @@ from threadpoolctl import ThreadpoolController
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.machine import deadline
+
+
+def cpu_name() -> str:
+    """Model name of this machine's processor."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cacore.kernels import Kernel
 from cacore.kernels.evaluate import FACTORS, at_distances
-from cacore.kernels.points import Nonzeros
+from cacore.kernels.values import Nonzeros
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 

@@ -1,5 +1,7 @@
 """Split conformal intervals, which contain a new target with a given probability for any model and any noise.
 
+Rows set aside before training, by which intervals are calibrated.
+
 The half width is the ceil((n + 1) coverage)-th smallest of the errors |y - f(x)| of n calibration rows that training
 never saw (Vovk, Gammerman and Shafer, 2005; Lei et al., 2018). If these rows and a new row are exchangeable, the
 interval contains the new target with at least this probability, over the draw of all of them.
@@ -15,13 +17,17 @@ width varies with the row as the noise does. A negative order statistic narrows 
 
 Leave-one-out errors need no calibration rows, but give the plain jackknife, which guarantees no coverage: the rows were
 used to choose sigma and lambda, and to train the model. For intervals that account for the effect of each row on the
-prediction, see :mod:`cakrr.uncertainty.jackknife`.
+prediction, see :mod:`cakrr.uncertainty.answer`.
+
+Pairs of predicted quantiles, whose intervals are widened until they hold on rows that were held out.
+
+Romano, Patterson and Candes (2019); the order statistics of the scores are in :mod:`cacore.probability.conformal`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -29,9 +35,51 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.data.selection import order_statistics
+from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io.model_file import require
+
+
+def set_aside(train: Dataset, share: float, seed: int, comm: Communicator) -> tuple[Dataset, Dataset]:
+    """Split off a random share of all ranks' rows, the same on any number of ranks: (training, aside). Collective."""
+    with comm.agreed():
+        train.target()
+    chosen, left, count = rows_aside(train.X.shape[0], share, seed, comm)
+    parted = [_some(train, ~chosen, left), _some(train, chosen, count)]
+    train.give()
+    return parted[0], parted[1]
+
+
+def rows_aside(rows: int, share: float, seed: int, comm: Communicator) -> tuple[NDArray[np.bool_], int, int]:
+    """A random share of all ranks' rows, the same on any number of ranks; collective.
+
+    Returns
+    -------
+    chosen : ndarray of bool, shape (rows,)
+        Mask of this rank's rows that are set aside.
+    left, aside : int
+        Number of rows of each kind on all ranks.
+
+    Raises
+    ------
+    InputError
+        On all ranks: no row would be set aside, or none left to train on.
+    """
+    first, n = comm.offset(rows)
+    count = round(share * n)
+    with comm.agreed():
+        if not 0 < count < n:
+            raise InputError(f"calibrate = {share:g}: this share of {n:,} rows is {count:,}; both sides need rows")
+    chosen = Shuffle(n, seed).position(np.arange(first, first + rows)) < count
+    return np.asarray(chosen), n - count, count
+
+
+def _some(rows: Dataset, which: NDArray[np.bool_], n: int) -> Dataset:
+    weights = None if rows.weights is None else rows.weights[which]
+    return replace(rows, X=rows.X[which], y=rows.target()[which], weights=weights, n=n)
+
 
 WHOLE = 2000  # up to this number, all errors are stored
 _LEVELS = 1000
@@ -205,3 +253,71 @@ def selected(sizes: NDArray[np.float64], ranks: ArrayLike, comm: Communicator) -
     if sizes.ndim == 1:
         return order_statistics(sizes, ranks, comm)
     return np.stack([order_statistics(column, ranks, comm) for column in sizes.T], axis=1)
+
+
+Pair = tuple[int, int]  # places of the lower and the upper quantile among the levels
+
+
+def quantile_pairs(levels: tuple[float, ...]) -> tuple[Pair, ...]:
+    """Pairs that make intervals: each level below 1/2, with the level above 1/2 that is closest to its mirror image.
+
+    Raises
+    ------
+    InputError
+        All levels are on one side of 1/2.
+    """
+    above = [place for place, level in enumerate(levels) if level > 0.5]
+    below = [place for place, level in enumerate(levels) if level < 0.5]
+    if not above or not below:
+        shown = ",".join(f"{level:g}" for level in levels)
+        raise InputError(
+            f"intervals: quantile = {shown} has no levels on both sides of 0.5; give a lower and an upper one, such as "
+            "0.05,0.95"
+        )
+    return tuple((low, min(above, key=lambda high: abs(levels[low] + levels[high] - 1.0))) for low in below)
+
+
+def check_held_out(levels: tuple[float, ...], n: int) -> None:
+    """Raise an InputError if `n` held-out rows are too few for the highest of these levels.
+
+    The quantile tau is moved by the ceil((n + 1) tau)-th smallest of n residuals, of which tau / (1 - tau) are needed.
+    A low level needs one row.
+    """
+    if not n:
+        raise InputError("calibrate: no held-out row has a positive weight; hold out a larger share")
+    if rank_of(max(levels), n) > n:
+        raise InputError(
+            f"calibrate: quantile {max(levels):g} needs {rows_for(max(levels)):,} held-out rows, and {n:,} are held "
+            "out; hold out a larger share, or give a level closer to 0.5"
+        )
+
+
+def pair_scores(predicted: NDArray[np.float64], y: NDArray[np.float64], pairs: tuple[Pair, ...]) -> NDArray[np.float64]:
+    """Scores max(q_lo - y, y - q_hi) of each row and pair, shape (n, len(pairs)); below 0 inside the interval.
+
+    Parameters
+    ----------
+    predicted : ndarray of float64, shape (n, t)
+        Predicted quantiles, ascending in each row.
+    y : ndarray of float64, shape (n,)
+    pairs : tuple of Pair
+    """
+    low, high = (list(places) for places in zip(*pairs, strict=True))
+    return np.maximum(predicted[:, low] - y[:, None], y[:, None] - predicted[:, high])
+
+
+def closest_pair(levels: tuple[float, ...], pairs: tuple[Pair, ...], coverage: float) -> int:
+    """Number of the pair whose levels differ by about this coverage."""
+    return min(range(len(pairs)), key=lambda k: abs(levels[pairs[k][1]] - levels[pairs[k][0]] - coverage))
+
+
+def interval_ends(
+    predicted: NDArray[np.float64], pair: Pair, width: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Ends of the intervals of a pair of quantiles, each moved outwards by `width`.
+
+    Where a negative width makes them pass each other, both are midway between the quantiles.
+    """
+    low, high = predicted[:, pair[0]], predicted[:, pair[1]]
+    middle = 0.5 * (low + high)
+    return np.minimum(low - width, middle), np.maximum(high + width, middle)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.tuning.folds import FOLDS
+from cacore.tuning import FOLDS
 
 ENOUGH = 5000  # held-out rows per two-class problem, if it has that many
 _OF_A_CLASS = 500  # held-out rows of its smaller class

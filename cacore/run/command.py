@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data import stored
 from cacore.data.rows import is_sparse
-from cacore.errors import InputError
+from cacore.errors import InputError, OutputError
 from cacore.files import check_apart, check_writable, printing
-from cacore.learn.method import Method
+from cacore.learn.method import Method, flags, same_command
 from cacore.learn.options import Options, add_options, from_arguments
-from cacore.learn.same import flags, same_command
 from cacore.machine.threads import blocks
-from cacore.run.job import Job, Predicting, Training
-from cacore.run.launch import Parser, compiled_ahead, may_compile, parsed, start
-from cacore.run.output import Unwritten, save_model
+from cacore.run.launch import Job, Parser, Predicting, Training, compiled_ahead, may_compile, parsed, start
 from cacore.terminal import say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from cacore.data.columns import Columns
-    from cacore.data.dataset import Dataset
+    from cacore.data.dataset import Columns, Dataset
     from cacore.run.family import AnyAnswering, AnyFamily, Loader, TrainedModel
 
 _TEST_SHARE = 16  # share of the memory for a block of test rows: they are standardised, sorted by part and sent
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
+
+
+# Folder from which a job was submitted, by the variables of Slurm, PBS and LSF.
+_SUBMITTED_FROM = ("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 
 
 def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communicator, argv: list[str] | None) -> None:
@@ -66,7 +71,7 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
     if kept is not None and not job.quiet:
         kept.tell = _tell
     compiled_ahead(lambda: _warm_up(family, job.dtype, method, options), comm, not job.quiet)
-    from cacore.machine.interrupts import ctrl_c_waits
+    from cacore.machine.clock import ctrl_c_waits
     from cacore.run import reading, report
 
     with ctrl_c_waits(), family.progress(comm.rank == 0 and not job.quiet) as progress:
@@ -350,3 +355,100 @@ def _report(job: Job, made: dict[str, Any]) -> None:
         from cacore.run import report
 
         report.write(job.report, made)
+
+
+class Unwritten:
+    """Context for writing one file, entered once per file: it delays any :class:`OutputError` until :meth:`tell`.
+
+    So it does an InputError, such as that of a folder which was deleted during the run.
+    """
+
+    def __init__(self) -> None:
+        self._errors: list[InputError | OutputError] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, InputError | OutputError):
+            self._errors.append(error)
+            return True
+        return False
+
+    def tell(self) -> None:
+        """Raise the first delayed error, if any; its attribute `others` has the rest, each for a line of its own."""
+        if self._errors:
+            first, *others = self._errors
+            first.others = others
+            raise first
+
+
+class Saveable(Protocol):
+    """A model that can be written to a file."""
+
+    def save(self, path: Path, comm: Communicator) -> None:
+        """Write the model; collective."""
+
+
+def save_model(model: Saveable, path: Path, comm: Communicator) -> None:
+    """Save a model, which may be hours of work; if that fails, save it elsewhere. Collective.
+
+    The other places are the folder from which the job was submitted, the working directory, and the folder of temporary
+    files, which may be a node's own.
+
+    Raises
+    ------
+    OutputError
+        On all ranks, if the model could not be written to `path`; the message names the other place, if any.
+    """
+    try:
+        model.save(path, comm)
+    except (InputError, OutputError) as error:
+        failure = OutputError(str(error))
+        for other in _elsewhere(path, comm):
+            try:
+                model.save(other, comm)
+            except (InputError, OutputError):
+                if comm.rank == 0:
+                    with suppress(OSError):
+                        other.parent.rmdir()
+                continue
+            failure = OutputError(f"{error}; the model was saved as {other} instead")
+            break
+        with comm.agreed():
+            raise failure from error
+
+
+def _elsewhere(path: Path, comm: Communicator) -> Iterator[Path]:
+    """The same name in a new folder of each other place, which rank 0 chooses; collective."""
+    folders = _folders(path) if comm.rank == 0 else iter(())
+    while True:
+        with comm.uncounted():
+            folder = comm.bcast(np.frombuffer(os.fsencode(next(folders, "")), np.uint8)).tobytes()
+        if not folder:
+            return
+        yield Path(os.fsdecode(folder)) / path.name
+
+
+def _folders(path: Path) -> Iterator[str]:
+    """A new folder in each place but that of `path`, where one can be made."""
+    submitted = [os.environ[name] for name in _SUBMITTED_FROM if os.environ.get(name)]
+    tried = set[str]()
+    for number, place in enumerate((str(path.parent), *submitted, os.curdir, tempfile.gettempdir())):
+        try:
+            real = os.path.realpath(place)
+        except OSError:  # the working directory has been deleted
+            continue
+        if real not in tried and number and (folder := _made_in(real)):
+            yield folder
+        tried.add(real)
+
+
+def _made_in(place: str) -> str:
+    """A new folder in `place`; "" if none can be made there."""
+    try:
+        return tempfile.mkdtemp(prefix="cakernels-", dir=place)
+    except OSError:
+        return ""

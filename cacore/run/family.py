@@ -1,4 +1,9 @@
-"""The interface between a family of methods and the commands that all families share."""
+"""The interface between a family of methods and the commands that all families share.
+
+The commands' interface to families of classifiers: scores, labels and probabilities.
+
+The commands' interface to families of regressors: predictions, standard deviations and intervals.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +13,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
-from cacore.comm import Communicator
 from cacore.io.table import LABELS, Targets
 from cacore.progress import bar
-from cacore.run.job import Predicting, Training
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from cacore.comm import Communicator
     from cacore.data.dataset import Dataset
     from cacore.io.predictions import Column
-    from cacore.tuning.results import GridColumns
+    from cacore.run.launch import Predicting, Training
+    from cacore.tuning import GridColumns
 
 MethodT = TypeVar("MethodT")
 OptionsT = TypeVar("OptionsT")

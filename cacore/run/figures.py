@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.patches import Rectangle
 
     from cacore.data.standardize import Standardizer
-    from cacore.tuning.results import GridColumns
+    from cacore.tuning import GridColumns
 
 _FEATURES = 20  # most important features shown, one bar each
 _LABELLED = 5  # largest number of ranks for which every cell of a matrix has room for its number
@@ -173,7 +173,7 @@ def reliability(lines: Sequence[dict[str, float]], described: dict[str, Any], cl
     """Draw a reliability diagram, and the number of rows for each predicted probability.
 
     `lines` and `described` come from the report's entry `probability`; see
-    :func:`cacore.metrics.probabilistic.reliability`.
+    :func:`cacore.metrics.reliability`.
     """
     predicted, observed, rows = (np.array([line[key] for line in lines]) for key in ("predicted", "observed", "rows"))
     figure = blank(5.0, 5.5)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.data import outliers
-from cacore.data.columns import Columns
+from cacore.data import resolution
+from cacore.data.dataset import Columns
 from cacore.data.labels import all_classes
 from cacore.data.rows import block_bounds, is_sparse, scatter_rows
 from cacore.data.shuffle import Shuffle
@@ -22,7 +22,7 @@ from cacore.io.fingerprints import overlap
 from cacore.io.names import Expected
 from cacore.io.table import LABELS, Targets
 from cacore.learn.method import Method
-from cacore.run.job import Predicting, Training
+from cacore.run.launch import Predicting, Training
 from cacore.terminal import say
 
 FEW = 20  # most values of a target that are counted as classes
@@ -97,7 +97,7 @@ def read(
                 )  # fmt: skip
             test = others.get("test", others.get("train"))
         _describe_target(train, comm)
-        train.notes += outliers.notes(train, comm)
+        train.notes += resolution.notes(train, comm)
         if not wanted.needed:
             train.y = np.zeros(train.X.shape[0])
         comm.wait()

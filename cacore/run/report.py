@@ -1,4 +1,11 @@
-"""Report of a run: a JSON file, written atomically by rank 0, and a table on the terminal."""
+"""Report of a run: a JSON file, written atomically by rank 0, read back and checked, and a table on the terminal.
+
+Output files of a run: if one of them cannot be written, the others still are.
+
+Reports of ``--report``, read from their files and checked.
+
+Report of a run: a JSON file, written atomically by rank 0, and a table on the terminal.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +15,59 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore import __version__
 from cacore.comm import PHASES, Communicator
+from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.words import counted, printable
 from cacore.machine import memory, threads
-from cacore.machine.cpu import cpu_name
+from cacore.machine.threads import cpu_name
 from cacore.terminal import CellLines, show_table
 
-if TYPE_CHECKING:
-    pass
+_FIELDS = {
+    "method": str, "command": list, "data": dict, "ranks": int, "threads_per_rank": int, "partitions": int,
+    "partition_sizes": list, "params": dict, "grid": list, "metrics": dict, "seconds": dict, "comm": dict,
+    "solver": dict, "memory": dict, "environment": dict,
+}  # fmt: skip
+_REMEDY = "name a file that --report wrote"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The report in a file.
+
+    Raises
+    ------
+    InputError
+        There is no such file, or it is not a report, or it is damaged.
+    """
+    found = _parsed(path)
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise InputError(f"{path}: is not a report of this version ({SCHEMA}); {_REMEDY}")
+    report: dict[str, Any] = found
+    for name, kind in _FIELDS.items():
+        if not isinstance(report.get(name), kind):
+            raise InputError(f"{path}: damaged: field {name} is missing or has the wrong type; repeat the run")
+    wanted = ("seconds", (*PHASES, "total")), ("comm", PHASES), ("data", ("path", "n_features"))
+    missing = [f"{name}.{key}" for name, keys in wanted for key in keys if report[name].get(key) is None]
+    if missing:
+        raise InputError(f"{path}: damaged: field {missing[0]} is missing; repeat the run")
+    return report
+
+
+def _parsed(path: Path) -> object:
+    """The contents of the file, parsed as JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {_REMEDY}") from error
+    except (ValueError, RecursionError) as error:  # no text, no JSON, or brackets within brackets
+        raise InputError(f"{path}: is not a report, or damaged: not valid JSON; {_REMEDY}") from error
+
 
 SCHEMA = "cakernels-report/1"
 _MATRIX, _RECALLS = 4, 50  # most classes of which the table shows the confusion matrix, and the recall of each

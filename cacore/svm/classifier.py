@@ -16,16 +16,15 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from cacore.data.classifier import ROWS, Labelled
+from cacore.checks import check_form
+from cacore.data.estimators import ROWS, Labelled, Loaded
 from cacore.data.rows import Rows, RowsLike
-from cacore.data.saving import Loaded
 from cacore.data.validation import validated
 from cacore.errors import InputError
-from cacore.explain.estimator import Explains
+from cacore.explain.explanation import Explains
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.forms import check_form
 from cacore.terminal import say
-from cacore.tuning.grid import GridLike
+from cacore.tuning import GridLike
 
 Told = TypeVar("Told")
 

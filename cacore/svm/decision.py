@@ -137,7 +137,7 @@ def decisions_of_pairs(
     A : ndarray or CSR, shape (s, d)
         Support vectors, class by class. Without a `kernel`, their columns in `X`, shape (s,).
     coef : ndarray of float64, shape (k - 1, s)
-        Coefficients alpha y in LIBSVM's layout, see :class:`casvm.model.part.PartSVM`.
+        Coefficients alpha y in LIBSVM's layout, see :class:`casvm.model.part_svm.PartSVM`.
     b : ndarray of float64, shape (k (k - 1) / 2,)
     n_support : ndarray of int64, shape (k,)
         Support vectors of each class.

@@ -358,7 +358,7 @@ class Solution:
 
 
 class PartSolver(Protocol):
-    """Interface of a solver for the dual of one part, on the caller's threads; see :mod:`cacore.svm.solvers`."""
+    """Interface of a solver for the dual of one part, on the caller's threads; see :mod:`cacore.svm.options`."""
 
     def __call__(
         self, X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int,

@@ -1,21 +1,35 @@
-"""Options of the dual problem of a kernel SVM and of its solvers, which all families of SVMs have."""
+"""Options of the dual problem of a kernel SVM, and the registry of the solvers of a part.
+
+Options of the dual problem of a kernel SVM and of its solvers, which all families of SVMs have.
+
+Registry of the solvers of a part, by name.
+
+A solver is a function with the interface :class:`cacore.svm.dual.PartSolver`, decorated with ``@register("its name")``.
+A package names the solver's module in the entry-point group "cakernels.solvers". The module is imported, and so
+registered, when the solver is first requested. So a new solver is one new module, and no package imports another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cacore import checks
+from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
-from cacore.learn import shared
+from cacore.learn import options
 from cacore.learn.options import KERNEL, RESOURCES, SOLVER, Options, option
 from cacore.limits import Limits
 
 if TYPE_CHECKING:
     from cacore.data.labels import ClassWeight
     from cacore.kernels import Kernel
+    from cacore.svm.dual import PartSolver
+
 
 GIB = 1 << 30
 
@@ -62,9 +76,9 @@ class DualOptions(Options):
     max_time: float | None = option(
         None, "time limit of a part's solver, in seconds", checks.seconds, group=SOLVER, metavar="S"
     )
-    class_weight: ClassWeight = shared.balanced()
-    standardize: bool = shared.standardize(False)
-    seed: int = shared.random_state()
+    class_weight: ClassWeight = options.balanced()
+    standardize: bool = options.standardize(False)
+    seed: int = options.random_state()
     memory_limit: int = 1 << 62
 
     @property
@@ -86,3 +100,54 @@ class DualOptions(Options):
 
             return given_kernel(self.kernel)
         return Kernel(self.kernel, gamma, self.degree, self.coef0)
+
+
+GROUP = "cakernels.solvers"
+DEFAULT = "smo"
+
+_registered: dict[str, PartSolver] = {}
+
+Solver = TypeVar("Solver", bound="PartSolver")
+
+
+def register(name: str) -> Callable[[Solver], Solver]:
+    """Decorator that registers a function as the solver of this name.
+
+    Raises
+    ------
+    ValueError
+        If another solver has the name.
+    """
+
+    def registered(solver: Solver) -> Solver:
+        if _registered.setdefault(name, solver) is not solver:
+            raise ValueError(f"solver {name!r}: registered already, by {_registered[name].__module__}")
+        return solver
+
+    return registered
+
+
+def solver_names() -> tuple[str, ...]:
+    """Names of all solvers, the default first; none of them is imported."""
+    return tuple(sorted({*_registered, *_installed()}, key=lambda name: (name != DEFAULT, name)))
+
+
+def part_solver(name: str) -> PartSolver:
+    """The solver of this name, imported if necessary.
+
+    Raises
+    ------
+    InputError
+        If there is no solver of this name.
+    """
+    if name not in _registered and name in _installed():
+        _installed()[name].load()
+    if name not in _registered:
+        raise InputError(f"solver {name!r}: choose one of {', '.join(solver_names())}")
+    return _registered[name]
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """Entry points of the solvers that installed packages declare, by name."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}

@@ -18,7 +18,7 @@ from __future__ import annotations
 import warnings
 from importlib import import_module
 
-from cakernels.dropin import workers
+from cakernels.dropin import seams
 from cakernels.dropin.ledger import CallLedger
 from cakernels.dropin.seams import Seams
 
@@ -45,7 +45,7 @@ def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
     global _in_place
     unpatch_sklearn()
     _in_place = Seams(CallLedger(verbose, everything))
-    workers.call_first(_classes(), patch_worker, everything)
+    seams.call_first(_classes(), patch_worker, everything)
     if _in_place.missing:
         import sklearn
 
@@ -64,7 +64,7 @@ def unpatch_sklearn() -> None:
     global _in_place
     if _in_place is not None:
         _in_place.restore()
-        workers.call_first(_classes(), unpatch_sklearn)  # they may be older than this call, and patched
+        seams.call_first(_classes(), unpatch_sklearn)  # they may be older than this call, and patched
     _in_place = None
 
 

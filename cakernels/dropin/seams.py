@@ -1,21 +1,27 @@
-"""The places in scikit-learn that the drop-in replaces, and their originals."""
+"""The places in scikit-learn that the drop-in replaces, and their originals.
+
+Worker processes of joblib: estimators that are sent to them bring the drop-in along.
+
+Only the pickles that joblib sends to its workers do so. Pickles in files, and those of other programs, are plain ones.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
-from cakernels.dropin import ridge
+from cakernels.dropin import kernel_ridge
 from cakernels.dropin.ledger import CallLedger
-from cakernels.dropin.libsvm import Dense, Sparse
+from cakernels.dropin.stand_ins import Dense, Sparse
 
 # Module, object inside it or "", attribute, and what makes the replacement from the original and the ledger.
 SEAMS: tuple[tuple[str, str, str, Any], ...] = (
     ("sklearn.svm._base", "", "libsvm", Dense),
     ("sklearn.svm._base", "", "libsvm_sparse", Sparse),
-    ("sklearn.kernel_ridge", "", "pairwise_kernels", ridge.kernels),
-    ("sklearn.kernel_ridge", "", "_solve_cholesky_kernel", ridge.solver),
-    ("sklearn.kernel_ridge", "KernelRidge", "predict", ridge.predictor),
+    ("sklearn.kernel_ridge", "", "pairwise_kernels", kernel_ridge.kernels),
+    ("sklearn.kernel_ridge", "", "_solve_cholesky_kernel", kernel_ridge.solver),
+    ("sklearn.kernel_ridge", "KernelRidge", "predict", kernel_ridge.predictor),
 )
 
 
@@ -53,3 +59,36 @@ class Seams:
             if getattr(owner, name) is replacement:
                 setattr(owner, name, original)
         self._undo.clear()
+
+
+Made = TypeVar("Made")
+
+_REGISTRY = "joblib.externals.loky.backend.reduction"
+
+
+def call_first(classes: tuple[type, ...], change: Callable[..., None], *arguments: object) -> None:
+    """Let a worker call ``change(*arguments)`` when it gets an object of one of these classes."""
+
+    def reduced(estimator: Any) -> tuple[object, ...]:
+        make, given, *rest = estimator.__reduce_ex__(4)
+        return (revived, (change, arguments, make, given), *rest)
+
+    known = _table()
+    for one in classes if known is not None else ():
+        known[one] = reduced
+
+
+def _table() -> Any:
+    """How joblib's workers get objects, by class; None in a version of joblib that has no such table."""
+    try:
+        return getattr(import_module(_REGISTRY), "_dispatch_table", None)
+    except ImportError:
+        return None
+
+
+def revived(
+    change: Callable[..., None], arguments: tuple[object, ...], make: Callable[..., Made], given: tuple[object, ...]
+) -> Made:
+    """The estimator, without its attributes, in a process where the change has been made."""
+    change(*arguments)
+    return make(*given)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from cakernels.blend import Blend
-from cakernels.class_blend import ClassBlend
+from cakernels.families import Blend, ClassBlend
 from cakernels.onnx import ridge, svm
-from cakernels.onnx.classes import Classified, largest, of_classes
 from cakernels.onnx.graph import Graph, Value
-from cakrr.model import KRRModel
-from casvm.model.svr import SVRModel
+from cakernels.onnx.svm import Classified, largest, of_classes
+from cakrr.ridge_model import KRRModel
+from casvm.model.svr_model import SVRModel
 
 
 def values(g: Graph, model: KRRModel | SVRModel | Blend) -> Value:

@@ -9,19 +9,18 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from asygcd.model import AsyGCDModel
-from cacore.data.columns import Columns
+from asygcd.asygcd_model import AsyGCDModel
+from cacore.data.dataset import Columns
 from cacore.data.rows import RowsLike
 from cacore.data.validation import check_names
 from cacore.errors import InputError
-from cakernels.blend import Blend
-from cakernels.class_blend import ClassBlend
+from cakernels.families import Blend, ClassBlend
 from cakernels.onnx import blends, ridge, svm
-from cakernels.onnx.classes import Classified, labels
 from cakernels.onnx.graph import Graph
-from cakrr.model import KRRModel
-from casvm.model.model import SVMModel
-from casvm.model.svr import SVRModel
+from cakernels.onnx.svm import Classified, labels
+from cakrr.ridge_model import KRRModel
+from casvm.model.svm_model import SVMModel
+from casvm.model.svr_model import SVRModel
 
 Model = KRRModel | SVMModel | SVRModel | AsyGCDModel | Blend
 

@@ -71,7 +71,7 @@ def classifier(
 ) -> tuple[Value, Value]:  # fmt: skip
     """An SVMClassifier: the index of each row's class, and the decisions of all pairs in float64.
 
-    The arrays are those of :class:`casvm.model.part.PartSVM`.
+    The arrays are those of :class:`casvm.model.part_svm.PartSVM`.
     """
     k = len(counts)
     codes, decisions = g.ops(
@@ -83,7 +83,7 @@ def classifier(
 
 
 def regressor(g: Graph, Z: Value, X: Rows, beta: NDArray[np.float64], b: NDArray[np.float64], kernel: Kernel) -> Value:
-    """An SVMRegressor: the outputs of :class:`casvm.model.svr.PartSVR` in float64, shape (n, 1)."""
+    """An SVMRegressor: the outputs of :class:`casvm.model.svr_model.PartSVR` in float64, shape (n, 1)."""
     values = g.op(
         "SVMRegressor", g.cast(Z, np.float32), domain=ML, **_shared(g, X, kernel), coefficients=_list(beta),
         rho=_list(b), n_supports=len(beta), post_transform="NONE",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cakernels.onnx.classes import Classified, largest, of_classes
 from cakernels.onnx.graph import Graph, Value
 from cakernels.onnx.kernels import expansion
-from cakernels.onnx.routes import answered, require_whole
-from cakernels.onnx.rows import transformed
-from cakrr.model import KRRModel
+from cakernels.onnx.operators import answered, require_whole, transformed
+from cakernels.onnx.svm import Classified, largest, of_classes
+from cakrr.ridge_model import KRRModel
 
 
 def values(g: Graph, model: KRRModel) -> Value:

@@ -1,15 +1,26 @@
-"""The machine of a plan: cores, memory, speed and network of a node."""
+"""The machine of a plan, and the cost of its MPI calls.
+
+The machine of a plan: cores, memory, speed and network of a node.
+
+Cost model of MPI calls: LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), and collectives built on it.
+
+The algorithms of collectives are those that MPICH chooses by the number of bytes (Thakur, Rabenseifner and Gropp, Int.
+J. High Performance Computing Applications 19(1), 2005). Any number of ranks costs as much as the next power of two.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cacore.comm import Communicator
+from cacore.comm.failure import LONGEST, SPIN
 from cacore.errors import InputError
-from cakernels.plan.network import PRESETS, Link, Network
 
 GIB = 1 << 30
 _USABLE = 0.9  # share of a node's memory that ranks may use, as in cacore.machine.memory
@@ -49,12 +60,11 @@ class Machine:
     @classmethod
     def this(cls) -> Machine:
         """The machine on which this runs."""
-        from cacore.info.facts import node_memory
-        from cacore.machine.cpu import cpu_name
-        from cacore.machine.threads import cores
+        from cacore.info.installation import node_memory
+        from cacore.machine.threads import cores, cpu_name
 
         count = len(cores())
-        return cls(cpu_name(), count, node_memory(), _network("one node", *_WITHIN, count, node_memory()), here=True)
+        return cls(cpu_name(), count, node_memory(), _network_of("one node", *_WITHIN, count, node_memory()), here=True)
 
     @classmethod
     def of_report(cls, path: Path, limit: int) -> Machine:
@@ -67,7 +77,7 @@ class Machine:
         InputError
             The file is not such a report.
         """
-        from cacore.info import measure
+        from cacore.info import installation
 
         found = _read(path)
         try:
@@ -81,8 +91,8 @@ class Machine:
             good = False
         if not good:
             raise InputError(f"--machine {path}: not a report of python -m cacore.info --report {path.name}")
-        own = measure.rates(Communicator(), limit)["product_gflop_s"][0] / _threads()
-        network = _network(path.name, latency, rate, cores, memory)
+        own = installation.rates(Communicator(), limit)["product_gflop_s"][0] / _threads()
+        network = _network_of(path.name, latency, rate, cores, memory)
         return cls(name, cores, memory, network, slower=own / (speed / threads))
 
     def on(self, preset: str) -> Machine:
@@ -98,7 +108,7 @@ def _threads() -> int:
     return threads.current()
 
 
-def _network(name: str, latency: float, gigabytes: float, cores: int, memory: float) -> Network:
+def _network_of(name: str, latency: float, gigabytes: float, cores: int, memory: float) -> Network:
     """A network with this latency in seconds and this rate, of which each side's overhead is a fifth of the latency."""
     link = Link(0.6 * latency, 0.2 * latency, 0.2 * latency, 1e-9 / gigabytes)
     return Network(name, "measured", link, link, cores_per_node=cores, memory_per_node=memory / GIB)
@@ -111,3 +121,181 @@ def _read(path: Path) -> Any:
         raise InputError(f"--machine {path}: {error.strerror or error}") from None
     except ValueError:
         raise InputError(f"--machine {path}: not JSON, which python -m cacore.info --report FILE writes") from None
+
+
+# Bytes above which MPICH uses its algorithms for long messages.
+LONG_BCAST, LONG_ALLREDUCE, LONG_ALLGATHER, LONG_ALLTOALL = 12288, 2048, 81920, 256
+EAGER = 65536  # bytes above which a sender waits for its receiver
+SLACK = 6e-5  # seconds by which a sleep is longer than requested: 50 us of timer slack in Linux, plus the wake-up
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between two ranks.
+
+    Attributes
+    ----------
+    latency : float
+        L, transfer time of a message, in seconds.
+    overhead : float
+        o, seconds that a rank is busy sending or receiving a message.
+    gap : float
+        g, minimum seconds between two messages of a rank.
+    per_byte : float
+        G, seconds per byte.
+    """
+
+    latency: float
+    overhead: float
+    gap: float
+    per_byte: float
+
+    @property
+    def step(self) -> float:
+        """Seconds until a message without bytes has been received."""
+        return self.latency + 2.0 * self.overhead
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of nodes with equal numbers of ranks.
+
+    Attributes
+    ----------
+    name, source : str
+        Name, and source of the figures.
+    between, inside : Link
+        Links between ranks on different nodes, and on the same node. The ranks of a node share its link to others.
+    ranks_per_node : int
+    cores_per_node : int
+        If there are fewer cores than ranks, ranks share their time.
+    memory_per_node : float
+        Memory in GiB.
+    reduce : float
+        Seconds per byte of a reduction's arithmetic.
+    pauses : bool
+        True if a waiting rank polls, as :func:`cacore.comm.failure.wait` does, and False if it notices at once.
+    """
+
+    name: str
+    source: str
+    between: Link
+    inside: Link
+    ranks_per_node: int = 1
+    cores_per_node: int = 1
+    memory_per_node: float = 64.0
+    reduce: float = 1e-10
+    pauses: bool = False
+
+    def noticed(self, waited: float) -> float:
+        """Seconds until a rank notices an event that happens after `waited` seconds."""
+        if not self.pauses or waited <= SPIN:
+            return waited
+        looked = SPIN
+        while looked < waited and 0.1 * looked < LONGEST:
+            looked += 0.1 * looked + SLACK
+        return looked + max(0, ceil((waited - looked) / (LONGEST + SLACK))) * (LONGEST + SLACK)
+
+    def stages(self, R: int) -> list[tuple[Link, float]]:
+        """Link of each stage of a tree or butterfly over R ranks, and number of ranks of a node that share it."""
+        near = min(R, self.ranks_per_node)
+        inner = [(self.inside, 1.0)] * ceil(log2(near)) if near > 1 else []
+        nodes = ceil(R / near)
+        return inner + [(self.between, float(near))] * ceil(log2(nodes)) if nodes > 1 else inner
+
+    def bulk(self, R: int) -> float:
+        """Seconds per byte when all ranks send at once."""
+        near = min(R, self.ranks_per_node)
+        return self.inside.per_byte if near >= R else near * self.between.per_byte
+
+    def far(self, R: int) -> Link:
+        """Link of the slowest message."""
+        return self.inside if self.ranks_per_node >= R else self.between
+
+    def collective(self, call: str, R: int, most: float, total: float) -> float:
+        """Seconds of a collective call after the last rank has arrived.
+
+        Parameters
+        ----------
+        call : str
+        R : int
+        most : float
+            Maximum number of bytes that a rank contributes; for an alltoall, to one receiver.
+        total : float
+            Bytes of all ranks; for an alltoall, those that the busiest rank sends or receives. See :func:`summary`.
+        """
+        costs = {"barrier": self._barrier, "bcast": self._bcast, "allreduce": self._allreduce}
+        return costs[call](R, most) if call in costs else getattr(self, f"_{call}")(R, most, total)
+
+    def _barrier(self, R: int, most: float = 0.0) -> float:
+        return sum(link.step for link, _ in self.stages(R))  # dissemination
+
+    def _bcast(self, R: int, most: float) -> float:
+        if most <= LONG_BCAST or R < 8:
+            return sum(link.step + most * link.per_byte for link, _ in self.stages(R))  # binomial tree
+        # Scatter down a tree, then gather around a ring.
+        return self._barrier(R) + self._ring(R, 2.0 * most)
+
+    def _ring(self, R: int, total: float) -> float:
+        return (R - 1) * self.far(R).step + total * (R - 1) / R * self.far(R).per_byte
+
+    def _allreduce(self, R: int, most: float) -> float:
+        stages = self.stages(R)
+        if most <= LONG_ALLREDUCE:  # recursive doubling
+            return sum(link.step + most * (share * link.per_byte + self.reduce) for link, share in stages)
+        # Rabenseifner's algorithm: reduce-scatter, then gather; the bytes halve in each stage.
+        seconds, left = 0.0, most / 2.0
+        for link, share in reversed(stages):
+            seconds += 2.0 * (link.step + left * share * link.per_byte) + left * self.reduce
+            left /= 2.0
+        return seconds
+
+    def _allgather(self, R: int, most: float, total: float) -> float:
+        if total < LONG_ALLGATHER:  # recursive doubling
+            return self._barrier(R) + total * (R - 1) / R * self.far(R).per_byte
+        return self._ring(R, total)
+
+    def _alltoall(self, R: int, most: float, total: float) -> float:
+        if most <= LONG_ALLTOALL:  # Bruck's algorithm: half of everything, log2 R times
+            return sum(link.step + total / 2.0 * share * link.per_byte for link, share in self.stages(R))
+        link = self.far(R)
+        # Pairwise: messages follow each other at the gap, or as fast as bytes go.
+        return link.step + (R - 1) * max(link.gap, 2.0 * link.overhead) + total * self.bulk(R)
+
+    def message(self, nbytes: int, source: int, dest: int) -> tuple[float, Link]:
+        """Seconds from a send to the end of the receive, and the link."""
+        same = source // self.ranks_per_node == dest // self.ranks_per_node
+        link = self.inside if same else self.between
+        return link.step + nbytes * link.per_byte, link
+
+
+def summary(call: str, sizes: list[Any]) -> tuple[float, float]:
+    """`most` and `total` of :meth:`Network.collective`, from the sizes that each rank contributes."""
+    if call != "alltoall":
+        return float(max(sizes)), float(sum(sizes))
+    table = np.array(sizes, np.float64)
+    np.fill_diagonal(table, 0.0)
+    return float(table.max()), float(max(table.sum(axis=0).max(), table.sum(axis=1).max()))
+
+
+def _network(name: str, source: str, microseconds: float, gigabytes: float, **nodes: float) -> Network:
+    """A network with this one-way latency between two programs, and this rate of a node's link."""
+    between = Link(0.6e-6 * microseconds, 0.2e-6 * microseconds, 0.2e-6 * microseconds, 1e-9 / gigabytes)
+    inside = Link(0.2e-6, 0.15e-6, 0.1e-6, 1e-10)  # through shared memory: 0.5 us, 10 GB/s
+    return Network(name, source, between, inside, **nodes)  # type: ignore[arg-type]
+
+
+# Latencies are those of a small message between two programs; each side's overhead is a fifth of them.
+PRESETS = {
+    one.name: one
+    for one in (
+        _network("gemini", "Cray XE6 (Hopper): Alverson, Roweth and Kaplan, The Gemini System Interconnect, Hot"
+                 " Interconnects 2010: about 1.5 us, 6 GB/s a node", 1.5, 6.0, cores_per_node=24, memory_per_node=32.0),
+        _network("aries", "Cray XC30 (Edison): Alverson, Froese, Kaplan and Roweth, Cray XC Series Network, 2012:"
+                 " about 1.3 us, 10 GB/s a node", 1.3, 10.0, cores_per_node=24, memory_per_node=64.0),
+        _network("hdr", "InfiniBand HDR, 200 Gbit/s, its nominal rate; about 1 us", 1.0, 25.0, cores_per_node=64,
+                 memory_per_node=256.0),
+        _network("ethernet", "10 Gbit/s Ethernet with TCP, its nominal rate; about 25 us, an assumption", 25.0, 1.25,
+                 cores_per_node=16, memory_per_node=64.0),
+    )
+}  # fmt: skip

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cakernels.plan import growth, needs
 from cakernels.plan.layout import JobLayout, Kind
-from cakernels.plan.machine import GIB, Machine
-from cakernels.plan.network import Network
+from cakernels.plan.machine import GIB, Machine, Network
 from cakernels.plan.runs import Ran
 
 if TYPE_CHECKING:

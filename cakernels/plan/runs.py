@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cacore.errors import InputError
-from cakernels.plan.layout import JobLayout, Kind
-from cakernels.plan.rows import SampleSource
+from cakernels.plan.layout import JobLayout, Kind, SampleSource
 
 _FEWEST = 250  # rows per part of the first run, and per rank of a run without parts
 _WIDE = 256  # most parts of the run that tells what dividing the rows into many parts costs

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cacore.learn.shared import LENGTHS
+from cacore.learn.options import LENGTHS
 from cakernels.plan.growth import RIDGE_POWER, SVM_POWER
+from cakernels.search.budget import Growth
 from cakernels.search.data import CLASSIFICATION, FOLDED, Data
-from cakernels.search.growth import Growth
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -42,9 +42,8 @@ _HOMES = {
     **dict.fromkeys((*_RIDGE, *(f"{name}Classifier" for name in _RIDGE)), "cakrr"),
 }
 _TRAINERS = (  # modules that estimators import only once they are fitted
-    "cakrr.methods.calibrated", "cakrr.methods.lengths", "cakrr.methods.parts", "cakrr.methods.subset",
-    "casvm.methods.dissmo", "casvm.methods.lengths", "casvm.methods.settle", "casvm.tasks.classes",
-    "casvm.tasks.quantiles", "casvm.tasks.values",
+    "cakrr.methods.calibrated", "cakrr.methods.rounds", "cakrr.methods.parts", "cakrr.methods.least_squares",
+    "casvm.methods.all_rows", "casvm.methods.length_scales", "casvm.tasks",
 )  # fmt: skip
 _EXACT = {"CASVC": "DisSMOSVC", "CASVR": "DisSMOSVR"}  # SVMs in parts, and what trains one of all rows on many ranks
 

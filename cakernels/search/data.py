@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes, class_codes, require_classes
-from cacore.data.levels import levels_of
 from cacore.data.rows import Rows, dense, is_sparse
 from cacore.data.shuffle import Shuffle
+from cacore.data.standardize import levels_of
 from cacore.errors import InputError
-from cacore.tuning.folds import stratified
+from cacore.tuning import stratified
 
 FOLDED = 5_000  # number of rows up to which candidates are judged by cross-validation
 FOLDS = 5
@@ -39,7 +39,7 @@ class Data:
     classes : ndarray
         The labels, ascending; empty for a regression.
     columns : int
-        Number of features if those with few levels had a column for each; see :mod:`cacore.data.levels`.
+        Number of features if those with few levels had a column for each; see :mod:`cacore.data.standardize`.
     """
 
     X: Rows

@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.checks import FORMS
 from cacore.comm import CommLike, Communicator, collective
 from cacore.data.rows import Rows
 from cacore.errors import InputError, RankError
 from cacore.machine.deadline import TimeIsUp, until
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.forms import FORMS
-from cakernels.class_blend import for_classes, labels, outputs
-from cakernels.search.baseline import Baseline
+from cakernels.families import for_classes, labels, outputs
+from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import REGRESSION, Data, Split
-from cakernels.search.deadline import Budget
-from cakernels.search.scores import Score
-from cakernels.search.standings import Standings
-from cakernels.search.trial import OUT_OF_TIME, Trial
+from cakernels.search.scores import Baseline, Score
+from cakernels.search.trial import OUT_OF_TIME, Standings, Trial
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator

@@ -9,17 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.classifier import Labelled
 from cacore.data.dataset import Dataset
+from cacore.data.estimators import Labelled
 from cacore.data.labels import all_classes, require_classes
 from cacore.data.rows import RowsLike
 from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
 from cakrr.dckrr import dckrr
 from cakrr.dkrr import dkrr
-from cakrr.estimators.base import KernelRidge
-from cakrr.estimators.exact import Iterated
-from cakrr.estimators.parts import OnTwoLevels, RidgeInParts
+from cakrr.estimators.regressors import Iterated, OnTwoLevels, RidgeInParts
+from cakrr.estimators.ridge_base import KernelRidge
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
 from cakrr.options import RidgeOptions
@@ -65,8 +64,8 @@ class RidgeClassifier(Labelled, KernelRidge):
         """Probabilities for `X`, shape (n_local, k); with `comm`, a collective call.
 
         Least squares on an indicator column estimates the probability of its class, but may leave [0, 1], so outputs
-        are clipped at 0 and divided by their sum; see :meth:`cakrr.model.KRRModel.probabilities`. With `probability`,
-        they are calibrated instead.
+        are clipped at 0 and divided by their sum; see :meth:`cakrr.ridge_model.KRRModel.probabilities`. With
+        `probability`, they are calibrated instead.
         """
         values = self._values(X, "predict_proba")
         return self.model_.probabilities(values)

@@ -16,9 +16,8 @@ from cacore.data.rows import dense
 from cacore.kernels import Kernel, Points
 from cacore.near.halo import Halo
 from cakrr.iterative.islands import Tiles
-from cakrr.iterative.keep import Keep
-from cakrr.iterative.products import KernelProducts, Strip, strips_with
-from cakrr.iterative.spread import SpreadRows
+from cakrr.iterative.preconditioner import SpreadRows
+from cakrr.iterative.products import Keep, KernelProducts, Strip, strips_with
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cakrr.fit import RidgeFit
+    from cakrr.ridge_model import RidgeFit
 
 
 def in_parts(*args: Any) -> RidgeFit:
@@ -17,15 +17,15 @@ def in_parts(*args: Any) -> RidgeFit:
 
 
 def exact(*args: Any) -> RidgeFit:
-    """Solve one system of all rows; see :func:`cakrr.methods.dkrr.fit`."""
+    """Solve one system of all rows; see :func:`cakrr.methods.whole_system.fit`."""
     from cakrr.methods.calibrated import calibrated
-    from cakrr.methods.dkrr import fit
+    from cakrr.methods.whole_system import fit
 
     return calibrated(fit, *args)
 
 
 def on_points(*args: Any) -> RidgeFit:
-    """Least squares on M points; see :func:`cakrr.methods.subset.fit`."""
-    from cakrr.methods.subset import fit
+    """Least squares on M points; see :func:`cakrr.methods.least_squares.fit`."""
+    from cakrr.methods.least_squares import fit
 
     return fit(*args)

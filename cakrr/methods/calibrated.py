@@ -9,22 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.aside import set_aside
 from cacore.data.dataset import Dataset
 from cacore.machine import memory
 from cacore.probability import conformal
-from cacore.probability.conformal import Calibration
-from cakrr.fit import RidgeFit
-from cakrr.method import RidgeMethod
+from cacore.probability.conformal import Calibration, set_aside
 from cakrr.methods.prepare import default_parts
-from cakrr.model import KRRModel
-from cakrr.options import RidgeOptions
-from cakrr.rules import JACKKNIFE, LEFT_OUT
+from cakrr.options import JACKKNIFE, LEFT_OUT, RidgeMethod, RidgeOptions
+from cakrr.ridge_model import KRRModel, RidgeFit
 from cakrr.solver.variance import LeftOutRows
 from cakrr.uncertainty import deviation
-from cakrr.uncertainty.answer import has_parts, scales, to_parts
-from cakrr.uncertainty.classes import calibrator
-from cakrr.uncertainty.noise import of_rows_left_out
+from cakrr.uncertainty.answer import calibrator, has_parts, scales, to_parts
+from cakrr.uncertainty.deviation import of_rows_left_out
 
 Trainer = Callable[[RidgeMethod, Dataset, RidgeOptions, Communicator, Dataset | None], RidgeFit]
 
@@ -50,8 +45,8 @@ def calibrated(
     Notes
     -----
     Factors, leave-one-out errors and probabilities each take 2/3 m^3 flops per part of m rows. Adaptive intervals add
-    the cost of :func:`cakrr.uncertainty.noise.of_rows_left_out`. Rows set aside cost a prediction, and 8 Allreduces of
-    up to 256 counts per stored error.
+    the cost of :func:`cakrr.uncertainty.deviation.of_rows_left_out`. Rows set aside cost a prediction, and 8
+    Allreduces of up to 256 counts per stored error.
     """
     with comm.agreed():
         options.checked(method)

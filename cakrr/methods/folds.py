@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cacore.data.dataset import Samples
 from cacore.data.stored import some
 from cacore.errors import InputError
-from cakrr.judges import Judges, fold, hold_out
+from cakrr.grid_search import Judges, fold, hold_out
 from cakrr.methods.task import RidgeTask
 from cakrr.solver.coarse import Candidates
 from partition.redistribute import Parts

@@ -20,9 +20,8 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
 from cacore.machine import memory, threads
-from cakrr.method import RidgeMethod
-from cakrr.model import Offset
-from cakrr.options import LEVELS, RidgeOptions
+from cakrr.options import LEVELS, RidgeMethod, RidgeOptions
+from cakrr.ridge_model import Offset
 
 ROWS_PER_PART = 8000
 # RidgeOptions for storage, saved data and time limits, which do not affect the result.

@@ -20,12 +20,10 @@ from cacore.data.rows import gather_rows, nbytes
 from cacore.io.checkpoint import Kept, remembered
 from cacore.linalg.pivoted import pivoted_cholesky
 from cacore.machine import memory
-from cakrr.iterative.keep import Keep
-from cakrr.iterative.preconditioner import Factor, Preconditioner
-from cakrr.iterative.products import KernelProducts, gathers
+from cakrr.iterative.preconditioner import Factor, Preconditioner, SpreadRows
+from cakrr.iterative.products import Keep, KernelProducts, gathers
 from cakrr.iterative.solver import Rules, solve
-from cakrr.iterative.spread import SpreadRows
-from cakrr.methods.settings import Chosen
+from cakrr.methods.choose import Chosen
 from cakrr.methods.task import RidgeTask
 from cakrr.options import RidgeOptions
 from cakrr.solver.coarse import CoarseModel

@@ -1,4 +1,9 @@
-"""Rounds of a metric: each divides the rows and chooses a setting in the metric learned in the last round."""
+"""Rounds of a metric, and length scales: features are scaled before the parts are trained.
+
+Rounds of a metric: each divides the rows and chooses a setting in the metric learned in the last round.
+
+Length scales of the features, from gradients of the leave-one-out error over the parts of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.lengths import LeftOut, best_scales
 from cacore.data.metric import SAMPLE, Root, best_round
+from cacore.data.rows import dense
 from cacore.io.checkpoint import remembered
 from cacore.kernels.gradients import moments, stacked
-from cacore.learn.shared import LENGTHS
-from cakrr.methods.lengths import scales
-from cakrr.methods.settings import Chosen, RidgeGrid
+from cacore.learn.options import LENGTHS
+from cakrr.methods.choose import Chosen, RidgeGrid
 from cakrr.methods.task import RidgeTask
-from cakrr.solver.system import ridge_system
+from cakrr.solver.local import ridge_system
 
 Chooser = Callable[[RidgeTask, RidgeGrid], Chosen]
 BestTask = Callable[[list[RidgeTask]], tuple[RidgeTask, Chosen]]
@@ -116,3 +122,33 @@ def gradient_moments(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
         total = np.zeros(d if diagonal else (d, d))
         task.workspace.over_parts(work, parts, lambda part, rows, one: np.add(total, one, out=total))
         return comm.allreduce(total)
+
+
+ROWS = 2500  # rows of all parts together whose errors are minimised: enough for d + 1 parameters
+EVALUATIONS = 10  # per round; then the rows are divided again with the new lengths
+
+
+def scales(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
+    """Factors of the features, shape (d,), that minimise the leave-one-out errors inside the parts; collective.
+
+    L-BFGS on the logarithms of the factors and of lambda starts at the chosen pair, with the same steps on all ranks.
+    It uses the training rows of some parts: about `ROWS` rows in all, at most `SAMPLE` per part.
+
+    Notes
+    -----
+    2 m^3 flops per part and evaluation, and one Allreduce of d + 3 numbers.
+    """
+    comm, parts, lam = task.comm, task.parts, chosen.lam
+    P, d = len(parts.sizes), parts.X.shape[1]
+    count = max(1, math.ceil(ROWS / min(SAMPLE, parts.sizes.mean())))
+    sampled = np.random.default_rng((task.options.seed, task.round)).permutation(P)[:count]
+    kernel = chosen.width.kernel
+    mine = []
+    for part, rows in parts:
+        first = rows.start + int(chosen.held[rows].sum())
+        learn = slice(first, min(rows.stop, first + SAMPLE))
+        if part in sampled and learn.stop > learn.start + 1:
+            w = parts.row_weights()[learn]
+            ridge = lam * w.sum() / w
+            mine.append(LeftOut(dense(parts.X[learn]).astype(np.float64), chosen.targets[learn, 0], ridge, w))
+    return best_scales(kernel, mine, d, EVALUATIONS, comm)[:d]

@@ -16,9 +16,8 @@ from cacore.data.rows import AnyRows, dense, nbytes
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import StoredRows
 from cacore.machine import memory
-from cakrr.method import RidgeMethod
 from cakrr.methods.prepare import RidgeRows
-from cakrr.options import RidgeOptions
+from cakrr.options import RidgeMethod, RidgeOptions
 from cakrr.solver.local import Workspace
 from partition.divide import divide, hand_out, order_of
 from partition.redistribute import Parts, assign_owners

@@ -1,12 +1,34 @@
-"""A coarse model of all rows: kernel ridge regression on M centres, from one Allreduce.
+"""A coarse model of all rows: kernel ridge regression on M centres, from one Allreduce, and its variance.
+
+Coarse models from a triangle, for lambdas so small that normal equations would lose too many digits.
+
+The normal equations W^T W + lambda w I of :mod:`cakrr.solver.coarse` have a condition of up to max k(x,x) / lambda, and
+coefficients lose as many digits. From a condition of :data:`WORST` on, the rows of K_nM are folded into triangles
+instead (:mod:`cacore.linalg.tsqr`), whose condition is the square root of that.
+
+A coarse model of all rows: kernel ridge regression on M centres, from one Allreduce.
 
 f(x) = sum_j beta_j k(x, z_j) minimises sum_i (f(x_i) - y_i)^2 + lambda n |f|^2, so that
 (K_nM^T K_nM + lambda n K_MM) beta = K_nM^T y (Smola and Schoelkopf, 2000; Rudi, Camoriano and Rosasco, 2015).
 With K_MM = L L^T and W = K_nM L^-T this is (W^T W + lambda n I) L^T beta = W^T y, whose condition number is at most
 1 + |W^T W| / (lambda n). Forming K_nM^T K_nM instead would lose half of the digits, too many for small lambdas. Where
 lambda is so small that this loses too many as well, a triangle of K_nM replaces it
-(:mod:`cakrr.solver.coarse_triangle`). Each rank sums its rows' share of W^T W, and one Allreduce of M x M + M numbers
+(:mod:`cakrr.solver.coarse`). Each rank sums its rows' share of W^T W, and one Allreduce of M x M + M numbers
 adds the shares (M x M + 3 M if validation rows are summed separately; M x M + (2 t + 1) M for t targets).
+
+Predictive variance of the coarse model, from the factor of its normal equations.
+
+The coarse model f(x) = beta^T k(x), with k(x) = K(centers, x), is linear in beta. The coefficients have the prior
+covariance s^2 K_MM^-1, and the targets have the noise variance v = s^2 lambda n. So f(x) has the variance
+
+    v k^T (K_Mn K_nM + lambda n K_MM)^-1 k,
+
+known from the subset-of-regressors approximation (Smola and Bartlett, 2001; Quinonero-Candela and Rasmussen, 2005,
+eq. 16b). With K_MM = L L^T, W = K_nM L^-T and F F^T = W^T W + lambda n I, the variance is v |F^-1 L^-1 k|^2.
+
+It does not include what lies outside the span of the centres; the parts' models account for that. v is estimated as in
+generalised cross-validation (Golub, Heath and Wahba, 1979): the sum of the squared residuals over
+n - tr(W F^-T F^-1 W^T). The coarse model treats its whole residual as noise.
 """
 
 from __future__ import annotations
@@ -21,14 +43,106 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import AnyRows, Rows, gather_rows
 from cacore.errors import InputError
-from cacore.explain.expansion import Expansion
+from cacore.explain.shapley import Expansion
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel, Points
-from cacore.linalg import lapack
+from cacore.linalg import lapack, tsqr
 from cacore.machine import memory, threads
 from cakrr.options import Width
-from cakrr.solver import coarse_triangle
+from cakrr.solver.nystrom import PointSystem
 from partition.redistribute import Parts
+
+WORST = 1e12  # condition from which the triangle is taken
+_ROWS_OF_TRIANGLE = 2048  # rows of K_nM per block
+
+
+def asked(parts: Parts, kernel: Kernel, lam: float, comm: Communicator) -> bool:
+    """True if normal equations with this lambda might have a condition above :data:`WORST`; collective.
+
+    False if kernel values overflow: there is no solution then.
+    """
+    largest = 0.0
+    for lo, hi in threads.blocks(len(parts), 8 * _ROWS_OF_TRIANGLE):
+        largest = max(largest, float(np.abs(kernel.diagonal(parts.X[lo:hi])).max()))
+    with comm.uncounted():
+        largest = float(comm.allreduce(np.array([largest]), "max")[0])
+    return WORST * lam < largest < np.inf
+
+
+def coefficients(
+    parts: Parts, held: NDArray[np.bool_], centers: Rows, kernel: Kernel, L: NDArray[np.float64], Ms: list[int],
+    lams: tuple[float, ...], width: int, comm: Communicator,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Coefficients for every M and lambda, from the learning rows and from all rows, padded by zeros; collective.
+
+    Parameters
+    ----------
+    parts, held : see :func:`candidates`
+    centers : ndarray or CSR, shape (M, d)
+    kernel : Kernel
+    L : ndarray, shape (M, M)
+        Cholesky factor of K_MM.
+    Ms : list of int
+    lams : tuple of float
+    width : int
+        Number of rows of the result, at least M.
+    comm : Communicator
+
+    Returns
+    -------
+    learned, whole : ndarray, shape (len(Ms) len(lams), width, t)
+
+    Notes
+    -----
+    2 n M^2 flops, shared by the ranks, and 2/3 M^3 per candidate on each; two trees of triangles, over the ranks.
+    """
+    t = int(np.prod(parts["y"].shape[1:]))
+    leaves = 1 << (comm.size - 1).bit_length()
+    mine = int(np.flatnonzero(tsqr.owners(leaves, comm.size) == comm.rank)[0])
+    found = []
+    for rows in (np.flatnonzero(~held), np.flatnonzero(held)):
+
+        def blocks(leaf: int, skipped: int, rows: NDArray[np.int64] = rows) -> Iterator[NDArray[np.float64]]:
+            return _blocks(parts, rows, centers, kernel) if leaf == mine else iter(())
+
+        found.append(tsqr.tsqr(blocks, len(L), t + 1, leaves, comm))
+    learning, other = found
+    systems = [PointSystem.of(one, L) for one in (learning, _together(learning, other))]
+    learned, whole = (_solutions(one, Ms, lams, width) for one in systems)
+    return learned, whole if other.rows else learned
+
+
+def _blocks(parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel) -> Iterator[NDArray[np.float64]]:
+    """Blocks [K y 1] of these rows, times the roots of their weights."""
+    right, M = kernel.points(centers), centers.shape[0]
+    y = parts["y"].reshape(len(parts), int(np.prod(parts["y"].shape[1:])))
+    weights = parts.row_weights()
+    for lo, hi in threads.blocks(len(rows), _ROWS_OF_TRIANGLE):
+        some = rows[lo:hi]
+        out = np.empty((hi - lo, M + y.shape[1] + 1))
+        kernel.fill(kernel.points(parts.X[some].astype(np.float64), like=right), right, out[:, :M])
+        out[:, M:-1], out[:, -1] = y[some], 1.0
+        yield out * np.sqrt(weights[some])[:, None]
+
+
+def _together(one: tsqr.Triangle, other: tsqr.Triangle) -> tsqr.Triangle:
+    """Triangle of the rows of both."""
+    squares = [
+        np.hstack([np.vstack([t.R, np.zeros((len(t.s), len(t.R)))]), np.vstack([t.q, t.s])]) for t in (one, other)
+    ]
+    M, whole = len(one.R), tsqr.stacked(*squares)
+    return tsqr.Triangle(whole[:M, :M], whole[:M, M:], whole[M:, M:], one.rows + other.rows)
+
+
+def _solutions(system: PointSystem, Ms: list[int], lams: tuple[float, ...], width: int) -> NDArray[np.float64]:
+    out = np.zeros((len(Ms) * len(lams), width, system.q.shape[1]))
+    for i, (M, lam) in enumerate((M, lam) for M in Ms for lam in lams):
+        found, _ = system.leading(M).solve(lam)
+        out[i, :M] = found
+        if not np.isfinite(found).all():
+            out[i] = np.nan
+    return out
+
 
 _ROWS = 2048  # rows of K_nM per block
 _REASON = (
@@ -168,7 +282,7 @@ def candidates(
         memory.require(memory_bytes(sets), limit, f"a coarse model of {most:,} centers", "use fewer --centers")
     with comm.phase("partition"):
         centers = _centers(parts, most, comm)
-    steep = [coarse_triangle.asked(parts, width.kernel, min(lams), comm) for width, _, lams in sets]
+    steep = [asked(parts, width.kernel, min(lams), comm) for width, _, lams in sets]
     with comm.agreed():
         kept = checkpoint.get(piece) if checkpoint is not None else None
     done = comm.all(kept is not None)
@@ -217,7 +331,7 @@ def _fitted(
     with comm.phase("train"):
         *sums, known = np.split(comm.allreduce(np.concatenate([*(share.ravel() for share in shares), known])), ends)
         return [
-            coarse_triangle.coefficients(parts, held, centers[: Ms[-1]], width.kernel, L, Ms, lams, most, comm)
+            coefficients(parts, held, centers[: Ms[-1]], width.kernel, L, Ms, lams, most, comm)
             if apart else _solve(L, packed.reshape(-1, len(L)), known, Ms, lams, most)
             for (width, Ms, lams), L, packed, apart in zip(sets, factors, sums, steep, strict=True)
         ]  # fmt: skip
@@ -353,3 +467,81 @@ def _apply(X: AnyRows, centers: Rows, kernel: Kernel, beta: NDArray[np.float64])
     for lo, hi in threads.blocks(X.shape[0], 8 * _ROWS):  # in double precision: not all rows at once
         out[lo:hi] = kernel.apply(kernel.points(X[lo:hi].astype(np.float64), like=right), right, beta)
     return out
+
+
+@dataclass(eq=False)
+class CoarseVariance:
+    """Predictive variance of a coarse model, and the Cholesky factors it is computed from.
+
+    Attributes
+    ----------
+    points : Points
+        The centres, ready for the kernel.
+    kernel : Kernel
+    L, F : ndarray of float64, shape (M, M)
+        Cholesky factors, in the lower triangles; the entries above the diagonals are undefined.
+    unit : float or ndarray, shape (t,)
+        The noise variance v, times the mean row weight.
+    """
+
+    points: Points
+    kernel: Kernel
+    L: NDArray[np.float64]
+    F: NDArray[np.float64]
+    unit: float | NDArray[np.float64]
+
+    def __call__(self, X: AnyRows) -> NDArray[np.float64]:
+        """Variance of the prediction at each row of `X`, shape (n,) or (n, t); 2 n M^2 flops."""
+        found = np.empty(X.shape[0])
+        for some, W in projected(X, np.arange(X.shape[0]), self.kernel, self.points, self.L):
+            lapack.solve_lower(self.F, W)
+            found[some] = np.einsum("ij,ij->i", W, W)
+        variance: NDArray[np.float64] = np.multiply.outer(found, self.unit)
+        return variance
+
+
+class CoarseSums:
+    """Sums over rows from which the variance of a coarse model is computed; they add up over ranks.
+
+    Attributes
+    ----------
+    gram : ndarray, shape (M, M)
+        W^T W over the weighted rows, in the lower triangle.
+    squares : ndarray, shape (max(1, t),)
+        Weighted sum of squared residuals, per target.
+    weight, rows : float
+        Sum of the weights, and number of rows.
+    """
+
+    def __init__(self, coarse: CoarseModel, targets: tuple[int, ...]) -> None:
+        self.coarse, self.targets = coarse, targets
+        self.kernel = coarse.kernel.with_sigma(coarse.sigma)
+        centers = coarse.centers.astype(np.float64)
+        self.points, self.L = self.kernel.points(centers), factor_of(centers, self.kernel)
+        self.gram = np.zeros_like(self.L)
+        self.squares, self.weight, self.rows = np.zeros(int(np.prod(targets))), 0.0, 0.0
+
+    def add(self, X: AnyRows, residuals: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+        """Add rows, given the coarse model's residuals and the sample weights; m M^2 flops for m rows."""
+        for _, W in projected(X, np.arange(len(weights)), self.kernel, self.points, self.L, np.sqrt(weights)):
+            lapack.add_gram(W, self.gram)
+        self.squares += weights @ np.square(residuals.reshape(len(weights), -1))
+        self.weight, self.rows = self.weight + float(weights.sum()), self.rows + len(weights)
+
+    def packed(self) -> NDArray[np.float64]:
+        """All sums in one array, shape (M^2 + max(1, t) + 2,); the arrays of several sets of rows may be added."""
+        return np.concatenate([np.tril(self.gram).ravel(), self.squares, [self.weight, self.rows]])
+
+    def variance(self, packed: NDArray[np.float64]) -> CoarseVariance | None:
+        """Variance from `packed` sums over all rows; None if the Cholesky factorisation fails. M^3 flops."""
+        M = len(self.L)
+        F, squares = packed[: M * M].reshape(M, M).copy(), packed[M * M : -2]
+        weight, rows = packed[-2:]
+        ridge = self.coarse.lam * weight
+        F.reshape(-1)[:: M + 1] += ridge
+        if lapack.cholesky(F) != 0:
+            return None
+        free = M - ridge * lapack.diagonal_of_inverse(F).sum()
+        # A row of weight w has noise variance v mean(w) / w, so squares and W^T W are weighted by w / mean(w).
+        unit = squares / max(1.0, rows - free)
+        return CoarseVariance(self.points, self.kernel, self.L, F, unit if self.targets else float(unit[0]))

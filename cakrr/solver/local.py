@@ -1,21 +1,75 @@
-"""Local solver: kernel ridge regression on one part's rows, for many sigmas and lambdas in a single m x m matrix."""
+"""Local solver: kernel ridge regression on one part's rows, for many sigmas and lambdas in a single matrix.
+
+Interface of the solvers of a part's ridge system, and the factory that chooses one.
+
+To solve systems on another device, write a class with these methods in one new module and return it from
+:func:`ridge_system`.
+
+Local solver: kernel ridge regression on one part's rows, for many sigmas and lambdas in a single m x m matrix.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
-from cacore.kernels import Kernel
+from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
 from cacore.machine import threads
 from cakrr.solver.band import Band
 from partition.redistribute import Parts
+
+Vector = NDArray[np.float64]
+Solved = NDArray[np.bool_]
+
+
+class RidgeSystem(Protocol):
+    """``(K + lambda m I) alpha = y`` (eq. 3.6) on the m rows of one part, for any sigma, lambda and targets.
+
+    Attributes
+    ----------
+    rows : ndarray or CSR, shape (m, d)
+    points : Points
+        The rows, ready for their kernel.
+    scale : ndarray of float64, shape (m,)
+        sqrt(w / mean(w)) for sample weights w; otherwise 1.
+    """
+
+    rows: Rows
+    points: Points
+    scale: Vector
+
+    def solve(
+        self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[np.floating]
+    ) -> tuple[NDArray[np.floating], Solved]:
+        """Solve for L lambdas and k rows of centred targets `Y`, shape (k, m).
+
+        Returns the alphas, shape (L, k, m), in the dtype of the rows, and a mask of the lambdas that are solved. Alphas
+        are NaN if K + lambda m I is not numerically positive definite.
+        """
+
+    def factor(self, kernel: Kernel, lam: float) -> bool:
+        """Factor the matrix of this kernel and lambda; return True if it is positive definite."""
+
+    def apply_inverse(self, r: NDArray[np.floating]) -> None:
+        """Overwrite each row of `r` by the solution with the matrix that was last factored."""
+
+    def left_out(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[np.floating]) -> tuple[Vector, Solved]:
+        """Leave-one-out errors, shape (L, k, m), for targets `Y`, shape (k, m), and a mask of the lambdas solved."""
+
+
+def ridge_system(
+    rows: Rows, workspace: Workspace, kernel: Kernel, weights: NDArray[np.floating] | None = None, grid: bool = False
+) -> RidgeSystem:
+    """Create the system of a part; the arguments are those of :class:`PartSystem`."""
+    return PartSystem(rows, workspace, kernel, weights, grid)
+
 
 T = TypeVar("T")
 
@@ -133,7 +187,7 @@ class PartSystem:
     def solve(
         self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[np.floating]
     ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
-        """See :meth:`cakrr.solver.system.RidgeSystem.solve`.
+        """See :meth:`RidgeSystem.solve`.
 
         m^2 d flops for K. Fewer than `BAND_FROM` lambdas take m^3/3 flops each, by Cholesky; more take 4/3 m^3 flops in
         total (:mod:`cakrr.solver.band`). No memory besides the workspace.
@@ -185,7 +239,7 @@ class PartSystem:
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Leave-one-out errors in closed form: the model without row i has the error alpha_i / (G^-1)_ii at row i.
 
-        See :meth:`cakrr.solver.system.RidgeSystem.left_out`. G = K + lambda m I, and the model without row i keeps the
+        See :meth:`RidgeSystem.left_out`. G = K + lambda m I, and the model without row i keeps the
         ridge lambda m (Wahba, 1990, for smoothing splines; Rifkin and Lippert, 2007, for this case).
 
         2/3 m^3 flops per lambda, by Cholesky. From `EIGEN_FROM` lambdas on, one eigendecomposition for all of them,

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from cacore.comm import as_communicator
 from cacore.kernels import Kernel
-from cakrr.iterative.keep import Keep
-from cakrr.iterative.products import KernelProducts
-from cakrr.iterative.spread import SpreadRows
-from cakrr.solver.system import RidgeSystem
+from cakrr.iterative.preconditioner import SpreadRows
+from cakrr.iterative.products import Keep, KernelProducts
+from cakrr.solver.local import RidgeSystem
 
 TOLERANCE = 1e-12  # relative residual at which a solution is as accurate as the double-precision solver's
 ACCEPTED = 1e-8  # relative residual above which a solution is rejected

@@ -1,4 +1,25 @@
-"""Prediction intervals on all ranks: of constant width, per part, scaled by standard deviations, or per row."""
+"""Prediction intervals on all ranks, jackknife+ intervals, and calibrated probabilities of classifiers.
+
+Prediction intervals on all ranks: of constant width, per part, scaled by standard deviations, or per row.
+
+Calibrated probabilities of a classifier, from leave-one-out predictions for its training rows.
+
+Least squares needs no folds: the model without row i predicts y_i - alpha_i / (G^-1)_ii, where G is the part's matrix
+(:mod:`cakrr.solver.variance`).
+
+Jackknife+ intervals, from leave-one-out models in closed form (Barber, Candes, Ramdas and Tibshirani, 2021).
+
+A part's model predicts f(x) = w^T y at x, with weights w = G^-1 K(rows, x) and G = K + lambda m I. The leave-one-out
+error of row i is r_i = alpha_i / (G^-1)_ii. The model without row i, with the same ridge lambda m, has the coefficients
+alpha - G^-1 e_i r_i, which are 0 at i, and predicts f(x) - w_i r_i. An interval with coverage c extends from the
+floor((m + 1) (1 - c))-th smallest value of f(x) - w_i r_i - |r_i|, over the part's m rows, to the ceil((m + 1) c)-th
+smallest value of f(x) - w_i r_i + |r_i|.
+
+If the training rows and a new row are exchangeable, the interval contains the new target with probability at least
+1 - 2 (1 - c) for any noise, and usually about c. The plain jackknife has no such guarantee: its intervals may miss most
+targets if single rows change the model. The guarantee assumes that sigma, lambda, mean, scaling and centres were not
+chosen from these rows.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import AnyRows
+from cacore.data.rows import AnyRows, Rows
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
-from cacore.learn.shared import ADAPTIVE
+from cacore.learn.options import ADAPTIVE
+from cacore.machine import threads
+from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import (
     HELD_OUT,
     JACKKNIFE,
@@ -23,11 +46,14 @@ from cacore.probability.conformal import (
     selected,
     shared_classes,
 )
-from cakrr.uncertainty import deviation, jackknife
+from cakrr.solver.variance import Variance
+from cakrr.uncertainty import deviation
+from cakrr.uncertainty.deviation import joined, left_out, left_out_parts
 from partition.routing import nearest
 
 if TYPE_CHECKING:
-    from cakrr.model import KRRModel
+    from cakrr.ridge_model import KRRModel
+
 
 Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -145,7 +171,7 @@ def answered(
     Notes
     -----
     The cost is that of :func:`cakrr.uncertainty.deviation.predict` if standard deviations are needed, of
-    :func:`cakrr.uncertainty.jackknife.predict` for jackknife+ intervals, and otherwise that of a prediction. Intervals
+    :func:`predict` for jackknife+ intervals, and otherwise that of a prediction. Intervals
     per part add two Allreduces, of P and P t numbers, and 8 per target for the width of a class of several parts.
     """
     with comm.agreed():
@@ -154,7 +180,7 @@ def answered(
     if request.coverage is not None and calibration_of(model).rows == JACKKNIFE:
         if request.needs_std:
             _, std = model.predict_std(X, comm, limit)
-        mean, lower, upper = jackknife.predict(model, X, request.coverage, comm, limit)
+        mean, lower, upper = predict(model, X, request.coverage, comm, limit)
         return mean, std, (lower, upper)
     if request.needs_std:
         mean, std = model.predict_std(X, comm, limit)
@@ -238,3 +264,137 @@ def to_parts(model: KRRModel, X: AnyRows, errors: NDArray[np.float64], comm: Com
     for part, one in model.parts.items():
         near = parts == part
         one.errors = np.sort(sizes[near], axis=0) if near.any() else None
+
+
+def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Calibrator:
+    """Fit sigmoids or isotonic curves to a classifier's leave-one-out outputs; collective.
+
+    Parameters
+    ----------
+    model : KRRModel
+        A classifier in which a single part predicts each row, or the exact one.
+    form : {"sigmoid", "isotonic"}
+    comm : Communicator
+    limit : int
+        Memory limit of this rank, in bytes.
+
+    Raises
+    ------
+    InputError
+        On all ranks: a matrix does not fit, or has no Cholesky factor.
+
+    Notes
+    -----
+    2/3 m^3 flops and memory for m^2 numbers per part of m rows; sends what
+    :class:`cacore.probability.calibrator.Calibrator` does.
+    """
+    assert model.classes is not None
+    two = len(model.classes) == 2
+    errors, y = _judged(model, comm, limit)
+    codes, values = (y > 0).astype(np.int64) if two else y.argmax(axis=1), y - errors
+    return Calibrator.of_outputs(form, values[:, None] if two else values, codes, comm)
+
+
+def _judged(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Leave-one-out errors of this rank's rows, and their targets; collective."""
+    rows = left_out_parts(model, left_out(model, comm, limit), comm)
+    with comm.agreed():
+        parts = [one for _, one in rows]
+        targets = [one.learned + one.coarse for one in parts]
+    return joined(model, (one.errors for one in parts)), joined(model, targets) + model.offset
+
+
+def predict(
+    model: KRRModel, X: AnyRows, coverage: float, comm: Communicator, limit: int | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Predictions and both ends of intervals for this rank's rows; a collective call.
+
+    Parameters
+    ----------
+    model : KRRModel
+        A model that stores leave-one-out errors.
+    X : array-like or CSR, shape (n_local, d)
+    coverage : float
+        Coverage; each part must have enough rows for it.
+    comm : Communicator
+    limit : int, optional
+        Memory limit of this rank in bytes; by default its share of the free memory.
+
+    Returns
+    -------
+    mean, lower, upper : ndarray, shape (n_local,) or (n_local, t)
+
+    Raises
+    ------
+    InputError
+        On all ranks: a matrix does not fit, or has no Cholesky factor.
+
+    Notes
+    -----
+    A row costs 2 m^2 flops per model of m rows that predicts it, and one selection among m values per end and target.
+    Factors cost what they do in :func:`cakrr.uncertainty.deviation.predict`. Rows are sent as for a prediction, and
+    three numbers per row are sent back. If several models predict a row, the ends of their intervals are averaged with
+    the weights of the predictions.
+    """
+    Z = model.standardized(X, comm)
+    if model.route == "sum":
+        mean = deviation.told_together(model, Z, comm)
+        errors = comm.allgather(deviation.joined(model, (_errors(model, part) for part in sorted(model.parts))))
+        values = mean[..., None] + ends(deviation.whole(model, comm, limit), errors, Z, coverage)
+    else:
+        held = deviation.Held(model, comm, limit)
+
+        def answer(part: int, rows: Rows) -> NDArray[np.float64]:
+            said = model.answer(part, rows)
+            return said[..., None] + ends(held.of(part), _errors(model, part), rows, coverage)
+
+        found, weights = model.consult(Z, answer, comm, (*model.target_shape, 3))
+        values = np.einsum("ij...,ij->i...", found, weights)
+    mean, lower, upper = np.moveaxis(values + np.asarray(model.offset)[..., None], -1, 0)
+    return mean, lower, upper
+
+
+def ends(variance: Variance, errors: NDArray[np.float64], X: AnyRows, coverage: float) -> NDArray[np.float64]:
+    """Offsets from a part's predictions at the rows of `X`: 0, the lower end, and the upper end.
+
+    Parameters
+    ----------
+    variance : Variance
+        Variance of the part's model.
+    errors : ndarray, shape (m,) or (m, t)
+        Leave-one-out errors of the part's rows.
+    X : ndarray or CSR, shape (n, d)
+    coverage : float
+
+    Returns
+    -------
+    ndarray, shape (n, 3) or (n, t, 3)
+    """
+    m = len(errors)
+    upper = rank_of(coverage, m) - 1
+    out = np.zeros((X.shape[0], *errors.shape[1:], 3))
+    columns, places = errors.reshape(m, -1).T, out.reshape(X.shape[0], -1, 3)
+    for rows, W in variance.weights(X):
+        # Each selection runs on one thread.
+        shares = np.array_split(np.arange(rows.start, rows.stop), max(1, threads.current()))
+
+        def of_rows(share: NDArray[np.int64], W: NDArray[np.float64] = W, first: int = rows.start) -> None:
+            for j, r in enumerate(columns):
+                moved = W[share - first] * -r
+                places[share, j, 1] = _selected(moved - np.abs(r), m - 1 - upper)
+                places[share, j, 2] = _selected(moved + np.abs(r), upper)
+
+        threads.for_blocks(of_rows, [(share,) for share in shares])
+    return out
+
+
+def _selected(values: NDArray[np.float64], place: int) -> NDArray[np.float64]:
+    """In each row, the value with exactly `place` smaller ones; overwrites `values`."""
+    values.partition(place, axis=1)
+    return values[:, place]
+
+
+def _errors(model: KRRModel, part: int) -> NDArray[np.float64]:
+    errors = model.parts[part].left_out
+    assert errors is not None
+    return errors

@@ -1,4 +1,6 @@
-"""Predictive standard deviations, by the model's route, on all ranks.
+"""Predictive standard deviations, by the model's route, on all ranks, and their noise factors.
+
+Predictive standard deviations, by the model's route, on all ranks.
 
 Each part's model has its own predictive variance (:mod:`cakrr.solver.variance`) with its own unit, so noise that
 differs between parts is captured. If several models predict a row, with weights w of sum 1, their precisions are
@@ -6,9 +8,16 @@ averaged: 1 / variance = sum of w / variance of each model (a generalised produc
 Uncertain models then count less, and the variance is never below the smallest one, since the errors of the parts are
 not independent. Predictions do not depend on the variances.
 
-In a two-level model, the coarse model's variance (:mod:`cakrr.solver.coarse_variance`) is added to the variance of the
+In a two-level model, the coarse model's variance (:mod:`cakrr.solver.coarse`) is added to the variance of the
 parts' models of its residual. It is small near training rows and large far from them. A refined coarse model has no
 normal equations, and its variance is ignored.
+
+Noise factors of the standard deviations in adaptive intervals, estimated from leave-one-out errors.
+
+Leave-one-out errors and their standard deviations have closed forms. The regression of :mod:`cakrr.solver.variance`
+over all of them needs one Allreduce of a few thousand numbers. Its factors make intervals narrow where there is little
+noise. The factors need not be correct: intervals are calibrated on rows set aside, and keep their coverage with any
+factors.
 """
 
 from __future__ import annotations
@@ -27,14 +36,13 @@ from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.linalg import tsqr
 from cacore.machine import memory
-from cakrr.solver.coarse import factor_of
-from cakrr.solver.coarse_variance import CoarseSums, CoarseVariance
+from cakrr.solver.coarse import CoarseSums, CoarseVariance, factor_of
 from cakrr.solver.nystrom import PointVariance
-from cakrr.solver.variance import LeftOutRows, Variance, factored, unpacked
+from cakrr.solver.variance import MOST, LeftOutRows, Noise, NoiseRows, Variance, factored, fit, unpacked
 
 if TYPE_CHECKING:
-    from cakrr.model import KRRModel
-    from cakrr.part import PartModel
+    from cakrr.ridge_model import KRRModel, PartModel
+
 
 WHOLE = -1  # part number of an exact model, whose rows are in pieces
 _REMEDY = "use more parts, more ranks or a larger memory limit"
@@ -357,3 +365,27 @@ def whole(model: KRRModel, comm: Communicator, limit: int | None = None) -> Vari
         made, _ = pooled(model, comm, memory.limit_per_rank(comm) if limit is None else limit)
         model.variances[WHOLE] = made
     return model.variances[WHOLE]
+
+
+Found = tuple[Noise, list[NDArray[np.float64]]]
+
+
+def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOutRows], comm: Communicator) -> Found:
+    """Fit the noise factors to the leave-one-out errors of all rows; a collective call.
+
+    Returns the curves, and for each row the factor by curves fitted without this row. Each row is left out of its own
+    part, or of the exact model. Only the first division is used, since further divisions have the same rows. Standard
+    deviations do not include the variance of a coarse model.
+
+    Notes
+    -----
+    m^2 d flops per part of m rows, and the cost of :func:`cakrr.solver.variance.fit`.
+    """
+    first = len(model.sizes) // model.divisions
+    some = [
+        NoiseRows(one.X, one.learned - one.errors + one.coarse, one.errors, one.deviations)
+        for part, one in left_out_parts(model, left_out, comm)
+        if part < first
+    ]
+    curves = comm.all(not any(is_sparse(one.X) for one in some)) and model.n_columns <= MOST
+    return fit(some, model.n_columns if curves else 0, model.target_shape, comm)

@@ -1,25 +1,37 @@
-"""scikit-learn classifiers that train on many ranks."""
+"""Estimators on all ranks: each rank passes its own rows and receives its own predictions.
+
+The base of the estimators on all ranks: each rank passes its own rows and receives its own predictions.
+
+scikit-learn classifiers that train on many ranks.
+
+scikit-learn regressors for support vector regression on many ranks: exact, and in parts.
+"""
 
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from cacore.comm import CommLike, Communicator
+from cacore.checks import whole
+from cacore.comm import CommLike, Communicator, collective
 from cacore.data.dataset import Dataset
+from cacore.data.estimators import ROWS, Regressing, asking, same_fit
 from cacore.data.labels import all_classes
 from cacore.data.metric import expose as expose_metric
-from cacore.data.rows import RowsLike
-from cacore.data.validation import shared_seed
+from cacore.data.rows import Rows, RowsLike
+from cacore.data.validation import check_same_names, shared_seed
 from cacore.errors import InputError
+from cacore.learn.method import Method
 from cacore.learn.options import from_estimator
-from cacore.machine import memory
-from cacore.svm.classifier import KernelClassifier
+from cacore.machine import memory, threads
+from cacore.svm.classifier import KernelClassifier, KernelMachine
+from cacore.tuning import GridLike
 from casvm.bkmsvm import bkmsvm
 from casvm.cascade import cascade
 from casvm.casvm import casvm
@@ -27,15 +39,62 @@ from casvm.cpsvm import cpsvm
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
 from casvm.dissmo import dissmo
-from casvm.estimators.all_ranks import AllRanks
-from casvm.estimators.exact import expose
-from casvm.estimators.one_process import expose_search
+from casvm.estimators.exact import expose, expose_search
 from casvm.fcfssvm import fcfssvm
-from casvm.fit import SVMFit
-from casvm.model.model import SVMModel
-from casvm.options import UNSEARCHED, SVMMethod, SVMOptions
+from casvm.model.svm_model import SVMModel
+from casvm.model.svr_model import SVRModel
+from casvm.options import UNSEARCHED, SVMMethod, SVMOptions, ValueMethod, ValueOptions
+from casvm.svm_fit import SVMFit, Trained
+from casvm.svr import svr
 from partition import Partitioner
 from partition.base import REGISTERED
+
+
+class AllRanks(Generic[Trained]):
+    """Training and prediction on the ranks of `comm`, or in one process without it."""
+
+    comm: CommLike
+    model_: Trained
+
+    def _trained(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None
+    ) -> tuple[SVMFit[Trained], SVMOptions | ValueOptions]:
+        """Train on this rank's rows and set the fitted attributes; return the fit and its options. Collective."""
+        with collective(self.comm) as comm:
+            same_fit(self, comm)
+            threads.share_once(comm)
+            with comm.agreed(own_rows=True):
+                train = self._training_rows(X, y, sample_weight, int(comm.size == 1))
+            check_same_names(self, comm)
+            method, options = self._asked(train, comm)
+            fitted: SVMFit[Trained] = method(train, options, comm)
+            self._take(fitted, comm)
+        self.model_.comm = self.comm
+        return fitted, options
+
+    @abstractmethod
+    def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        """Checked training rows; there must be `least` of them, 1 in one process and 0 on many ranks."""
+
+    @abstractmethod
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, SVMOptions | ValueOptions]:
+        """The method and the options that the parameters select; collective."""
+
+    @abstractmethod
+    def _take(self, fitted: SVMFit[Trained], comm: Communicator) -> None:
+        """Set the fitted attributes; collective."""
+
+    @abstractmethod
+    def _rows(self, X: RowsLike, least: int = 1) -> Rows:
+        """Checked rows to predict; there must be `least` of them."""
+
+    def _answer(self, question: str, X: RowsLike) -> NDArray[Any]:
+        """Result of the model's method `question` for `X`; collective."""
+        with asking(self, question) as comm:
+            with comm.agreed(own_rows=True):
+                X = self._rows(X, int(comm.size == 1))
+            return np.asarray(getattr(self.model_, question)(X, comm))
+
 
 _METHODS = {"random": casvm, "fcfs": fcfssvm, "bkm": bkmsvm, "kmeans": cpsvm}
 
@@ -152,7 +211,7 @@ class CASVC(CollectiveSVC):
         Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
     solver : {"smo", "asygcd"}
         Solver of each part: SMO; asynchronous greedy coordinate descent, whose models have no bias; or another one
-        registered in :mod:`cacore.svm.solvers`.
+        registered in :mod:`cacore.svm.options`.
     tol, max_iter, max_time
         As for :class:`SMOSVC`, for every part.
     probability : bool or {"sigmoid", "isotonic"}
@@ -196,7 +255,8 @@ class CASVC(CollectiveSVC):
     Notes
     -----
     Each part costs what :class:`SMOSVC` does on its rows. Training sends nothing between ranks. A search for C and
-    gamma costs what :func:`casvm.search.choose.search` does, and sends counts only. A metric costs one more training
+    gamma costs what :func:`casvm.search.classes.search_classes` does, and sends counts only. A metric costs one more
+    training
     per round, in which rows are sent to their parts again; each round also sends 2,000 rows to all ranks, and one
     Allreduce of d x d numbers, or d for a diagonal metric.
     """
@@ -342,3 +402,213 @@ class DisSMOSVC(OneModelSVC):
     working_set: int | None = None
 
     _method = dissmo
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
+    """The base of these regressors; with `comm`, `fit`, `predict` and `score` take each rank's own rows."""
+
+    C: GridLike = 1.0
+    tol: float | str | None = None
+    metric: str = "none"
+    standardize: bool = False
+    cv: int | None = None
+    comm: CommLike = None
+
+    _model = SVRModel
+
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n_local, d), dense or CSR, and targets `y`, shape (n_local,); neither is changed.
+
+        Rows of weight 0 are ignored. Invalid input raises an InputError, a ValueError. A ConvergenceWarning is issued
+        if a limit was reached.
+        """
+        fitted, _ = self._trained(X, y, sample_weight)
+        for note in fitted.notes:
+            warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        own = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
+        return self._with_targets(X, y, sample_weight, **own)
+
+    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
+        """The method, and options that are not set by the parameter of the same name."""
+        return svr, {}
+
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[ValueMethod, ValueOptions]:
+        random = hasattr(self, "random_state")
+        seed = {"seed": shared_seed(self.random_state, comm)} if random else {}
+        limit = memory.limit_per_rank(comm)
+        with comm.agreed():
+            method, chosen = self._trained_by()
+            options: ValueOptions = from_estimator(ValueOptions, self, memory_limit=limit, **seed, **chosen)
+        return method, options
+
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
+        self.model_, self.solver_ = fitted.model, fitted.solver
+        parts = [self.model_.parts[number] for number in sorted(self.model_.parts)]
+        self.support_ = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])
+        outputs = self.model_.output_shape or (1,)
+        self.dual_coef_ = np.concatenate([np.zeros((0, *outputs)), *(part.columns for part in parts)]).T
+        self.n_iter_ = self.solver_["iterations"]
+        self.sizes_ = self.model_.sizes
+        self.fit_status_ = int(not self.solver_["converged"].all())
+        expose_metric(self, fitted)
+        expose_search(self, fitted.search)
+
+    def predict(self, X: RowsLike) -> NDArray[np.float64]:
+        """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
+        return self._answer("predict", X)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DisSMOSVR(CollectiveSVR):
+    """Support vector regression, exact: one problem whose rows are distributed over the ranks.
+
+    Parameters
+    ----------
+    C, epsilon, gamma, cv, metric, standardize, cache_gib, comm
+        As for :class:`CASVR`.
+    tol
+        As for :class:`CASVR`.
+    kernel, degree, coef0, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed".
+    working_set : int or None
+        Number of rows optimised per round. None lets the solver choose; 2 is one pair, as in standard SMO.
+
+    Attributes
+    ----------
+    model_ : SVRModel
+        Stored in pieces, one per rank, whose outputs add up.
+    support_, dual_coef_
+        As for :class:`CASVR`, for this rank's piece.
+    intercept_ : ndarray, shape (1,)
+    objective_ : float
+        Maximum of the dual objective.
+    sizes_ : ndarray of int64, shape (ranks,)
+        Number of support vectors of each rank.
+    solver_, n_iter_, fit_status_, n_features_in_
+        As for :class:`CASVR`, with one entry.
+    cv_results_, best_params_, best_score_, best_index_, at_grid_end_
+        As for :class:`CASVR`; the search uses parts of about 2,000 rows made for it.
+
+    Notes
+    -----
+    For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVR`.
+    """
+
+    epsilon: GridLike = 0.1
+    working_set: int | None = None
+
+    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
+        return svr, {"exact": True}
+
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
+        super()._take(fitted, comm)
+        self.objective_ = float(self.solver_["objective"][0])
+        self.intercept_ = comm.allreduce(self.model_.parts[comm.rank].b)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PartsSVR(CollectiveSVR):
+    """The base of those in parts."""
+
+    n_parts: int | None = field(default=None, kw_only=False)
+    partitioner: str | Partitioner = "kbalance"
+    n_divisions: int = 1
+    overlap: float = 0.0
+    route: str = "auto"
+    solver: str = "smo"
+    random_state: int | np.random.RandomState | None = None
+
+    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
+        if self.n_parts is None and isinstance(self.partitioner, Partitioner):
+            return svr, {"partitions": whole(1)(self.partitioner.n_parts, "n_parts =")}
+        return svr, {}
+
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
+        super()._take(fitted, comm)
+        self.centers_ = self.model_.centers
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CASVR(PartsSVR):
+    """Support vector regression in parts, whose training sends nothing (as in Algorithm 5).
+
+    Parameters
+    ----------
+    n_parts : int or None
+        Number of parts, P. None means one per rank.
+    partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
+        With `comm`, each row is sent once to the rank of its part; "random" leaves rows on their rank. A Partitioner
+        keeps its own parameters, except `random_state` and, if it is given here, `n_parts`.
+    n_divisions : int
+        Number of independent divisions of the rows into parts; predictions are averaged over them.
+    overlap : float
+        Train each part also on the closest rows of other parts, this many times its own number of rows. 1 doubles the
+        rows of a part, which takes about four times as long. Not for "random".
+    C, epsilon, gamma
+        A number as for :class:`SMOSVR`, the same for every part; or "scale": for C the targets' standard deviation, for
+        epsilon a tenth of it. With several values, or "grid" for default values, the setting with the smallest squared
+        error on left-out rows inside the parts is chosen; no rows are sent.
+    cv : int or None
+        Number of folds for this choice. None means 5, or with more than 5,000 rows one held-out tenth.
+    tol : float, "scale" or None
+        Largest violation of the optimality conditions at which training stops. A number is in the units of the targets,
+        and "scale" is a thousandth of their standard deviation. None means "scale" if C or epsilon is "scale" or
+        "grid", and 0.001 otherwise.
+    kernel, degree, coef0, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed".
+    solver : str
+        Solver of each part: "smo", or another regression solver registered in :mod:`cacore.svm.options`.
+    route : {"auto", "nearest", "soft", "all"}
+        Models that predict a row: the model of the nearest centre; the nearest four, with predictions weighted by
+        distance; or all, with the mean prediction. "auto" is "all" for random parts, and "nearest" for others.
+    metric : {"none", "lengths"}
+        "lengths" learns one length scale per feature, for kernels of a distance: those that minimise the leave-one-out
+        errors of kernel ridge regression on 1,000 training rows. They are used if they predict 1,000 others better than
+        a common scale does. The features should have similar deviations: use `standardize`.
+    standardize : bool
+        Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
+    cache_gib : float
+        Memory per rank for kernel values and packed rows of the parts being trained.
+    random_state : int, RandomState or None
+    comm : mpi4py communicator or None
+        With one, `fit`, `predict` and `score` take this rank's own rows and are collective calls.
+
+    Attributes
+    ----------
+    model_ : SVRModel
+    support_ : ndarray, shape (s,)
+        Global row numbers of the support vectors of this rank's parts, part by part.
+    dual_coef_ : ndarray, shape (1, s)
+        Coefficients alpha - alpha* of these support vectors.
+    sizes_ : ndarray of int64, shape (P,)
+        Number of rows each part was trained on. Attributes with one entry per part list the parts of all divisions one
+        after the other.
+    centers_ : ndarray, shape (P, d)
+    solver_ : dict of str to ndarray
+        One entry per part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values, converged.
+    n_iter_ : ndarray of int64, shape (P,)
+    cv_results_, best_params_, best_score_, best_index_
+        As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared; scores are R^2.
+    at_grid_end_ : dict
+        As for :class:`SMOSVR`.
+    metric_ : ndarray, shape (d,)
+        With "lengths", weights of the squared differences of the features, with mean 1; all 1 if a common scale was
+        better. `gamma` refers to these.
+    feature_importances_ : ndarray, shape (d,)
+        `metric_` divided by its sum.
+    metric_errors_ : ndarray, shape (2,)
+        Mean squared errors of ridge regression, with a common scale and with one per feature.
+    fit_status_ : int
+        0 if all parts met the tolerance, 1 otherwise.
+    n_features_in_ : int
+
+    Notes
+    -----
+    Each part costs what :class:`SMOSVR` does on its rows. Training sends nothing between ranks.
+    """
+
+    epsilon: GridLike = 0.1

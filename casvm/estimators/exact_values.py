@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from cacore.arrays import usual_errors
 from cacore.checks import at_least_zero, positive
 from cacore.comm import Communicator
-from cacore.data.classifier import ROWS
 from cacore.data.dataset import Samples
+from cacore.data.estimators import ROWS
 from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets, dense
 from cacore.data.stored import in_memory
 from cacore.data.validation import checked_weights, columns_of, validated
@@ -23,14 +23,14 @@ from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.options import DualOptions
-from cacore.tuning.grid import GridLike
-from casvm.estimators.one_process import OneProcess, Setting, expose_search, one_part
-from casvm.model.svr import PARAMETERS, PartSVR, SVRModel
-from casvm.search.regression import search
-from casvm.solver.nu import solve_regression
+from cacore.tuning import GridLike
+from casvm.estimators.exact import OneProcess, Setting, expose_search, one_part
+from casvm.model.svr_model import PARAMETERS, PartSVR, SVRModel
+from casvm.options import SCALE, SCALED, UNSEARCHED_VALUES, ValueOptions, nu_share
+from casvm.search.regression import search_values
+from casvm.solver.problems import solve_regression
 from casvm.solver.smo import solve_one_class, solve_part
-from casvm.tasks.values import Problem, deviation
-from casvm.value_options import SCALE, SCALED, UNSEARCHED, ValueOptions, nu_share
+from casvm.tasks import Problem, deviation
 
 Vector = NDArray[np.float64]
 
@@ -175,10 +175,10 @@ class SearchedRegressor(_Regressor):
         if options.searches:
             rows = Samples(X, {"y": y, "weight": weights})
             part, looking = one_part(rows, weights > 0, options, self._precomputed, comm)
-            found = search(part, len(part), 1, unit, looking, comm)
+            found = search_values(part, len(part), 1, unit, looking, comm)
             options = options.with_setting(found)
             if found is None:
-                warnings.warn(UNSEARCHED, stacklevel=4)
+                warnings.warn(UNSEARCHED_VALUES, stacklevel=4)
         expose_search(self, found)
         return options, Problem.regression(options, unit).params
 

@@ -11,20 +11,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from cacore import checks
 from cacore.comm import CommLike, Communicator, collective
-from cacore.data.aside import rows_aside
-from cacore.data.asking import asking
+from cacore.data.estimators import asking
 from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import checked_weights, shared_seed
 from cacore.errors import InputError
-from cacore.probability.quantiles import check_held_out
+from cacore.probability.conformal import check_held_out, rows_aside
 from cacore.svm.dual import Dual, Solution
-from casvm.estimators.collective_values import PartsSVR
+from casvm.estimators.collective import PartsSVR
+from casvm.estimators.exact import Setting
 from casvm.estimators.exact_values import SearchedRegressor, Vector
-from casvm.estimators.one_process import Setting
-from casvm.model.quantiles import Ends, QuantileModel
-from casvm.model.svr import SVRModel
-from casvm.solver.quantiles import solve_quantiles
-from casvm.value_options import ValueMethod
+from casvm.model.quantile_model import Ends, QuantileModel
+from casvm.model.svr_model import SVRModel
+from casvm.options import ValueMethod
+from casvm.solver.problems import solve_quantiles
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -40,7 +39,8 @@ class PredictsQuantiles:
     def predict_interval(self: Any, X: RowsLike, coverage: float = 0.9, method: str = "quantile") -> Ends:
         """Lower and upper ends of intervals for new targets at `X`, each of shape (n_local,); with `comm`, collective.
 
-        Conformalised quantile regression, see :meth:`casvm.model.quantiles.QuantileModel.predict_interval`: an interval
+        Conformalised quantile regression, see :meth:`casvm.model.quantile_model.QuantileModel.predict_interval`: an
+        interval
         contains a new target with at least this probability, if `calibrate` held rows out, and if these and the new
         rows are exchangeable. Its two quantiles are those whose levels differ by about `coverage`. The only method is
         "quantile". An InputError is raised for a coverage that the model does not support.
@@ -121,7 +121,7 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
     -----
     The dual of each quantile tau is that of :class:`SMOSVR` without epsilon, and with bounds -C (1 - tau) and C tau
     (Takeuchi et al., 2006). All rows have a coefficient, unless their weight is 0. Levels are solved in ascending order
-    and share kernel values; see :func:`casvm.solver.quantiles.solve_quantiles`.
+    and share kernel values; see :func:`casvm.solver.problems.solve_quantiles`.
     """
 
     _svm_type = "quantile_svr"

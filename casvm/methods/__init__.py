@@ -5,18 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cacore.learn.shared import LENGTHS
+from cacore.learn.options import LENGTHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cacore.comm import Communicator
     from cacore.data.dataset import Dataset
-    from casvm.fit import SVMFit
-    from casvm.model.model import SVMModel
-    from casvm.model.svr import SVRModel
-    from casvm.options import SVMMethod, SVMOptions
-    from casvm.value_options import ValueMethod, ValueOptions
+    from casvm.model.svm_model import SVMModel
+    from casvm.model.svr_model import SVRModel
+    from casvm.options import SVMMethod, SVMOptions, ValueMethod, ValueOptions
+    from casvm.svm_fit import SVMFit
 
     ClassFit = SVMFit[SVMModel]
     Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], ClassFit]
@@ -26,7 +25,7 @@ def in_parts(
     method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Dataset | None = None
 ) -> ClassFit:
     """Train one classifier per part; see :func:`partition.in_parts.in_parts`."""
-    from casvm.tasks.classes import ClassesTask
+    from casvm.tasks import ClassesTask
 
     return _trained(ClassesTask.in_parts, method, train, options, comm)
 
@@ -43,8 +42,8 @@ def in_a_tree(
 def of_all_rows(
     method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Dataset | None = None
 ) -> ClassFit:
-    """Solve one problem of all rows; see :func:`casvm.methods.dissmo.fit`."""
-    from casvm.methods.dissmo import fit
+    """Solve one problem of all rows; see :func:`casvm.methods.all_rows.fit`."""
+    from casvm.methods.all_rows import fit
 
     return _trained(fit, method, train, options, comm)
 
@@ -52,17 +51,16 @@ def of_all_rows(
 def of_values(
     method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator, test: Dataset | None = None
 ) -> SVMFit[SVRModel]:
-    """Train a regression, quantiles or one class; in parts, or see :func:`casvm.methods.dissmo.of_values`."""
-    from casvm.methods import dissmo, lengths
-    from casvm.tasks.quantiles import QuantilesTask, calibrated
-    from casvm.tasks.values import ValuesTask
+    """Train a regression, quantiles or one class; in parts, or see :func:`casvm.methods.all_rows.of_values`."""
+    from casvm.methods import all_rows, length_scales
+    from casvm.tasks import QuantilesTask, ValuesTask, calibrated
 
     kind = QuantilesTask if options.quantile is not None else ValuesTask
-    fit = partial(dissmo.of_values, kind) if options.exact else kind.in_parts
+    fit = partial(all_rows.of_values, kind) if options.exact else kind.in_parts
     if options.metric != "none":
         with comm.agreed():
             options.checked(method, comm.size)
-        fit = partial(lengths.fit, fit, lengths.VALUES)
+        fit = partial(length_scales.fit, fit, length_scales.VALUES)
     return calibrated(fit, method, train, options, comm)
 
 
@@ -71,18 +69,18 @@ def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOption
     with comm.agreed():
         options.checked(method, comm.size)
     if options.metric == LENGTHS:
-        from casvm.methods import lengths
+        from casvm.methods import length_scales
 
-        return lengths.fit(partial(_trained, fit), lengths.CODES, method, train, options, comm)
+        return length_scales.fit(partial(_trained, fit), length_scales.CODES, method, train, options, comm)
     if options.searches and (method.one_model or options.metric != "none"):
-        from casvm.methods.settle import settle_apart
+        from casvm.methods.all_rows import settle_apart
 
         return settle_apart(partial(_trained, fit), method, train, options, comm)
     if options.metric == "none":
         return _with_probabilities(fit, method, train, options, comm)
-    from casvm.methods import metric
+    from casvm.methods import metric_rounds
 
-    return metric.fit(partial(_with_probabilities, fit), method, train, options, comm)
+    return metric_rounds.fit(partial(_with_probabilities, fit), method, train, options, comm)
 
 
 def _with_probabilities(

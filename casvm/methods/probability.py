@@ -1,27 +1,47 @@
-"""Probabilities for a model of all rows, calibrated by training again without each of some folds.
+"""Probabilities from decisions on left-out rows: inside parts, or by training a model of all rows again.
+
+Probabilities for a model of all rows, calibrated by training again without each of some folds.
 
 The folds divide the rows of all ranks, in the same way on any number of ranks. Only as many folds are left out as the
 two parameters of a sigmoid need (:func:`cacore.probability.left_out.folds_to_leave_out`).
+
+Decisions on left-out rows of a part, from which probabilities are calibrated.
+
+Folds lie inside a part, so nothing is sent. A small problem keeps its kernel values in memory for all of its folds;
+with several classes, only the rows of its kernel matrix that the folds need. A large problem is solved again for each
+fold, by the part's own solver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
+from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes
 from cacore.data.rows import nbytes
-from cacore.machine import memory
+from cacore.data.stored import in_memory
+from cacore.kernels import Kernel
+from cacore.limits import Limits
+from cacore.machine import memory, threads
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, global_folds, pairs_of
-from casvm.fit import SVMFit
-from casvm.methods.left_out import LOOSE
-from casvm.model.model import SVMModel
+from cacore.svm.dual import Dual
+from cacore.svm.options import DEFAULT
+from cacore.tuning import FOLDS, stratified
+from casvm.model.svm_model import SVMModel
 from casvm.options import SVMMethod, SVMOptions
+from casvm.search.cross_validation import PAIRS, along, points_of
+from casvm.solver.class_pairs import ClassRows, PairRows, solve_classes
+from casvm.solver.pair import padded
+from casvm.solver.problems import fit_part
+from casvm.solver.units import Origin
+from casvm.svm_fit import SVMFit
 
 Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], SVMFit[SVMModel]]
 
@@ -74,3 +94,166 @@ def fit_apart(
         found.append(LeftOutDecisions.of_pairs(D, np.searchsorted(model.classes, y[held]), k))
     model.calibrator = Calibrator.fit(str(options.probability), LeftOutDecisions.stacked(found), k * (k - 1) // 2, comm)
     return fitted
+
+
+LOOSE = 1e-2  # tolerance that suffices here: decisions are accurate to this share of the margin
+MOST = 3000  # rows of a problem whose kernel matrix is kept for all folds
+
+
+@dataclass(frozen=True)
+class PartTraining:
+    """Settings with which a part is trained, except the bounds of alpha.
+
+    Attributes
+    ----------
+    kernel : Kernel or None
+        None if rows are kernel values with all rows of the part.
+    limits : Limits
+    cache_bytes : int
+    solver : str
+    """
+
+    kernel: Kernel | None
+    limits: Limits
+    cache_bytes: int
+    solver: str = DEFAULT
+
+    def keeps(self, rows: int, side_by_side: int) -> bool:
+        """True if problems of `rows` rows are small, and `side_by_side` of their kernel matrices fit in the cache."""
+        known = self.kernel is not None and self.solver == DEFAULT
+        return known and rows <= MOST and side_by_side * 2 * 8 * rows * padded(rows) <= self.cache_bytes
+
+    @property
+    def loose(self) -> Limits:
+        """Limits of the solver with a tolerance that suffices for decisions."""
+        return Limits(max(LOOSE, self.limits.tol), self.limits.max_iter, self.limits.max_time)
+
+
+def left_out(
+    rows: Samples, k: int, folds: int, training: PartTraining, bounds: NDArray[np.float64] | None = None
+) -> LeftOutDecisions:
+    """Decisions of all pairs of a part's classes on left-out rows.
+
+    Parameters
+    ----------
+    rows : Samples
+        Rows of a part, with the columns "code" of the class and "C", the bound of alpha; rows of bound 0 are ignored.
+    k : int
+        Number of classes in all parts.
+    folds : int
+        Number of folds, among five, that are left out in turn.
+    training : PartTraining
+    bounds : ndarray, shape (k (k - 1) / 2,), optional
+        Factor of the bounds in each pair.
+
+    Returns
+    -------
+    LeftOutDecisions
+        Pairs are numbered among those of all k classes.
+
+    Notes
+    -----
+    Each pair is trained `folds` times on four fifths of its rows. With more than two classes, a row of K is computed
+    once for all folds of its pair, see :class:`casvm.solver.class_pairs.ClassRows`. Two classes of m rows, at most
+    3,000, take m^2 kernel values, in double precision at worst.
+    """
+    codes, C = rows["code"], rows["C"]
+    fold = stratified(codes, FOLDS)
+    scale = np.ones(k * (k - 1) // 2) if bounds is None else bounds
+    present = C > 0
+    known = set(np.unique(codes[present]).tolist())
+    tasks = [(pair, i, j) for pair, (i, j) in enumerate(combinations(range(k), 2)) if {i, j} <= known]
+
+    together = len(tasks) >= 2 * threads.current()
+    side_by_side = threads.current() if together else 1
+    numbers = sorted(known)
+    members = [np.flatnonzero(present & (codes == code)) for code in numbers]
+    shared = None
+    if len(tasks) > 1 and training.solver == DEFAULT:
+        largest = float(C.max() * scale.max())
+        shared = ClassRows.of(
+            Origin.of(in_memory(rows.X), training.kernel).X,
+            members,
+            training.kernel,
+            largest,
+            training.loose,
+            training.cache_bytes,
+            side_by_side,
+        )
+
+    def of_pair(pair: int, i: int, j: int) -> LeftOutDecisions:
+        at, other = numbers.index(i), numbers.index(j)
+        chosen = np.concatenate([members[at], members[other]])
+        first, bound, own = codes[chosen] == i, scale[pair] * C[chosen], fold[chosen]
+        if shared is not None:
+            with shared.pair(at, other) as K:
+                D = _by_rows(K, first, bound, own, folds, training.loose)
+        elif training.keeps(len(chosen), side_by_side):
+            D = _in_memory(
+                _of_pair(rows, chosen, training, float(bound.max())), first, bound, own, folds, training.loose
+            )
+        else:
+            D = _by_solver(rows, chosen, first, bound, own, folds, training)
+        there = ~np.isnan(D)
+        return LeftOutDecisions(D[there], first[there], np.full(int(there.sum()), pair))
+
+    with threads.in_order(of_pair, tasks, parallel=together) as decisions:
+        return LeftOutDecisions.stacked(list(decisions))
+
+
+def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[np.floating]:
+    """Kernel matrix of a pair's rows, computed for this pair alone."""
+    kernel, m = training.kernel, len(chosen)
+    assert kernel is not None
+    points = points_of(rows.X[chosen], [kernel], C, training.loose.tol)
+    K = np.zeros((m, padded(m)), points.X.dtype)
+    values = K[:, :m]
+    kernel.compare_all(points, values)
+    kernel.values_from(values, points, values)
+    return K
+
+
+def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) -> list[NDArray[np.bool_]]:
+    """Masks of the rows to leave out together, for folds that keep rows of both classes."""
+    held = [fold == f for f in range(folds)]
+    return [one for one in held if one.any() and first[~one].any() and not first[~one].all()]
+
+
+def _in_memory(
+    K: NDArray[np.floating], first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int,
+    limits: Limits,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Decisions on the left-out rows of a pair from its kernel matrix; NaN for rows never left out."""
+    D, m = np.full(len(first), np.nan), len(first)
+    most = PAIRS * m if limits.max_iter < 0 else limits.max_iter
+    y = np.where(first, 1.0, -1.0)
+    for held in _trainings(first, fold, folds):
+        (one,) = along(K, y, np.where(held, 0.0, C), (1.0,), limits.tol, most)
+        D[held] = one.decision[held]
+    return D
+
+
+def _by_rows(
+    K: PairRows, first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int, limits: Limits
+) -> NDArray[np.float64]:
+    """Decisions on the left-out rows of a pair from rows of its kernel matrix; NaN for rows never left out."""
+    D, y = np.full(len(first), np.nan), np.where(first, 1.0, -1.0)
+    for held in _trainings(first, fold, folds):
+        D[held] = solve_classes(K, Dual.classification(y, np.where(held, 0.0, C)), limits).decision[held]
+    return D
+
+
+def _by_solver(
+    rows: Samples, chosen: NDArray[np.int64], first: NDArray[np.bool_], C: NDArray[np.float64],
+    fold: NDArray[np.int64], folds: int, training: PartTraining,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Decisions on the left-out rows of a pair, by a full training per fold; NaN for rows never left out."""
+    D, codes = np.full(len(chosen), np.nan), np.where(first, 0, 1)
+    for held in _trainings(first, fold, folds):
+        mine, others = chosen[~held], chosen[held]
+        part, _ = fit_part(
+            rows.X[mine], codes[~held], C[~held], mine, training.kernel, training.loose, training.cache_bytes,
+            training.solver,
+        )  # fmt: skip
+        D[held] = part.pairs(rows.X[others], training.kernel)[:, 0]
+    return D

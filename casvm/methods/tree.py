@@ -18,15 +18,13 @@ from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
 from cacore.data.stored import in_memory
 from cacore.machine.clock import working_time
-from casvm.fit import SVMFit
-from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost, terms
-from casvm.model.model import SVMModel
-from casvm.model.part import PartSVM, deal, placed
+from casvm.model.part_svm import PartSVM, deal, placed
+from casvm.model.svm_model import SVMModel
 from casvm.options import SVMMethod, SVMOptions
-from casvm.tasks.classes import ClassesTask
-from partition.in_parts import solve_all
+from casvm.svm_fit import STATISTICS, SVMFit, check_memory, named, not_met, predicted_cost, terms
+from casvm.tasks import ClassesTask
+from partition.in_parts import SolvedPart, solve_all
 from partition.redistribute import Parts
-from partition.task import SolvedPart
 
 _SETTLED = 1e-3  # passes stop once the relative change of the objective is below this times tol
 
@@ -100,7 +98,7 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
     Raises
     ------
     InputError
-        As raised by :meth:`casvm.tasks.task.SVMTask.prepared`; insufficient memory for a merge.
+        As raised by :meth:`casvm.tasks.SVMTask.prepared`; insufficient memory for a merge.
 
     Notes
     -----

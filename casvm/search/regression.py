@@ -19,16 +19,11 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.machine.clock import working_time
-from cacore.metrics.quantiles import pinball
-from cacore.tuning.folds import FOLDS
-from cacore.tuning.grid import spaced
-from cacore.tuning.results import Results
-from casvm.rules import GRID
-from casvm.search.grid import kernels
-from casvm.search.part import PAIRS, bytes_needed, for_kernels, points_of
-from casvm.search.path import along_quantile, along_regression
-from casvm.search.pieces import Piece, check_settings, over_pieces, pieces
-from casvm.value_options import SCALE, SCALED, ValueOptions
+from cacore.metrics import pinball
+from cacore.tuning import FOLDS, Results, spaced
+from casvm.options import GRID, SCALE, SCALED, ValueOptions
+from casvm.search.classes import Piece, check_settings, kernels, over_pieces, pieces
+from casvm.search.cross_validation import PAIRS, along_quantile, along_regression, bytes_needed, for_kernels, points_of
 from partition.redistribute import Parts
 
 if TYPE_CHECKING:
@@ -116,7 +111,7 @@ def judge(
 
     Notes
     -----
-    The cost is that of :func:`casvm.search.part.judge`, with one path of C per epsilon or level.
+    The cost is that of :func:`casvm.search.cross_validation.judge`, with one path of C per epsilon or level.
     """
     F = task.folds
     left_out = [task.fold == f for f in range(F)]
@@ -141,7 +136,9 @@ def judge(
         return {"sse": sse, "weight": weight, "steps": np.sum(list(steps), axis=0)}
 
 
-def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, comm: Communicator) -> Results | None:
+def search_values(
+    parts: Parts, n: int, P: int, unit: float, options: ValueOptions, comm: Communicator
+) -> Results | None:
     """Choose C, epsilon and gamma; collective.
 
     Parameters
@@ -168,7 +165,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
 
     Notes
     -----
-    The cost is that of :func:`judge` for every piece of :func:`casvm.search.pieces.pieces`, and one reduction of one
+    The cost is that of :func:`judge` for every piece of :func:`casvm.search.classes.pieces`, and one reduction of one
     number per setting and fold.
     """
     with comm.phase("search"):

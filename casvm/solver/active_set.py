@@ -24,7 +24,7 @@ from cacore.machine.clock import working_time
 from cacore.machine.deadline import poll
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow
-from casvm.solver.gram import Shrinkable
+from casvm.solver.kernel_rows import Shrinkable
 from casvm.solver.pair import Index, Pairs, Vector, falling, rising
 
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)  # of decisions on training rows, relative to b
@@ -395,7 +395,7 @@ class SMO(ABC):
     def _solve(
         self, K: NDArray[np.floating], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, most: int
     ) -> Pairs:
-        """Solve the problem of a working set; `K` is from :meth:`casvm.solver.gram.KernelMatrix.square`."""
+        """Solve the problem of a working set; `K` is from :meth:`casvm.solver.kernel_rows.KernelMatrix.square`."""
         size, dual = len(v), self.active.dual
         problem = Pairs(v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64), dual.epsilon, dual.by_sign)
         problem.optimise(K, np.arange(size), *self._effort(size, gap, most))

@@ -1,4 +1,11 @@
-"""SMO for the small problems of many classes: pair by pair from the start, on rows of K computed when first needed.
+"""SMO for the small problems of many classes, on rows of K that are packed once for all pairs.
+
+Kernel values between the rows of pairs of classes: packed once for all pairs, computed row by row when first needed.
+
+The problems of many classes are small and many. So their rows are sorted by class and packed once, and a problem gets
+rows of its kernel matrix from compiled code, in memory that the next problem uses again.
+
+SMO for the small problems of many classes: pair by pair from the start, on rows of K computed when first needed.
 
 Rounds would compute the square of each working set. Here a pair of rows costs two passes over the problem, which fits
 in cache, and only rows that move, or were about to, are ever computed. Everything else follows
@@ -8,25 +15,210 @@ in cache, and only rows that move, or were about to, are ever computed. Everythi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.kernels.panels import add_rows
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel
+from cacore.kernels.columns import Layout
+from cacore.kernels.evaluate import Parameters, finish, with_zeros
+from cacore.kernels.panels import Panels, add_norms, add_rows
+from cacore.kernels.precision import WIDEST, Accuracy
+from cacore.kernels.sums import meet_at, width
 from cacore.limits import Limits
 from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.problem import overflow
-from casvm.solver.active_set import biases
-from casvm.solver.class_rows import PairRows, RowSource, fetch
-from casvm.solver.pair import Index, Pairs, optimise_pairs
+from cacore.svm.problem import overflow, precision
+from casvm.solver.active_set import HIDDEN, biases
+from casvm.solver.pair import Index, Pairs, Vector, optimise_pairs, padded
 from casvm.solver.units import Unit
 
 if TYPE_CHECKING:
-    from cacore.arrays import Bytes, Doubles, Longs, Reals
+    from cacore.arrays import Bytes, Doubles, Ints, Longs, Reals
+
+
+_UNVERIFIED = 0.1  # share of the tolerance that single precision may hide in violations, which are not verified
+MOST = 8192  # rows of a problem at most; larger ones gain from rounds, and from sparse kernel matrices
+# Packed rows and their norms; room for the numbers of a row and their columns; the kernel; the first panels of both
+# classes; rows of the first class; rows of K computed so far, shape (1,).
+RowSource: TypeAlias = "tuple[Reals, Reals, Reals, Ints, Parameters, int, int, int, Longs]"
+
+
+class PairWorkspace:
+    """Memory for one problem at a time.
+
+    Parameters
+    ----------
+    rows, stride, features : int
+        Largest number of rows of a problem, room for a row of its kernel matrix, and features of a row.
+    dtype : dtype
+    """
+
+    def __init__(self, rows: int, stride: int, features: int, dtype: np.dtype[np.floating]) -> None:
+        self.memory = np.empty(rows * stride, dtype)
+        self.where, self.used = np.empty(rows, np.int64), np.zeros(rows, np.int64)
+        self.row = np.empty(features, dtype), np.empty(features, np.int32)
+
+
+class ClassRows:
+    """Rows of a part, sorted by class and packed; :meth:`of` decides if they suit its problems.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    panels : Panels
+        The rows as columns of kernel values. Each class begins a new panel; its last panel is filled up with copies of
+        a row.
+    diagonal : ndarray of float64, shape (n,)
+        K_ii of the rows, class by class.
+    sizes : ndarray of int64, shape (k,)
+        Number of rows of each class.
+    """
+
+    def __init__(self, kernel: Kernel, panels: Panels, diagonal: Vector, sizes: Index) -> None:
+        _, features, W = panels.data.shape
+        self.panels, dtype = panels, panels.data.dtype
+        self.parameters, self.sizes = kernel.parameters(dtype, panels.measure), sizes.tolist()
+        self.firsts = np.concatenate([[0], np.cumsum(-(-sizes // W))]).tolist()
+        ends = np.cumsum(sizes).tolist()
+        self._diagonals = [diagonal[end - n : end] for n, end in zip(self.sizes, ends, strict=True)]
+        most = int(np.sort(sizes)[-2:].sum())
+        self._needed = most, padded(most + W), features, dtype
+        self._spare: list[PairWorkspace] = []
+
+    @classmethod
+    def of(
+        cls, X: Rows, members: list[Index], kernel: Kernel | None, largest_bound: float, limits: Limits,
+        cache_bytes: int, side_by_side: int,
+    ) -> ClassRows | None:  # fmt: skip
+        """The rows of these classes; None if the problems are too large, or the kernel is not compiled.
+
+        Parameters
+        ----------
+        X : ndarray or CSR, shape (m, d)
+            Not changed.
+        members : list of ndarray of int64
+            Rows of each class.
+        largest_bound : float
+            Bound of alpha, from which the precision is chosen.
+        side_by_side : int
+            Number of problems that are solved at a time.
+        """
+        if kernel is None or not kernel.compiled or X.shape[1] > WIDEST:
+            return None
+        sizes = np.array([len(rows) for rows in members])
+        most, every = int(np.sort(sizes)[-2:].sum()), np.concatenate(members)
+        if most > MOST:
+            return None
+        rows = X if kernel.of_distance else X[every]  # the diagonal of a distance needs no rows
+        largest = kernel.largest(rows, np.float64)
+        dtype = precision((len(every), X.shape[1]), largest, HIDDEN * largest_bound, _UNVERIFIED * limits.tol)
+        accuracy = Accuracy.of_solution(largest_bound, limits.tol)
+        layout = replace(Layout.of(X, kernel, dtype, None, accuracy), packed=True)
+        W, bytes_each = width(layout.dtype), layout.dtype.itemsize
+        if bytes_each * (len(every) * X.shape[1] + side_by_side * most * padded(most + W)) > cache_bytes:
+            return None
+        kernel.largest(rows, layout.dtype)
+        filled = [np.append(some, some[:1].repeat(-len(some) % W)) for some in members]
+        panels = layout.columns(X, np.concatenate(filled))
+        assert isinstance(panels, Panels)
+        return cls(kernel, panels, kernel.diagonal(rows)[: len(every)], sizes)
+
+    @contextmanager
+    def pair(self, i: int, j: int) -> Iterator[PairRows]:
+        """Context with the rows of two classes, those of the first class first."""
+        try:
+            space = self._spare.pop()
+        except IndexError:
+            space = PairWorkspace(*self._needed)
+        try:
+            yield PairRows(self, i, j, self._diagonals[i], self._diagonals[j], space)
+        finally:
+            self._spare.append(space)
+
+
+class PairRows:
+    """The kernel matrix of the rows of two classes; a row of it is computed when it is first needed.
+
+    Attributes
+    ----------
+    n : int
+    K : ndarray, shape (n, >= padded(n))
+        The rows computed so far, in the order of their computation.
+    where : ndarray of int64, shape (n,)
+        Row of `K` with the kernel values of each row, or -1.
+    used : ndarray of int64, shape (n,)
+        For :func:`casvm.solver.pair.optimise_pairs`.
+    diagonal : ndarray of float64, shape (n,)
+    source : RowSource
+        For :func:`fetch`.
+    """
+
+    def __init__(self, rows: ClassRows, i: int, j: int, first: Vector, second: Vector, space: PairWorkspace) -> None:
+        panels, W = rows.panels, rows.panels.data.shape[2]
+        self.diagonal = np.concatenate([first, second])
+        self.n = n = len(self.diagonal)
+        stride = padded(len(first) + -(-len(second) // W) * W)
+        self.K = space.memory[: n * stride].reshape(n, stride)
+        self.K[0] = 0.0  # pairs read it before there is any row: 0 times a NaN would spread
+        self.where, self.used = space.where[:n], space.used[:n]
+        self.where.fill(-1)
+        self._computed = np.zeros(1, np.int64)
+        self.source: RowSource = (
+            panels.data, panels.norms, *space.row, rows.parameters, rows.firsts[i], rows.firsts[j], len(first),
+            self._computed,
+        )  # fmt: skip
+
+    def fetch(self, rows: Index) -> None:
+        """Compute these rows of K, of which none is there yet."""
+        for row in rows.tolist():
+            fetch(self.source, row, self.K, self.where)
+
+    @property
+    def count(self) -> int:
+        """Number of rows computed so far."""
+        return int(self._computed[0])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def fetch(source: RowSource, row: int, K: Reals, where: Longs) -> None:  # pragma: no cover - compiled
+    """Compute a row of K.
+
+    Parameters
+    ----------
+    source : tuple
+        :attr:`PairRows.source`.
+    row : int
+        Row of the pair.
+    K : float32 or float64, shape (n, stride)
+    where : int64, shape (n,)
+        Updated.
+    """
+    data, norms, values, columns, kernel, first, second, n, computed = source
+    W, panel, measure = data.shape[2], data.shape[1] * data.shape[2], kernel[4]
+    own = first * W + row if row < n else second * W + row - n
+    x, lane, count = data[own // W], own % W, 0
+    for c in range(x.shape[0]):
+        values[count], columns[count] = x[c, lane], c
+        count += with_zeros(measure) or x[c, lane] != 0
+    slot = computed[0]
+    where[row], computed[0] = slot, slot + 1
+    for at, end, start in ((0, n, first), (n, where.size, second)):
+        for p in range(-(-(end - at) // W)):
+            to = slot * K.shape[1] + at + p * W
+            meet_at(values, columns, 0, count, data, (start + p) * panel, K, to, kernel)
+    for at, end, start in ((0, n, first), (n, where.size, second)):
+        begin, size = start * W, end - at
+        add_norms(K[slot : slot + 1, at:], 1, norms, begin, begin + size, measure)
+        finish(K[slot, at:end], norms[own], norms[begin : begin + size], kernel)
+    K[slot, where.size :] = 0  # what vector instructions read beyond the last row must be finite
+
 
 _PASSED = 4 * 10**8  # rows that pairs pass between two looks at the clock
 
@@ -109,7 +301,7 @@ def _with_rows(
 ) -> int:  # fmt: skip  # pragma: no cover - compiled
     """:func:`casvm.solver.pair.optimise_pairs` that computes missing rows of K; returns the number of pairs.
 
-    `source` is :attr:`casvm.solver.class_rows.PairRows.source`.
+    `source` is :attr:`PairRows.source`.
     """
     done = 0
     while True:

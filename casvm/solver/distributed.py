@@ -3,36 +3,38 @@
 In each round every rank proposes its worst violators, one collective gives the proposals to all ranks, and all ranks
 solve the same small problem. Each then updates the gradient of its own rows. A row is sent when it is first chosen.
 With a working set of two rows this is the textbook algorithm, with one combined reduction per pair.
+
+Working sets of Dis-SMO.
+
+Copies of rows from all ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, dense, gather_rows
+from cacore.data.rows import Rows, dense, gather_rows, is_sparse
 from cacore.errors import InputError
 from cacore.io.checkpoint import Unfinished
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import threads
-from cacore.machine.cpu import cpu_name
+from cacore.machine.threads import cpu_name
 from cacore.svm.dual import Dual, Progress, Solution
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near_columns import NearColumns
 from casvm.solver.near_shares import in_shares
-from casvm.solver.on_ranks import AllRows, OnRanks
+from casvm.solver.on_ranks import AllRows, NearColumns, OnRanks
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
-from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
 from casvm.solver.units import Unit
-from casvm.solver.working_set import WorkingSet
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # smallest working set of which half stays for the next round
@@ -316,3 +318,88 @@ class _Distributed(OnRanks):
         for lo in range(0, longest, step):
             some, counts = self.comm.allgather_parts(values[lo : lo + step])
             yield gather_rows(self.X[rows[lo : lo + step]], self.comm, counts), some, counts
+
+
+@dataclass
+class WorkingSet:
+    """A working set, the same on all ranks, ordered by row number."""
+
+    numbers: Index
+    v: Vector
+    beta: Vector
+    lower: Vector
+    upper: Vector
+
+    @classmethod
+    def empty(cls) -> WorkingSet:
+        """A working set without rows."""
+        none = np.zeros(0)
+        return cls(np.zeros(0, np.int64), none, none, none, none)
+
+    def kept(self, most: int) -> WorkingSet:
+        """At most `most` of the rows, free ones first, chosen by number and so anywhere in space."""
+        free = (self.lower < self.beta) & (self.beta < self.upper)
+        return self.taken(np.lexsort((self.numbers, ~free))[:most])
+
+    def with_rows(self, proposed: NDArray[np.float64]) -> WorkingSet:
+        """Add proposed rows: v, beta, the nonzero bound or both bounds, and their numbers."""
+        v, beta, *bounds, number = proposed.T
+        lower, upper = bounds if len(bounds) == 2 else (np.minimum(bounds[0], 0.0), np.maximum(bounds[0], 0.0))
+        columns = (number.astype(np.int64), v, beta, lower, upper)
+        together = [np.concatenate(pair) for pair in zip(vars(self).values(), columns, strict=True)]
+        return WorkingSet(*together).taken(np.argsort(together[0]))
+
+    def taken(self, places: NDArray[np.intp]) -> WorkingSet:
+        """The rows at these places, in their order."""
+        return WorkingSet(*(values[places] for values in vars(self).values()))
+
+
+class Pool:
+    """Rows copied to every rank, in `capacity` slots, the same on each; the least recently used are replaced.
+
+    `like` gives the storage, dtype and number of features of the rows. Memory besides the rows: 4 bytes per row of all
+    ranks.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (capacity, d)
+        The contents of free slots are undefined.
+    """
+
+    def __init__(self, like: Rows, capacity: int) -> None:
+        shape = capacity, like.shape[1]
+        self.X: Rows = sp.csr_matrix(shape, dtype=like.dtype) if is_sparse(like) else np.zeros(shape, like.dtype)
+        self._number = np.full(capacity, -1)
+        self._used = np.zeros(capacity, np.int64)
+        self._slot = np.zeros(0, np.int32)  # of each row number, or -1
+        self._now = 0
+
+    def slots(self, numbers: Index) -> Index:
+        """The slot of each row, or -1; rows found are marked as used now."""
+        self._now += 1
+        missing = int(numbers.max(initial=-1)) + 1 - len(self._slot)
+        if missing > 0:
+            self._slot = np.append(self._slot, np.full(max(missing, len(self._slot) // 2), -1, np.int32))
+        slots = self._slot[numbers].astype(np.int64)
+        self._used[slots[slots >= 0]] = self._now
+        return slots
+
+    def free(self, count: int) -> Index:
+        """Take `count` slots, free ones or those of the least recently used rows."""
+        oldest = np.argsort(self._used, kind="stable")[:count]
+        gone = self._number[oldest]
+        self._slot[gone[gone >= 0]] = -1
+        self._number[oldest] = -1
+        return oldest
+
+    def put(self, slots: Index, numbers: Index, X: Rows) -> None:
+        """Store rows in slots from :meth:`free`."""
+        self._number[slots], self._used[slots] = numbers, self._now
+        self._slot[numbers] = slots
+        if is_sparse(X):
+            place = np.arange(self.X.shape[0])
+            place[slots] = self.X.shape[0] + np.arange(len(slots))
+            self.X = sp.vstack([self.X, X], format="csr")[place]
+        else:
+            assert not is_sparse(self.X)
+            self.X[slots] = X

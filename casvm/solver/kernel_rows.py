@@ -1,10 +1,18 @@
-"""Rows of the kernel matrix over the active columns: computed once and kept within a memory limit."""
+"""Rows of the kernel matrix over the active columns: computed once and kept within a memory limit.
+
+Interface of the kernel matrices that SMO uses, and their factory.
+
+Kernel values from another device need one new module: a class with these methods, and a function that passes it to
+:func:`casvm.solver.smo.solve`, registered as a solver (:mod:`cacore.svm.options`).
+
+Rows of the kernel matrix in memory, the least recently used replaced first.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numba
 import numpy as np
@@ -13,15 +21,250 @@ from numpy.typing import DTypeLike, NDArray
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Columns, Layout, weighted
+from cacore.kernels.given import Precomputed, given_kernel, numbered
 from cacore.kernels.panels import add_rows
+from cacore.kernels.precision import Accuracy
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks, in_order
+from cacore.svm.problem import precision
 from casvm.solver.pair import Index, Vector, padded
-from casvm.solver.row_cache import LINES, RowCache, RowTable
-from casvm.solver.working_set import staying
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Longs, Reals
+
+
+class Shrinkable(Protocol):
+    """The part of a kernel matrix that shrinking uses; see :class:`KernelMatrix`.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Type of the kernel values that are kept.
+    """
+
+    dtype: np.dtype[Any]
+
+    @property
+    def rows_computed(self) -> int:
+        """Rows of K computed over the active columns so far."""
+
+    @property
+    def values_computed(self) -> int:
+        """Kernel values computed so far."""
+
+    @property
+    def values_read(self) -> int:
+        """Kernel values read again from memory so far."""
+
+    def restrict(self, kept: Index) -> None:
+        """Keep only the active columns at these places, ascending."""
+
+    def copies(self, columns: int) -> bool:
+        """True if restricting to so many columns copies the kernel cache (expensive; shrink rarely)."""
+
+    def activate(self, rows: Index) -> None:
+        """Make these columns active; kept values may be discarded."""
+
+
+class KernelMatrix(Shrinkable, Protocol):
+    """A kernel matrix K, addressed by row numbers, with a subset of active columns.
+
+    Attributes
+    ----------
+    price : float
+        Cost of a kernel value, in units of reading one from memory.
+    values_read : int
+        The solver adds the values that its pairs read.
+    """
+
+    price: float
+    values_read: int
+
+    def square(self, rows: Index) -> NDArray[np.floating]:
+        """K(rows, rows), padded as :func:`casvm.solver.pair.padded` says; valid until the next call."""
+
+    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
+        """``v -= change @ K(rows, active)``; rows marked in `keep` may be cached: they will likely recur."""
+
+    def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
+        """``change @ K(rows, columns)``, for any columns; `exact`: in double precision."""
+
+    def products(self, rows: Index, betas: Vector) -> Vector:
+        """``K(rows, rows) @ b`` in double precision for each row b of `betas`, shape (t, len(rows)); of that shape."""
+
+    def quadratics(self, rows: Index, betas: Vector) -> Vector:
+        """``b @ K(rows, rows) @ b`` in double precision for each row b of `betas`, shape (t, len(rows)); shape (t,)."""
+
+    def restart(self) -> None:
+        """Make all columns active for another dual of the same rows; values kept over all columns stay."""
+
+    def diagonal(self) -> Vector:
+        """K_ii of the active columns."""
+
+    def fetch(self, rows: Index) -> None:
+        """Compute these rows over the active columns and keep them."""
+
+    def table(self) -> RowTable:
+        """The kept rows, over the active columns."""
+
+
+def gram_of(
+    X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, cache_bytes: int, size: float = 1.0
+) -> KernelMatrix:
+    """The kernel matrix of a part.
+
+    Parameters
+    ----------
+    X, kernel, cache_bytes
+        See :class:`cacore.svm.dual.PartSolver`.
+    largest_bound, tol : float
+        Bound of |beta| and tolerance of the solver, which decide whether single precision suffices.
+    size : float
+        Margin, or half the range of the targets; rounding of a tenth of it is refused.
+    """
+    if kernel is None:  # rows copied over the active columns are read much faster than the matrix itself
+        X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
+    dtype = precision(X.shape, kernel.largest(X, np.float64), largest_bound, tol)
+    layout = Layout.of(X, kernel, dtype, None, Accuracy.of_solution(largest_bound, tol, size))
+    return KernelRows(X, kernel, dtype, cache_bytes, layout)
+
+
+LINES = 64  # rows copied per task
+_DOUBT = 20  # calls that a fetched row survives without being read
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """Rows of K in memory.
+
+    Attributes
+    ----------
+    K : ndarray, shape (slots, >= active columns), C-contiguous
+    where : ndarray of int64
+        The row of `K` that holds each active row's kernel values, or -1.
+    used : ndarray of int64, shape (slots,)
+        Time at which each slot was last read; readers set it to `now`.
+    now : int
+    """
+
+    K: NDArray[np.floating]
+    where: Index
+    used: Index
+    now: int
+
+
+class RowCache:
+    """Slots of one row each in one array; the least recently used row is replaced first."""
+
+    def __init__(self, memory: NDArray[np.floating], columns: int, n: int) -> None:
+        self._memory, self.slot, self._now = memory, np.full(n, -1), 0
+        self._row, self._used = np.full(0, -1), np.zeros(0, np.int64)
+        self._shape(columns)
+
+    def _shape(self, columns: int) -> None:
+        stride = padded(columns)
+        slots = min(len(self.slot), self._memory.size // max(1, stride))
+        self.values = self._memory[: slots * stride].reshape(slots, stride)
+        more = slots - len(self._row)
+        self._row = np.append(self._row, np.full(more, -1))
+        self._used = np.append(self._used, np.zeros(more, np.int64))
+
+    def table(self, active: Index) -> RowTable:
+        """See :class:`RowTable`."""
+        return RowTable(self.values, self.slot[active], self._used, self._now)
+
+    def places(self, rows: Index, keep: NDArray[np.bool_]) -> tuple[Index, NDArray[np.bool_]]:
+        """A slot for each row to `keep`, or -1 if none is left, and a mask of the rows already cached."""
+        self._now += 1
+        slots = self.slot[rows]
+        known = slots >= 0
+        self._used[slots[known]] = self._now
+        wanted = np.flatnonzero(~known & keep)
+        if wanted.size:
+            oldest = np.arange(len(self._used))
+            if len(wanted) < len(oldest):
+                # Ties go to the lower slot, whatever the partition does with them.
+                age = self._used * len(oldest) + oldest
+                oldest = np.argpartition(age, len(wanted))[: len(wanted)]
+            oldest = np.sort(oldest[self._used[oldest] < self._now])
+            slots[wanted[: len(oldest)]] = oldest
+            gone = self._row[oldest]
+            self.slot[gone[gone >= 0]] = -1
+            taken = rows[wanted[: len(oldest)]]
+            self._row[oldest], self.slot[taken], self._used[oldest] = taken, oldest, self._now
+        return slots, known
+
+    def doubt(self, slots: Index) -> None:
+        """Mark these rows as not read yet: until they are read, they are among the first to be replaced."""
+        self._used[slots[slots >= 0]] = self._now - _DOUBT
+
+    def drop(self, rows: Index) -> None:
+        """Discard these rows if they are kept."""
+        slots = self.slot[rows]
+        slots = slots[slots >= 0]
+        self._row[slots], self._used[slots], self.slot[rows] = -1, 0, -1
+
+    @property
+    def count(self) -> int:
+        """Number of rows kept."""
+        return int(np.count_nonzero(self._row >= 0))
+
+    @property
+    def end(self) -> int:
+        """End of the memory in use, in numbers from its beginning."""
+        return (int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1) * self.values.shape[1]
+
+    def copy(self, whole: RowCache, columns: Index, wanted: Index) -> None:
+        """Copy the wanted rows of `whole` over these columns into this empty cache."""
+        slots = np.sort(whole.slot[wanted])
+        slots = slots[slots >= 0][: len(self._row)]
+        places = np.arange(len(slots))
+        self._row[places] = whole._row[slots]
+        self._used[places] = whole._used[slots]
+        self.slot[self._row[places]] = places
+        self._now = whole._now
+        whole.read(slots, columns, self.values, places)
+
+    def read(self, slots: Index, columns: Index, out: NDArray[np.floating], into: Index) -> None:
+        """``out[into, :k] = values[slots][:, columns]``, of k columns."""
+        for_blocks(
+            lambda lo, hi: _copy(self.values, slots[lo:hi], columns, out, into[lo:hi]), blocks(len(slots), LINES)
+        )
+
+    def restrict(self, kept: Index) -> None:
+        """Cut every row to the columns `kept` and compact the rows, which makes room for more."""
+        last = int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1
+        old, new, done = self.values.shape[1], padded(len(kept)), 0
+        while done < last:
+            # Rows whose new places lie before all their old ones can move side by side.
+            until = min(last, max(done + 1, done * old // max(1, new)))
+            tasks = [(done + a, done + b) for a, b in blocks(until - done, LINES)]
+            for_blocks(lambda lo, hi: _cut(self._memory, lo, hi, old, new, kept), tasks)
+            done = until
+        self._shape(len(kept))
+
+
+@numba.njit(cache=True, nogil=True)
+def _cut(memory: Reals, lo: int, hi: int, old: int, new: int, kept: Longs) -> None:  # pragma: no cover - compiled
+    """Copy the columns `kept` of rows `lo` to `hi` to their new places in the same memory, followed by zeros.
+
+    Row r begins at r * old and moves to r * new, where it overlaps no row yet to be moved.
+    """
+    for row in range(lo, hi):
+        for k in range(kept.size):
+            memory[row * new + k] = memory[row * old + kept[k]]
+        for k in range(kept.size, new):
+            memory[row * new + k] = 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _copy(values: Reals, slots: Longs, columns: Longs, out: Reals, into: Longs) -> None:  # pragma: no cover - compiled
+    """Copy some columns of some rows: ``out[into, :k] = values[slots][:, columns]``, for k columns."""
+    for i in range(slots.size):
+        row, line = values[slots[i]], out[into[i]]
+        for k in range(columns.size):
+            line[k] = row[columns[k]]
+
 
 _SOME = 2048  # rows computed per product
 # Cost of storing a value in memory not touched yet (page faults), in units of reading one: 7 to 50, depending on the
@@ -87,13 +330,13 @@ class KernelRows:
         self._turn_to(np.arange(self.n))
 
     def activate(self, rows: Index) -> None:
-        """See :class:`casvm.solver.gram.KernelMatrix`; rows kept over all columns stay, if there is room."""
+        """See :class:`KernelMatrix`; rows kept over all columns stay, if there is room."""
         if not self._keep_all(len(rows)):
             self._cache = RowCache(self._memory, len(rows), self.n_rows)
         self._turn_to(rows)
 
     def restrict(self, kept: Index) -> None:
-        """See :class:`casvm.solver.gram.KernelMatrix`; cached rows are cut to these columns."""
+        """See :class:`KernelMatrix`; cached rows are cut to these columns."""
         if not self._keep_all(len(kept)):
             self._cache.restrict(kept)
         self._turn_to(self.active[kept])
@@ -104,7 +347,7 @@ class KernelRows:
         self.values_computed += values
 
     def restart(self) -> None:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`KernelMatrix`."""
         self._reused = self._whole is not None
         if len(self.active) == self.n:
             return
@@ -117,7 +360,7 @@ class KernelRows:
         return columns if self.sources is self.X else columns[:0]
 
     def copies(self, columns: int) -> bool:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`KernelMatrix`."""
         whole = self._all or (self._cache if len(self.active) == self.n else None)
         return whole is not None and self._memory.size - whole.end >= (whole.count + 1024) * padded(columns)
 
@@ -137,7 +380,7 @@ class KernelRows:
             self._cache.copy(self._all, rows, self._asked(rows))
 
     def square(self, rows: Index) -> NDArray[np.floating]:
-        """See :class:`casvm.solver.gram.KernelMatrix`; expensive values are read if their row or column is kept."""
+        """See :class:`KernelMatrix`; expensive values are read if their row or column is kept."""
         if self._reused and self._whole is not None and len(rows) == self.n:
             self.values_read += self.n**2
             return self._whole
@@ -166,7 +409,7 @@ class KernelRows:
         Returns
         -------
         order, stay : ndarray of int64
-            See :func:`casvm.solver.working_set.staying`.
+            See :func:`casvm.solver.distributed.staying`.
         """
         order, stay = staying(self._numbers, numbers)
         self._numbers = numbers[order]
@@ -219,7 +462,7 @@ class KernelRows:
         self.values_computed += sum((hi - lo) * hi for lo, hi in tasks)
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`KernelMatrix`."""
         whole = self._whole
         if self._reused and whole is not None and len(self.active) == self.n:
             tasks = self.columns.tasks(2 * threads.current())
@@ -254,11 +497,11 @@ class KernelRows:
         self.values_read += at.size * len(v)
 
     def diagonal(self) -> Vector:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`KernelMatrix`."""
         return self._diagonal[self.active]
 
     def fetch(self, rows: Index) -> None:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`KernelMatrix`."""
         slots, known = self._cache.places(rows, np.ones(len(rows), np.bool_))
         missing, into = self.layout.rows(self.sources, rows[~known]), slots[~known]
         self._cache.doubt(into)
@@ -268,11 +511,11 @@ class KernelRows:
         self.values_computed += len(into) * len(self.active)
 
     def table(self) -> RowTable:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`KernelMatrix`."""
         return self._cache.table(self.active)
 
     def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`KernelMatrix`."""
         total, kept = np.zeros(len(columns)), np.zeros(len(rows), np.bool_)
         if self._all is not None and not exact:
             slots = self._all.slot[rows]
@@ -287,11 +530,11 @@ class KernelRows:
         return total + self.product(self.sources, rows, change, columns, exact)
 
     def quadratics(self, rows: Index, betas: Vector) -> Vector:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`KernelMatrix`."""
         return np.einsum("ti,ti->t", betas, self.products(rows, betas))
 
     def products(self, rows: Index, betas: Vector) -> Vector:
-        """See :class:`casvm.solver.gram.KernelMatrix`; all of `betas` share one computation of half of K."""
+        """See :class:`KernelMatrix`; all of `betas` share one computation of half of K."""
         layout, sums = replace(self.layout, dtype=np.dtype(np.float64)), np.zeros(betas.shape)
         for lo, hi in blocks(len(rows), _TILE[1]):
             work = partial(
@@ -381,3 +624,25 @@ def _copy_fresh(
             line[all_fresh[k]] = row[k]
         for k in known:
             line[k] = K[k, i]
+
+
+def staying(before: Index, numbers: Index) -> tuple[Index, Index]:
+    """Rows of a working set that were in the one before.
+
+    Parameters
+    ----------
+    before, numbers : ndarray of int64
+        Rows of both working sets; `numbers` ascending.
+
+    Returns
+    -------
+    order : ndarray of int64, shape (len(numbers),)
+        Places in `numbers`: of rows that stay, as `before` has them, then of the others.
+    stay : ndarray of int64
+        Places in `before` of the rows that stay, ascending.
+    """
+    at = np.searchsorted(numbers, before)
+    stay = np.flatnonzero(np.append(numbers, -1)[at] == before)
+    others = np.ones(len(numbers), np.bool_)
+    others[at[stay]] = False
+    return np.concatenate([at[stay], np.flatnonzero(others)]), stay

@@ -1,4 +1,14 @@
-"""Rows of a kernel matrix most of whose values vanish: each row holds only the blocks of columns near it."""
+"""Rows of a kernel matrix most of whose values vanish: each row holds only the blocks of columns near it.
+
+When distant rows have kernel values that are negligible, and how many rows are near each other.
+
+Rows are ordered as the leaves of a k-d tree, so that neighbours follow each other. A few consecutive rows then have a
+small bounding box (:class:`cacore.near.boxes.Boxes`); two groups with boxes beyond the cutoff radius are skipped.
+
+Rows of the kernel matrix for Dis-SMO, computed only where they do not vanish.
+
+Values over the active columns are computed anew each time; a working set's own values are kept while it is solved.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from scipy.spatial.distance import cdist
 
-from cacore.data.rows import Rows
+from cacore.arrays import Reals
+from cacore.data.rows import Rows, dense
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.panels import Panels, accumulate, nonzeros
@@ -19,8 +31,21 @@ from cacore.near.boxes import Boxes, Runs
 from casvm.solver.pair import Index, Vector
 
 if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
+    from cacore.arrays import Doubles, Integers, Ints, Longs
     from cacore.kernels.evaluate import Parameters
+
+
+VANISHED = 1e-3  # largest change of a gradient by neglected kernel values, as a share of the tolerance
+_SAMPLED = 500  # rows from which the share of near pairs is estimated
+
+
+def share_near(X: Rows, kernel: Kernel, squared: float) -> float:
+    """Estimate from a sample the share of pairs of rows within this squared distance, which the kernel defines."""
+    step = max(1, X.shape[0] // _SAMPLED)
+    some = dense(X[::step]).astype(np.float64)
+    norm = "chebyshev" if kernel.separable else "euclidean"  # see cacore.kernels.near
+    return float(np.mean(squared >= np.square(cdist(some, some, norm))))
+
 
 _GROUP = 16  # rows per group of a product, whose values are not kept
 _LEAST = 64  # rows that always fit in the pool: a pair needs two at a time
@@ -136,17 +161,17 @@ class NearRows:
 
     @property
     def rows_computed(self) -> int:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
         return int(self._counts[ROWS])
 
     @property
     def values_computed(self) -> int:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
         return int(self._counts[VALUES])
 
     @property
     def values_read(self) -> int:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
         return int(self._counts[READ])
 
     def resume(self, rows: int, values: int) -> None:
@@ -168,7 +193,7 @@ class NearRows:
         self.activate(self.active)
 
     def activate(self, rows: Index) -> None:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
         self.active, layout = rows, self.layout
         every = len(rows) == len(self.own)
         panels = Panels(self.X, layout.dtype, layout.shift, None if len(rows) == self.n else rows, layout.measure)
@@ -188,7 +213,7 @@ class NearRows:
         )  # fmt: skip
 
     def restrict(self, kept: Index) -> None:
-        """See :class:`casvm.solver.gram.KernelMatrix`; kept values are cut to these columns."""
+        """See :class:`casvm.solver.kernel_rows.KernelMatrix`; kept values are cut to these columns."""
         before, places = self.runs, self._place.copy()
         self.activate(self.active[kept])
         places[self.own], own = -1, places[self.active]
@@ -215,7 +240,7 @@ class NearRows:
         return gram
 
     def copies(self, columns: int) -> bool:
-        """See :class:`casvm.solver.gram.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
         return True
 
     def make_room(self) -> None:
@@ -279,7 +304,7 @@ class NearRows:
         return total[: len(columns)]
 
     def quadratics(self, rows: Index, betas: Vector) -> Vector:
-        """See :class:`casvm.solver.gram.KernelMatrix`; one pass for each of `betas`."""
+        """See :class:`casvm.solver.kernel_rows.KernelMatrix`; one pass for each of `betas`."""
         return np.array([self.product(rows, beta, rows, exact=True) @ beta for beta in betas])
 
 

@@ -4,7 +4,7 @@ If every rank has room for all rows, these are put in spatial order and cut into
 stretches hardly know each other. In each round, a rank optimises some pairs of its own rows, and tells all ranks which
 rows moved. A rank computes a row of K, its own or another's, over its own columns only, and keeps it. So all ranks
 together compute each kernel value once, as one process does. Where memory holds few of these rows, a rank optimises
-working sets instead (:mod:`casvm.solver.near_sets`).
+working sets instead (:mod:`casvm.solver.near_smo`).
 
 What the shares have in common is the bias b. At a given b, a share is optimised without a constraint on its sum; after
 each round b moves by what the sum of all rows has in excess. At the end, small changes of all free rows make up for the
@@ -34,7 +34,7 @@ from cacore.svm.dual import Dual, Progress, Solution
 from casvm.solver.active_set import ActiveSet, Shrinking, middle
 from casvm.solver.near_pairs import NearPairs
 from casvm.solver.near_rows import NearRows
-from casvm.solver.near_sets import NearSets, at_bias
+from casvm.solver.near_smo import NearSets, at_bias
 from casvm.solver.on_ranks import AllRows, OnRanks
 from casvm.solver.pair import Index, Vector
 

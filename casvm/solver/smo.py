@@ -18,9 +18,9 @@ from cacore.data.rows import Rows, power_of_two
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.solvers import register
+from cacore.svm.options import register
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
-from casvm.solver.gram import KernelMatrix, gram_of
+from casvm.solver.kernel_rows import KernelMatrix, gram_of
 from casvm.solver.near_smo import near_values
 from casvm.solver.pair import Index, Pairs, Vector
 from casvm.solver.units import Origin, Unit

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from cacore.checks import yes_or_no
 from cacore.errors import InputError
 from partition.algorithms.kmeans import LLOYD, k_means
-from partition.assign import PartRows, power_of_two
+from partition.assign import PartRows, capacities, power_of_two, settle, smallest
 from partition.base import Algorithm
-from partition.settle import capacities, settle, smallest
 
 _BALANCED = {"ratio": yes_or_no, "recompute_centers": yes_or_no}
 
@@ -77,7 +76,7 @@ class BalancedKMeans(Algorithm, name="bkm"):
     Notes
     -----
     Sizes differ by at most 1. K-means, then O(n P d) flops, and selections from parts that are too large
-    (:func:`partition.settle.smallest`).
+    (:func:`partition.assign.smallest`).
     """
 
     balances_classes = True
@@ -150,7 +149,7 @@ class KBalance(Algorithm, name="kbalance"):
     -----
     Sizes differ by at most 1. Rows are assigned in a shuffled order that does not depend on the number of ranks.
     K-means, then O(n P d) flops and at most P rounds of selections from the parts that are too large
-    (:func:`partition.settle.smallest`).
+    (:func:`partition.assign.smallest`).
     """
 
     checks = Algorithm.checks | LLOYD | {"recompute_centers": yes_or_no}

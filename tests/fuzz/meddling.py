@@ -138,11 +138,11 @@ class Meddling:
 @contextlib.contextmanager
 def _small_blocks():
     """Files of some KiB are many blocks; modules that are not loaded yet are loaded for it."""
-    from cacore.io import growing, native, stream
+    from cacore.io import native, spool, stream
 
     with (
         mock.patch.object(stream, "_BLOCK", 1 << 11),
-        mock.patch.object(growing, "CHUNK", 1 << 11),
+        mock.patch.object(spool, "CHUNK", 1 << 11),
         mock.patch.object(native, "_BLOCK", 1 << 12),
     ):
         yield

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from asygcd import AsyGCDModel, AsyGCDSVC
 from cacore.errors import InputError
-from cacore.io.seal import seal
+from cacore.io.stream import seal
 from cakrr import BKRR2, KRRModel, TwoLevelKRR
 from casvm import CASVC, SMOSVC, SVMModel
 

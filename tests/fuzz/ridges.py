@@ -38,6 +38,8 @@ def ridge(form, rng):
         K, new = problem.matrix(), problem.matrix(problem.tested, problem.exact)
         if form == "subset":
             M = len(y) // 4
+            if np.linalg.cond(K[:M, :M]) > 1e13:
+                return ""  # points that nearly coincide
             try:
                 beta = reference.on_points(K[:, :M], K[:M, :M], exact / unit, lam)
             except LinAlgError:

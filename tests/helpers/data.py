@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
-from cacore.io.seal import seal
+from cacore.io.stream import seal
 
 formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
 # Dense and CSR rows, in double and in single precision.

@@ -13,7 +13,7 @@ METHODS = {
     **{f"casvm.{name}": f"casvm.{name}"
        for name in ("bkmsvm", "cascade", "casvm", "cpsvm", "dcfilter", "dcsvm", "dissmo", "fcfssvm", "oneclass", "svr")
        },
-    "asygcd": "asygcd.method",
+    "asygcd": "asygcd.asygcd_method",
     "cakriging": "cakriging",
 }  # fmt: skip
 of_every_command = pytest.mark.parametrize("program", METHODS)

@@ -11,12 +11,12 @@ from helpers.data import write_hdf5
 from helpers.distributed import RANK, WORLD, refused_by_all
 
 from cacore.comm import Communicator
-from cacore.data.columns import Columns
+from cacore.data.dataset import Columns
 from cacore.io import load
 from cacore.io.in_file import load_in_file
 from cacore.io.names import Expected
 from cacore.io.table import LABELS
-from cacore.run.job import Training
+from cacore.run.launch import Training
 from cacore.run.reading import read
 
 pytestmark = pytest.mark.mpi(min_size=1)

@@ -11,9 +11,9 @@ import pytest
 from mpi4py import MPI
 
 from cacore import traffic as traffic_module
-from cacore.comm import PHASES, Communicator, failure, ledger, mpi
+from cacore.comm import PHASES, Communicator, communicator, failure
 from cacore.comm.failure import wait
-from cacore.comm.team import team
+from cacore.comm.ranks import team
 from cacore.errors import InputError, RankError
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -111,7 +111,9 @@ def test_alltoall(chunk, width, most):
 def test_rows_move_without_pauses(monkeypatch):
     """MPICH moves a few KiB of an Ialltoallv each time it is asked: with pauses between, 8 MB took 1.2 s for 2 ms."""
     asked, pauses = [], []
-    monkeypatch.setattr(mpi, "wait", lambda done, meanwhile, may, what: (asked.append(may), wait(done, meanwhile, may)))
+    monkeypatch.setattr(
+        communicator, "wait", lambda done, meanwhile, may, what: (asked.append(may), wait(done, meanwhile, may))
+    )
     monkeypatch.setattr(failure, "sleep", lambda seconds: pauses.append(asked[-1]))
     Communicator(WORLD).alltoall(np.zeros(R << 17), np.full(R, 1 << 17))
     assert asked == [True, True, False]  # the numbers of rows, the most of them, the rows
@@ -312,7 +314,7 @@ def test_every_call_is_timed():
 
 def test_phases_nest(monkeypatch):
     clock = iter(range(0, 1000, 1))
-    monkeypatch.setattr(ledger.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(communicator.time, "perf_counter", lambda: float(next(clock)))
     comm = Communicator(WORLD)
     with comm.phase("train"):
         comm.allreduce(numbers(1))

@@ -19,12 +19,12 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, DisSMOSVC
-from casvm.model.part import join
+from casvm.model.part_svm import join
 from casvm.solver import distributed, kernel_rows, on_ranks, smo
 from casvm.solver.active_set import ActiveSet, Shrinking
+from casvm.solver.distributed import Pool
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near_columns import NearColumns
-from casvm.solver.pool import Pool
+from casvm.solver.on_ranks import NearColumns
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -192,7 +192,7 @@ def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch):
 def test_near_rows(monkeypatch):
     """Where most kernel values vanish; of ranks of which one may have few rows, and with rows that leave."""
     for name in ("_NEAR", "_NEAR_FINE"):
-        monkeypatch.setattr(f"casvm.solver.near_columns.{name}", 2.0)
+        monkeypatch.setattr(f"casvm.solver.on_ranks.{name}", 2.0)
     monkeypatch.setattr(distributed, "_LOOK", 1)
     X, y = kinds(601)
     kernel, made, original = Kernel("gaussian", gamma=32.0), [], NearColumns.__init__

@@ -17,7 +17,7 @@ from cacore.io.checkpoint import Checkpoint, Unfinished
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, DisSMOSVC, SVMModel
-from casvm.model.part import join
+from casvm.model.part_svm import join
 from casvm.solver import distributed
 
 pytestmark = pytest.mark.mpi(min_size=1)

@@ -15,9 +15,9 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm.solver import distributed, smo
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near_sets import NearSets
 from casvm.solver.near_shares import Shares
-from casvm.volume import Terms, predicted
+from casvm.solver.near_smo import NearSets
+from casvm.svm_fit import Terms, predicted
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -29,7 +29,7 @@ MINE = slice(N * RANK // R, N * (RANK + 1) // R)
 def shares(monkeypatch):
     """Near rows whatever their share; the rounds in shares."""
     for name in ("_NEAR", "_NEAR_FINE"):
-        monkeypatch.setattr(f"casvm.solver.near_columns.{name}", 2.0)
+        monkeypatch.setattr(f"casvm.solver.on_ranks.{name}", 2.0)
     made, step = [], Shares._step
 
     def kept(self, *args):

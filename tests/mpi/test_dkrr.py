@@ -22,8 +22,8 @@ from cacore.io.checkpoint import Checkpoint
 from cacore.linalg import scalapack
 from cakrr import DKRR, KRRModel
 from cakrr.dkrr import dkrr
-from cakrr.methods.dkrr import fit
 from cakrr.methods.factored import PIECE
+from cakrr.methods.whole_system import fit
 from cakrr.options import RidgeOptions
 
 MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")

@@ -23,13 +23,11 @@ from cacore.linalg import pivoted
 from cacore.linalg.pivoted import pivoted_cholesky
 from cakrr import DKRR
 from cakrr.dkrr import dkrr
-from cakrr.iterative import plan, solver
+from cakrr.iterative import cost, solver
 from cakrr.iterative import products as kernel_products
-from cakrr.iterative.keep import Keep
-from cakrr.iterative.products import KernelProducts
-from cakrr.iterative.spread import SpreadRows
-from cakrr.methods.dkrr import fit
-from cakrr.methods.early import SettledErrors
+from cakrr.iterative.preconditioner import SpreadRows
+from cakrr.iterative.products import Keep, KernelProducts
+from cakrr.methods.whole_system import SettledErrors, fit
 from cakrr.options import RidgeOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -242,7 +240,7 @@ def test_pairs_of_other_choices_are_not_taken(folder, monkeypatch):
 def test_ranks_stop_together(mine, monkeypatch):
     """Where rounding makes the ranks disagree on the rank of the factor, or on who may stop early, rank 0's counts."""
     X, y = rows()
-    monkeypatch.setattr(plan, "enough", lambda work, traces: traces[-1][0] >= 8 * (1 + RANK))
+    monkeypatch.setattr(cost, "enough", lambda work, traces: traces[-1][0] >= 8 * (1 + RANK))
     monkeypatch.setattr(pivoted, "BLOCK", 8)
     settled = SettledErrors._settled
     monkeypatch.setattr(SettledErrors, "_settled", lambda *told: settled(*told) | (RANK == 0))

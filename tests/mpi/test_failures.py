@@ -10,7 +10,7 @@ from helpers.distributed import RANK, WORLD
 from helpers.failing import SIZE, every_rank_raises, failing, rows
 from mpi4py import MPI
 
-from cacore.comm import Communicator, collective, mpi, require_same
+from cacore.comm import Communicator, collective, communicator, require_same
 from cacore.errors import InputError, MemoryLimitError, RankError
 from cakrr import BKRR2
 
@@ -154,8 +154,8 @@ def test_an_interruption_stays_one():
 def test_an_interruption_of_a_rank_that_is_done(failure, monkeypatch):
     """It waits until the others are done, who have nobody to hear of it, or have failed."""
     if RANK == LAST:
-        wait = iter([failing(KeyboardInterrupt()), failing(KeyboardInterrupt()), mpi.wait])
-        monkeypatch.setattr(mpi, "wait", lambda *args: next(wait)(*args))
+        wait = iter([failing(KeyboardInterrupt()), failing(KeyboardInterrupt()), communicator.wait])
+        monkeypatch.setattr(communicator, "wait", lambda *args: next(wait)(*args))
     expected = RankError if failure else KeyboardInterrupt if RANK == LAST else None
     with pytest.raises(expected) if expected else contextlib.nullcontext(), collective(WORLD):
         if failure and RANK == 0:

@@ -14,8 +14,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.probability.calibrator import Calibrator
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
-from cakernels.blend import Blend, blended
-from cakernels.class_blend import ClassBlend, classified, outputs
+from cakernels.families import Blend, ClassBlend, blended, classified, outputs
 from cakernels.search import race
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import FOLDED, REGRESSION, Data, Split

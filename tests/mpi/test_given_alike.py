@@ -20,7 +20,7 @@ from cacore.machine import threads
 from cakrr import BKRR2, DKRR, BKRR2Classifier, TwoLevelKRR
 from casvm import CASVC, CASVR, CascadeSVC, DCFilterSVC, DisSMOSVC, DisSMOSVR
 from casvm.casvm import casvm
-from casvm.model.model import SVMModel
+from casvm.model.svm_model import SVMModel
 from casvm.options import SVMOptions
 from partition import KBalance, KMeans
 

@@ -18,7 +18,9 @@ from helpers.distributed import RANK, WORLD, R
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
-from cacore.io import dataset, delimited, load, native, stream, tabular
+from cacore.io import delimited, load, native, stream
+from cacore.io import loading as dataset
+from cacore.io import table as tabular
 from cacore.io.__main__ import _parser as parser
 from cacore.io.convert import convert
 from cacore.io.fingerprints import overlap

@@ -16,16 +16,16 @@ from cacore.comm import Communicator
 from cacore.data.stored import StoredRows
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from cacore.near import expansion, visits
+from cacore.near import expansion, halo
 from cacore.near.halo import Routed
 from cakrr.dkrr import dkrr
 from cakrr.iterative import islands, solver
-from cakrr.iterative.keep import Keep
 from cakrr.iterative.near_products import Borrowing, NearProducts
-from cakrr.iterative.spread import SpreadRows
-from cakrr.methods.dkrr import fit
-from cakrr.model import KRRModel
+from cakrr.iterative.preconditioner import SpreadRows
+from cakrr.iterative.products import Keep
+from cakrr.methods.whole_system import fit
 from cakrr.options import RidgeOptions
+from cakrr.ridge_model import KRRModel
 
 pytestmark = pytest.mark.mpi(min_size=1)
 N, SIGMA, LAM = 311, 0.08, 1e-3
@@ -150,8 +150,8 @@ def test_predictions_of_near_rows(kernel, dtype, form, everywhere, monkeypatch):
 @pytest.mark.parametrize("targets", [1, 2])
 def test_new_rows_visit_the_ranks_that_are_near(targets, everywhere, folder, monkeypatch):
     """The answers of all pairs, from rows that are sent as often as another rank has a box near theirs."""
-    monkeypatch.setattr(visits, "GROUP", 4)
-    monkeypatch.setattr(visits, "ROWS", 100)  # several rounds
+    monkeypatch.setattr(halo, "GROUP", 4)
+    monkeypatch.setattr(halo, "ROWS", 100)  # several rounds
     monkeypatch.setattr(expansion, "_SORT", 0)
     rng, my, comm = np.random.default_rng(0), even(N), Communicator(WORLD)
     X, Q = rng.random((N, 2)), rng.random((701, 2))
@@ -168,7 +168,7 @@ def test_new_rows_visit_the_ranks_that_are_near(targets, everywhere, folder, mon
     np.testing.assert_array_equal(np.sort(rows[:, 0]), np.sort(X[:, 0]))
     if R > 1:
         pieces = [part.piece for part in model.parts.values()]
-        near = visits.near_ranks(model.kernel, pieces, Q[new], comm)
+        near = halo.near_ranks(model.kernel, pieces, Q[new], comm)
         assert near is not None
         owner = np.concatenate([np.full(sum(len(A) for A, _ in some), rank) for rank, some in enumerate(parts)])
         reached = np.stack([(cdist(Q[new], rows[owner == rank]) < 0.06).any(axis=1) for rank in range(R)], axis=1)
@@ -176,7 +176,7 @@ def test_new_rows_visit_the_ranks_that_are_near(targets, everywhere, folder, mon
         assert WORLD.allreduce(np.count_nonzero(near)) < 2.1 * len(Q)
         in_file = StoredRows.empty(folder, *Q[new].shape, Q.dtype)
         in_file[:] = Q[new]
-        assert visits.near_ranks(model.kernel, pieces, in_file, comm) is None  # would have to be read whole
+        assert halo.near_ranks(model.kernel, pieces, in_file, comm) is None  # would have to be read whole
         close(everywhere(model.predict(in_file, comm)), got, 1e-12)
 
 

@@ -16,7 +16,7 @@ from cacore.comm import Communicator
 from cacore.data.selection import order_statistics
 from cacore.linalg import scalapack
 from cakrr import BKRR2, DCKRR, DKRR, KRRModel, TwoLevelKRR
-from cakrr.solver.noise import NoiseRows, fit
+from cakrr.solver.variance import NoiseRows, fit
 from cakrr.uncertainty.answer import calibration_counts
 
 pytestmark = pytest.mark.mpi(min_size=1)

@@ -13,7 +13,7 @@ from helpers.failing import SIZE, every_rank_raises, failing, rows
 from mpi4py import MPI
 
 from cacore.comm import collective
-from cacore.comm.mpi import Transport
+from cacore.comm.communicator import Transport
 from cacore.errors import InputError, RankError
 from cacore.linalg import scalapack
 from cacore.linalg.scalapack import BlockCyclic
@@ -81,7 +81,7 @@ def test_one_rank_fails_in_the_middle_of_training(name, error, monkeypatch):
     model = make(WORLD).fit(given[0], given[target])
     expected = model.predict(given[0])
     if RANK == LAST:
-        monkeypatch.setattr("cacore.kernels.points.Points.__init__", failing(error))
+        monkeypatch.setattr("cacore.kernels.values.Points.__init__", failing(error))
         monkeypatch.setattr("cacore.kernels.panels.Panels.__init__", failing(error))
     kind = InputError if isinstance(error, InputError) else RankError
     message = every_rank_raises(kind, lambda: make(WORLD).fit(given[0], given[target]))

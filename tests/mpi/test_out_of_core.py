@@ -16,8 +16,7 @@ from cacore.io import load
 from cacore.io.in_file import load_in_file
 from cacore.io.table import LABELS
 from cakrr import bkrr2, dckrr, subset
-from cakrr.options import RidgeOptions
-from cakrr.subset_options import SubsetOptions
+from cakrr.options import RidgeOptions, SubsetOptions
 from casvm import casvm, cpsvm
 from casvm.options import SVMOptions
 

@@ -10,7 +10,7 @@ from helpers.distributed import RANK, WORLD, R, by_one, even, labelled, refused_
 from sklearn.metrics import log_loss
 
 from cacore.comm import Communicator
-from cacore.metrics.probabilistic import class_scores, reliability
+from cacore.metrics import class_scores, reliability
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOutDecisions, global_folds
 from cakrr import BKRR2Classifier, DKRRClassifier
@@ -57,8 +57,7 @@ def test_folds_and_scores_of_one_process(everywhere):
 @pytest.mark.parametrize("name", METHODS)
 def test_probabilities_of_one_process(name, k, everywhere, folder, monkeypatch):
     """And those of the file, on any ranks."""
-    for module in ("left_out", "probability"):
-        monkeypatch.setattr(f"casvm.methods.{module}.LOOSE", 1e-6)
+    monkeypatch.setattr("casvm.methods.probability.LOOSE", 1e-6)
     (X, y), (T, t) = drawn_clouds(N, k=k), drawn_clouds(41, 1, k)
     options = SVMOptions(
         partitions={"cpsvm": 5, "dcsvm": 4}.get(name), seed=2, gamma=0.4, tol=1e-6, probability="sigmoid"

@@ -10,8 +10,8 @@ from helpers.distributed import RANK, WORLD, by_one, dataset, even, refused_by_a
 
 from cacore.comm import Communicator
 from casvm import CAQuantileSVR, QuantileModel, SMOQuantileSVR
+from casvm.options import ValueOptions
 from casvm.svr import svr
-from casvm.value_options import ValueOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
 

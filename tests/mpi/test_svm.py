@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from cacore.comm import Communicator
 from cacore.limits import Limits
 from casvm import CASVC, SVMModel
-from casvm.solver.part import fit_part
+from casvm.solver.problems import fit_part
 from partition import FCFS
 
 pytestmark = pytest.mark.mpi(min_size=1)

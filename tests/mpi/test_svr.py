@@ -11,7 +11,7 @@ from sklearn.svm import SVR
 
 from cacore.comm import Communicator
 from casvm import CASVR, SMOSVR, DisSMOSVR, SVRModel, export_libsvm, import_libsvm, oneclass
-from casvm.value_options import ValueOptions
+from casvm.options import ValueOptions
 from partition import KMeans
 
 pytestmark = pytest.mark.mpi(min_size=1)

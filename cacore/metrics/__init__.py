@@ -1,1 +1,0 @@
-"""Metrics of predictions, computed from sums over all ranks."""

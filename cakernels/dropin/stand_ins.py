@@ -1,0 +1,254 @@
+"""Stand-ins for the two compiled modules through which scikit-learn calls LIBSVM, for dense and for sparse rows.
+
+scikit-learn's classes check their input, resolve gamma and class weights, evaluate callable kernels, warn and set their
+attributes in Python. One function of a compiled module does the rest, with arrays and numbers only. Replacing these
+functions leaves everything else to scikit-learn: parameters, attributes, pickles and messages are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore.data.rows import is_sparse
+from cakernels.dropin.ledger import CallLedger, UnsuitedError
+from cakernels.dropin.libsvm_problem import CLASSES, KERNELS, LibsvmModel, LibsvmProblem, Trained, Vector
+
+if TYPE_CHECKING:
+    from cacore.data.rows import Rows
+
+
+Arrays: TypeAlias = "tuple[Rows | int, ...]"  # a trained model in the order that scikit-learn expects
+Given = TypeVar("Given")
+
+# Below these numbers LIBSVM is as fast (processor seconds of one core): rows of a training, or of a pair of classes;
+# rows with a precomputed kernel; products of a prediction.
+LEAST_ROWS, LEAST_GIVEN, LEAST_WORK = 1000, 4000, 1_000_000
+INDEFINITE = "the sigmoid kernel is not positive definite: another solver ends at another model"
+
+_PREDICTING = ("support", "SV", "nSV", "sv_coef", "intercept", "probA", "probB")
+_KERNEL_NAMES = (*KERNELS, "precomputed")
+_SPARSE_TRAINING = (
+    "n_features", "values", "indices", "indptr", "y", "svm_type", "kernel", "degree", "gamma", "coef0", "tol", "C",
+    "class_weight", "sample_weight", "nu", "cache_size", "epsilon", "shrinking", "probability", "max_iter",
+    "random_seed",
+)  # fmt: skip
+_SPARSE_PREDICTING = (
+    "data", "indices", "indptr", "SV_data", "SV_indices", "SV_indptr", "sv_coef", "intercept", "svm_type", "kernel",
+    "degree", "gamma", "coef0", "tol", "C", "class_weight", "nu", "epsilon", "shrinking", "probability", "nSV", "probA",
+    "probB",
+)  # fmt: skip
+_SHAPE = ("svm_type", "kernel", "degree", "gamma", "coef0")
+_PROBLEM = (
+    *_SHAPE, "C", "nu", "epsilon", "tol", "class_weight", "sample_weight", "shrinking", "probability", "cache_size",
+    "max_iter", "random_seed",
+)  # fmt: skip
+
+
+class _Library:
+    """A compiled module whose other functions are left as they are.
+
+    Parameters
+    ----------
+    original : module
+    ledger : CallLedger
+    """
+
+    def __init__(self, original: ModuleType, ledger: CallLedger) -> None:
+        self._original, self._ledger = original, ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def _train(
+        self, svm_type: int, problem: Callable[[], LibsvmProblem], theirs: Callable[[], Arrays],
+        order: Callable[[Trained], Arrays],
+    ) -> Arrays:  # fmt: skip
+        """Train the problem here or there; `order` turns our model into the tuple that is expected."""
+
+        def ours() -> Arrays:
+            asked = problem()
+            self._ledger.better_there(asked.kernel == "sigmoid", INDEFINITE)
+            self._ledger.small(*_size(asked))
+            self._ledger.worth_loading(_seconds_to_train(asked))
+            from cakernels.dropin.train import train
+
+            return order(train(asked))
+
+        return self._ledger.call(f"{CLASSES[svm_type]}.fit", ours, theirs)
+
+    def _predict(
+        self, svm_type: int, name: str, what: Callable[[], tuple[LibsvmModel, Rows]], theirs: Callable[[], Vector]
+    ) -> Vector:  # fmt: skip
+        """Predict here, by the function of this name in :mod:`cakernels.dropin.train`, or there."""
+
+        def ours() -> Vector:
+            machine, X = what()
+            work = _work(machine, X)
+            self._ledger.small(work, LEAST_WORK, "products")
+            self._ledger.worth_loading(4e-10 * work)
+            from cakernels.dropin import train
+
+            answer: Callable[[LibsvmModel, Rows], Vector] = getattr(train, name)
+            return answer(machine, X)
+
+        return self._ledger.call(f"{CLASSES[svm_type]}.{_METHODS[name]}", ours, theirs)
+
+
+_METHODS = {"answers": "predict", "decisions": "decision_function", "probabilities": "predict_proba"}
+
+
+class Dense(_Library):
+    """Stand-in for scikit-learn's ``_libsvm``."""
+
+    def fit(self, X: Vector, Y: Vector, **given: Any) -> Arrays:
+        """Train on dense rows, or on a kernel matrix."""
+
+        def problem() -> LibsvmProblem:
+            return LibsvmProblem(X=X, y=Y, **_known(given, _PROBLEM))
+
+        def order(one: Trained) -> Arrays:
+            return (
+                one.support, one.vectors, one.n_support, one.coef, one.intercept, one.slopes, one.shifts, one.status,
+                one.iterations,
+            )  # fmt: skip
+
+        return self._train(given.get("svm_type", 0), problem, lambda: self._original.fit(X, Y, **given), order)
+
+    def predict(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
+        """Classes, numbered from 0, or values."""
+        return self._decide("predict", "answers", X, arrays, given)
+
+    def decision_function(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
+        """Decisions of the pairs of classes, or values."""
+        return self._decide("decision_function", "decisions", X, arrays, given)
+
+    def predict_proba(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
+        """Probabilities of the classes."""
+        return self._decide("predict_proba", "probabilities", X, arrays, given)
+
+    def _decide(
+        self, function: str, name: str, X: Vector, arrays: tuple[NDArray[np.generic], ...], given: dict[str, Any]
+    ) -> Vector:  # fmt: skip
+        def what() -> tuple[LibsvmModel, Rows]:
+            return _machine(_named(_PREDICTING, arrays), _known(given, (*_SHAPE, "cache_size"))), X
+
+        def theirs() -> Vector:
+            original: Callable[..., Vector] = getattr(self._original, function)
+            return original(X, *arrays, **given)
+
+        return self._predict(given.get("svm_type", 0), name, what, theirs)
+
+
+class Sparse(_Library):
+    """Stand-in for scikit-learn's ``_libsvm_sparse``."""
+
+    def libsvm_sparse_train(self, *given: Any) -> Arrays:
+        """Train on CSR rows."""
+
+        def problem() -> LibsvmProblem:
+            named = _numbered(_named(_SPARSE_TRAINING, given))
+            y = named.pop("y")
+            values, indices, indptr, d = (named.pop(name) for name in _SPARSE_TRAINING[1:4] + _SPARSE_TRAINING[:1])
+            X = _csr(values, indices, indptr, d)
+            return LibsvmProblem(X=X, y=y, **named)
+
+        def order(one: Trained) -> Arrays:
+            return (
+                one.support, one.vectors, one.coef.ravel(), one.intercept, one.n_support, one.slopes, one.shifts,
+                one.status, one.iterations,
+            )  # fmt: skip
+
+        return self._train(given[5], problem, lambda: self._original.libsvm_sparse_train(*given), order)
+
+    def libsvm_sparse_predict(self, *given: Any) -> Vector:
+        """Classes, numbered from 0, or values."""
+        return self._decide("libsvm_sparse_predict", "answers", given)
+
+    def libsvm_sparse_decision_function(self, *given: Any) -> Vector:
+        """Decisions of the pairs of classes, or values."""
+        return self._decide("libsvm_sparse_decision_function", "decisions", given)
+
+    def libsvm_sparse_predict_proba(self, *given: Any) -> Vector:
+        """Probabilities of the classes."""
+        return self._decide("libsvm_sparse_predict_proba", "probabilities", given)
+
+    def _decide(self, function: str, name: str, given: tuple[Any, ...]) -> Vector:
+        def what() -> tuple[LibsvmModel, Rows]:
+            named = _numbered(_named(_SPARSE_PREDICTING, given))
+            d = 1 + max(int(named[one].max(initial=-1)) for one in ("indices", "SV_indices"))
+            X = _csr(named["data"], named["indices"], named["indptr"], d)
+            named["SV"] = _csr(named["SV_data"], named["SV_indices"], named["SV_indptr"], d)
+            s = named["SV"].shape[0]
+            named["sv_coef"] = named["sv_coef"].reshape(len(named["nSV"]) - 1, s)
+            named["support"] = np.arange(s, dtype=np.int32)  # not passed, and not needed
+            return _machine(named, named), X
+
+        return self._predict(given[8], name, what, lambda: getattr(self._original, function)(*given))
+
+
+def _named(names: tuple[str, ...], given: tuple[Given, ...]) -> dict[str, Given]:
+    if len(given) != len(names):
+        raise UnsuitedError("this version of scikit-learn calls LIBSVM in another way")
+    return dict(zip(names, given, strict=True))
+
+
+def _known(given: dict[str, Given], names: tuple[str, ...]) -> dict[str, Given]:
+    """The arguments, if each of them is one of these names."""
+    if not given.keys() <= set(names):
+        raise UnsuitedError("this version of scikit-learn calls LIBSVM in another way")
+    return given
+
+
+def _numbered(named: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments, with the kernel's name for its number."""
+    return named | {"kernel": _KERNEL_NAMES[named["kernel"]]}
+
+
+def _machine(arrays: dict[str, Any], shape: dict[str, Any]) -> LibsvmModel:
+    return LibsvmModel(
+        support=arrays["support"], vectors=arrays["SV"], n_support=arrays["nSV"], coef=arrays["sv_coef"],
+        intercept=arrays["intercept"], slopes=arrays["probA"], shifts=arrays["probB"],
+        **{name: shape[name] for name in _SHAPE if name in shape},
+    )  # fmt: skip
+
+
+def _csr(values: Vector, indices: NDArray[np.int32], indptr: NDArray[np.int32], d: int) -> sp.csr_matrix:
+    """CSR rows of these arrays, which are not copied; a column that occurs twice in a row is added up."""
+    X = sp.csr_matrix((values, indices, indptr), (len(indptr) - 1, d), copy=False)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
+def _size(problem: LibsvmProblem) -> tuple[int, int, str]:
+    """Number of rows, the least number worth taking over, and what they are."""
+    n, k = int(problem.X.shape[0]), len(problem.class_weight)
+    if problem.kernel == "precomputed":
+        return n, LEAST_GIVEN, "rows of a precomputed kernel"
+    if problem.classifies and k > 2:
+        return 2 * n // k, LEAST_ROWS, "rows per pair of classes"
+    return n, LEAST_ROWS, "rows"
+
+
+def _seconds_to_train(problem: LibsvmProblem) -> float:
+    """LIBSVM's processor seconds, roughly: it evaluates the kernel values of support vectors with all rows."""
+    n, k = int(problem.X.shape[0]), max(2, len(problem.class_weight))
+    nonzeros = float(problem.X.nnz / n if is_sparse(problem.X) else problem.X.shape[1])
+    name = CLASSES[problem.svm_type]
+    share = {"SVC": 0.2, "SVR": 2.0}.get(name, problem.nu)  # support vectors per row
+    return 1e-9 * share * n * n * (10.0 + 0.35 * nonzeros) * 2 * (k - 1) / k
+
+
+def _work(machine: LibsvmModel, X: Rows) -> int:
+    """Products of a prediction: rows times support vectors times the features or nonzeros of one."""
+    if machine.kernel == "precomputed":
+        return 0
+    nonzeros = machine.vectors.nnz if is_sparse(machine.vectors) else machine.vectors.size
+    return int(X.shape[0]) * int(nonzeros)

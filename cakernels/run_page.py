@@ -1,0 +1,110 @@
+"""``cakernels report RUN.json ... -o page.html``: a page of one or several runs, from their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from cacore.checks import path
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.files import check_apart, check_writable
+from cacore.learn.method import same_command
+from cacore.run import page
+from cacore.run.launch import Parser, parsed, run
+from cacore.run.page import element
+from cacore.run.report import read
+
+PROG = "cakernels report"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command, and end the process."""
+    run(lambda comm: _page(comm, argv), PROG, argv=argv)
+
+
+def _page(comm: Communicator, argv: list[str] | None) -> None:
+    parser = Parser(
+        prog=PROG, description="Write a page of one or several runs, which opens in any browser without a network.",
+        rank=comm.rank, epilog="example: cakernels report one.json four.json -o page.html",
+    )  # fmt: skip
+    parser.add_argument(
+        "reports", metavar="RUN.json", nargs="+", help="files that --report wrote; several are compared"
+    )
+    parser.add_argument("-o", "--output", metavar="OUT.html", required=True, help="the page")
+    args = parsed(parser, argv, comm)
+    with comm.agreed():
+        names, output = [path(name, "RUN.json") for name in args.reports], path(args.output, "--output")
+    same_command(PROG, {"RUN.json": names, "--output": output}, comm)
+    with comm.agreed():
+        if comm.rank == 0:
+            check_apart([("--output", output)], [(f"RUN.json {name}", name) for name in names])
+            check_writable(output)
+            write(output, names)
+
+
+def _label(file: Path, files: Sequence[Path]) -> str:
+    """Name of a run on the page: its file's, with the folder where several files have the same name."""
+    return file.stem if sum(one.stem == file.stem for one in files) == 1 else str(file)
+
+
+def collected(names: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """The reports in these files, by their names on the page.
+
+    Raises
+    ------
+    InputError
+        A file is given twice, is not a report, or is damaged.
+    """
+    reports: dict[str, dict[str, Any]] = {}
+    for name in names:
+        label = _label(name, names)
+        if label in reports:
+            raise InputError(f"{name}: is given twice; name each report once")
+        reports[label] = read(name)
+        try:
+            page.built({label: reports[label]})
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise InputError(f"{name}: damaged: {type(error).__name__} in its fields; repeat the run") from error
+    return reports
+
+
+def write(output: Path, names: Sequence[Path]) -> None:
+    """Write the page of the reports in these files; errors are those of :func:`collected`."""
+    page.write(output, collected(names))
+
+
+class RunPage:
+    """Page of one or several runs, from the files that ``--report`` wrote; a notebook shows it.
+
+    Parameters
+    ----------
+    *reports : str or path
+        Names of the files; several runs are shown side by side.
+
+    Raises
+    ------
+    InputError
+        No file is named, a file is given twice, is not a report, or is damaged.
+
+    Examples
+    --------
+    ``RunPage("one.json", "four.json")`` as the last line of a notebook's cell shows the page; ``.write("page.html")``
+    stores it, as ``cakernels report one.json four.json -o page.html`` does.
+    """
+
+    def __init__(self, *reports: str | PathLike[str]) -> None:
+        if not reports:
+            raise InputError("RunPage: no report; name one or more files that --report wrote")
+        self.reports = collected([Path(name) for name in reports])
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """Write the page to a file, whole or not at all."""
+        page.write(Path(path), self.reports)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that its styles and the notebook's stay apart."""
+        style = "width: 100%; height: 48em; border: 0"
+        return element("iframe", srcdoc=page.built(self.reports), style=style, title="runs of cakernels")

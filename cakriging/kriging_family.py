@@ -1,0 +1,236 @@
+"""Kriging in the commands: checks, warm-up, reading, report, figures and output files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.errors import InputError
+from cacore.io.fingerprints import row_hashes
+from cacore.io.table import Targets
+from cacore.learn.options import reported
+from cacore.metrics import interval_metrics
+from cacore.progress import bar, line_while_compiling
+from cacore.run import figures, reading
+from cacore.run.answers import Predicted, RegressionAnswering
+from cacore.run.family import Family
+from cacore.run.launch import Predicting, Training
+from cakriging import kriging, maps
+from cakriging.estimation import Variogram
+from cakriging.kriging_fit import KrigingFit, solver_of
+from cakriging.kriging_model import KrigingModel, normal_interval
+from cakriging.maps import Grid
+from cakriging.options import KrigingMethod, KrigingOptions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+_VALUES = Targets(remedy="the values to krige are numbers; name their column with --target")
+
+
+class Kriged(
+    RegressionAnswering[KrigingModel], Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Predicted]
+):
+    """The family of kriging."""
+
+    def check(
+        self, method: KrigingMethod, job: Training, options: KrigingOptions, comm: Communicator
+    ) -> dict[str, Path]:
+        """Check --map, and return it as an output file."""
+        if options.map is None or options.grid is None:
+            return {}
+        if comm.rank == 0:  # only rank 0 writes
+            maps.check(options.map)
+            if maps.is_picture(options.map):
+                figures.check(options.map)
+        return {"--map": options.map}
+
+    def warm_up(self, dtype: str, method: KrigingMethod, options: KrigingOptions) -> None:
+        """Compile all code."""
+        self.warm_up_prediction(dtype)
+
+    def warm_up_prediction(self, dtype: str) -> None:
+        """Compile all code with a few points."""
+        X = np.random.default_rng(0).random((40, 2))
+        row_hashes(X, X[:, 0])
+        options = KrigingOptions(kernel="wendland2", range=0.5, sill=1.0, nugget=0.1, solver="cg")
+        kriging(Dataset(X.copy(), X[:, 0].copy(), len(X)), options).model.predict_std(X[:2], variance="local")
+
+    @contextmanager
+    def progress(self, shown: bool) -> Iterator[dict[str, object]]:
+        """No options: training takes few iterations."""
+        with line_while_compiling(shown):
+            yield {}
+
+    def read(
+        self, method: KrigingMethod, job: Training, options: KrigingOptions, comm: Communicator, limit: int
+    ) -> tuple[Dataset, Dataset | None]:
+        """Read rows with their values, and test rows if there are any."""
+        train, test = reading.read(job, comm, limit, _VALUES)
+        with comm.agreed():
+            if options.grid is not None and options.map is not None:
+                coordinates = train.X.shape[1] - (options.errors is not None)
+                grid = Grid.of(options.grid)
+                grid.check(coordinates, maps.is_picture(options.map), options.geographic)
+                maps.check_grid(options.map, grid)
+                draws, dense = options.simulate or 0, train.n if solver_of(options, train.n) == "cholesky" else 0
+                grid.check_memory(draws, dense, maps.is_picture(options.map), limit, comm.size)
+                if comm.rank == 0:  # only rank 0 writes
+                    maps.check_room(options.map, grid, draws)
+        return train, test
+
+    def load(self, path: Path, comm: Communicator) -> KrigingModel:
+        """Load a saved model; collective."""
+        return KrigingModel.load(path, comm)
+
+    def targets(self, model: KrigingModel) -> tuple[Targets, tuple[int, ...]]:
+        """Targets to compare predictions with: one number per row."""
+        return _VALUES, ()
+
+    def tested(self, model: KrigingModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
+        """Means and standard deviations at the test rows; collective."""
+        mean, std = model.predict_std(test.X, comm)
+        return {"mean": mean, "std": std}
+
+    def metrics(
+        self, model: KrigingModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
+    ) -> dict[str, object]:
+        """Errors, scores of the predicted normal distributions, and the coverage of 95 % intervals; collective."""
+        mean, std = answers["mean"], answers["std"]
+        with comm.phase("predict"):
+            y = test.target()
+            inside = interval_metrics(y, *normal_interval(mean, std, 0.95), comm)
+            return Predicted(mean, std, None, {}).metrics(y, comm) | {"coverage_of_95_%": inside["coverage"]}
+
+    def report(
+        self, method: KrigingMethod, fitted: KrigingFit, options: KrigingOptions, job: Training
+    ) -> dict[str, Any]:
+        """Fields of the report: parameters, the solution, the estimate and the variogram."""
+        model, given = fitted.model, fitted.variogram
+        return {
+            "params": {**reported(options, method.has), **model.described()},
+            "solver": fitted.solver,
+            "estimate": {} if fitted.estimate is None else fitted.estimate.described(),
+            "variogram": {name: getattr(given, name).tolist() for name in ("lags", "values", "pairs", "fitted")},
+        }
+
+    def draws(self, method: KrigingMethod, options: KrigingOptions) -> str:
+        """Name of the figure of --plot."""
+        return "variogram"
+
+    def figure(self, fitted: KrigingFit) -> Figure | None:
+        """The variogram."""
+        model = fitted.model
+        title = f"{model.kernel.kind}: range {model.range:.4g}, sill {model.sill:.4g}, nugget {model.nugget:.4g}"
+        return variogram(fitted.variogram, title)
+
+    def save(self, fitted: KrigingFit, job: Training) -> None:
+        """Write the map; collective."""
+        options, model = fitted.options, fitted.model
+        if options.map is None or options.grid is None:
+            return
+        grid, count = Grid.of(options.grid), options.simulate or 0
+        with model.ranks(None, "save") as comm:
+            if not maps.is_picture(options.map):
+                with bar(comm.rank == 0 and not job.quiet) as begin:
+                    maps.write(options.map, grid, model, comm, count, options.seed, begin)
+                return
+            found = grid.arrays(model, comm)
+            draws = list(grid.drawn(model, comm, min(count, 1), options.seed))
+            if found is not None:
+                figures.save(panels(grid, *found, *(draw for draw in draws if draw is not None)), options.map)
+
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield the lines of the printed table about the solution."""
+        found = made["solver"]
+        text = f"{found['solver']}, {found['iterations'][0]} iterations, relative residual {found['residual'][0]:.1e}"
+        if "pairs_per_point" in found:
+            kept = "kept" if found["pairs_kept"] else "computed again in every product"
+            text += f"; {found['pairs_per_point']:.1f} near points per point, {kept}"
+        yield "solution", text
+        if found.get("halo"):
+            per = f"{found['halo_bytes_per_iteration']:,} bytes per iteration and right side"
+            yield "halo", f"{found['sent_bytes']:,} bytes sent, {found['predicted_bytes']:,} predicted; {per}"
+        if "cut" in found:
+            cut = found["cut"]
+            yield (
+                "cut",
+                f"at distance {cut['radius']:.4g}: norm at most {cut['bound']:.1e}, {cut['allowed']:.1e} allowed",
+            )
+
+    def notes(self, method: KrigingMethod, fitted: KrigingFit, options: KrigingOptions) -> list[str]:
+        """Notes on the estimate, and on the standard deviations of a map."""
+        notes = list(fitted.notes)
+        if options.grid is not None:
+            count = Grid.of(options.grid).count
+            kind = fitted.model.variance_of(count)
+            how = (
+                "exact" if kind == "exact" else f"local: of the {2 * options.neighbors} nearest points, a little larger"
+            )
+            notes.append(f"{options.map}: {count:,} places; standard deviations are {how}")
+        return notes
+
+    def details(self, made: dict[str, Any]) -> Iterator[str]:
+        """Yield the lines of --verbose: the variogram."""
+        found = made["variogram"]
+        for lag, value, fitted in zip(found["lags"], found["values"], found["fitted"], strict=True):
+            yield f"lag {lag:<10.4g} semivariance {value:<10.4g} fitted {fitted:.4g}"
+
+    def check_prediction(self, model: KrigingModel, job: Predicting) -> None:
+        """Raise an InputError for options that need classes or parts."""
+        if job.probability:
+            raise InputError("--probability: the model predicts numbers and has no classes; leave it out")
+        if job.adaptive == "parts":
+            raise InputError(
+                "--adaptive parts: the model has no parts; leave it out, widths vary with the place anyway"
+            )
+
+    def answers(self, model: KrigingModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
+        """Means at this rank's rows, with standard deviations and intervals on request; collective."""
+        if not (job.std or job.interval):
+            return Predicted(model.predict(rows.X, comm), None, None, {})
+        mean, std = model.predict_std(rows.X, comm)
+        shown = std if job.std else None
+        if job.interval is None:
+            return Predicted(mean, shown, None, {})
+        facts = {
+            "asked": job.interval, "adaptive": job.adaptive, "rows": "by the kriging variance",
+            "calibration_rows": model.n,
+        }  # fmt: skip
+        return Predicted(mean, shown, normal_interval(mean, std, job.interval), facts)
+
+
+# -- pictures --------------------------------------------------------------------------------------------
+
+
+def variogram(found: Variogram, title: str) -> Figure:
+    """The empirical variogram as points, and the fitted one as a line."""
+    figure = figures.blank(6.0, 4.0)
+    panel = figure.subplots()
+    panel.plot(found.lags, found.values, "o", label="empirical")
+    panel.plot(found.lags, found.fitted, "-", label="fitted")
+    panel.set(xlabel="distance", ylabel="semivariance", title=title, xlim=(0, None), ylim=(0, None))
+    panel.legend()
+    return figure
+
+
+def panels(
+    grid: Grid, mean: NDArray[np.float64], std: NDArray[np.float64], draw: NDArray[np.float64] | None = None
+) -> Figure:
+    """Means and standard deviations on a grid of two axes, the first one to the right, and a draw if there is one."""
+    shown = {"mean": mean, "standard deviation": std} | ({} if draw is None else {"a draw": draw})
+    figure = figures.blank(5.5 * len(shown), 4.6)
+    ends = [end for axis in grid.axes for end in (axis[0], axis[-1])]
+    for panel, (title, values) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
+        image = panel.imshow(values.T, origin="lower", extent=ends, aspect="equal")
+        panel.set_title(title)
+        figure.colorbar(image, ax=panel, shrink=0.8)
+    return figure

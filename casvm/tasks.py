@@ -1,0 +1,716 @@
+"""The tasks of kernel SVMs, which are trained in parts: classes, regression and one class, and quantiles.
+
+The base of the kernel SVM tasks: checking, standardising and dividing rows, and models in pieces.
+
+The classification task: one SVM per pair of classes in each part, with probabilities if requested.
+
+The task of support vector regression (epsilon-SVR and nu-SVR) and one-class SVMs.
+
+The task of support vector quantile regression, and the intervals around it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import __version__
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset, Samples
+from cacore.data.labels import all_classes, class_factors, require_classes
+from cacore.data.resolution import check_resolved
+from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, in_blocks, is_sparse, nbytes
+from cacore.data.standardize import Standardizer
+from cacore.data.stored import in_memory, is_stored, some
+from cacore.errors import InputError
+from cacore.io.checkpoint import Kept, remembered
+from cacore.io.fingerprints import fingerprint
+from cacore.kernels import Kernel
+from cacore.limits import Limits
+from cacore.machine import memory, threads
+from cacore.machine.clock import working_time
+from cacore.probability.calibrator import Calibrator
+from cacore.probability.conformal import check_held_out, set_aside
+from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pairs_of
+from cacore.svm.dual import Dual, Solution
+from cacore.svm.options import DEFAULT, part_solver
+from cacore.svm.problem import numeric_gamma
+from cacore.tuning import Results
+from casvm.methods.probability import PartTraining, left_out
+from casvm.model.part_svm import PartSVM, placed
+from casvm.model.quantile_model import QuantileModel
+from casvm.model.svm_model import SVMModel, own_settings
+from casvm.model.svr_model import PartSVR, SVRModel
+from casvm.options import NU, PARTITIONERS, SCALE, SCALED, SVMMethod, SVMOptions, ValueMethod, ValueOptions
+from casvm.search.classes import search_classes
+from casvm.search.regression import search_values
+from casvm.solver.problems import fit_part, solve_quantiles, solve_regression
+from casvm.svm_fit import STATISTICS, SVMFit, check_parts, check_parts_at_a_time, named, not_met, predicted_cost, terms
+from partition.base import Algorithm, Division
+from partition.divide import deal, divide, hand_out, order_of, overlapping
+from partition.in_parts import Part, PartTask, SolvedPart, Trained, in_parts
+from partition.redistribute import Parts, assign_owners
+from partition.routing import SOFT, Soft, double_variance, gap
+
+# SVMOptions that do not affect the result.
+_APART = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial", "out_of_core", "scratch")
+
+Owners = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
+
+
+def _balanced(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
+    """Owners of parts, balanced by predicted cost."""
+    return assign_owners(sizes, ranks, predicted_cost)
+
+
+@dataclass(kw_only=True)
+class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
+    """A kernel SVM task on this rank's rows.
+
+    Attributes
+    ----------
+    method : SVMMethod
+    options : SVMOptions
+        The options; after a search, with the chosen setting.
+    rows : Samples
+        This rank's rows, standardised if requested, with their global number as column "row". The last division takes
+        the rows, so that they are not held twice.
+    kernel : Kernel
+    standardizer : Standardizer or None
+    ratio : bool
+        True if the partitioner balances every class as well as the sizes of the parts.
+    found : Results or None
+        Scores of the settings, if several were compared.
+    n_iter : int
+        Number of K-means rounds.
+    """
+
+    bound: ClassVar[str]  # column to which the bound of a row's coefficient is proportional
+
+    method: SVMMethod | ValueMethod
+    options: SVMOptions | ValueOptions
+    rows: Samples = field(init=False)
+    kernel: Kernel = field(init=False)
+    standardizer: Standardizer | None = field(init=False)
+    ratio: bool = False
+    found: Results | None = None
+    n_iter: int = 0
+    statistics: int = len(STATISTICS) + 1
+
+    @classmethod
+    def prepared(cls, method: Any, train: Dataset, options: Any, comm: Communicator) -> Self:
+        """Check the input, with the same result on all ranks, and take the rows; collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks: invalid options, rows or targets, fewer parts than ranks, or a checkpoint of another run.
+        """
+        with comm.agreed():
+            P = options.checked(method, comm.size)
+        task = cls(
+            method=method, options=options, P=P, route=options.route_of(method), searches=options.searches,
+            checkpoint=options.checkpoint, progress=options.progress,
+        )  # fmt: skip
+        with comm.phase("read"):
+            task._read(train, comm)
+        return task
+
+    @classmethod
+    def in_parts(cls, method: Any, train: Dataset, options: Any, comm: Communicator) -> SVMFit[Trained]:
+        """Train one model per part (Algorithm 5 and its clustered relatives); a collective call.
+
+        Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
+
+        Raises
+        ------
+        InputError
+            On all ranks: invalid options, rows or targets, more parts than rows, insufficient memory, or a checkpoint
+            of another run.
+
+        Notes
+        -----
+        A search for settings comes first, if requested. Each part then costs what :func:`casvm.solver.smo.solve` does.
+        Memory holds this rank's rows and the kernel caches. Training sends nothing; partitioning sends nothing for
+        random parts.
+        """
+        return in_parts(cls.prepared(method, train, options, comm), comm)
+
+    def _read(self, train: Dataset, comm: Communicator) -> None:
+        columns = self.columns(train.target(), train.row_weights(), comm)
+        self._open_checkpoint(train, columns[self.bound], comm)
+        rows, weights = Samples(train.give(), columns), train.weights
+        if weights is not None:  # rows of weight 0 count as absent
+            kept = np.flatnonzero(weights > 0)
+            rows, weights = rows.take(kept), weights[kept]
+        self.rows = rows
+        self.check_rows(comm)
+        self.standardizer = None
+        if self.options.standardize:
+            self.standardizer = Standardizer.fit(rows.X, comm, weights)
+            rows.X = self.standardizer.apply(rows.X)
+        else:
+            check_resolved(rows.X, rows.X.dtype, comm)
+        check_squares(rows.X, comm)
+        # A search replaces this gamma of 1.
+        gamma = 1.0 if self.searches else numeric_gamma(rows.X, self.options.gamma, comm, self.options.kernel)
+        self.kernel = self.options.kernel_with(gamma).suited(rows.X.shape[1])
+        self.measure(comm)
+
+    @abstractmethod
+    def columns(self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator) -> dict[str, NDArray[Any]]:
+        """The columns stored with the rows, from targets and weights; collective."""
+
+    def check_rows(self, comm: Communicator) -> None:
+        """Refuse rows that cannot be trained on; collective."""
+
+    def measure(self, comm: Communicator) -> None:
+        """Compute the statistics of the rows that the report needs; collective."""
+
+    def facts(self) -> dict[str, object]:
+        """Facts besides the options that affect the result; a checkpoint compares them."""
+        return {}
+
+    def _open_checkpoint(self, train: Dataset, weights: NDArray[np.float64], comm: Communicator) -> None:
+        """Resume the run in the checkpoint's directory, or begin one."""
+        if self.checkpoint is None:
+            return
+        facts: dict[str, Any] = {"method": self.method.name}
+        facts |= {name: value for name, value in vars(self.options).items() if name not in _APART}
+        facts |= {
+            "ranks": comm.size, "package": __version__, "features": train.X.shape[1],
+            "dtype": str(train.X.dtype), "partitions": self.P, **self.facts(),
+            "training rows": fingerprint(train.X, train.target(), weights, comm),
+        }  # fmt: skip
+        self.checkpoint.open(facts, comm, {"parts": self.P})
+
+    @property
+    @abstractmethod
+    def partitioner(self) -> str | Algorithm:
+        """The partitioner; if empty, each rank deals its rows to its own parts at random."""
+
+    def divided(self, number: int, comm: Communicator, assign: Owners = _balanced) -> Parts:
+        """This rank's parts of the division with this number; collective.
+
+        The task keeps its rows only if there are several divisions. ``assign(sizes, ranks)`` returns the owner of each
+        part that a partitioner made.
+        """
+        options, seed = self.options, (self.options.seed + number) % 2**32
+        rows = self.rows.give()
+        if self.divisions > 1:
+            self.rows = Samples(rows.X, dict(rows.columns))
+        if not self.partitioner or self.P == 1:  # a single part keeps the order of the rows, without a copy
+            return deal(rows, self.P, seed, comm)
+        division = divide(self.partitioner, self.P, rows.X, comm, seed, rows.columns.get("code"), self.ratio)
+        rows, division = self.widened(rows, division, comm)
+        parts = hand_out(rows, division, assign(division.sizes, comm.size), options.seed, comm)
+        self.n_iter = parts.n_iter
+        return parts
+
+    def widened(self, rows: Samples, division: Division, comm: Communicator) -> tuple[Samples, Division]:
+        """The rows and their division after adding overlapping rows to the parts; collective."""
+        return rows, division
+
+    def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
+        """Parameters of the route "soft", or None; collective."""
+        return SOFT.scaled(gap(parts.X, centers, comm), len(centers)) if self.route == "soft" else None
+
+    def model_in_pieces(self, piece: Part, support: int, comm: Communicator) -> Trained:
+        """One model of which every rank holds a piece, here with `support` support vectors; collective."""
+        with comm.phase("predict"):
+            every = comm.allgather(np.array([support]))
+        return self.model(
+            route="sum", centers=np.zeros((0, self.rows.X.shape[1])), sizes=every, owners=np.arange(comm.size),
+            parts={comm.rank: piece},
+        )  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class ClassesTask(SVMTask[PartSVM, SVMModel]):
+    """A classification task: each part learns the classes of its rows.
+
+    Attributes
+    ----------
+    rows : Samples
+        Columns: "code" of the class, bound "C" of alpha, and global number "row". Before a search, "C" is the bound
+        for C = 1.
+    classes : ndarray, shape (k,)
+    nonzeros : float
+        Mean number of nonzeros per row, over all ranks.
+    kernels : dict of int to Kernel
+        Kernel of each part, if every part chose its own.
+    calibrator : Calibrator or None
+        Turns decisions of pairs of classes into probabilities, if these were requested.
+    """
+
+    bound = "C"
+
+    method: SVMMethod
+    options: SVMOptions
+    classes: NDArray[Any] = field(init=False)
+    nonzeros: float = field(init=False)
+    kernels: dict[int, Kernel] = field(default_factory=dict)
+    calibrator: Calibrator | None = None
+
+    def __post_init__(self) -> None:
+        self.ratio = self.options.ratio
+
+    def columns(self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator) -> dict[str, NDArray[Any]]:
+        """Class code, bound of alpha and global number of each row; refuses a single class. Collective."""
+        self.classes = all_classes(y[weights > 0], comm)
+        with comm.agreed():
+            require_classes(self.classes)
+        first, _ = comm.offset(len(y))
+        k = len(self.classes)
+        codes = np.searchsorted(self.classes, y).astype(np.int64)
+        codes[codes == k] = 0  # labels that only rows of weight 0 have
+        factor = class_factors(self.options.class_weight, codes, weights, k, comm)
+        C = 1.0 if self.searches else self.options.C
+        return {"code": codes, "C": C * factor[codes] * weights, "row": np.arange(first, first + len(codes))}
+
+    def facts(self) -> dict[str, object]:
+        """Weights of the classes, as given by the user."""
+        return {"class_weight": repr(self.options.class_weight)}
+
+    def measure(self, comm: Communicator) -> None:
+        """Count nonzeros; collective."""
+        X = self.rows.X
+        with comm.uncounted():
+            count = X.nnz if is_sparse(X) else sum(np.count_nonzero(block) for block in in_blocks(X))
+            total, n = comm.allreduce(np.array([count, len(self.rows)], np.int64)).tolist()
+        self.nonzeros = total / n
+
+    @property
+    def partitioner(self) -> str | Algorithm:
+        """The method's partitioner."""
+        own: str | Algorithm = self.method.partitioner
+        return own
+
+    def check_memory(self, parts: Parts, comm: Communicator) -> None:
+        """Refuse parts that do not fit beside the kernel cache; with rows in a file, those solved side by side."""
+        if is_stored(parts.X):
+            check_parts_at_a_time(parts, self.options)
+        else:
+            check_parts(parts, nbytes(parts.X), self.options, comm.size)
+
+    def choose(self, parts: Parts, comm: Communicator) -> None:
+        """Choose C and gamma, and bound each row's alpha by the C of its part; collective.
+
+        With `per_part`, `options` and `kernel` become those of the part with the median C.
+
+        Notes
+        -----
+        The cost is that of :func:`casvm.search.classes.search_classes`, plus an Allreduce of 3 numbers for gamma =
+        "scale".
+        """
+        found = self.found = search_classes(parts, self.classes, self.P, self.options, comm)
+        if found is None or not self.options.per_part:
+            options = self.options = self.options.with_setting(found)
+            self.kernel = options.kernel_with(numeric_gamma(parts.X, options.gamma, comm, options.kernel))
+            parts.columns["C"] = parts["C"] * options.C
+            return
+        Cs, gammas = found.chosen["C"], found.chosen.get("gamma")
+        self.kernels = {
+            p: self.kernel if gammas is None else replace(self.kernel, gamma=float(gammas[p])) for p in range(self.P)
+        }
+        parts.columns["C"] = parts["C"] * np.repeat(Cs[parts.parts], np.diff(parts.bounds))
+        # The model has one C besides the parts' own: that of the part with the median C.
+        middle = int(np.argsort(Cs, kind="stable")[len(Cs) // 2])
+        self.kernel = self.kernels[middle]
+        self.options = replace(self.options, C=float(Cs[middle]), gamma="scale", cv=None)
+
+    def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
+        """Solve all pairs of classes, starting from the column "coef", alpha y of shape (m, k - 1), if there is one.
+
+        About 2 s m nnz flops for m rows of nnz nonzeros and s support vectors.
+        """
+        X, begun, options = in_memory(rows.X), working_time(), self.options
+        start = rows.columns.get("coef")
+        part, solutions = fit_part(
+            X, rows["code"], rows["C"], rows["row"], self.kernels.get(number, self.kernel), options.limits,
+            options.cache_bytes // side_by_side, options.solver, None if start is None or not start.any() else start.T,
+        )  # fmt: skip
+        kept = {key: value for key, value in vars(part).items() if key != "X" and value is not None}
+        numbers = _statistics(part, solutions, working_time() - begun)
+        return {**kept, "places": placed(part.rows, rows["row"]), "statistics": numbers}
+
+    def part(self, rows: Samples, kept: Kept) -> PartSVM:
+        """The part's model; support vectors from rows in a file are read from there."""
+        fields = {key: value for key, value in kept.items() if key not in ("places", "statistics")}
+        return PartSVM(X=some(rows.X, kept["places"]), **fields)
+
+    def completed(
+        self, parts: Parts, solved: dict[int, SolvedPart[PartSVM]], comm: Communicator
+    ) -> dict[int, SolvedPart[PartSVM]]:
+        """The solved parts in order, with the sigmoids of their probabilities if requested; collective.
+
+        Probabilities cost what :func:`casvm.methods.probability.left_out` does, and about ten Allreduces of 6 numbers
+        per pair of classes.
+        """
+        made = {number: solved[number] for number, _ in parts}
+        if self.options.probability is None:
+            return made
+        self.calibrator, judged = self._calibrated(parts, comm)
+        if len(parts.sizes) > 1 and self.route != "all":
+            # The same decision may mean a different probability in each part, so each part gets its own sigmoids.
+            for number, one in made.items():
+                own = self.calibrator.of_part(judged[number])
+                if own is not None:
+                    A, B = (values[pairs_of(one.part.classes, len(self.classes))] for values in own)
+                    made[number] = replace(one, part=replace(one.part, slopes=A, shifts=B))
+        return made
+
+    def _calibrated(self, parts: Parts, comm: Communicator) -> tuple[Calibrator, dict[int, LeftOutDecisions]]:
+        """Calibrator of all parts, and each part's decisions on left-out rows; collective, sends no rows."""
+        options, k = self.options, len(self.classes)
+        counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
+        folds, side_by_side = folds_to_leave_out(counts), max(1, min(threads.current(), len(parts.parts)))
+        advance = options.progress("probabilities", len(parts.parts))
+
+        def of_part(number: int, rows: slice) -> LeftOutDecisions:
+            kernel, cache_bytes = self.kernels.get(number, self.kernel), options.cache_bytes // side_by_side
+            training = PartTraining(kernel, options.limits, cache_bytes, options.solver)
+
+            def work() -> Kept:
+                return vars(left_out(parts.take(rows), k, folds, training))
+
+            return LeftOutDecisions(**remembered(options.checkpoint, f"left-out-{number:06d}", work))
+
+        held, found = list(parts), {}
+        with threads.in_order(of_part, held, parallel=len(held) >= 2 * threads.current()) as every:
+            for (number, _), one in zip(held, every, strict=True):
+                found[number] = one
+                advance()
+        comm.wait()
+        assert options.probability is not None
+        together = LeftOutDecisions.stacked(list(found.values()))
+        return Calibrator.fit(options.probability, together, k * (k - 1) // 2, comm), found
+
+    def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
+        """Parameters of the route "soft", and of "all" with more than two classes; collective."""
+        if self.route == "all" and len(self.classes) > 2:
+            # Two classes keep the plain mean. With more, a distant part may be as confident as a near one.
+            return Soft(len(centers), double_variance(parts.X, centers, comm))
+        return super().soft(parts, centers, comm)
+
+    def model(self, **where: Any) -> SVMModel:
+        """The classifier with these parts."""
+        X = self.rows.X  # also where the rows are given away
+        own: dict[str, Any] = {} if self.found is None else own_settings(self.found.chosen)
+        return SVMModel(
+            method=self.method.name, classes=self.classes, kernel=self.kernel, C=self.options.C,
+            standardizer=self.standardizer, dtype=str(X.dtype), source={"sparse": is_sparse(X)},
+            calibrator=self.calibrator, **own, **where,
+        )  # fmt: skip
+
+    def fit(
+        self, model: SVMModel, numbers: NDArray[np.float64], busy: NDArray[np.float64],
+        sizes: NDArray[np.int64] | None = None,
+    ) -> SVMFit[SVMModel]:  # fmt: skip
+        """The result of training; `sizes` are the rows of each part, by default the model's."""
+        sizes, solver, tol = model.sizes if sizes is None else sizes, named(numbers), self.options.limits.tol
+        measured = terms(sizes, self.nonzeros, self.n_iter, solver)
+        return SVMFit(model, sizes, solver, busy, tol, measured, not_met(numbers, tol, "parts"), search=self.found)
+
+
+def _statistics(part: PartSVM, solutions: list[Solution], seconds: float) -> NDArray[np.float64]:
+    """The line of a part's pairs: see :data:`casvm.svm_fit.STATISTICS`."""
+
+    def total(name: str) -> float:
+        return float(sum(getattr(one, name) for one in solutions))
+
+    worst = max((one.gap for one in solutions), default=0.0)
+    met = all(one.converged for one in solutions)
+    counts = (total("kernel_rows"), total("kernel_values"))
+    return np.array([total("iterations"), len(part.rows), total("objective"), worst, seconds, *counts, met])
+
+
+_ADDED = "added"  # column: True for rows of other parts, if parts overlap
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The dual problem of rows with the columns target "y" and "weight".
+
+    Attributes
+    ----------
+    svm_type : {"epsilon_svr", "nu_svr", "quantile_svr", "one_class"}
+    params : dict of str to float
+        The ones of C, epsilon and nu that this type has.
+    levels : tuple of float
+        Levels of the quantiles, ascending; each is a dual of its own.
+    """
+
+    svm_type: str
+    params: dict[str, float]
+    levels: tuple[float, ...] = ()
+
+    @classmethod
+    def regression(cls, options: ValueOptions, unit: float) -> Problem:
+        """The regression problem with these options, in the targets' own units."""
+        alone = options.nu is not None or options.quantile is not None
+        named = {"C": options.C} | ({} if alone else {"epsilon": options.epsilon})
+        params = {name: float(SCALED[name] * unit if value == SCALE else value) for name, value in named.items()}
+        if options.nu is not None:
+            return cls("nu_svr", params | {"nu": float(options.nu)})
+        return cls("quantile_svr" if options.levels else "epsilon_svr", params, options.levels)
+
+    def duals(self, rows: Samples, comm: Communicator) -> list[Dual]:
+        """The duals of these rows, which are distributed over the ranks: one, or one per level; collective."""
+        if self.svm_type != "one_class":
+            C = self.params["C"] * rows["weight"]
+            if self.levels:
+                return [Dual.quantile(rows["y"], C, level) for level in self.levels]
+            return [Dual.regression(rows["y"], C, self.params["epsilon"])]
+        sums = comm.allgather(np.array([rows["weight"].sum()]))
+        before, after = float(sums[: comm.rank].sum()), float(sums[comm.rank + 1 :].sum())
+        return [Dual.one_class(rows["weight"], self.params["nu"], before, after)]
+
+    def solve(
+        self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int, solver: str = DEFAULT
+    ) -> list[Solution]:  # fmt: skip
+        """Solve the duals of these rows on this rank alone, by the solver of this name; nu-SVR always by SMO."""
+        X = in_memory(rows.X)
+        if self.svm_type == "nu_svr":
+            bound = self.params["C"] * rows["weight"]
+            return [solve_regression(X, kernel, rows["y"], bound, self.params["nu"], limits, cache_bytes)]
+        duals = self.duals(rows, Communicator())
+        if self.levels:
+            return solve_quantiles(X, kernel, duals, limits, cache_bytes, solver)
+        return [part_solver(solver)(X, kernel, dual, limits, cache_bytes) for dual in duals]
+
+
+@dataclass(kw_only=True)
+class ValuesTask(SVMTask[PartSVR, SVRModel]):
+    """A regression or one-class task: one real output per row.
+
+    Attributes
+    ----------
+    options : ValueOptions
+        The options, with `tol` as a number.
+    rows : Samples
+        Columns: target "y", "weight" and global number "row".
+    n : int
+        Number of rows on all ranks.
+    problem : Problem
+    unit : float
+        Standard deviation of the targets; 1 if it is not needed.
+    """
+
+    bound = "weight"
+
+    method: ValueMethod
+    options: ValueOptions
+    n: int = 0
+    problem: Problem = field(init=False)
+    unit: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.divisions = self.options.divisions if self.P > 1 else 1
+
+    def columns(self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator) -> dict[str, NDArray[Any]]:
+        """Target, weight and global number of each row; sets the problem, and `tol` as a number. Collective."""
+        options, one_class = self.options, self.method.one_class
+        if not one_class:
+            check_targets(np.where(weights > 0, y, 0.0), "the training rows", LARGEST_TARGET, comm)
+        if not one_class and (self.searches or SCALE in (options.C, options.epsilon, options.tol)):
+            self.unit = deviation(y, weights, comm)
+        if options.tol == SCALE:
+            options = self.options = replace(options, tol=SCALED["tol"] * self.unit)
+        if one_class:
+            self.problem = Problem("one_class", {"nu": float(NU if options.nu is None else options.nu)})
+        else:
+            self.problem = Problem.regression(options.with_setting(None), self.unit)  # until a search has chosen
+        begin, _ = comm.offset(len(y))
+        return {"y": y, "weight": weights, "row": np.arange(begin, begin + len(y))}
+
+    def check_rows(self, comm: Communicator) -> None:
+        """Refuse fewer rows than parts; collective."""
+        self.n = comm.offset(len(self.rows))[1]
+        with comm.agreed():
+            if not self.n:
+                raise InputError("sample_weight: every weight is zero; at least one row is needed to train on")
+            if self.n < self.P:
+                raise InputError(f"{self.P:,} parts of {self.n:,} rows: every part needs a row; ask for fewer")
+
+    @property
+    def partitioner(self) -> str | Algorithm:
+        """The requested partitioner; empty for random parts."""
+        chosen: str | Algorithm = self.options.partitioner or PARTITIONERS[0]
+        return "" if chosen == "random" else chosen
+
+    def widened(self, rows: Samples, division: Division, comm: Communicator) -> tuple[Samples, Division]:
+        """Add to each part the closest rows of other parts, if parts overlap; collective."""
+        options = self.options
+        if not options.overlap:
+            return rows, division
+        n = len(rows)
+        places, division = overlapping(rows.X, division, options.overlap, comm)
+        with comm.agreed():
+            needed = int(nbytes(rows.X) * (1 + 2 * len(places) / max(1, n)))
+            remedy = "use more ranks, or a smaller overlap"
+            memory.require(needed, options.memory_limit, "storing a rank's rows and overlaps", remedy)
+        rows.columns["order"] = order_of(rows, options.seed, comm)
+        rows = rows.take(places)
+        rows.columns[_ADDED] = np.arange(len(places)) >= n
+        return rows, division
+
+    def check_memory(self, parts: Parts, comm: Communicator) -> None:
+        """Refuse parts, and rows kept for further divisions, that do not fit beside the kernel cache."""
+        check_parts(parts, nbytes(parts.X) + nbytes(self.rows.X), self.options)
+
+    def choose(self, parts: Parts, comm: Communicator) -> None:
+        """Choose C, epsilon and gamma, at the cost of :func:`casvm.search.regression.search_values`; collective."""
+        self.settle(search_values(parts, self.n, self.P, self.unit, self.options, comm), parts.X, comm)
+
+    def settle(self, found: Results | None, X: AnyRows, comm: Communicator) -> None:
+        """Use the setting that a search `found`, or "scale" if it is None; `X` are this rank's rows. Collective.
+
+        Of the problem, only what the search has chosen changes: a task may have set the rest.
+        """
+        options, chosen = self.options.with_setting(found), self.options.several
+        self.kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
+        params = {
+            name: value for name, value in Problem.regression(options, self.unit).params.items() if name in chosen
+        }
+        self.problem = replace(self.problem, params={**self.problem.params, **params})
+        self.found, self.options = found, options
+
+    def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
+        """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
+        begun, options = working_time(), self.options
+        cache_bytes = options.cache_bytes // side_by_side
+        solutions = self.problem.solve(rows, self.kernel, options.limits, cache_bytes, options.solver)
+        # One-class coefficients of a part of m rows add up to nu m; scaling makes parts of different sizes comparable.
+        scale = self.n / self.P / len(rows) if self.problem.svm_type == "one_class" else 1.0
+        return merged([kept_of(one, begun, scale) for one in solutions])
+
+    def part(self, rows: Samples, kept: Kept) -> PartSVR:
+        """The part's model, with its support vectors in the order of all rows."""
+        numbers = rows["row"][kept["places"]]
+        order = np.argsort(numbers)
+        beta = kept["beta"][order]
+        return PartSVR(
+            rows.X[kept["places"][order]], numbers[order], beta if self.problem.levels else beta[:, 0], kept["b"].copy()
+        )  # fmt: skip
+
+    def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
+        """Parameters of the route "soft", or None, from each part without the rows added to it; collective."""
+        own = replace(parts, X=parts.X[~parts[_ADDED]]) if _ADDED in parts.columns and self.route == "soft" else parts
+        return super().soft(own, centers, comm)
+
+    def model(self, **where: Any) -> SVRModel:
+        """The model with these parts."""
+        return SVRModel(**self.described(), **where)
+
+    def described(self) -> dict[str, Any]:
+        """Fields of the model that do not depend on its parts."""
+        X = self.rows.X  # also where the rows are given away
+        return {
+            "method": self.method.name, "svm_type": self.problem.svm_type, "kernel": self.kernel,
+            "standardizer": self.standardizer, "params": self.problem.params, "dtype": str(X.dtype),
+            "source": {"sparse": is_sparse(X)},
+        }  # fmt: skip
+
+    def fit(
+        self, model: SVRModel, numbers: NDArray[np.float64], busy: NDArray[np.float64],
+        sizes: NDArray[np.int64] | None = None,
+    ) -> SVMFit[SVRModel]:  # fmt: skip
+        """The result of training; `sizes` are the rows of each part, by default the model's."""
+        sizes, tol = model.sizes if sizes is None else sizes, self.options.limits.tol
+        solver = {**named(numbers), "converged": numbers[:, len(STATISTICS)] > 0}
+        notes = not_met(numbers, tol, "parts")
+        return SVMFit(model, sizes, solver, busy, float(self.options.tol), notes=notes, search=self.found)
+
+
+def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> Kept:
+    """Arrays of a solution for a checkpoint; coefficients, shape (s, 1), and b are multiplied by `scale`."""
+    counts = solution.kernel_rows, solution.kernel_values, solution.converged
+    support = np.flatnonzero(solution.beta)
+    numbers = [solution.iterations, len(support), solution.objective, solution.gap, working_time() - begun]
+    return {
+        "places": support, "beta": scale * solution.beta[support, None], "b": np.array([scale * solution.b]),
+        "statistics": np.array([*numbers, *counts], np.float64),
+    }  # fmt: skip
+
+
+def merged(kept: Sequence[Kept]) -> Kept:
+    """Arrays of the solutions of t duals of the same rows as one: "beta" has shape (s, t), "b" (t,).
+
+    The s rows are those with a coefficient in any solution. Counts and objectives are added up; violation and seconds
+    are the largest ones.
+    """
+    if len(kept) == 1:
+        return kept[0]
+    places = np.unique(np.concatenate([one["places"] for one in kept]))
+    beta = np.zeros((len(places), len(kept)))
+    for column, one in zip(beta.T, kept, strict=True):
+        column[np.searchsorted(places, one["places"])] = one["beta"][:, 0]
+    table = np.array([one["statistics"] for one in kept])
+    numbers = table.sum(axis=0)
+    largest = [STATISTICS.index("gap"), STATISTICS.index("seconds")]
+    numbers[largest], numbers[-1] = table[:, largest].max(axis=0), table[:, -1].min()
+    numbers[STATISTICS.index("n_support")] = len(places)
+    return {"places": places, "beta": beta, "b": np.concatenate([one["b"] for one in kept]), "statistics": numbers}
+
+
+def deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:
+    """Standard deviation of all ranks' targets with a weight above 0; 1 if they are all equal.
+
+    Two Allreduces, of 1 and of 3 numbers.
+    """
+    y = y[weights > 0]
+    shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]
+    about = y - shift
+    largest = float(comm.allreduce(np.array([np.abs(about).max(initial=0.0)]), "max")[0])
+    if not largest:
+        return 1.0
+    about = about / largest  # so that squares neither overflow nor vanish
+    n, total, square = comm.allreduce(np.array([len(y), about.sum(), about @ about]))
+    return largest * float(np.sqrt(max(square / n - (total / n) ** 2, 0.0))) or 1.0
+
+
+Trainer = Callable[[ValueMethod, Dataset, ValueOptions, Communicator], SVMFit[SVRModel]]
+
+
+@dataclass(kw_only=True)
+class QuantilesTask(ValuesTask):
+    """Quantiles of the target: one real output per row and level, which differ in the bounds of their duals only."""
+
+    def model(self, **where: Any) -> QuantileModel:
+        """The model with these parts."""
+        quantile = self.options.quantile
+        assert quantile is not None
+        return QuantileModel(quantile=quantile, **self.described(), **where)
+
+
+def calibrated(
+    fit: Trainer, method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator
+) -> SVMFit[SVRModel]:
+    """Train with `fit`, and calibrate intervals on a share of the rows that it never sees, if requested; collective.
+
+    Held-out rows are used neither for the features' mean and deviation, nor for partitioning, the choice of C and
+    gamma, or the model. So their scores are those of new rows. They cost a prediction, and 8 Allreduces of up to 256
+    counts per stored score.
+    """
+    if options.calibrate is None:
+        return fit(method, train, options, comm)
+    with comm.agreed():
+        options.checked(method, comm.size)
+    train, aside = set_aside(train, options.calibrate, options.seed, comm)
+    aside = aside.weighted()
+    held_out = comm.offset(aside.X.shape[0])[1]
+    with comm.agreed():
+        check_held_out(options.levels, held_out)
+    fitted = fit(method, train, replace(options, calibrate=None), comm)
+    model = fitted.model
+    assert isinstance(model, QuantileModel)
+    values = model.decision_function(aside.X, comm)
+    with comm.phase("train"):
+        model.calibrate(values, aside.target().astype(float), comm)
+    return fitted

@@ -1,1 +1,0 @@
-"""The tasks of kernel SVMs: classification, regression and one class."""
