@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cacore.kernels.columns import Layout
 from casvm.solver import kernel_rows
-from casvm.solver.distributed import Pool, staying
-from casvm.solver.kernel_rows import KernelRows, RowCache
+from casvm.solver.distributed import Pool
+from casvm.solver.kernel_rows import KernelRows, RowCache, staying
 from casvm.solver.pair import padded
 
 # -- the pool --------------------------------------------------------------------------------------

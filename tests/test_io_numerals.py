@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cacore.io.scanners import GOOD, LARGE, ORDER, TARGET, scan
+from cacore.io.scanners import GOOD, LARGE, ORDER, TARGET, scan_libsvm
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.IGNORECASE | re.ASCII)
 
@@ -38,7 +38,7 @@ HARD = [
 
 def check(words):
     """Check the words as targets: the bits of all doubles."""
-    found = scan("".join(f"{word}\n" for word in words).encode())
+    found = scan_libsvm("".join(f"{word}\n" for word in words).encode())
     assert (found.wrong, len(found.y)) == (GOOD, len(words))
     want = np.array([float(word) for word in words])
     np.testing.assert_array_equal(found.y[~np.isnan(want)].view(np.int64), want[~np.isnan(want)].view(np.int64))
@@ -70,14 +70,14 @@ def test_numbers_half_way(bits, more):
 @example(".")
 @example("-.e1")
 def test_what_a_number_is(word):
-    found = scan(f"1\n{word} 1:2\n".encode())
+    found = scan_libsvm(f"1\n{word} 1:2\n".encode())
     said = word.split("#")[0]
     valid = NUMBER.fullmatch(said) is not None or not said
     assert (found.wrong == GOOD) == valid or (not said and "#" not in word)
     if found.wrong != GOOD:
         assert (found.wrong, found.place, len(found.y)) == (TARGET, 2 + (not said), 1)
     if said and not re.search("[:#]", word):
-        assert (scan(f"1 7:{word}\n".encode()).wrong == GOOD) == valid
+        assert (scan_libsvm(f"1 7:{word}\n".encode()).wrong == GOOD) == valid
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_a_number_is(word):
     ],
 )
 def test_entries(line, wrong, place):
-    found = scan(f"{line}\n".encode())
+    found = scan_libsvm(f"{line}\n".encode())
     assert found.wrong == wrong
     if wrong != GOOD:
         assert (found.place, len(found.y), len(found.data)) == (place, 0, 0)

@@ -10,7 +10,7 @@ from helpers.data import dense, fast_and_slow
 from sklearn.kernel_ridge import KernelRidge
 
 from cacore.comm import Communicator
-from cacore.data import metric as lengths
+from cacore.data import lengths
 from cacore.data.dataset import Dataset
 from cacore.data.lengths import slope
 from cacore.data.metric import FLOOR, best_round, importances, mapped, matrix, next_root

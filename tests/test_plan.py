@@ -330,8 +330,8 @@ def test_commands_of_one_process_on_ranks(mpiexec, tmp_path):
     """One line, of rank 0; rank 1, which does not end the job, need not give it five seconds for each."""
     (tmp_path / "both.py").write_text(
         "import runpy, sys\n"
-        "from cacore.comm import mpi\n"
-        "mpi._HEAD_START = 0.0\n"
+        "from cacore.comm import communicator\n"
+        "communicator._HEAD_START = 0.0\n"
         "for command in ('plan', 'export'):\n"
         "    sys.argv[1:] = [command, 'subset', '--rows', '10']\n"
         "    try:\n        runpy.run_module('cakernels', run_name='__main__')\n"

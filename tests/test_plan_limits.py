@@ -10,7 +10,7 @@ import pytest
 from helpers.commands import flat
 
 from cacore.errors import InputError
-from cakernels.plan import command as table
+from cakernels.plan import table
 from cakernels.plan.layout import JobLayout, Kind, generated, method_named
 from cakernels.plan.machine import Machine
 from cakernels.plan.plan import UNCOUNTED, planned

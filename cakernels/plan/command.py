@@ -14,7 +14,7 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -24,16 +24,14 @@ from cacore import checks
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable, printing
-from cacore.io.words import counted
 from cacore.learn.options import add_options, from_arguments, option
 from cacore.machine import memory
 from cacore.progress import spinner
 from cacore.run.launch import Job, Parser, Training, run_alone, start
-from cacore.terminal import say, show_table
+from cacore.terminal import say
 from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_named
-from cakernels.plan.machine import GIB
-from cakernels.plan.plan import UNCOUNTED, Plan
-from cakernels.plan.runs import PHASES, STARTED, mpiexec
+from cakernels.plan.plan import Plan
+from cakernels.plan.runs import mpiexec
 
 if TYPE_CHECKING:
     from cacore.learn.method import Method
@@ -224,17 +222,17 @@ def _options(method: Method, words: list[str]) -> Any:
 
 def _source(job: Planning, method: Method, options: Any, limit: int) -> SampleSource:
     """Rows for the short runs."""
-    from cakernels.plan import layout as rows
+    from cakernels.plan import layout
 
     classes = method.package == "casvm" and hasattr(options, "class_weight") and not hasattr(method, "one_class")
     if job.data is not None:
-        return rows.of_file(job.data, job.target, limit, classes or getattr(options, "classify", False))
+        return layout.of_file(job.data, job.target, limit, classes or getattr(options, "classify", False))
     if job.rows is None or job.features is None:
         raise InputError("the number of rows and features is not known: give DATA, or --rows N --features D")
     count = min(job.rows, _SAMPLED)
-    need = rows.COPIES * 8 * count * job.features
+    need = layout.COPIES * 8 * count * job.features
     memory.require(need, limit, f"a sample of {count:,} rows with {job.features:,} features", "plan from a file, DATA")
-    return rows.generated(count, job.features, classes or getattr(options, "classify", False))
+    return layout.generated(count, job.features, classes or getattr(options, "classify", False))
 
 
 def _machine(job: Planning, limit: int) -> Machine:
@@ -314,6 +312,7 @@ def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, i
 def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], made: dict[str, Any] | None) -> None:
     """Print the table and the job script, and write the report."""
     from cacore.run import report
+    from cakernels.plan import table
 
     last = plans[-1]
     parts = f" --partitions {last.layout.parts}" if last.layout.parts > 1 else ""
@@ -327,9 +326,9 @@ def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], ma
     if job.quiet:
         return
     with printing():
-        show(method.name, plans)
+        table.show(method.name, plans)
         if made is not None:
-            compare(last, made)
+            table.compare(last, made)
         if job.queue is not None:
             job_script = script(job.queue, last.layout, last.total, last.peak, command, _mpi())
             say("", *job_script.splitlines())
@@ -345,88 +344,3 @@ def _mpi() -> str:
     except (ImportError, RuntimeError):
         return "pmi2"
     return "pmix" if MPI.get_vendor()[0] == "Open MPI" else "pmi2"
-
-
-def show(name: str, plans: Sequence[Plan]) -> None:
-    """Print one column per layout."""
-    first = plans[0]
-    say(f"{name}: {first.layout.n:,} rows x {first.layout.d:,} features on {first.machine.name}")
-    columns = zip(*(list(_column(plan)) for plan in plans), strict=True)
-    lines = [(label[0], label[1], *(text for _, text in texts)) for label, *texts in columns]
-    show_table(lines, header=["ranks", *(f"{plan.layout.ranks:,}" for plan in plans)])
-    for plan in plans:
-        say(*notes(plan))
-    if not all(plan.counted for plan in plans):
-        say(UNCOUNTED)
-
-
-def _column(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Labels and texts of one layout."""
-    one = plan.layout
-    yield "nodes x ranks x threads", f"{one.nodes:,} x {min(one.ranks, one.ranks_per_node)} x {one.threads}"
-    if one.centers:
-        yield "rows, points", f"{one.n:,}, {', '.join(f'{M:,}' for M in one.centers)}"
-    elif one.parts > 1:
-        yield "parts x rows", f"{one.parts:,} x {one.part:,.0f}"
-    else:
-        yield "parts x rows", f"1 x {one.n:,}"
-    for phase in PHASES:
-        yield f"{phase}, s", _short(plan.seconds[phase])
-    yield "total, s", _short(plan.total)
-    yield "memory per rank, GiB", f"{plan.peak / GIB:.2f}"
-    yield "memory per node, GiB", f"{plan.per_node / GIB:.1f} of {plan.machine.memory / GIB:.0f}"
-    yield "flops of training", f"{plan.flops:.2g}"
-    yield "bytes sent", _sum(plan.bytes, plan)
-    yield "messages", _sum(plan.messages, plan)
-
-
-def _sum(by_phase: dict[str, float], plan: Plan) -> str:
-    if not plan.counted:
-        return "unknown"
-    return f"{sum(by_phase.values()):.2g}" if by_phase else "0"
-
-
-def _short(seconds: float) -> str:
-    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"
-
-
-def notes(plan: Plan) -> Iterator[str]:
-    """Notes on the layouts that do not fit, and the number of nodes that would."""
-    if plan.fits:
-        return
-    one, ranks = plan.layout, counted(plan.layout.ranks, "rank")
-    line = f"{ranks}: {plan.per_node / GIB:.1f} GiB per node do not fit into {plan.machine.room / GIB:.1f} GiB"
-    if plan.nodes_needed is not None:
-        beside = -(-one.ranks // plan.nodes_needed)
-        yield f"{line}; {counted(plan.nodes_needed, 'node')} with {counted(beside, 'rank')} each do"
-    else:
-        less = "fewer --centers" if one.centers else "more --partitions"
-        yield f"{line}, not even with one rank per node: {less}, more ranks or --dtype float32"
-
-
-def compare(plan: Plan, made: dict[str, Any]) -> None:
-    """Print what was planned beside what a run took."""
-    from cacore.run.report import show_rows
-
-    show_rows(f"planned and measured: {made['method']}", list(differences(plan, made)))
-
-
-def differences(plan: Plan, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Planned and measured figures, and their ratio."""
-    taken = made["seconds"]
-    measured = {phase: taken.get(phase, 0.0) for phase in PHASES}
-    measured["start"] = sum(taken.get(phase, 0.0) for phase in STARTED)
-    for phase in PHASES:
-        yield f"{phase}, s", _beside(plan.seconds[phase], measured[phase])
-    work = plan.total - plan.seconds["start"], sum(measured.values()) - measured["start"]
-    yield "without the start, s", _beside(*work)
-    yield "total, s", _beside(plan.total, sum(measured.values()))
-    yield "memory per rank, MiB", _beside(plan.peak / (1 << 20), max(made["memory"]["peak_rss_mib"]))
-    if plan.bytes:
-        for what, sent in (("bytes", plan.bytes), ("messages", plan.messages)):
-            yield what, _beside(sum(sent.values()), sum(one[what] for one in made["comm"].values()))
-
-
-def _beside(planned: float, measured: float) -> str:
-    ratio = f", ratio {planned / measured:.2f}" if measured else ""
-    return f"planned {planned:,.4g}, measured {measured:,.4g}{ratio}"

@@ -409,7 +409,7 @@ class KernelRows:
         Returns
         -------
         order, stay : ndarray of int64
-            See :func:`casvm.solver.distributed.staying`.
+            See :func:`staying`.
         """
         order, stay = staying(self._numbers, numbers)
         self._numbers = numbers[order]
