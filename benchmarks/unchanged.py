@@ -57,6 +57,11 @@ class Recorder:
         if done.returncode != 0:
             raise RuntimeError(f"exit status {done.returncode}: {done.stderr.strip()[-2000:]}")
 
+    def _read(self, report: Path) -> dict[str, Any]:
+        """A report without the place of the data, which notes name."""
+        content: dict[str, Any] = json.loads(report.read_text().replace(str(self.data), "DATA"))
+        return content
+
     def script(self, task: str, records: Path, patterns: list[str]) -> float:
         """Run a task of the script, which writes records itself; return seconds."""
         begun = time.perf_counter()
@@ -114,13 +119,13 @@ class Recorder:
             pieces = place / "checkpoint"
             words += ["--checkpoint", str(pieces)]
             self.run(case.ranks, *words)
-            found["undisturbed"] = {"report": json.loads(report.read_text()), "model": hdf5(model)}
+            found["undisturbed"] = {"report": self._read(report), "model": hdf5(model)}
             found["pieces"] = sorted(file.name for file in pieces.glob("*.npz"))
             for number, name in enumerate(found["pieces"]):
                 if number % 4 < 2:  # in pairs: some pieces consist of one file per rank
                     (pieces / name).unlink()
         self.run(case.ranks, *words)
-        found["report"] = json.loads(report.read_text())
+        found["report"] = self._read(report)
         found["report"].pop("resumed", None)  # the number of pieces, which an undisturbed run does not have
         if case.resumed:
             again = {"report": found["report"], "model": hdf5(model)}
