@@ -69,6 +69,7 @@ class Case:
 
 
 _GRID = "--sigma 0.5:4:4 --lambda 1e-6:1e-3:7"  # from 6 lambdas on, they share one band reduction
+_NEAR = "--kernel wendland2 --degree 6 --near --sigma 2 --lambda 1e-3"
 _SMALL = "--sigma 0.5,1,2 --lambda 1e-5,1e-4,1e-3"
 _PLAIN = "--no-standardize --validation-fraction 0.25 --seed 3"
 _IJCNN1 = "--C 32 --gamma 2"
@@ -146,7 +147,7 @@ _VALUES = "--C 2 --gamma 1 --epsilon 0.05"
 
 OTHERS = [
     Case("dkrr-cg", "cakrr.dkrr", "mg", f"--solver cg {_SMALL}", 2, predict=1),
-    Case("dkrr-near", "cakrr.dkrr", "mg", "--kernel wendland2 --degree 6 --near --sigma 2 --lambda 1e-3", 2),
+    Case("dkrr-near", "cakrr.dkrr", "mg", f"--solver cg {_NEAR}", 2),
     Case("bkrr2-calibrate", "cakrr.bkrr2", "cadata", f"--partitions 8 --calibrate 0.2 {_SMALL}", 2),
     Case("bkrr2-metric", "cakrr.bkrr2", "space_ga", f"--partitions 4 --metric diagonal --metric-rounds 2 {_SMALL}", 2),
     Case("subset", "cakrr.subset", "cadata", f"--centers 60,120 {_SMALL}", 3, predict=2),
