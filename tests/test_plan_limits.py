@@ -10,7 +10,7 @@ import pytest
 from helpers.commands import flat
 
 from cacore.errors import InputError
-from cakernels.plan import table
+from cakernels.plan import plan_table
 from cakernels.plan.layout import JobLayout, Kind, generated, method_named
 from cakernels.plan.machine import Machine
 from cakernels.plan.plan import UNCOUNTED, planned
@@ -43,7 +43,7 @@ def test_without_mpiexec_the_plan_says_what_it_lacks(capfd):
     assert not plan.counted
     assert plan.report()["comm"] == {}
     assert plan.report()["notes"] == [UNCOUNTED]
-    table.show("dkrr", [plan])
+    plan_table.show("dkrr", [plan])
     out = flat(capfd.readouterr().out)
     assert out.count("unknown") == 2
     assert UNCOUNTED in out

@@ -30,13 +30,13 @@ from cacore.progress import spinner
 from cacore.run.launch import Job, Parser, Training, run_alone, start
 from cacore.terminal import say
 from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_named
-from cakernels.plan.plan import Plan
 from cakernels.plan.runs import mpiexec
 
 if TYPE_CHECKING:
     from cacore.learn.method import Method
     from cakernels.plan.layout import SampleSource
     from cakernels.plan.machine import Machine
+    from cakernels.plan.plan import Plan
 
 
 QUEUES = ("slurm", "pbs", "lsf")
@@ -312,7 +312,7 @@ def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, i
 def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], made: dict[str, Any] | None) -> None:
     """Print the table and the job script, and write the report."""
     from cacore.run import report
-    from cakernels.plan import table
+    from cakernels.plan import plan_table
 
     last = plans[-1]
     parts = f" --partitions {last.layout.parts}" if last.layout.parts > 1 else ""
@@ -326,9 +326,9 @@ def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], ma
     if job.quiet:
         return
     with printing():
-        table.show(method.name, plans)
+        plan_table.show(method.name, plans)
         if made is not None:
-            table.compare(last, made)
+            plan_table.compare(last, made)
         if job.queue is not None:
             job_script = script(job.queue, last.layout, last.total, last.peak, command, _mpi())
             say("", *job_script.splitlines())
