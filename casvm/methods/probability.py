@@ -172,7 +172,7 @@ def left_out(
     if len(tasks) > 1 and training.solver == DEFAULT:
         largest = float(C.max() * scale.max())
         shared = ClassRows.of(
-            Origin.of(in_memory(rows.X), training.kernel).X,
+            Origin.of(in_memory(rows.X), training.kernel, largest, training.loose.tol).X,
             members,
             training.kernel,
             largest,

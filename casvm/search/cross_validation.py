@@ -173,7 +173,7 @@ def points_of(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Point
     `C` is the largest bound of a coefficient. Single precision suffices unless its rounding of C K_ij, at any distance
     of two rows, comes near the tolerance; see :func:`cacore.kernels.precision.cheapest`.
     """
-    first, X = kernels[0], Origin.of(X, kernels[0]).X
+    first, X = kernels[0], Origin.of(X, kernels[0], C, tol).X
     largest = max(kernel.largest(X, np.float64) for kernel in kernels)
     small = C * value_rounding(largest, np.float32) <= tol and 1e-30 < largest < 1e30
     points = first.points(X.astype(np.float64), allowed=np.inf)

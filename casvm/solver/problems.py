@@ -97,7 +97,7 @@ def fit_part(
     if k > 2 and solver == DEFAULT:
         largest_bound = 1.0 if nu is not None else float(C.max())
         side_by_side = threads.current() if together else 1
-        origin = Origin.of(X, kernel)
+        origin = Origin.of(X, kernel, largest_bound, limits.tol)
         shared = ClassRows.of(origin.X, members, kernel, largest_bound, limits, cache_bytes, side_by_side)
 
     def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
@@ -203,8 +203,10 @@ def solve_regression(
     if kernel is None:
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
     n, dual, tol = X.shape[0], Dual.nu_regression(y, C, nu), limits.tol
-    unit, origin = Unit.of_dual(dual), Origin.of(X, kernel)
-    X, dual, limits = origin.X, unit.dual(dual), unit.limits(limits)
+    unit = Unit.of_dual(dual)
+    dual, limits = unit.dual(dual), unit.limits(limits)
+    origin = Origin.of(X, kernel, dual.largest_bound, limits.tol)
+    X = origin.X
     dtype = precision((2 * n, X.shape[1]), kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
     accuracy = Accuracy.of_solution(dual.largest_bound, limits.tol, dual.half_range)
     layout = Layout.of(X, kernel, dtype, None, accuracy)

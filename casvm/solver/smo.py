@@ -55,7 +55,7 @@ class PartValues:
     def __init__(self, X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int) -> None:
         self.tol, self.unit = limits.tol, Unit.of_dual(dual)
         dual, self.limits = self.unit.dual(dual), self.unit.limits(limits)
-        self.origin = Origin.of(X, kernel, dual)
+        self.origin = Origin.of(X, kernel, dual.largest_bound, self.limits.tol, dual)
         X = self.origin.X
         self.near = near_values(X, kernel, dual, self.limits, cache_bytes)
         if self.near is None:

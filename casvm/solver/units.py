@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, power_of_two, shifted
 from cacore.kernels import Kernel
-from cacore.kernels.precision import sampled, shift_of
+from cacore.kernels.precision import Accuracy, Extent, rounding, sampled, shift_of
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Known, Progress, Solution
 
@@ -25,6 +25,7 @@ ROUNDING = 16 * float(np.finfo(np.float64).eps)  # violation, relative to the la
 _LARGEST = 2.0**1000  # a bound in units of p is at most twice this
 
 _ALL = slice(None)
+_WELL_BELOW = 0.01  # share of the allowed error of kernel values from which on rows are shifted
 Watch = Callable[[Progress], None]
 
 
@@ -104,14 +105,18 @@ class Origin:
     shift: NDArray[np.float64] | None
 
     @classmethod
-    def of(cls, X: Rows, kernel: Kernel | None, dual: Dual | None = None) -> Origin:
-        """The rows about their mean, for the linear kernel of rows far from 0, if the coefficients add up to 0."""
+    def of(cls, X: Rows, kernel: Kernel | None, C: float, tol: float, dual: Dual | None = None) -> Origin:
+        """The rows about their mean, for the linear kernel of rows far from 0, if the coefficients add up to 0.
+
+        Rows stay as they are if the rounding of their inner products is well below what the largest bound `C` of a
+        coefficient and the solver's tolerance allow.
+        """
         free = dual is None or dual.by_sign or dual.total == 0
-        shift = (
-            shift_of(sampled(X), kernel, balanced=True)
-            if kernel is not None and kernel.kind == "linear" and free
-            else None
-        )
+        if kernel is None or kernel.kind != "linear" or not free:
+            return cls(X, None)
+        if rounding(kernel, Extent.of(X), np.float64) <= _WELL_BELOW * Accuracy.of_solution(C, tol).allowed:
+            return cls(X, None)
+        shift = shift_of(sampled(X), kernel, balanced=True)
         return cls(shifted(X, shift), shift)
 
     def solution(self, solution: Solution, rows: NDArray[np.intp] | slice = _ALL) -> Solution:
