@@ -91,9 +91,10 @@ readme: $(VENV)/.test
 
 # scikit-learn's own tests of what the drop-in takes over, patched, with SEEDS for those that have random data.
 SEEDS ?= 0-4
+EXCEPTIONS = tests/sklearn_exceptions.txt
 SKLEARN_TESTS := svm.tests.test_svm svm.tests.test_sparse tests.test_kernel_ridge tests.test_multiclass tests.test_calibration
-ON_SKLEARN := SKLEARN_TESTS_GLOBAL_RANDOM_SEED=$(SEEDS) python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
-	-p cakernels.sklearn_plugin --cakernels-exceptions tests/sklearn_exceptions.txt --pyargs $(SKLEARN_TESTS:%=sklearn.%)
+ON_SKLEARN = SKLEARN_TESTS_GLOBAL_RANDOM_SEED=$(SEEDS) python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider \
+	-p cakernels.sklearn_plugin --cakernels-exceptions $(EXCEPTIONS) --pyargs $(SKLEARN_TESTS:%=sklearn.%)
 
 test-sklearn: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(ON_SKLEARN)
@@ -102,6 +103,7 @@ test-sklearn: $(VENV)/.test
 test-oldest: test-sklearn-oldest
 	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+test-sklearn-oldest: EXCEPTIONS = tests/sklearn_exceptions_oldest.txt
 test-sklearn-oldest: .venv-oldest/.test
 	@PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" $(ON_SKLEARN)
 
