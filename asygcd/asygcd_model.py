@@ -17,12 +17,11 @@ from cacore.data.standardize import Standardizer
 from cacore.data.stored import in_memory
 from cacore.data.validation import rows_to_predict
 from cacore.explain.explanation import Explanation, Groups, names_of_decisions
-from cacore.explain.shapley import Expansion
 from cacore.io import model_file
 from cacore.io.model_file import STANDARDIZER, Array, Layout, check_rows, is_real, require
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import CALIBRATOR, LEAST, Calibrator, coupled, require_calibrator
-from cacore.svm.decision import counted, expansion, votes
+from cacore.svm.decision import Expansion, counted, expansion, votes
 from partition.explain import explained_alone
 
 # Arrays of the model file, in its one part: s support vectors, m decisions.

@@ -26,7 +26,6 @@ from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import AnyRows, Rows, dense, nbytes
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
-from cacore.explain.shapley import Expansion
 from cacore.io import model_file
 from cacore.io.model_file import Array, Layout, is_real, require
 from cacore.kernels import Kernel
@@ -34,6 +33,7 @@ from cacore.near.expansion import Piece, expansion
 from cacore.near.halo import near_ranks, visit_near
 from cacore.probability.calibrator import CALIBRATOR, Calibrator
 from cacore.probability.conformal import JACKKNIFE, Calibration
+from cacore.svm.decision import Expansion
 from cacore.tuning import grid_ends
 from cakrr.options import ALONE
 from cakrr.solver.coarse import CoarseModel, CoarseVariance

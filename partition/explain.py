@@ -23,7 +23,8 @@ from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.explain import ABSENT
 from cacore.explain.explanation import SAMPLE, Explanation, Groups, Players, answered, outcome, require_columns
-from cacore.explain.shapley import Expansion, Game, require_factors
+from cacore.explain.shapley import Game, require_factors
+from cacore.svm.decision import Expansion
 
 
 class Whole(Protocol):

@@ -15,10 +15,11 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.explain import shapley
 from cacore.explain.explanation import Explanation
-from cacore.explain.shapley import Expansion, Game, values
+from cacore.explain.shapley import Game, values
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import pairs_of
+from cacore.svm.decision import Expansion
 from cakernels import (
     BKRR2,
     CASVC,

@@ -233,7 +233,7 @@ def test_columns_of_probabilities(tmp_path):
 
 @pytest.mark.parametrize("name", ["BKRR2", "BKRR", "DKRR"])
 def test_labels_of_rows_far_from_all_training_rows(name):
-    """Of classes of one size, the sign of the smallest output counts, and does not depend on the other rows."""
+    """The sign of the smallest output of equally large classes counts, and does not depend on the other rows."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(1000, 3)), np.repeat([0, 1], 500)
     far = 4.0 + rng.random((40, 3))

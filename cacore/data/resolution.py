@@ -140,7 +140,7 @@ def check_resolved(
 
 
 def _check_stored(X: CSR, comm: Communicator, where: str, names: tuple[str, ...], width: float) -> None:
-    """Refuse a column whose stored entries single precision does not resolve; two Allreduces of d and 2 d numbers."""
+    """Refuse a column whose stored entries single precision does not resolve; Allreduces of 2 d and d numbers."""
     stored = slice(X.indptr[0], X.indptr[-1])
     columns, values, d = X.indices[stored], X.data[stored].astype(np.float64), X.shape[1]
     with comm.uncounted(), np.errstate(over="ignore", invalid="ignore"):

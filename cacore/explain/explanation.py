@@ -20,7 +20,8 @@ from cacore.data.estimators import asking
 from cacore.data.rows import AnyRows, RowsLike
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.explain.shapley import Expansion, Game, interactions, values
+from cacore.explain.shapley import Game, interactions, values
+from cacore.svm.decision import Expansion
 
 Groups = Sequence[Sequence[int | str]]
 SAMPLE = 100  # rows of the background, if none are given

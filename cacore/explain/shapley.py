@@ -1,7 +1,5 @@
 """Shapley values of kernel expansions, exactly, for kernels that are a product over the features.
 
-Kernel expansions: a trained model, or one of its parts, as a function of rows.
-
 Let k_ij(z) be the j-th factor of the kernel of row z with support vector i. The game of a row x and a baseline b lets a
 feature j of a coalition have the factor k_ij(x), and any other the factor k_ij(b). The Shapley value of feature j is
 
@@ -25,44 +23,17 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import AnyRows, Rows, dense
+from cacore.data.rows import AnyRows, dense
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.evaluate import Parameters, multiply
 from cacore.kernels.registry import KINDS
 from cacore.machine import threads
-from cacore.svm.decision import expansion
+from cacore.svm.decision import Expansion
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Longs
-
-
-@dataclass(frozen=True)
-class Expansion:
-    """The function ``f(z) = K(z, X) weights + b`` of standardised rows.
-
-    Attributes
-    ----------
-    X : ndarray or CSR, shape (m, d)
-        Support vectors, or training rows.
-    weights : ndarray of float64, shape (m, q)
-    b : ndarray of float64, shape (q,)
-    kernel : Kernel or None
-        None if kernel values were given instead of rows.
-    """
-
-    X: AnyRows
-    weights: NDArray[np.float64]
-    b: NDArray[np.float64]
-    kernel: Kernel | None
-
-    def at(self, Z: Rows) -> NDArray[np.float64]:
-        """Values at these rows, shape (n, q): 2 n nnz(X) flops."""
-        if not len(self.weights):
-            return np.tile(self.b, (Z.shape[0], 1))
-        assert self.kernel is not None
-        return expansion(self.kernel, in_memory(self.X), self.weights, Z, dtype=np.float64) + self.b
 
 
 _EXACT = 16  # nodes up to which the exact rule is used without asking for fewer

@@ -23,8 +23,6 @@ from cacore.run.launch import Predicting
 from cacore.svm.options import DualOptions
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from cacore.kernels import Kernel
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import Rows, dense, is_sparse, shifted
+from cacore.data.rows import AnyRows, Rows, dense, is_sparse, shifted
+from cacore.data.stored import in_memory
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Columns, Layout
 from cacore.kernels.near import NearPanels, spatial_order
@@ -18,6 +20,10 @@ from cacore.kernels.precision import Accuracy, sampled, shift_of, value_rounding
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.expansion import NearGroups, may_pay, reach
+
+if TYPE_CHECKING:
+    pass
+
 
 _BLOCK_BYTES = 1 << 25
 _FEW = 1 << 20  # kernel values of all classes with a block of rows that are computed at once
@@ -263,3 +269,30 @@ def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     if scores.shape[1] == 1:
         return (scores[:, 0] >= 0).astype(np.int64)
     return np.asarray(np.rint(scores).argmax(axis=1))
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The function ``f(z) = K(z, X) weights + b`` of standardised rows.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+        Support vectors, or training rows.
+    weights : ndarray of float64, shape (m, q)
+    b : ndarray of float64, shape (q,)
+    kernel : Kernel or None
+        None if kernel values were given instead of rows.
+    """
+
+    X: AnyRows
+    weights: NDArray[np.float64]
+    b: NDArray[np.float64]
+    kernel: Kernel | None
+
+    def at(self, Z: Rows) -> NDArray[np.float64]:
+        """Values at these rows, shape (n, q): 2 n nnz(X) flops."""
+        if not len(self.weights):
+            return np.tile(self.b, (Z.shape[0], 1))
+        assert self.kernel is not None
+        return expansion(self.kernel, in_memory(self.X), self.weights, Z, dtype=np.float64) + self.b

@@ -43,11 +43,11 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import AnyRows, Rows, gather_rows
 from cacore.errors import InputError
-from cacore.explain.shapley import Expansion
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack, tsqr
 from cacore.machine import memory, threads
+from cacore.svm.decision import Expansion
 from cakrr.options import Width
 from cakrr.solver.nystrom import PointSystem
 from partition.redistribute import Parts

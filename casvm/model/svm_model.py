@@ -13,13 +13,12 @@ from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import AnyRows, Rows
 from cacore.explain.explanation import names_of_decisions
-from cacore.explain.shapley import Expansion
 from cacore.io import model_file
 from cacore.io.model_file import Array, Layout, is_real, require
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import CALIBRATOR, Calibrator, coupled, require_calibrator
 from cacore.probability.left_out import pairs_of
-from cacore.svm.decision import counted, votes
+from cacore.svm.decision import Expansion, counted, votes
 from casvm.model.part_svm import PART, PartSVM, join
 from partition.parts_model import SHARED, InParts, one_piece_a_rank
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from cacore.comm import CommLike
 from cacore.data.dataset import Columns
 from cacore.data.rows import AnyRows, Rows, concatenate
-from cacore.explain.shapley import Expansion
 from cacore.io import model_file
 from cacore.io.model_file import Array, Layout, is_real, require
 from cacore.kernels import Kernel
+from cacore.svm.decision import Expansion
 from partition.parts_model import InParts, one_piece_a_rank
 
 TYPES = ("epsilon_svr", "nu_svr", "one_class")  # LIBSVM's names
