@@ -309,8 +309,10 @@ class Results:
         Chosen value by parameter; an array with one value per part if every part chooses its own.
     chosen_score : float
         Mean score of the chosen setting over the folds. If every part chooses its own, the score of all parts together.
-    solved, stopped : int
-        Number of dual problems solved, and of those that stopped at the iteration limit.
+    solved : int
+        Number of dual problems solved.
+    stopped : ndarray of int64, shape (settings,)
+        Number of each setting's problems that stopped at the iteration limit.
     """
 
     axes: Mapping[str, tuple[float, ...]]
@@ -320,7 +322,18 @@ class Results:
     chosen: dict[str, Any] = field(default_factory=dict)
     chosen_score: float = float("nan")
     solved: int = 0
-    stopped: int = 0
+    stopped: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def limit_note(self) -> str | None:
+        """A note that solutions stopped at the iteration limit, or None if all met their tolerance."""
+        count = int(self.stopped.sum())
+        if not count:
+            return None
+        return (
+            f"{count:,} of {self.solved:,} solutions of the search stopped at the iteration limit, so that their "
+            "settings may score too low: scale the features, or leave out the largest C"
+        )
 
     @property
     def at_grid_end(self) -> dict[str, float]:
@@ -366,7 +379,10 @@ class Results:
         return self.chosen
 
     def cv_results(self) -> dict[str, object]:
-        """The `cv_results_` of :class:`sklearn.model_selection.GridSearchCV`, and "ended": tried on some folds only."""
+        """The `cv_results_` of :class:`sklearn.model_selection.GridSearchCV`, with two further columns.
+
+        "ended": tried on some folds only; "stopped": number of solutions that stopped at the iteration limit.
+        """
         settings, spread = self.settings, np.full(len(self.scores), np.nan)
         tried = ~self.ended | ~np.isnan(self.mean)
         spread[tried] = np.nanstd(self.scores[tried], axis=1)
@@ -380,6 +396,7 @@ class Results:
             "params": settings,
             **{f"split{f}_test_score": self.scores[:, f] for f in range(self.folds)},
             "mean_test_score": self.mean, "std_test_score": spread, "rank_test_score": rank, "ended": self.ended,
+            "stopped": self.stopped,
         }  # fmt: skip
 
     def rows(self) -> list[dict[str, object]]:
@@ -394,7 +411,7 @@ class Results:
         """The report's `cv`: a summary of the search."""
         return {
             "folds": self.folds, "scoring": self.scoring, "score": self.chosen_score, "settings": len(self.scores),
-            "ended": int(self.ended.sum()), "solved": self.solved, "stopped": self.stopped,
+            "ended": int(self.ended.sum()), "solved": self.solved, "stopped": int(self.stopped.sum()),
             "per_part": any(np.ndim(value) > 0 for value in self.chosen.values()), "seconds": self.seconds,
         }  # fmt: skip
 

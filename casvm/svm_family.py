@@ -239,8 +239,8 @@ def _of_search(fitted: SVMFit[SVMModel], options: SVMOptions) -> Iterator[str]:
             f"{np.count_nonzero(found.ended)} of {len(found.scores)} settings ended before their last fold: they "
             "trailed the best by more than two standard errors"
         )
-    if found.stopped:
-        yield f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at the iteration limit"
+    if found.limit_note:
+        yield found.limit_note
 
 
 _SMALL = ValueMethod(name="svr", summary="small problems that compile the code of all methods", trainer=of_values)
@@ -362,8 +362,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
             notes.append(UNSEARCHED_VALUES)
         if found is not None:
             notes += end_lines(found.at_grid_end)
-            if found.stopped:
-                notes.append(f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at the limit")
+            notes += [found.limit_note] if found.limit_note else []
         if options.partitioner == "random" and len(fitted.sizes) > 1 and fitted.model.route == "nearest":
             notes.append("random parts: --route all, the mean of all models, is usually more accurate")
         return notes

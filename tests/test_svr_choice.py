@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from helpers.checks import near, refusal
 from helpers.data import sines
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVR
 
 from cacore.kernels import Kernel
-from casvm import CASVR, SMOSVR, DisSMOSVR, SMONuSVR, SMOOneClassSVM
+from casvm import CASVC, CASVR, SMOSVC, SMOSVR, DisSMOSVR, SMONuSVR, SMOOneClassSVM
 from casvm.command import main
 from casvm.options import ValueMethod, ValueOptions
 from casvm.search.regression import TargetFolds, judge
@@ -32,7 +33,7 @@ def test_errors_on_rows_left_out_are_those_of_libsvm():
         error = model.fit(X[~out], y[~out], weights[~out]).predict(X[out]) - y[out]
         assert sse == pytest.approx(weights[out] @ error**2, rel=1e-3)
         assert told["weight"][f] == weights[out].sum()
-    assert told["steps"].tolist() == [36, 0]
+    assert (told["solved"], told["stopped"].sum()) == (36, 0)
     alone = judge(TargetFolds(X[:1], y[:1], np.ones(1), np.zeros(1, int), 3), alike, Cs, epsilons, 1e-6)
     assert not alone["weight"].any()
 
@@ -121,3 +122,20 @@ def test_values_that_were_given_stay_if_nothing_can_be_compared():
     options = ValueOptions(C=3.0, gamma=(0.5, 1.0), epsilon="grid").with_setting(None)
     assert (options.C, options.gamma, options.epsilon) == (3.0, "scale", "scale")
     assert ValueOptions(C=(1.0, 3.0), gamma=0.5, epsilon=0.1).with_setting(None).gamma == 0.5
+
+
+@pytest.mark.parametrize("estimator", [SMOSVR, CASVR, SMOSVC, CASVC])
+def test_fit_warns_where_solutions_of_the_search_stop_at_the_limit_of_pairs(estimator):
+    """A polynomial kernel of large values: a good setting scores low, and a worse setting may be chosen."""
+    X, y, _ = sines(90)
+    made = estimator(C=[1e-6, 1e6], kernel="polynomial", degree=3, gamma=30.0, coef0=1.0, cv=3, max_iter=20_000)
+    if "epsilon" in made.get_params():
+        made.set_params(epsilon=1e-3)
+    else:
+        y = y > np.median(y)
+    with pytest.warns(ConvergenceWarning, match=r"of 6 solutions of the search stopped at the iteration limit") as told:
+        made.fit(X, y)
+    stopped = made.cv_results_["stopped"]
+    assert stopped.shape == (2,)
+    assert any(str(warning.message).startswith(f"{estimator.__name__}: {stopped.sum()} of 6") for warning in told)
+    assert all(warning.filename == __file__ for warning in told)

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 
 from cacore.checks import whole
 from cacore.comm import CommLike, Communicator, collective
@@ -39,7 +38,7 @@ from casvm.cpsvm import cpsvm
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
 from casvm.dissmo import dissmo
-from casvm.estimators.exact import expose, expose_search
+from casvm.estimators.exact import expose, expose_search, warn_of_limits
 from casvm.fcfssvm import fcfssvm
 from casvm.model.svm_model import SVMModel
 from casvm.model.svr_model import SVRModel
@@ -125,8 +124,7 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
         if a limit was reached.
         """
         fitted, options = self._trained(X, y, sample_weight)
-        for note in fitted.notes:
-            warnings.warn(note, ConvergenceWarning, stacklevel=2)
+        warn_of_limits(self, fitted.notes, fitted.search, depth=1)
         if options.searches and fitted.search is None:
             warnings.warn(UNSEARCHED, stacklevel=2)
         return self
@@ -424,8 +422,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         if a limit was reached.
         """
         fitted, _ = self._trained(X, y, sample_weight)
-        for note in fitted.notes:
-            warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)
+        warn_of_limits(self, fitted.notes, fitted.search, depth=1)
         return self
 
     def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:

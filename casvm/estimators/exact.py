@@ -8,7 +8,7 @@ The exact solver as scikit-learn classifiers: C-SVC and nu-SVC.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -197,6 +197,13 @@ def expose_search(estimator: BaseEstimator, found: Results | None) -> None:
     estimator.at_grid_end_ = found.at_grid_end
     if not any(np.ndim(value) for value in found.chosen.values()):
         estimator.best_index_ = found.settings.index(found.chosen)
+
+
+def warn_of_limits(estimator: BaseEstimator, notes: Iterable[str], search: Results | None, depth: int) -> None:
+    """Issue the notes on solvers and a search that stopped at a limit; `fit` is `depth` calls above."""
+    for note in (*notes, search.limit_note if search else None):
+        if note:
+            warnings.warn(f"{type(estimator).__name__}: {note}", ConvergenceWarning, stacklevel=depth + 2)
 
 
 def _line(progress: Progress) -> str:
@@ -394,7 +401,8 @@ class SMOSVC(OneProcessSVC):
         Shape of the training rows.
     cv_results_, best_params_, best_score_, best_index_
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared or `cv` was given. Settings
-        marked "ended" were dropped early: they have scores of their first folds only, and rank last.
+        marked "ended" were dropped early: they have scores of their first folds only, and rank last. "stopped": number
+        of a setting's solutions that stopped at the iteration limit, so that it may score too low; `fit` then warns.
     at_grid_end_ : dict
         Chosen values, by parameter, that are an end of their grid of more than two: a wider one may be better.
     model_ : SVMModel
@@ -427,6 +435,7 @@ class SMOSVC(OneProcessSVC):
             if found is None:
                 warnings.warn(UNSEARCHED, stacklevel=3)
         expose_search(self, found)
+        warn_of_limits(self, (), found, depth=2)
         return options
 
 

@@ -24,7 +24,7 @@ from cacore.learn.options import from_estimator
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.options import DualOptions
 from cacore.tuning import GridLike
-from casvm.estimators.exact import OneProcess, Setting, expose_search, one_part
+from casvm.estimators.exact import OneProcess, Setting, expose_search, one_part, warn_of_limits
 from casvm.model.svr_model import PARAMETERS, PartSVR, SVRModel
 from casvm.options import SCALE, SCALED, UNSEARCHED_VALUES, ValueOptions, nu_share
 from casvm.search.regression import search_values
@@ -180,6 +180,7 @@ class SearchedRegressor(_Regressor):
             if found is None:
                 warnings.warn(UNSEARCHED_VALUES, stacklevel=4)
         expose_search(self, found)
+        warn_of_limits(self, (), found, depth=3)
         return options, Problem.regression(options, unit).params
 
 

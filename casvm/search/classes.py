@@ -333,7 +333,7 @@ class _Search:
     ) -> None:  # fmt: skip
         self.parts, self.settings, self.pieces, self.k, self.options = parts, compared, pieces, k, options
         self.shape = (len(compared.kernels), len(compared.Cs), count)
-        self.solved = self.stopped = 0
+        self.solved, self.stopped = 0, np.zeros(self.shape[:2], np.int64)
         self.tol = max(LOOSE, float(options.tol))
         steps = len(compared.Cs) * len(compared.kernels) * count * sum(one.cost for one in pieces)
         self._done, self._advance = 0, options.progress("choosing C and gamma", steps)
@@ -356,12 +356,14 @@ class _Search:
                     alive[group] = tuning.survivors(name, flat, alive[group].ravel()).reshape(alive[group].shape)
             self._tell(alive, total, done)
         with comm.uncounted():
-            solved, stopped = comm.allreduce(np.array([self.solved, self.stopped])).tolist()
+            solved, *stopped = comm.allreduce(np.append(self.solved, self.stopped.T))
         # Folds whose only rows are in parts of one row carry no information.
         total = total[:, :, :, total[..., TRUE, :].any(axis=(0, 1, 2, 4))]
         if not total.size:
             return None
-        found = Results(self.settings.axes, self._scores(total.sum(axis=0)), name, solved=solved, stopped=stopped)
+        found = Results(
+            self.settings.axes, self._scores(total.sum(axis=0)), name, solved=int(solved), stopped=np.array(stopped)
+        )
         if per_part:
             some = ~alive.all(axis=0).T.ravel()  # tried on all folds in some parts only
             found.scores[some, 1:] = np.nan
@@ -381,7 +383,7 @@ class _Search:
         def judged(piece: Piece) -> Kept:
             task = self._task(piece, todo[group_of(piece)])
             found = judge(task, self.settings.kernels, self.settings.Cs, self.k, self.tol)
-            return {"counts": found.counts[:, :, these], "steps": np.array([found.solved, found.stopped])}
+            return {"counts": found.counts[:, :, these], "solved": np.array(found.solved), "stopped": found.stopped}
 
         def advance(piece: Piece) -> None:
             steps = int(todo[group_of(piece)].sum()) * piece.cost
@@ -391,8 +393,8 @@ class _Search:
         with over_pieces(self.pieces, f"search-{number}", judged, self.options.checkpoint, advance) as found:
             for piece, kept in found:
                 total[group_of(piece)][:, :, these] += kept["counts"]
-                solved, stopped = kept["steps"].tolist()
-                self.solved, self.stopped = self.solved + solved, self.stopped + stopped
+                self.solved += int(kept["solved"])
+                self.stopped += kept["stopped"]
 
     def _tell(self, alive: NDArray[np.bool_], total: NDArray[np.int64], done: int) -> None:
         """Show the number of remaining settings, the best setting so far, and the remaining work."""

@@ -49,13 +49,18 @@ class FoldCounts:
         For each gamma, C, fold and class: the left-out rows predicted correctly, predicted as this class, and truly of
         this class. 0 for settings that are not in `todo`, and for a part of one row. See
         :mod:`cacore.tuning`.
-    solved, stopped : int
-        Number of solutions, and of those that stopped at the iteration limit.
+    solved : int
+        Number of solutions.
+    stopped : ndarray of int64, shape (G, L)
+        Number of each setting's solutions that stopped at the iteration limit.
     """
 
     counts: NDArray[np.int64]
     solved: int = 0
-    stopped: int = 0
+    stopped: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stopped = np.zeros(self.counts.shape[:2], np.int64)
 
 
 @dataclass
@@ -125,13 +130,12 @@ def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k:
         _of_one_class(task, judged.counts, k)
         return judged
 
-    def of_gamma(g: int, K: NDArray[np.floating]) -> list[int]:
-        return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
+    def of_gamma(g: int, K: NDArray[np.floating]) -> int:
+        return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g], judged.stopped[g])
 
     points = points_of(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
     with for_kernels(points, kernels, wanted, of_gamma) as steps:
-        for solved, stopped in steps:
-            judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
+        judged.solved = sum(steps)
     return judged
 
 
@@ -194,10 +198,13 @@ class _Folds:
 
     def __init__(self, task: ClassFolds, K: NDArray[np.floating], Cs: tuple[float, ...], k: int, tol: float) -> None:
         self.task, self.K, self.Cs, self.k, self.tol = task, K, Cs, k, tol
-        self.solved = self.stopped = 0
+        self.solved, self.stopped = 0, np.zeros(len(Cs), np.int64)
 
-    def judge(self, todo: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
-        """Fill `counts`, shape (L, F, 3, k), where `todo`, shape (L, F), is True; return the solved and stopped."""
+    def judge(self, todo: NDArray[np.bool_], counts: NDArray[np.int64], stopped: NDArray[np.int64]) -> int:
+        """Fill `counts`, shape (L, F, 3, k), where `todo`, shape (L, F), is True; return the number of solutions.
+
+        `stopped`, shape (L,): those of each C that stopped at the iteration limit are added.
+        """
         codes, fold = self.task.codes, self.task.fold
         present = self.task.factor > 0
         said: dict[int, list[NDArray[np.float64]]] = {int(f): [] for f in np.flatnonzero(todo.any(axis=0))}
@@ -214,7 +221,8 @@ class _Folds:
             for place, ell in enumerate(np.flatnonzero(todo[:, f])):
                 predicted = self._winners(known[f], [some[place] for some in decisions], len(held))
                 counts[ell, f] = counted(held, predicted, self.k)
-        return [self.solved, self.stopped]
+        stopped += self.stopped
+        return self.solved
 
     def _of(self, chosen: NDArray[np.int64]) -> NDArray[np.floating]:
         """Kernel matrix of these rows, padded for the solver."""
@@ -237,12 +245,13 @@ class _Folds:
         others = self.K[np.ix_(left_out[~inside], chosen)] if not inside.all() else None
         out = np.empty((len(which), len(left_out)))
         Cs = tuple(self.Cs[ell] for ell in which)
-        for line, one in zip(out, along(K, y, factor, Cs, self.tol, PAIRS * len(chosen)), strict=True):
-            line[inside] = one.decision[held]
+        path = along(K, y, factor, Cs, self.tol, PAIRS * len(chosen))
+        for line, ell, solution in zip(out, which, path, strict=True):
+            line[inside] = solution.decision[held]
             if others is not None:
-                line[~inside] = others @ one.beta + one.b
+                line[~inside] = others @ solution.beta + solution.b
             self.solved += 1
-            self.stopped += not one.converged
+            self.stopped[ell] += not solution.converged
         return out
 
     def _winners(self, known: NDArray[np.int64], pairs: list[NDArray[np.float64]], rows: int) -> NDArray[np.int64]:

@@ -102,7 +102,8 @@ def judge(
     dict of str to ndarray
         ``sse``, shape (G, E, L, F): weighted sum of squared errors on the left-out rows, or of pinball losses of all
         levels, for each gamma, epsilon, C and fold. ``weight``, shape (F,): sum of the weights, 0 for a fold without
-        training rows. ``steps``: number of solutions, and of those that stopped at the iteration limit.
+        training rows. ``solved``: number of solutions. ``stopped``, shape (G, E, L): number of those that stopped at
+        the iteration limit.
 
     Raises
     ------
@@ -119,21 +120,23 @@ def judge(
     sse, weight = np.zeros((len(alike), len(epsilons), len(Cs), F)), np.zeros(F)
     for f in judged:
         weight[f] = task.factor[left_out[f]].sum()
+    stopped = np.zeros(sse.shape[:3], np.int64)
     if not judged:
-        return {"sse": sse, "weight": weight, "steps": np.zeros(2, np.int64)}
+        return {"sse": sse, "weight": weight, "solved": np.array(0), "stopped": stopped}
 
-    def of_gamma(g: int, K: NDArray[np.floating]) -> list[int]:
-        solved = stopped = 0
+    def of_gamma(g: int, K: NDArray[np.floating]) -> int:
+        solved = 0
         for f in judged:
             for e, epsilon in enumerate(epsilons):
                 for ell, loss, converged in task.losses(K, left_out[f], Cs, epsilon, tol):
                     sse[g, e, ell, f] += loss
-                    solved, stopped = solved + 1, stopped + (not converged)
-        return [solved, stopped]
+                    stopped[g, e, ell] += not converged
+                    solved += 1
+        return solved
 
     points = points_of(task.X, alike, max(Cs) * float(task.factor.max()), tol)
     with for_kernels(points, alike, np.arange(len(alike)), of_gamma) as steps:
-        return {"sse": sse, "weight": weight, "steps": np.sum(list(steps), axis=0)}
+        return {"sse": sse, "weight": weight, "solved": np.array(sum(steps)), "stopped": stopped}
 
 
 def search_values(
@@ -192,15 +195,16 @@ def search_values(
             return judge(replace(task, levels=levels), alike, *settings)
 
         sse = np.zeros((len(alike), len(epsilons), len(Cs), judged))
-        weight, steps = np.zeros(judged), np.zeros(2, np.int64)
+        weight, solved, stopped = np.zeros(judged), 0, np.zeros(sse.shape[:3], np.int64)
         with over_pieces(searched, "search", judge_piece, options.checkpoint, lambda _: advance()) as every:
             for _, told in every:
-                sse, weight, steps = sse + told["sse"], weight + told["weight"], steps + told["steps"]
+                sse, weight = sse + told["sse"], weight + told["weight"]
+                solved, stopped = solved + int(told["solved"]), stopped + told["stopped"]
         comm.wait()
         sums = comm.allreduce(np.append(sse.ravel(), weight))
         sse, weight = sums[: sse.size].reshape(sse.shape), sums[sse.size :]
         with comm.uncounted():
-            solved, stopped = comm.allreduce(steps).tolist()
+            solved, *limits = comm.allreduce(np.append(solved, stopped.transpose(2, 1, 0)))
             seconds = float(comm.allreduce(np.array([working_time() - begun]), "max")[0])
     told_by = weight > 0
     if not told_by.any():
@@ -210,7 +214,8 @@ def search_values(
     gammas = {"gamma": tuple(one.gamma for one in alike)} if alike[0].has("gamma") else {}
     axes = {"C": Cs, **({} if levels else {"epsilon": epsilons}), **gammas}
     ordered = scores.transpose(2, 1, 0, 3).reshape(-1, scores.shape[-1])
-    found = Results(axes, ordered, QUANTILE_SCORE if levels else SCORE, seconds=seconds, solved=solved, stopped=stopped)
+    scoring = QUANTILE_SCORE if levels else SCORE
+    found = Results(axes, ordered, scoring, seconds=seconds, solved=int(solved), stopped=np.array(limits))
     found.choose()
     return found
 

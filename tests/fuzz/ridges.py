@@ -78,13 +78,15 @@ def _parts(made, problem, y, unit, lam, mean, told, single, rounding):
     about = np.concatenate(rows)
     plain = problem.shown["standardize"] or problem.kernel in reference.PRODUCTS
     about = np.zeros((1, about.shape[1])) if plain else about
+    tested, scaling = problem.tested, made.model_.standardizer
+    if scaling is not None:  # the model's own mean, whose rounding moves rows far from 0
+        tested = ((dense(problem.T).astype("g") - scaling.mean) / scaling.scale).astype(float)
     for part, own in zip(made.model_.parts.values(), rows, strict=True):
         A, alpha = reference.centred(own, about), part.alpha.astype(float) / unit
         K = problem.matrix(A, A)
         residual.append(K @ alpha + lam * len(A) * alpha + shift)
         noise = max(noise, float((np.abs(K) @ np.abs(alpha)).max()))
-        # The reference has the same origin as the rows of the parts, to the rounding of their means.
-        answers.append(problem.matrix(problem.tested, A) @ alpha + shift)
+        answers.append(problem.matrix(tested, A) @ alpha + shift)
     allowed = 1e-6 + 64 * reference.EPS * noise + rounding + single * (1e-3 + 5e-6 * noise)
     if allowed > 0.05:
         return ""

@@ -33,7 +33,7 @@ def test_choice_of_one_process(name, k, monkeypatch):
     np.testing.assert_array_equal(found.scores, serial.scores)
     assert found.axes == serial.axes
     assert (found.chosen, found.chosen_score) == (serial.chosen, serial.chosen_score)
-    assert (found.solved, found.stopped) == (serial.solved, serial.stopped)
+    assert (found.solved, found.stopped.tolist()) == (serial.solved, serial.stopped.tolist())
 
 
 def test_grid_that_is_made_up():
