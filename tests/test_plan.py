@@ -268,6 +268,20 @@ def test_what_does_not_fit_and_what_does():
     assert _plan(replace(JOB, ranks=2, ranks_per_node=1), peak=70_000.0).nodes_needed is None
 
 
+@pytest.mark.parametrize(("seconds", "least", "most"), [(1e-7, 0.5, 0.5), (3.0, 20.0, 20.1)])
+def test_runs_too_small_to_tell_how_they_grow_are_bounded_by_the_flops(seconds, least, most):
+    """A factorisation takes at least half the time of its flops in products, and at most 20 times as long, and its start."""
+    job = JobLayout(1_000_000, 90, 1, 1, 1, 1)
+    layouts = [replace(job, n=n) for n in (250, 500)]
+    runs = [ran(layout, {"train": seconds * (layout.n / 250) ** 3}) for layout in layouts]
+    options = RidgeOptions(sigma=(1.0,), lam=(1e-4,))
+    node = Machine("test", 24, 64 * 2**30, PRESETS["aries"])
+    plan = planned(runs, job, Kind.SYSTEM, method_named("dkrr"), options, node, 8, 1.0, rate=1e10)
+    products = plan.flops / 1e10
+    assert least * products <= plan.seconds["train"] <= most * products + 24.0
+    assert plan.flops >= 1e18 / 3
+
+
 def test_slower_machines_networks_and_shared_cores():
     job = replace(JOB, ranks=24, ranks_per_node=24)
     alone = _plan(job)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -173,7 +174,7 @@ def _plan(comm: Communicator, argv: list[str] | None) -> None:
     source = _source(job, method, options, limit)
     machine = _machine(job, limit)
     layouts = _layouts(job, method, options, machine, source)
-    plans = list(_planned(job, method, options, words, source, machine, layouts))
+    plans = list(_planned(job, method, options, words, source, machine, layouts, limit))
     _show(job, method, words, plans, made)
 
 
@@ -277,7 +278,7 @@ def _parts(job: Planning, n: int, ranks: int) -> int:
 
 def _planned(
     job: Planning, method: Method, options: Any, words: list[str], source: SampleSource, machine: Machine,
-    layouts: list[JobLayout],
+    layouts: list[JobLayout], limit: int,
 ) -> Iterator[Plan]:  # fmt: skip
     """The plan of each layout; layouts with the same ranks and threads in their short runs share these."""
     from cakernels.plan.machine import Machine
@@ -296,8 +297,17 @@ def _planned(
                     lambda line: tell(f"short run: {line}"),
                 )  # fmt: skip
                 done[ranks, threads] = trials.all(replace(layout, threads=threads), kind, ranks)
-        for layout, key in zip(layouts, keys, strict=True):
-            yield planned(done[key], layout, kind, method, options, machine, _DTYPES[job.dtype], density)
+    rate = _product_rate(limit) if method.package == "cakrr" else None
+    for layout, key in zip(layouts, keys, strict=True):
+        yield planned(done[key], layout, kind, method, options, machine, _DTYPES[job.dtype], density, rate)
+
+
+def _product_rate(limit: int) -> float:
+    """Flops per second of a thread in matrix products, with all threads of this process."""
+    from cacore.info import installation
+    from cacore.machine.threads import current
+
+    return 1e9 * float(installation.rates(Communicator(), limit)["product_gflop_s"][0]) / current()
 
 
 def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, int]:
@@ -335,12 +345,10 @@ def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], ma
 
 
 def _mpi() -> str:
-    """Interface of the installed MPI library for Slurm's srun."""
-    try:
-        import mpi4py
+    """Interface of the installed MPI library for Slurm's srun.
 
-        mpi4py.rc.initialize = False
-        from mpi4py import MPI
-    except (ImportError, RuntimeError):
-        return "pmi2"
-    return "pmix" if MPI.get_vendor()[0] == "Open MPI" else "pmi2"
+    Another process asks the library: here it could not be started any more by a later command.
+    """
+    lines = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
+    asked = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=False)
+    return "pmix" if asked.stdout.strip() == "Open MPI" else "pmi2"

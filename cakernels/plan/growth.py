@@ -17,6 +17,9 @@ SVM_POWER = 2.0  # exponent of the rows in an SVM's time, at most; ridge systems
 RIDGE_POWER = 3.0
 _LEAST_POWER = 1.0
 _SIGNIFICANT = 0.02  # seconds below which a phase says little about its growth
+# Bounds of the time of a factorisation as factors of that of its flops in matrix products, for jobs far larger than the
+# runs: 250 and 500 rows, dkrr, gave 1.8e1 and 2.5e11 s for 10^6 rows that take 6e7 s, on a machine with other work.
+FASTEST, SLOWEST = 0.5, 20.0
 
 
 def one(layout: JobLayout) -> float:
@@ -110,6 +113,21 @@ def seconds(runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: bool) -> di
     for phase in PHASES[1:]:
         found[phase] = _phase(phase, timed, kind, job, direct)
     return found
+
+
+def bounded(seconds: float, runs: Sequence[Ran], products: float) -> float:
+    """Seconds of a factorisation, extrapolated from runs, within the bounds that its flops set.
+
+    Parameters
+    ----------
+    seconds : float
+        Extrapolated seconds of the phase "train".
+    runs : sequence of Ran
+    products : float
+        Seconds that matrix products with as many flops as the job take on its ranks and threads.
+    """
+    overhead = max(run.seconds["train"] for run in runs)
+    return min(max(seconds, FASTEST * products), overhead + SLOWEST * products)
 
 
 def _phase(phase: str, runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: bool) -> float:

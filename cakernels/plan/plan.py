@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cakernels.plan import growth, needs
 from cakernels.plan.layout import JobLayout, Kind
 from cakernels.plan.machine import GIB, Machine, Network
-from cakernels.plan.runs import Ran
+from cakernels.plan.runs import Ran, of_job
 
 if TYPE_CHECKING:
     from cacore.learn.method import Method
@@ -93,7 +93,7 @@ class Plan:
 
 def planned(
     runs: Sequence[Ran], job: JobLayout, kind: Kind, method: Method, options: Any, machine: Machine, itemsize: int,
-    density: float,
+    density: float, rate: float | None = None,
 ) -> Plan:  # fmt: skip
     """The plan of a job, from short runs of the method.
 
@@ -109,10 +109,16 @@ def planned(
         Bytes per number.
     density : float
         Share of the features that are stored.
+    rate : float, optional
+        Flops per second of a thread in matrix products, here. It bounds the time of a job that factors matrices, where
+        the runs are too small to tell how it grows.
     """
     direct = (kind is Kind.SYSTEM and options.solver != "cg") or (kind is Kind.POINTS and options.pick != "random")
     sent, messages = (growth.sent(runs, kind, job, what) for what in ("bytes", "messages"))
-    seconds = growth.seconds(runs, kind, job, direct)
+    seconds, flops = growth.seconds(runs, kind, job, direct), needs.flops(runs, job, kind, options, method)
+    if rate and (direct or kind in (Kind.RIDGE_PARTS, Kind.POINTS)) and not of_job(runs, job):
+        products = flops / (job.ranks * runs[0].layout.threads * rate)
+        seconds["train"] = growth.bounded(seconds["train"], runs, products)
     beside = min(job.ranks, job.ranks_per_node) * job.threads
     same = machine.here and job.ranks in {run.layout.ranks for run in runs}
     slower = machine.slower if same else machine.slower * max(1.0, beside / machine.cores)
@@ -122,7 +128,6 @@ def planned(
         for phase in _SENT:
             seconds[phase] += _travel(runs, job, machine.network, phase, sent, messages)
     peak = needs.peak(runs, job, kind, options, itemsize, density)
-    flops = needs.flops(runs, job, kind, options, method)
     counted = job.ranks == 1 or any(run.layout.ranks > 1 for run in runs)
     return Plan(job, machine, seconds, peak, flops, sent, messages, counted)
 
