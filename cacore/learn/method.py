@@ -17,6 +17,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.rows import kind_of_rows
 from cacore.files import described
 from cacore.learn.options import Option, Options, declared
+from cacore.machine import threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,8 @@ class Method:
         columns = train.columns
         with collective(comm) as ranks:
             same_training(self.name, train, options, ranks)
-            fitted = self.trainer(self, train, options, ranks, test)
+            with threads.suited_to(*train.X.shape):
+                fitted = self.trainer(self, train, options, ranks, test)
             if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
                 fitted.model.comm, fitted.model.identity = comm, shared_name(ranks)
         columns.put(fitted.model.source)
