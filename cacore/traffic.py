@@ -121,15 +121,19 @@ def _places(traffic: Traffic, phases: Sequence[str]) -> list[int]:
 
 
 def pattern(traffic: Traffic, phases: Sequence[str] = TRAINING) -> NDArray[np.float64]:
-    """Bytes from every rank (row) to every rank (column) in `phases`.
+    """Bytes from every rank (row) to every rank (column) in `phases`; see :func:`spread`."""
+    return spread(traffic.bytes[_places(traffic, phases)].sum(axis=0))
 
-    Bytes without a single receiver are spread evenly over the R - 1 other ranks, because only the MPI library knows
-    where they really go.
+
+def spread(sent: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes from every rank (row) to every rank (column), from those of shape (R, R + 1).
+
+    Bytes without a single receiver, the last column, are spread evenly over the R - 1 other ranks, because only the MPI
+    library knows where they really go.
     """
-    sent = traffic.bytes[_places(traffic, phases)].sum(axis=0)
     ranks = len(sent)
-    spread = sent[:, ranks:] * (1 - np.eye(ranks)) / max(1, ranks - 1)
-    return np.asarray(sent[:, :ranks] + spread)
+    even = sent[:, ranks:] * (1 - np.eye(ranks)) / max(1, ranks - 1)
+    return np.asarray(sent[:, :ranks] + even)
 
 
 def ratio(traffic: Traffic, phases: Sequence[str] = TRAINING) -> tuple[float, float]:

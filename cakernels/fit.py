@@ -134,7 +134,7 @@ def _check(job: Fitting, comm: Communicator) -> None:
     with comm.agreed():
         outputs = {"--model": job.saved, "--report": job.report, "--plot": job.plot, "--html": job.html}
         check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
-        if job.plot is not None and comm.rank == 0:
+        if comm.rank == 0 and (job.plot is not None or job.html is not None):
             from cacore.run import figures
 
             figures.check(job.plot)
@@ -241,9 +241,8 @@ class _Run:
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and self.job.plot is not None:
                 from cacore.run import figures
-                from cakernels.leaderboard import drawn
 
-                figures.save(drawn(made["grid"], self.score, made["params"]["models"]), self.job.plot)
+                figures.save(figures.race(made["grid"], made["params"]), self.job.plot)
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and not self.job.quiet:
                 with printing():

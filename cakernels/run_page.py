@@ -12,12 +12,13 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_apart, check_writable
 from cacore.learn.method import same_command
-from cacore.run import page
+from cacore.run import figures, page
 from cacore.run.launch import Parser, parsed, run
 from cacore.run.page import element
 from cacore.run.report import read
 
 PROG = "cakernels report"
+_DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -42,7 +43,7 @@ def _page(comm: Communicator, argv: list[str] | None) -> None:
         if comm.rank == 0:
             check_apart([("--output", output)], [(f"RUN.json {name}", name) for name in names])
             check_writable(output)
-            write(output, names)
+            page.save(output, built(names))
 
 
 def _label(file: Path, files: Sequence[Path]) -> str:
@@ -50,30 +51,30 @@ def _label(file: Path, files: Sequence[Path]) -> str:
     return file.stem if sum(one.stem == file.stem for one in files) == 1 else str(file)
 
 
-def collected(names: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """The reports in these files, by their names on the page.
+def built(names: Sequence[Path]) -> str:
+    """The page of the reports in these files.
 
     Raises
     ------
     InputError
-        A file is given twice, is not a report, or is damaged.
+        A file is given twice, is not a report, or is damaged; or matplotlib is not installed.
     """
+    figures.check()
     reports: dict[str, dict[str, Any]] = {}
     for name in names:
         label = _label(name, names)
         if label in reports:
             raise InputError(f"{name}: is given twice; name each report once")
         reports[label] = read(name)
-        try:
-            page.built({label: reports[label]})
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise InputError(f"{name}: damaged: {type(error).__name__} in its fields; repeat the run") from error
-    return reports
-
-
-def write(output: Path, names: Sequence[Path]) -> None:
-    """Write the page of the reports in these files; errors are those of :func:`collected`."""
-    page.write(output, collected(names))
+    try:
+        return page.built(reports)
+    except _DAMAGED:
+        for name, (label, report) in zip(names, reports.items(), strict=True):
+            try:
+                page.built({label: report})
+            except _DAMAGED as error:
+                raise InputError(f"{name}: damaged: {type(error).__name__} in its fields; repeat the run") from error
+        raise
 
 
 class RunPage:
@@ -87,7 +88,7 @@ class RunPage:
     Raises
     ------
     InputError
-        No file is named, a file is given twice, is not a report, or is damaged.
+        No file is named, a file is given twice, is not a report, or is damaged; or matplotlib is not installed.
 
     Examples
     --------
@@ -98,13 +99,13 @@ class RunPage:
     def __init__(self, *reports: str | PathLike[str]) -> None:
         if not reports:
             raise InputError("RunPage: no report; name one or more files that --report wrote")
-        self.reports = collected([Path(name) for name in reports])
+        self._page = built([Path(name) for name in reports])
 
     def write(self, path: str | PathLike[str]) -> None:
         """Write the page to a file, whole or not at all."""
-        page.write(Path(path), self.reports)
+        page.save(Path(path), self._page)
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that its styles and the notebook's stay apart."""
         style = "width: 100%; height: 48em; border: 0"
-        return element("iframe", srcdoc=page.built(self.reports), style=style, title="runs of cakernels")
+        return element("iframe", srcdoc=self._page, style=style, title="runs of cakernels")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
-from cakernels.leaderboard import FAILED, KEPT, STOPPED, TOO_SLOW, drawn, fates
-from cakernels.search.scores import SCORES
+from cacore.run.figures import FAILED, KEPT, STOPPED, TOO_SLOW, fates, race
 
 
 def training(candidate, rows, score, ended, why=""):
@@ -20,6 +19,8 @@ BOARD = [
     training("d", 100, None, 4.0, "it failed"),
 ]  # fmt: skip
 
+RMSE = {"metric_name": "rmse", "task": "regression"}
+
 
 def test_fates():
     assert fates(BOARD) == [KEPT, TOO_SLOW, KEPT, STOPPED, STOPPED, FAILED]
@@ -28,7 +29,7 @@ def test_fates():
 
 def test_every_training_is_drawn_once():
     """Dots at their times and errors; one far above the others lies on the upper edge, and a failure above that."""
-    figure = drawn(BOARD, SCORES["rmse"], ["a", "c"])
+    figure = race(BOARD, {**RMSE, "models": ["a", "c"]})
     (axes,) = figure.axes
     lines = {str(line.get_label()): line for line in axes.lines}
     dots = [line for line in axes.lines if line.get_zorder() == 3]
@@ -44,8 +45,9 @@ def test_every_training_is_drawn_once():
 
 def test_classes_and_nothing():
     """Accuracies are drawn as errors; a search without a result is a picture as well."""
-    figure = drawn([training("a", 100, 0.75, 1.0)], SCORES["balanced_accuracy"])
+    params = {"metric_name": "balanced_accuracy", "task": "classification"}
+    figure = race([training("a", 100, 0.75, 1.0)], params)
     assert any(np.array_equal(line.get_xydata(), [[1.0, 0.25]]) for line in figure.axes[0].lines)
     assert figure.get_suptitle() == "1 - balanced accuracy on held-out rows; 1 training"
-    assert [line.get_label() for line in drawn(BOARD[5:], SCORES["rmse"]).axes[0].lines] == ["without a result: 1"]
-    assert drawn([], SCORES["rmse"]).axes[0].lines[:] == []
+    assert [line.get_label() for line in race(BOARD[5:], RMSE).axes[0].lines] == ["without a result: 1"]
+    assert race([], RMSE).axes[0].lines[:] == []

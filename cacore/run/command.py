@@ -56,7 +56,7 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         others = family.check(method, job, options, comm)
         if job.plot is not None and not family.draws(method, options):
             raise InputError(f"--plot: there is nothing to plot; give --metric diagonal or full{family.also}")
-        if job.plot is not None and comm.rank == 0:
+        if comm.rank == 0 and (job.plot is not None or job.html is not None):
             from cacore.run import figures
 
             figures.check(job.plot)

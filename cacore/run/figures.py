@@ -1,10 +1,13 @@
-"""Figures drawn with matplotlib, if it is installed, without pyplot, windows or global state."""
+"""Figures drawn with matplotlib, if it is installed, without pyplot or windows; for files and for pages of runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.files import replacing
-from cacore.io.words import amount, short
+from cacore.io.words import amount, counted, printable, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +32,17 @@ _LABELLED = 5  # largest number of ranks for which every cell of a matrix has ro
 _SPREAD = (
     "Contributions to reductions and allgathers have no single receiver: they are spread evenly over the other ranks."
 )
+
+Row = Mapping[str, Any]  # of a report's grid
+_PHASES = {
+    "start": "#9aa6b2", "compile": "#c7b8e0", "read": "#6db1e8", "partition": "#f2b134", "search": "#d9a05b",
+    "train": "#2e8b6f", "predict": "#b03a2e", "wait": "#7f6a55", "write": "#5b6773", "other": "#1b4f8a",
+}  # fmt: skip
+_SHADES = ("#6db1e8", "#2166ac", "#08264d", "#000000")  # few rows to many
+_GREY, _ORANGE = "0.45", "#d95f02"
+_TALL = 4.0  # the axis ends at so many times the distance from the smallest error to the median
+KEPT, STOPPED, TOO_SLOW, FAILED = "kept", "not trained on more rows", "too slow for more rows", "without a result"
+_MARKS = {KEPT: "o", STOPPED: "o", TOO_SLOW: "D"}
 
 
 def blank(width: float, height: float) -> Figure:
@@ -49,9 +63,11 @@ def blank(width: float, height: float) -> Figure:
     return figure
 
 
-def check(path: Path) -> None:
-    """Raise an InputError, before any work is done, if :func:`save` would refuse the name or matplotlib is missing."""
-    _kind(path, blank(1.0, 1.0))
+def check(path: Path | None = None) -> None:
+    """Raise an InputError, before any work is done, if matplotlib is missing or :func:`save` would refuse the name."""
+    figure = blank(1.0, 1.0)
+    if path is not None:
+        _kind(path, figure)
 
 
 def _kind(path: Path, figure: Figure) -> str:
@@ -69,15 +85,33 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(temporary, format=kind, dpi=150)
 
 
+def svg(figure: Figure) -> str:
+    """The figure as an SVG element for an HTML page: the same text for the same figure, and transparent.
+
+    Its text stays text, which a reader can select, and which the browser draws in its own fonts.
+    """
+    from matplotlib import rc_context
+
+    stream = StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "cakernels"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has more fonts
+        figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
 def _megabytes(value: float) -> str:
     return f"{value / 1e6:,.0f}" if value >= 1e8 else f"{value / 1e6:.3g}"
 
 
-def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], phases: str) -> Figure:
+def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], phases: str, group: int = 1) -> Figure:
     """Draw bytes by sender (x) and receiver (y), one panel per method, with a common colour scale.
 
-    `matrices` of shape (R, R) come from :func:`cacore.traffic.pattern`; `phases` is shown in the title.
+    `matrices` of shape (R, R) come from :func:`cacore.traffic.pattern`; `phases` is shown in the title. Each row and
+    column stands for `group` ranks.
     """
+    side = "rank" if group == 1 else f"group of {group} ranks"
     columns = min(3, len(titles))
     rows = math.ceil(len(titles) / columns)
     figure = blank(max(6.5, 3.2 * columns + 0.8), 3.2 * rows + 1.0)
@@ -88,7 +122,7 @@ def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], pha
         shown = np.ma.masked_equal(matrix.T / 1e6, 0)  # cells without traffic stay white
         image = panel.imshow(shown, origin="lower", cmap="YlGnBu", vmin=0.0, vmax=most or 1.0)
         panel.set_title(f"{title}: {_megabytes(float(matrix.sum()))} MB")
-        panel.set(xlabel="sending rank", ylabel="receiving rank")
+        panel.set(xlabel=f"sending {side}", ylabel=f"receiving {side}")
         ticks = range(0, len(matrix), -(-len(matrix) // 8))
         panel.set(xticks=ticks, yticks=ticks)
         if len(matrix) <= _LABELLED:
@@ -165,8 +199,8 @@ def metric(described: dict[str, Any], standardizer: Standardizer | None) -> Figu
 
 
 def _label(name: object) -> str:
-    """Name or number of a feature beside an axis; matplotlib takes $ for the begin of a formula."""
-    return short(str(name), 20).replace("$", r"\$")
+    """Name or number beside an axis; matplotlib takes $ for the beginning of a formula."""
+    return short(printable(name), 20).replace("$", r"\$")
 
 
 def reliability(lines: Sequence[dict[str, float]], described: dict[str, Any], classes: int) -> Figure:
@@ -268,7 +302,7 @@ class _Cells:
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]], columns: GridColumns) -> _Cells:
         """Build the panel from the rows of the report."""
-        xs, ys = ([*dict.fromkeys(row.get(axis, 0.0) for row in rows)] for axis in (columns.x, columns.y))
+        xs, ys = (sorted({row.get(axis, 0.0) for row in rows}) for axis in (columns.x, columns.y))
         made = cls(xs, ys, np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_))
         for row in rows:
             place = ys.index(row.get(columns.y, 0.0)), xs.index(row.get(columns.x, 0.0))
@@ -282,3 +316,175 @@ class _Cells:
     def known(self) -> NDArray[np.float64]:
         """Scores that come from all folds."""
         return self.scores[~self.ended & ~np.isnan(self.scores)]
+
+
+def curve(x: Sequence[float], errors: Sequence[float], sides: tuple[str, str], best: int, log: bool) -> Figure:
+    """Draw errors against one parameter or rounds, and circle the one at index `best`; `log` spaces x by powers."""
+    figure = blank(5.0, 3.2)
+    panel = figure.subplots()
+    panel.plot(x, errors, "o-", color="tab:blue")
+    panel.plot(x[best], errors[best], "o", mfc="none", mec=_ORANGE, ms=13, mew=2)
+    panel.set(xlabel=sides[0], ylabel=sides[1], xscale="log" if log else "linear")
+    return figure
+
+
+def confusion(counts: NDArray[np.int64]) -> Figure:
+    """Draw the rows of each true class (y) by predicted class (x), coloured by their share of the true class."""
+    k = len(counts)
+    figure = blank(max(3.4, 1.4 + 0.42 * k), max(3.0, 1.0 + 0.42 * k))
+    panel = figure.subplots()
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    panel.imshow(np.ma.masked_equal(shares, 0.0), cmap="YlGnBu", vmin=0.0, vmax=1.0)
+    for i, j in np.ndindex(k, k):
+        colour = "white" if shares[i, j] > 0.6 else "black"
+        panel.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", fontsize=7, color=colour)
+    names = [str(c + 1) for c in range(k)]
+    panel.set_xticks(range(k), names)
+    panel.set_yticks(range(k), names)
+    panel.set(xlabel="predicted class", ylabel="true class")
+    return figure
+
+
+def numbered(values: Sequence[float], xlabel: str, ylabel: str) -> Figure:
+    """Draw a bar per value; `xlabel` says what they are: parts are numbered from 1, and ranks from 0."""
+    figure = blank(5.0, 2.4)
+    panel = figure.subplots()
+    panel.bar(np.arange(len(values)) + (xlabel == "part"), values, width=0.85, color="tab:blue")
+    panel.set(xlabel=xlabel, ylabel=ylabel)
+    panel.locator_params(axis="x", integer=True)
+    return figure
+
+
+def stacked(names: Sequence[str], parts: Mapping[str, Sequence[float]], shown: Callable[[float], str]) -> Figure:
+    """Draw a bar per name, made of the `parts` in their order; phases have the same colours in all figures.
+
+    `shown` is the text of a total, which stands behind its bar; several parts have a legend.
+    """
+    tall = 0.26 if len(names) <= 16 else 0.17
+    figure = blank(5.0, 0.9 + tall * len(names) + 0.2 * math.ceil(len(parts) / 4))
+    panel = figure.subplots()
+    places, left = np.arange(len(names)), np.zeros(len(names))
+    for part, values in parts.items():
+        panel.barh(places, values, left=left, height=0.75, color=_PHASES.get(part, "tab:blue"), label=part)
+        left += values
+    for place, total in zip(places, left, strict=True):
+        panel.text(float(total), float(place), f" {shown(float(total))}", va="center", fontsize=8)
+    panel.set_yticks(places, [_label(name) for name in names], fontsize=8)
+    panel.set(xlim=(0.0, 1.2 * (float(left.max()) or 1.0)), xticks=[])
+    panel.invert_yaxis()
+    panel.spines[["top", "right", "bottom"]].set_visible(False)
+    if len(parts) > 1:
+        figure.legend(loc="outside lower left", ncols=4, fontsize=8, frameon=False)
+    return figure
+
+
+def race(board: Sequence[Row], params: Mapping[str, Any]) -> Figure:
+    """Draw the trainings of a search (``cakernels fit``) from the report's `grid` and `params`.
+
+    One mark per training: darker on more rows, and hollow if the candidate was not trained on more. A grey line joins
+    the trainings of one candidate. Errors far above the others are drawn on the upper edge, and failures above it.
+    """
+    name, regression = str(params.get("metric_name", "error")), params.get("task") == "regression"
+    chosen: Sequence[str] = params.get("models", ())
+    rows = [
+        {**row, "fate": fate, "error": _error(row["score"], regression)}
+        for row, fate in zip(board, fates(board), strict=True)
+    ]
+    good = [row for row in rows if row["fate"] != FAILED]
+    failed = [row["ended"] for row in rows if row["fate"] == FAILED]
+    figure = blank(6.4, 5.0)
+    axes = figure.add_subplot()
+    if good:
+        _trainings(axes, good, chosen)
+    if failed:
+        style: dict[str, Any] = {"color": _GREY, "ms": 7, "mew": 1.8, "label": f"{FAILED}: {len(failed)}"}
+        above = axes.get_xaxis_transform()
+        axes.plot(failed, [1.03] * len(failed), "x", clip_on=False, transform=above, **style)
+    error = (name if regression else f"1 - {name}").replace("_", " ")
+    figure.suptitle(_title(error, len(board), chosen), x=0.02, ha="left", fontsize=12)
+    if any(row["error"] >= 1e3 for row in good):
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlim(left=0.0)
+    axes.set_xlabel("seconds since the start", fontsize=12)
+    axes.tick_params(labelsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="0.9")
+    axes.set_axisbelow(True)
+    if board:
+        legend: dict[str, Any] = {
+            "loc": "outside lower left",
+            "frameon": False,
+            "handletextpad": 0.3,
+            "columnspacing": 1.5,
+        }
+        figure.legend(ncols=2, fontsize=10.5, **legend)
+    return figure
+
+
+def fates(board: Sequence[Row]) -> list[str]:
+    """Outcome of each training for its candidate: FAILED, KEPT, STOPPED or TOO_SLOW.
+
+    A candidate is kept if it was trained on more rows, even without a result, and on the largest sample.
+    """
+    most: dict[str, int] = {}
+    for row in board:
+        most[row["candidate"]] = max(most.get(row["candidate"], 0), row["rows"])
+    enough = max((row["rows"] for row in board if row["score"] is not None), default=0)
+    found = []
+    for row in board:
+        kept = row["rows"] == enough or row["rows"] < most[row["candidate"]]
+        lost = TOO_SLOW if row["why"] else STOPPED
+        found.append(FAILED if row["score"] is None else KEPT if kept else lost)
+    return found
+
+
+def _title(name: str, trainings: int, chosen: Sequence[str]) -> str:
+    """Text above the picture, with the choice in a line of its own."""
+    first = f"{name} on held-out rows; {counted(trainings, 'training')}"
+    if not chosen:
+        return first
+    more = f", blended with {counted(len(chosen) - 1, 'other')}" if len(chosen) > 1 else ""
+    return "\n".join([first, *textwrap.wrap(f"chosen: {chosen[0]}{more}", 66)])
+
+
+def _error(score: float | None, regression: bool) -> float:
+    if score is None:
+        return math.inf
+    return score if regression else 1.0 - score
+
+
+def _trainings(axes: Axes, good: Sequence[Row], chosen: Sequence[str]) -> None:
+    """Draw the trainings that succeeded, the best error so far, and what was chosen."""
+    ended = np.array([row["ended"] for row in good])
+    errors = np.array([row["error"] for row in good])
+    names = [row["candidate"] for row in good]
+    low = errors.min()
+    top = min(errors.max(), low + _TALL * (np.median(errors) - low)) if len(good) > 2 else errors.max()
+    shown = np.minimum(errors, top)
+    for name in dict.fromkeys(names):
+        mine = sorted((i for i, other in enumerate(names) if other == name), key=lambda i: ended[i])
+        axes.plot(ended[mine], shown[mine], color="0.8", lw=1, zorder=1)
+    order = np.argsort(ended)
+    best = np.minimum.accumulate(errors[order])
+    axes.step(ended[order], np.minimum(best, top), where="post", color=_GREY, lw=1.5, label="best so far", zorder=2)
+    _marks(axes, good, ended, shown)
+    found = [max((i for i, other in enumerate(names) if other == name), key=lambda i: good[i]["rows"])
+             for name in chosen if name in names]  # fmt: skip
+    if found:
+        axes.plot(ended[found], shown[found], "o", mfc="none", mec=_ORANGE, ms=15, mew=2.2, zorder=4, label="chosen")
+
+
+def _marks(axes: Axes, good: Sequence[Row], ended: NDArray[np.float64], shown: NDArray[np.float64]) -> None:
+    """Draw one mark per training, and list colours and shapes in the legend."""
+    sizes, told = sorted({row["rows"] for row in good}), [row["fate"] for row in good]
+    style: dict[str, Any] = {"linestyle": "", "ms": 8, "mew": 1.8}
+    for rows, color in zip(sizes, [*_SHADES, *[_SHADES[-1]] * len(sizes)], strict=False):
+        for fate, marker in _MARKS.items():
+            some = [i for i, row in enumerate(good) if row["rows"] == rows and told[i] == fate]
+            axes.plot(
+                ended[some], shown[some], marker, color=color, mfc=color if fate == KEPT else "white", zorder=3, **style
+            )
+        axes.plot([], [], "o", color=color, label=f"{rows:,} training rows", **style)
+    for fate in (STOPPED, TOO_SLOW):
+        if fate in told:
+            axes.plot([], [], _MARKS[fate], color=_GREY, mfc="white", label=f"{fate}: {told.count(fate)}", **style)

@@ -15,6 +15,7 @@ from cakrr import command as krr_command
 from casvm import command as svm_command
 from casvm import cpsvm
 
+pytest.importorskip("matplotlib")
 WORLD = MPI.COMM_WORLD
 R, RANK = WORLD.size, WORLD.rank
 
