@@ -44,5 +44,5 @@ def main(method: Method, argv: list[str] | None = None) -> None:
 
 def main_predict(argv: list[str] | None = None) -> None:
     """Run ``python -m casvm.predict MODEL DATA``, and end the process."""
-    prog, own = "casvm.predict", ("decisions", "probability", "interval")
-    run(lambda comm: command.predict(_of_models, prog, comm, argv, own), prog, argv=argv)
+    prog, flags = "casvm.predict", ("decisions", "probability", "interval")
+    run(lambda comm: command.predict(_of_models, prog, comm, argv, flags), prog, argv=argv)

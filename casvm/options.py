@@ -153,12 +153,13 @@ class SVMOptions(DualOptions):
         """True if C and gamma are chosen, or at least evaluated, by cross-validation."""
         return self.names_settings or GRID in (self.C, self.gamma) or self.cv is not None
 
-    def with_setting(self, found: Results | None) -> SVMOptions:
-        """These options with the C and gamma that a search `found`; if it is None, a grid becomes 1 and "scale"."""
-        chosen: dict[str, Any] = {"C": 1.0, "gamma": "scale"} if found is None else found.chosen
+    def with_setting(self, results: Results | None) -> SVMOptions:
+        """These options with the C and gamma of a search; if `results` is None, a grid becomes 1 and "scale"."""
+        chosen: dict[str, Any] = {"C": 1.0, "gamma": "scale"} if results is None else results.chosen
         named = {"C": self.C, "gamma": self.gamma}
         C, gamma = (
-            chosen.get(name, "scale") if found is not None or value == GRID else value for name, value in named.items()
+            chosen.get(name, "scale") if results is not None or value == GRID else value
+            for name, value in named.items()
         )
         return replace(self, C=C, gamma=gamma, cv=None, scoring=PLAIN, quick=False)
 
@@ -192,8 +193,8 @@ class SVMOptions(DualOptions):
         ------
         InputError
         """
-        given = {"--metric": self.metric != "none", "--initial root": self.initial == "root", "--libsvm": libsvm}
-        shared.check_out_of_core(self.out_of_core, self.scratch, given)
+        needs_memory = {"--metric": self.metric != "none", "--initial root": self.initial == "root", "--libsvm": libsvm}
+        shared.check_out_of_core(self.out_of_core, self.scratch, needs_memory)
 
     def check_search(self) -> None:
         """Refuse search options if there is nothing to search, for estimators without a method.
@@ -388,7 +389,7 @@ class ValueOptions(DualOptions):
         for name in unnamed:
             object.__setattr__(self, name, GRID if unnamed == self.searched and self.nu is None else SCALE)
         if self.tol is None:
-            in_units = {GRID, SCALE} & {one for one in (self.C, self.epsilon) if isinstance(one, str)}
+            in_units = {GRID, SCALE} & {value for value in (self.C, self.epsilon) if isinstance(value, str)}
             object.__setattr__(self, "tol", SCALE if in_units else SCALED["tol"])
         super().__post_init__()
         if isinstance(self.gamma, tuple) and not declaration(self.kernel).has_width:
@@ -410,8 +411,8 @@ class ValueOptions(DualOptions):
     @property
     def levels(self) -> tuple[float, ...]:
         """Levels of the quantiles, ascending; none for a regression of the mean."""
-        given = self.quantile
-        return given if isinstance(given, tuple) else () if given is None else (given,)
+        quantile = self.quantile
+        return quantile if isinstance(quantile, tuple) else () if quantile is None else (quantile,)
 
     @property
     def searched(self) -> list[str]:
@@ -426,8 +427,8 @@ class ValueOptions(DualOptions):
     @property
     def several(self) -> list[str]:
         """Names among C, epsilon and gamma that have several values, of which a search chooses one."""
-        given = {name: getattr(self, name) for name in self.searched}
-        return [name for name, value in given.items() if value == GRID or isinstance(value, tuple)]
+        values = {name: getattr(self, name) for name in self.searched}
+        return [name for name, value in values.items() if value == GRID or isinstance(value, tuple)]
 
     def route_of(self, method: ValueMethod) -> str:
         """The given route; or the nearest centre's model, or for random parts the mean of all models."""
@@ -437,10 +438,10 @@ class ValueOptions(DualOptions):
 
         return "nearest" if named(self.partitioner or PARTITIONERS[0]).clusters else "all"
 
-    def with_setting(self, found: Results | None) -> ValueOptions:
-        """These options with the setting that a search `found`; if it is None, what has several values is "scale"."""
+    def with_setting(self, results: Results | None) -> ValueOptions:
+        """These options with the setting of a search; if `results` is None, what has several values is "scale"."""
         chosen: dict[str, Any] = (
-            {"gamma": SCALE, **found.chosen} if found is not None else dict.fromkeys(self.several, SCALE)
+            {"gamma": SCALE, **results.chosen} if results is not None else dict.fromkeys(self.several, SCALE)
         )
         return replace(self, cv=None, quick=False, **chosen)
 
@@ -541,8 +542,10 @@ RULES: tuple[Rule[SVMOptions, SVMMethod], ...] = (
 
 def _of_parts(o: ValueOptions) -> str:
     """The first option of training in parts that was given, with its value; empty if there is none."""
-    given = {one.name: getattr(o, one.name) for one in fields(o) if getattr(o, one.name) != one.default}
-    return next((f"{name} = {given[name]}" for name in given if name in OF_PARTS), "")
+    changed = {
+        option.name: getattr(o, option.name) for option in fields(o) if getattr(o, option.name) != option.default
+    }
+    return next((f"{name} = {changed[name]}" for name in changed if name in OF_PARTS), "")
 
 
 VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (

@@ -81,11 +81,11 @@ def fields(fitted: SVMFit[Any], params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def part_lines(made: dict[str, Any]) -> Iterator[str]:
+def part_lines(report: dict[str, Any]) -> Iterator[str]:
     """Yield a line per part, from the report."""
-    solver = made["solver"]
+    solver = report["solver"]
     yield from problem_lines(
-        "part", solver, made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
+        "part", solver, report["partition_sizes"] if len(solver["seconds"]) > 1 else [report["data"]["n_train"]]
     )
 
 
@@ -145,10 +145,10 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
         sure = "reliability" if options.probability else ""
         return super().draws(method, options) or sure or ("grid" if options.searches else "")
 
-    def columns(self, made: dict[str, Any]) -> GridColumns:
+    def columns(self, report: dict[str, Any]) -> GridColumns:
         """Columns of the grid in the report: C, gamma and a score."""
-        name, one = made["cv"]["scoring"], not made["cv"]["per_part"]
-        return GridColumns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=one)
+        name, single_grid = report["cv"]["scoring"], not report["cv"]["per_part"]
+        return GridColumns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=single_grid)
 
     def load(self, path: Path, comm: Communicator) -> InParts:
         """Load a saved SVM of any kind: classifier, regression or one class; collective."""
@@ -163,13 +163,13 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
     def report(self, method: SVMMethod, fitted: SVMFit[SVMModel], options: SVMOptions, job: Training) -> dict[str, Any]:
         """Fields of the report: parameters, solver statistics, and the predicted communication volume."""
         model = fitted.model
-        more = options.searches or options.probability is not None
-        other = options.initial == "root" or options.metric != "none" or (method.one_model and more)
-        volume = {} if other or fitted.terms is None else predicted(method.name, fitted.terms)
+        one_model_options = options.searches or options.probability is not None
+        unpredicted = options.initial == "root" or options.metric != "none" or (method.one_model and one_model_options)
+        volume = {} if unpredicted or fitted.terms is None else predicted(method.name, fitted.terms)
         if volume and fitted.more.get("passes", 1) > 1:
             volume["formula"] += ", one pass"
         params = {
-            **self.params(model, options), **_own(model), "route": model.route, **soft_fields(model),
+            **self.params(model, options), **_per_part_settings(model), "route": model.route, **soft_fields(model),
             **reported(options, method.has),
         }  # fmt: skip
         return {**fields(fitted, params), "metric": described_metric(options.metric, fitted), "volume": volume}
@@ -179,23 +179,23 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
         if job.libsvm is not None:
             export_libsvm(fitted.model, job.libsvm)
 
-    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield lines of the table: best settings, measured and predicted volume, mean number of busy ranks."""
-        if made["grid"]:
-            grid, cv = made["grid"], made["cv"]
-            more = f", {cv['ended']} of them ended early" if cv["ended"] else ""
-            lines = best_lines(grid, [name for name in ("C", "gamma") if name in grid[0]], self.columns(made))
-            said = f"{cv['scoring']} of {cv['folds']} folds, {cv['settings']} settings{more}"
-            yield "best settings", CellLines([*lines, said])
-        if made["ranks"] > 1 and "volume" in made:
-            volume = made["volume"]
+        if report["grid"]:
+            grid, cv = report["grid"], report["cv"]
+            early = f", {cv['ended']} of them ended early" if cv["ended"] else ""
+            lines = best_lines(grid, [name for name in ("C", "gamma") if name in grid[0]], self.columns(report))
+            summary = f"{cv['scoring']} of {cv['folds']} folds, {cv['settings']} settings{early}"
+            yield "best settings", CellLines([*lines, summary])
+        if report["ranks"] > 1 and "volume" in report:
+            volume = report["volume"]
             yield (
                 "volume",
                 f"{volume['measured_bytes']:,} bytes in partition and training; "
                 f"{volume['predicted_bytes']:,} predicted, in words of 4 bytes {volume['formula']}",
             )
-        if "average_parallelism" in made["solver"]:
-            yield "parallelism", f"{made['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)"
+        if "average_parallelism" in report["solver"]:
+            yield "parallelism", f"{report['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)"
 
     def notes(self, method: SVMMethod, fitted: SVMFit[SVMModel], options: SVMOptions) -> list[str]:
         """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
@@ -204,43 +204,43 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
             notes.append("random parts: --route all, the mean of all models' decisions, is usually more accurate")
         return notes
 
-    def details(self, made: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: dict[str, Any]) -> Iterator[str]:
         """Yield the lines of --verbose: each setting, and each part or each problem of a tree."""
-        for row in made["grid"]:
-            score = row[f"cv_{made['cv']['scoring']}"]
+        for row in report["grid"]:
+            score = row[f"cv_{report['cv']['scoring']}"]
             where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "gamma") if name in row)
-            shown = f"{score:.4f}" if np.isfinite(score) else "no fold"
-            yield f"{where}: {shown} of {row['folds']} folds{', ended' if row['ended'] else ''}"
-        solver = made["solver"]
+            text = f"{score:.4f}" if np.isfinite(score) else "no fold"
+            yield f"{where}: {text} of {row['folds']} folds{', ended' if row['ended'] else ''}"
+        solver = report["solver"]
         if "layers" not in solver:
-            yield from part_lines(made)
+            yield from part_lines(report)
         for layer in solver.get("layers", []):
             where = f"pass {layer['pass']}, layer {layer['layer']}"
             yield f"{where}: {layer['layer_seconds']:.3f} s on {layer['ranks']} ranks"
             yield from problem_lines("problem", layer, layer["rows"])
 
 
-def _own(model: SVMModel) -> dict[str, object]:
+def _per_part_settings(model: SVMModel) -> dict[str, object]:
     """C and gamma of each part, if every part has its own."""
-    own = {"C": model.Cs, "gamma": model.gammas}
-    return {name: values for name, values in own.items() if values is not None}
+    settings = {"C": model.Cs, "gamma": model.gammas}
+    return {name: values for name, values in settings.items() if values is not None}
 
 
 def _of_search(fitted: SVMFit[SVMModel], options: SVMOptions) -> Iterator[str]:
     """Notes on the choice of C and gamma."""
-    found = fitted.search
-    if found is None:
+    results = fitted.search
+    if results is None:
         if options.searches:
             yield UNSEARCHED
         return
-    yield from end_lines(found.at_grid_end)
-    if found.ended.any():
+    yield from end_lines(results.at_grid_end)
+    if results.ended.any():
         yield (
-            f"{np.count_nonzero(found.ended)} of {len(found.scores)} settings ended before their last fold: they "
+            f"{np.count_nonzero(results.ended)} of {len(results.scores)} settings ended before their last fold: they "
             "trailed the best by more than two standard errors"
         )
-    if found.limit_note:
-        yield found.limit_note
+    if results.limit_note:
+        yield results.limit_note
 
 
 _SMALL = ValueMethod(name="svr", summary="small problems that compile the code of all methods", trainer=of_values)
@@ -270,9 +270,9 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
     def warm_up(self, dtype: str, method: ValueMethod, options: ValueOptions) -> None:
         """Compile the code of the method and of prediction, and of nu-SVR or the search if they are requested."""
         _solve_small(dtype, method.one_class, partitions=2)
-        own = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
-        if own is not None and not method.one_class:
-            _solve_small(dtype, False, **own)
+        extra = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
+        if extra is not None and not method.one_class:
+            _solve_small(dtype, False, **extra)
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile all other code with a small regression in two parts; one class is predicted by the same code."""
@@ -297,9 +297,9 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
         """Name of the figure of --plot: the metric if there is one, else the grid, if settings were compared."""
         return super().draws(method, options) or ("grid" if options.searches else "")
 
-    def columns(self, made: dict[str, Any]) -> GridColumns:
+    def columns(self, report: dict[str, Any]) -> GridColumns:
         """Columns of the grid in the report: C, gamma and the score, with the best of several epsilons."""
-        return GridColumns("gamma", "C", f"cv_{made['cv']['scoring']}", self.score)
+        return GridColumns("gamma", "C", f"cv_{report['cv']['scoring']}", self.score)
 
     def load(self, path: Path, comm: Communicator) -> SVRModel:
         """Load a saved model; collective."""
@@ -346,33 +346,33 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
         if job.libsvm is not None:
             export_libsvm(fitted.model, job.libsvm)
 
-    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield lines of the table: the best settings."""
-        if made["grid"]:
-            names = [name for name in ("C", "epsilon", "gamma") if name in made["grid"][0]]
-            lines = best_lines(made["grid"], names, self.columns(made))
-            folds, settings = made["cv"]["folds"], made["cv"]["settings"]
-            said = f"{made['cv']['scoring']} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
-            yield "best settings", CellLines([*lines, said])
+        if report["grid"]:
+            names = [name for name in ("C", "epsilon", "gamma") if name in report["grid"][0]]
+            lines = best_lines(report["grid"], names, self.columns(report))
+            folds, settings = report["cv"]["folds"], report["cv"]["settings"]
+            summary = f"{report['cv']['scoring']} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
+            yield "best settings", CellLines([*lines, summary])
 
     def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions) -> list[str]:
         """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
-        notes, found = list(fitted.notes), fitted.search
-        if found is None and options.searches:
+        notes, results = list(fitted.notes), fitted.search
+        if results is None and options.searches:
             notes.append(UNSEARCHED_VALUES)
-        if found is not None:
-            notes += end_lines(found.at_grid_end)
-            notes += [found.limit_note] if found.limit_note else []
+        if results is not None:
+            notes += end_lines(results.at_grid_end)
+            notes += [results.limit_note] if results.limit_note else []
         if options.partitioner == "random" and len(fitted.sizes) > 1 and fitted.model.route == "nearest":
             notes.append("random parts: --route all, the mean of all models, is usually more accurate")
         return notes
 
-    def details(self, made: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: dict[str, Any]) -> Iterator[str]:
         """Yield the lines of --verbose: each setting, and each part."""
-        for row in made["grid"]:
+        for row in report["grid"]:
             where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "epsilon", "gamma") if name in row)
-            yield f"{where}: {row[self.columns(made).score]:.5f}"
-        yield from part_lines(made)
+            yield f"{where}: {row[self.columns(report).score]:.5f}"
+        yield from part_lines(report)
 
     def check_prediction(self, model: SVRModel, job: Predicting) -> None:
         """Refuse options that only apply to classifiers."""
@@ -416,16 +416,16 @@ def outlier_metrics(
         ``outliers``; and ``accuracy``, ``balanced_accuracy``, ``confusion`` (rows: true -1 and 1), and ``precision``
         and ``recall`` of the outliers, None for 0 / 0.
     """
-    known = y is not None and y.dtype.kind in "biuf" and bool(np.isin(y, (-1, 1)).all())
+    labelled = y is not None and y.dtype.kind in "biuf" and bool(np.isin(y, (-1, 1)).all())
     out, n = comm.allreduce(np.array([np.count_nonzero(predicted < 0), len(predicted)], np.int64)).tolist()
-    told: dict[str, Any] = {"outliers": out / max(1, n)}
-    if not comm.all(known or not len(predicted)) or y is None:
-        return told
-    told |= errors.classification_metrics(y, predicted, np.array([-1, 1]), comm)
-    (right, missed), (wrong, _) = told["confusion"]
+    metrics: dict[str, Any] = {"outliers": out / max(1, n)}
+    if not comm.all(labelled or not len(predicted)) or y is None:
+        return metrics
+    metrics |= errors.classification_metrics(y, predicted, np.array([-1, 1]), comm)
+    (right, missed), (wrong, _) = metrics["confusion"]
     for name, others in (("precision", wrong), ("recall", missed)):
-        told[name] = right / (right + others) if right + others else None
-    return told
+        metrics[name] = right / (right + others) if right + others else None
+    return metrics
 
 
 @dataclass
@@ -469,9 +469,9 @@ class Quantiles(Values):
         self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions, job: Training
     ) -> dict[str, Any]:
         """Fields of the report: also the levels, and the share of rows that intervals are calibrated on."""
-        made = super().report(method, fitted, options, job)
-        made["params"] |= {"quantile": list(options.levels), "calibrate": options.calibrate}
-        return made
+        report = super().report(method, fitted, options, job)
+        report["params"] |= {"quantile": list(options.levels), "calibrate": options.calibrate}
+        return report
 
     def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions) -> list[str]:
         """Notes; also on the rows that intervals are calibrated on."""
@@ -489,11 +489,11 @@ class Quantiles(Values):
 
     def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> PredictedQuantiles:
         """Quantiles of this rank's rows, and the ends of their intervals if requested; collective."""
-        raw, kept = model.decision_function(rows.X, comm), _quantiles(model).calibration
+        raw, calibration = model.decision_function(rows.X, comm), _quantiles(model).calibration
         values = _quantiles(model).quantiles(raw)
-        if job.interval is None or kept is None:
+        if job.interval is None or calibration is None:
             return PredictedQuantiles(values)
-        facts = {"asked": job.interval, "adaptive": None, "rows": kept.rows, "calibration_rows": kept.n}
+        facts = {"asked": job.interval, "adaptive": None, "rows": calibration.rows, "calibration_rows": calibration.n}
         return PredictedQuantiles(values, _quantiles(model).ends(raw, job.interval), facts)
 
     def intervals(self, rows: Dataset, answers: PredictedQuantiles, comm: Communicator) -> dict[str, object]:

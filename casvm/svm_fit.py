@@ -110,8 +110,8 @@ def check_parts_at_a_time(parts: Parts, options: DualOptions) -> None:
     rows, columns = largest * parts.X.shape[1] * parts.X.dtype.itemsize, _COLUMN_BYTES * len(parts)
 
     def needed(parts_at_a_time: int) -> int:
-        own = parts_at_a_time * (rows + 2 * 8 * largest * padded(largest))
-        return int(columns + parts_at_a_time * rows + min(options.cache_bytes, own))
+        cache = parts_at_a_time * (rows + 2 * 8 * largest * padded(largest))
+        return int(columns + parts_at_a_time * rows + min(options.cache_bytes, cache))
 
     side_by_side = max(1, min(threads.current(), len(parts.parts)))
     fits = max((k for k in range(1, side_by_side) if needed(k) <= options.memory_limit), default=0)
@@ -147,7 +147,7 @@ def not_met(numbers: NDArray[np.float64], tol: float, what: str) -> list[str]:
     ]
 
 
-def told(advance: Advance, label: str) -> Callable[[Progress], None]:
+def solver_progress(advance: Advance, label: str) -> Callable[[Progress], None]:
     """Callback that shows the progress of the solver of one large problem."""
 
     def tell(now: Progress) -> None:

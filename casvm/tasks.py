@@ -146,8 +146,8 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         self._open_checkpoint(train, columns[self.bound], comm)
         rows, weights = Samples(train.give(), columns), train.weights
         if weights is not None:  # rows of weight 0 count as absent
-            kept = np.flatnonzero(weights > 0)
-            rows, weights = rows.take(kept), weights[kept]
+            present = np.flatnonzero(weights > 0)
+            rows, weights = rows.take(present), weights[present]
         self.rows = rows
         self.check_rows(comm)
         self.standardizer = None
@@ -223,9 +223,9 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     def model_in_pieces(self, piece: Part, support: int, comm: Communicator) -> Trained:
         """One model of which every rank holds a piece, here with `support` support vectors; collective."""
         with comm.phase("predict"):
-            every = comm.allgather(np.array([support]))
+            sizes = comm.allgather(np.array([support]))
         return self.model(
-            route="sum", centers=np.zeros((0, self.rows.X.shape[1])), sizes=every, owners=np.arange(comm.size),
+            route="sum", centers=np.zeros((0, self.rows.X.shape[1])), sizes=sizes, owners=np.arange(comm.size),
             parts={comm.rank: piece},
         )  # fmt: skip
 
@@ -288,8 +288,8 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
     @property
     def partitioner(self) -> str | Algorithm:
         """The method's partitioner."""
-        own: str | Algorithm = self.method.partitioner
-        return own
+        partitioner: str | Algorithm = self.method.partitioner
+        return partitioner
 
     def check_memory(self, parts: Parts, comm: Communicator) -> None:
         """Refuse parts that do not fit beside the kernel cache; with rows in a file, those solved side by side."""
@@ -308,13 +308,13 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         The cost is that of :func:`casvm.search.classes.search_classes`, plus an Allreduce of 3 numbers for gamma =
         "scale".
         """
-        found = self.found = search_classes(parts, self.classes, self.P, self.options, comm)
-        if found is None or not self.options.per_part:
-            options = self.options = self.options.with_setting(found)
+        results = self.found = search_classes(parts, self.classes, self.P, self.options, comm)
+        if results is None or not self.options.per_part:
+            options = self.options = self.options.with_setting(results)
             self.kernel = options.kernel_with(numeric_gamma(parts.X, options.gamma, comm, options.kernel))
             parts.columns["C"] = parts["C"] * options.C
             return
-        Cs, gammas = found.chosen["C"], found.chosen.get("gamma")
+        Cs, gammas = results.chosen["C"], results.chosen.get("gamma")
         self.kernels = {
             p: self.kernel if gammas is None else replace(self.kernel, gamma=float(gammas[p])) for p in range(self.P)
         }
@@ -335,14 +335,14 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
             X, rows["code"], rows["C"], rows["row"], self.kernels.get(number, self.kernel), options.limits,
             options.cache_bytes // side_by_side, options.solver, None if start is None or not start.any() else start.T,
         )  # fmt: skip
-        kept = {key: value for key, value in vars(part).items() if key != "X" and value is not None}
+        arrays = {key: value for key, value in vars(part).items() if key != "X" and value is not None}
         numbers = _statistics(part, solutions, working_time() - begun)
-        return {**kept, "places": placed(part.rows, rows["row"]), "statistics": numbers}
+        return {**arrays, "places": placed(part.rows, rows["row"]), "statistics": numbers}
 
-    def part(self, rows: Samples, kept: Kept) -> PartSVM:
+    def part(self, rows: Samples, arrays: Kept) -> PartSVM:
         """The part's model; support vectors from rows in a file are read from there."""
-        fields = {key: value for key, value in kept.items() if key not in ("places", "statistics")}
-        return PartSVM(X=some(rows.X, kept["places"]), **fields)
+        fields = {key: value for key, value in arrays.items() if key not in ("places", "statistics")}
+        return PartSVM(X=some(rows.X, arrays["places"]), **fields)
 
     def completed(
         self, parts: Parts, solved: dict[int, SolvedPart[PartSVM]], comm: Communicator
@@ -352,18 +352,18 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         Probabilities cost what :func:`casvm.methods.probability.left_out` does, and about ten Allreduces of 6 numbers
         per pair of classes.
         """
-        made = {number: solved[number] for number, _ in parts}
+        ordered = {number: solved[number] for number, _ in parts}
         if self.options.probability is None:
-            return made
-        self.calibrator, judged = self._calibrated(parts, comm)
+            return ordered
+        self.calibrator, held_out = self._calibrated(parts, comm)
         if len(parts.sizes) > 1 and self.route != "all":
             # The same decision may mean a different probability in each part, so each part gets its own sigmoids.
-            for number, one in made.items():
-                own = self.calibrator.of_part(judged[number])
-                if own is not None:
-                    A, B = (values[pairs_of(one.part.classes, len(self.classes))] for values in own)
-                    made[number] = replace(one, part=replace(one.part, slopes=A, shifts=B))
-        return made
+            for number, solution in ordered.items():
+                sigmoids = self.calibrator.of_part(held_out[number])
+                if sigmoids is not None:
+                    A, B = (values[pairs_of(solution.part.classes, len(self.classes))] for values in sigmoids)
+                    ordered[number] = replace(solution, part=replace(solution.part, slopes=A, shifts=B))
+        return ordered
 
     def _calibrated(self, parts: Parts, comm: Communicator) -> tuple[Calibrator, dict[int, LeftOutDecisions]]:
         """Calibrator of all parts, and each part's decisions on left-out rows; collective, sends no rows."""
@@ -381,15 +381,15 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
 
             return LeftOutDecisions(**remembered(options.checkpoint, f"left-out-{number:06d}", work))
 
-        held, found = list(parts), {}
-        with threads.in_order(of_part, held, parallel=len(held) >= 2 * threads.current()) as every:
-            for (number, _), one in zip(held, every, strict=True):
-                found[number] = one
+        held, decisions = list(parts), {}
+        with threads.in_order(of_part, held, parallel=len(held) >= 2 * threads.current()) as results:
+            for (number, _), part_decisions in zip(held, results, strict=True):
+                decisions[number] = part_decisions
                 advance()
         comm.wait()
         assert options.probability is not None
-        together = LeftOutDecisions.stacked(list(found.values()))
-        return Calibrator.fit(options.probability, together, k * (k - 1) // 2, comm), found
+        together = LeftOutDecisions.stacked(list(decisions.values()))
+        return Calibrator.fit(options.probability, together, k * (k - 1) // 2, comm), decisions
 
     def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
         """Parameters of the route "soft", and of "all" with more than two classes; collective."""
@@ -401,11 +401,11 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
     def model(self, **where: Any) -> SVMModel:
         """The classifier with these parts."""
         X = self.rows.X  # also where the rows are given away
-        own: dict[str, Any] = {} if self.found is None else own_settings(self.found.chosen)
+        settings: dict[str, Any] = {} if self.found is None else own_settings(self.found.chosen)
         return SVMModel(
             method=self.method.name, classes=self.classes, kernel=self.kernel, C=self.options.C,
             standardizer=self.standardizer, dtype=str(X.dtype), source={"sparse": is_sparse(X)},
-            calibrator=self.calibrator, **own, **where,
+            calibrator=self.calibrator, **settings, **where,
         )  # fmt: skip
 
     def fit(
@@ -422,10 +422,10 @@ def _statistics(part: PartSVM, solutions: list[Solution], seconds: float) -> NDA
     """The line of a part's pairs: see :data:`casvm.svm_fit.STATISTICS`."""
 
     def total(name: str) -> float:
-        return float(sum(getattr(one, name) for one in solutions))
+        return float(sum(getattr(solution, name) for solution in solutions))
 
-    worst = max((one.gap for one in solutions), default=0.0)
-    met = all(one.converged for one in solutions)
+    worst = max((solution.gap for solution in solutions), default=0.0)
+    met = all(solution.converged for solution in solutions)
     counts = (total("kernel_rows"), total("kernel_values"))
     return np.array([total("iterations"), len(part.rows), total("objective"), worst, seconds, *counts, met])
 
@@ -568,18 +568,18 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         """Choose C, epsilon and gamma, at the cost of :func:`casvm.search.regression.search_values`; collective."""
         self.settle(search_values(parts, self.n, self.P, self.unit, self.options, comm), parts.X, comm)
 
-    def settle(self, found: Results | None, X: AnyRows, comm: Communicator) -> None:
-        """Use the setting that a search `found`, or "scale" if it is None; `X` are this rank's rows. Collective.
+    def settle(self, results: Results | None, X: AnyRows, comm: Communicator) -> None:
+        """Use the setting of a search, or "scale" if `results` is None; `X` are this rank's rows. Collective.
 
         Of the problem, only what the search has chosen changes: a task may have set the rest.
         """
-        options, chosen = self.options.with_setting(found), self.options.several
+        options, chosen = self.options.with_setting(results), self.options.several
         self.kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
         params = {
             name: value for name, value in Problem.regression(options, self.unit).params.items() if name in chosen
         }
         self.problem = replace(self.problem, params={**self.problem.params, **params})
-        self.found, self.options = found, options
+        self.found, self.options = results, options
 
     def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
         """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
@@ -588,21 +588,24 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         solutions = self.problem.solve(rows, self.kernel, options.limits, cache_bytes, options.solver)
         # One-class coefficients of a part of m rows add up to nu m; scaling makes parts of different sizes comparable.
         scale = self.n / self.P / len(rows) if self.problem.svm_type == "one_class" else 1.0
-        return merged([kept_of(one, begun, scale) for one in solutions])
+        return merged([kept_of(solution, begun, scale) for solution in solutions])
 
-    def part(self, rows: Samples, kept: Kept) -> PartSVR:
+    def part(self, rows: Samples, arrays: Kept) -> PartSVR:
         """The part's model, with its support vectors in the order of all rows."""
-        numbers = rows["row"][kept["places"]]
+        numbers = rows["row"][arrays["places"]]
         order = np.argsort(numbers)
-        beta = kept["beta"][order]
+        beta = arrays["beta"][order]
         return PartSVR(
-            rows.X[kept["places"][order]], numbers[order], beta if self.problem.levels else beta[:, 0], kept["b"].copy()
+            rows.X[arrays["places"][order]], numbers[order], beta if self.problem.levels else beta[:, 0],
+            arrays["b"].copy(),
         )  # fmt: skip
 
     def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
         """Parameters of the route "soft", or None, from each part without the rows added to it; collective."""
-        own = replace(parts, X=parts.X[~parts[_ADDED]]) if _ADDED in parts.columns and self.route == "soft" else parts
-        return super().soft(own, centers, comm)
+        own_parts = (
+            replace(parts, X=parts.X[~parts[_ADDED]]) if _ADDED in parts.columns and self.route == "soft" else parts
+        )
+        return super().soft(own_parts, centers, comm)
 
     def model(self, **where: Any) -> SVRModel:
         """The model with these parts."""
@@ -639,24 +642,29 @@ def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> Kept:
     }  # fmt: skip
 
 
-def merged(kept: Sequence[Kept]) -> Kept:
+def merged(solutions: Sequence[Kept]) -> Kept:
     """Arrays of the solutions of t duals of the same rows as one: "beta" has shape (s, t), "b" (t,).
 
     The s rows are those with a coefficient in any solution. Counts and objectives are added up; violation and seconds
     are the largest ones.
     """
-    if len(kept) == 1:
-        return kept[0]
-    places = np.unique(np.concatenate([one["places"] for one in kept]))
-    beta = np.zeros((len(places), len(kept)))
-    for column, one in zip(beta.T, kept, strict=True):
-        column[np.searchsorted(places, one["places"])] = one["beta"][:, 0]
-    table = np.array([one["statistics"] for one in kept])
+    if len(solutions) == 1:
+        return solutions[0]
+    places = np.unique(np.concatenate([solution["places"] for solution in solutions]))
+    beta = np.zeros((len(places), len(solutions)))
+    for column, solution in zip(beta.T, solutions, strict=True):
+        column[np.searchsorted(places, solution["places"])] = solution["beta"][:, 0]
+    table = np.array([solution["statistics"] for solution in solutions])
     numbers = table.sum(axis=0)
     largest = [STATISTICS.index("gap"), STATISTICS.index("seconds")]
     numbers[largest], numbers[-1] = table[:, largest].max(axis=0), table[:, -1].min()
     numbers[STATISTICS.index("n_support")] = len(places)
-    return {"places": places, "beta": beta, "b": np.concatenate([one["b"] for one in kept]), "statistics": numbers}
+    return {
+        "places": places,
+        "beta": beta,
+        "b": np.concatenate([solution["b"] for solution in solutions]),
+        "statistics": numbers,
+    }
 
 
 def deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:

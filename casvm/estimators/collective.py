@@ -272,14 +272,16 @@ class CASVC(CollectiveSVC):
         self.centers_ = fitted.model.centers
 
     def _trained_by(self) -> tuple[SVMMethod, dict[str, object]]:
-        own = self.partitioner
-        if isinstance(own, str) and own in REGISTERED:
-            return _METHODS.get(own) or _by(own, own, REGISTERED[own].clusters), {}
-        if isinstance(own, Partitioner):
-            method = _by(type(own).__name__.lower(), own, own.clusters)
-            return method, {"partitions": own.n_parts} if self.n_parts is None else {}
-        need = f"choose one of {', '.join(REGISTERED)}" if isinstance(own, str) else "give a name or a Partitioner"
-        raise InputError(f"partitioner {own!r}: {need}")
+        partitioner = self.partitioner
+        if isinstance(partitioner, str) and partitioner in REGISTERED:
+            return _METHODS.get(partitioner) or _by(partitioner, partitioner, REGISTERED[partitioner].clusters), {}
+        if isinstance(partitioner, Partitioner):
+            method = _by(type(partitioner).__name__.lower(), partitioner, partitioner.clusters)
+            return method, {"partitions": partitioner.n_parts} if self.n_parts is None else {}
+        need = (
+            f"choose one of {', '.join(REGISTERED)}" if isinstance(partitioner, str) else "give a name or a Partitioner"
+        )
+        raise InputError(f"partitioner {partitioner!r}: {need}")
 
 
 def _by(name: str, partitioner: str | Partitioner, clusters: bool) -> SVMMethod:
@@ -426,8 +428,8 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         return self
 
     def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
-        own = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
-        return self._with_targets(X, y, sample_weight, **own)
+        requirements = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
+        return self._with_targets(X, y, sample_weight, **requirements)
 
     def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
         """The method, and options that are not set by the parameter of the same name."""

@@ -81,7 +81,7 @@ class OneProcess(KernelMachine):
     def _precomputed(self) -> bool:
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
-    def _known(self) -> dict[str, object]:
+    def _precomputed_options(self) -> dict[str, object]:
         """Options that replace this estimator's parameters, since a precomputed kernel is not evaluated."""
         return {"kernel": "linear"} if self._precomputed else {}
 
@@ -118,10 +118,10 @@ class OneProcess(KernelMachine):
 
     def _warn(self, solutions: list[Solution], tol: float, depth: int, what: str = "pairs of classes") -> None:
         """Store whether all problems met the tolerance, and warn if one did not; `fit` is `depth` calls above."""
-        late = [one for one in solutions if not one.converged]
+        late = [solution for solution in solutions if not solution.converged]
         self.fit_status_ = int(bool(late))
         if late:
-            worst = max(late, key=lambda one: one.gap)
+            worst = max(late, key=lambda solution: solution.gap)
             of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} {what})"
             warnings.warn(
                 f"{type(self).__name__} stopped after {worst.iterations:,} iterations at a violation of "
@@ -186,17 +186,17 @@ def one_part(
     return Parts(rows.X, rows.columns, np.zeros(1, np.int64), np.array([0, len(rows)])), options
 
 
-def expose_search(estimator: BaseEstimator, found: Results | None) -> None:
+def expose_search(estimator: BaseEstimator, results: Results | None) -> None:
     """Set the attributes that :class:`sklearn.model_selection.GridSearchCV` has, and `at_grid_end_`, after a search."""
     for name in ("cv_results_", "best_index_", "best_params_", "best_score_", "at_grid_end_"):
         vars(estimator).pop(name, None)
-    if found is None:
+    if results is None:
         return
-    estimator.cv_results_ = found.cv_results()
-    estimator.best_params_, estimator.best_score_ = dict(found.chosen), found.chosen_score
-    estimator.at_grid_end_ = found.at_grid_end
-    if not any(np.ndim(value) for value in found.chosen.values()):
-        estimator.best_index_ = found.settings.index(found.chosen)
+    estimator.cv_results_ = results.cv_results()
+    estimator.best_params_, estimator.best_score_ = dict(results.chosen), results.chosen_score
+    estimator.at_grid_end_ = results.at_grid_end
+    if not any(np.ndim(value) for value in results.chosen.values()):
+        estimator.best_index_ = results.settings.index(results.chosen)
 
 
 def warn_of_limits(estimator: BaseEstimator, notes: Iterable[str], search: Results | None, depth: int) -> None:
@@ -231,8 +231,8 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         with usual_errors():
             comm = Communicator()
             train = self._labelled(X, y, sample_weight)
-            given = in_memory(train.X)
-            self._check_rows(given)
+            X_checked = in_memory(train.X)
+            self._check_rows(X_checked)
             one_of("ovr", "ovo")(self.decision_function_shape, "decision_function_shape =")
             self._switches()
             labels, weights = train.target(), train.row_weights()
@@ -242,17 +242,17 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
             codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1).astype(np.int64, copy=False)
             factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
             options = self._chosen(Samples(train.X, {"code": codes, "C": factor[codes] * weights}), options, comm)
-            present = given if (weights > 0).all() else given[np.flatnonzero(weights)]
+            present = X_checked if (weights > 0).all() else X_checked[np.flatnonzero(weights)]
             setting = self._setting(present, options, comm)
             part, solutions = fit_part(
-                given, codes, options.C * factor[codes] * weights, np.arange(len(codes)), setting.kernel,
+                X_checked, codes, options.C * factor[codes] * weights, np.arange(len(codes)), setting.kernel,
                 setting.limits, setting.cache_bytes, watch=setting.watch, nu=self._nu(),
             )  # fmt: skip
             if len(part.classes) < len(classes):
                 raise InputError("sample_weight: a class has no row with a positive weight")
             model = SVMModel(
                 method=self._method, classes=classes, kernel=setting.kernel, C=self._bound(options, solutions),
-                **self._one_part(given, part),
+                **self._one_part(X_checked, part),
             )  # fmt: skip
             if options.probability is not None:
                 rows = Samples(train.X, {"code": codes, "C": options.C * factor[codes] * weights})
@@ -271,7 +271,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         folds = folds_to_leave_out(np.bincount(rows["code"][rows["C"] > 0], minlength=k))
         training = PartTraining(setting.kernel, setting.limits, setting.cache_bytes)
         # A solution of nu-SVC also solves C-SVC with C = 1 / r.
-        bounds = None if self._nu() is None else np.array([one.margin for one in solutions])
+        bounds = None if self._nu() is None else np.array([solution.margin for solution in solutions])
         return Calibrator.fit(form, left_out(rows, k, folds, training, bounds), k * (k - 1) // 2, comm)
 
     def _options(self, factor: ClassWeight) -> SVMOptions:
@@ -293,9 +293,9 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
     def _take(self, part: PartSVM, solutions: list[Solution], tol: float) -> None:
         """Set the fitted attributes from the single part."""
         self.intercept_ = -part.b if len(self.classes_) == 2 else part.b
-        self.n_iter_ = np.array([one.iterations for one in solutions])
-        self.objective_ = np.array([one.objective for one in solutions])
-        self.gap_ = np.array([one.gap for one in solutions])
+        self.n_iter_ = np.array([solution.iterations for solution in solutions])
+        self.objective_ = np.array([solution.objective for solution in solutions])
+        self.gap_ = np.array([solution.gap for solution in solutions])
         self.solutions_ = solutions
         self._warn(solutions, tol, 2)
 
@@ -422,20 +422,20 @@ class SMOSVC(OneProcessSVC):
     _method = "smo"
 
     def _options(self, factor: ClassWeight) -> SVMOptions:
-        options: SVMOptions = from_estimator(SVMOptions, self, class_weight=factor, **self._known())
+        options: SVMOptions = from_estimator(SVMOptions, self, class_weight=factor, **self._precomputed_options())
         options.check_search()
         return options
 
     def _chosen(self, rows: Samples, options: SVMOptions, comm: Communicator) -> SVMOptions:
         """The options with the C and gamma that a search chose, if there are several."""
-        found = None
+        results = None
         if options.searches:
-            found = choose(rows, self.classes_, options, self._precomputed, comm)
-            options = options.with_setting(found)
-            if found is None:
+            results = choose(rows, self.classes_, options, self._precomputed, comm)
+            options = options.with_setting(results)
+            if results is None:
                 warnings.warn(UNSEARCHED, stacklevel=3)
-        expose_search(self, found)
-        warn_of_limits(self, (), found, depth=2)
+        expose_search(self, results)
+        warn_of_limits(self, (), results, depth=2)
         return options
 
 
@@ -463,7 +463,9 @@ class SMONuSVC(OneProcessSVC):
 
     def _options(self, factor: ClassWeight) -> SVMOptions:
         nu_share(self.nu, "nu =")
-        options: SVMOptions = from_estimator(SVMOptions, self, class_weight=factor, C=1.0, **self._known())
+        options: SVMOptions = from_estimator(
+            SVMOptions, self, class_weight=factor, C=1.0, **self._precomputed_options()
+        )
         return options
 
     def _nu(self) -> float | None:
@@ -471,7 +473,7 @@ class SMONuSVC(OneProcessSVC):
 
     def _bound(self, options: SVMOptions, solutions: list[Solution]) -> float:
         """The largest 1 / r of any pair of classes, where r is the margin."""
-        return max(one.margin for one in solutions)
+        return max(solution.margin for solution in solutions)
 
 
 def choose(

@@ -52,17 +52,17 @@ class OneProcessValues(OneProcess):
             raise InputError("sample_weight: every weight is zero; at least one row is needed to train on")
         self._check_rows(X)
         options, params = self._asked(X, y, weights)
-        some = X
+        X_present = X
         if len(present) < n:
-            some = dense(X)[np.ix_(present, present)] if self._precomputed else X[present]
-        setting = self._setting(some, options, Communicator())
-        solutions = self._solutions(some, y[present], weights[present], params, setting)
-        beta = np.stack([one.beta for one in solutions], axis=1)
+            X_present = dense(X)[np.ix_(present, present)] if self._precomputed else X[present]
+        setting = self._setting(X_present, options, Communicator())
+        solutions = self._solutions(X_present, y[present], weights[present], params, setting)
+        beta = np.stack([solution.beta for solution in solutions], axis=1)
         support = np.flatnonzero(beta.any(axis=1))
         rows = present[support]
         part = PartSVR(
             X[rows] if setting.kernel is not None else np.zeros((len(rows), 0)), rows, self._columns(beta[support]),
-            np.array([one.b for one in solutions]),
+            np.array([solution.b for solution in solutions]),
         )  # fmt: skip
         self.model_ = self._modeled(
             method="smo", svm_type=self._svm_type, kernel=setting.kernel, params=params, **self._one_part(X, part)
@@ -81,14 +81,14 @@ class OneProcessValues(OneProcess):
 
     def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
         """Options of training on these rows, and the values of C, epsilon and nu, as far as the estimator has them."""
-        options: DualOptions = from_estimator(DualOptions, self, **self._known())
+        options: DualOptions = from_estimator(DualOptions, self, **self._precomputed_options())
         return options, self._params()
 
     def _params(self) -> dict[str, float]:
         """The checked values of C, epsilon and nu, as far as the estimator has them."""
         checks = dict(zip(PARAMETERS, (positive, at_least_zero, nu_share), strict=True))
-        own = {name: check for name, check in checks.items() if hasattr(self, name)}
-        return {name: float(check(getattr(self, name), f"{name} =")) for name, check in own.items()}
+        applicable = {name: check for name, check in checks.items() if hasattr(self, name)}
+        return {name: float(check(getattr(self, name), f"{name} =")) for name, check in applicable.items()}
 
     def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
         """Solve the dual with these values of C, epsilon and nu; all weights are above 0."""
@@ -165,22 +165,22 @@ class SearchedRegressor(_Regressor):
 
     def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
         comm = Communicator()
-        options: ValueOptions = from_estimator(ValueOptions, self, **self._known())
+        options: ValueOptions = from_estimator(ValueOptions, self, **self._precomputed_options())
         unit = 1.0
         if options.searches or SCALE in (options.C, options.epsilon, options.tol):
             unit = deviation(y, weights, comm)
         if options.tol == SCALE:
             options = replace(options, tol=SCALED["tol"] * unit)
-        found = None
+        results = None
         if options.searches:
             rows = Samples(X, {"y": y, "weight": weights})
             part, looking = one_part(rows, weights > 0, options, self._precomputed, comm)
-            found = search_values(part, len(part), 1, unit, looking, comm)
-            options = options.with_setting(found)
-            if found is None:
+            results = search_values(part, len(part), 1, unit, looking, comm)
+            options = options.with_setting(results)
+            if results is None:
                 warnings.warn(UNSEARCHED_VALUES, stacklevel=4)
-        expose_search(self, found)
-        warn_of_limits(self, (), found, depth=3)
+        expose_search(self, results)
+        warn_of_limits(self, (), results, depth=3)
         return options, Problem.regression(options, unit).params
 
 

@@ -66,16 +66,18 @@ class PredictsQuantiles:
         with collective(getattr(self, "comm", None)) as comm:
             with comm.agreed():
                 columns = np.reshape(predicted, (len(predicted), -1))
-                given = np.ones(len(columns)) if sample_weight is None else checked_weights(sample_weight, len(columns))
+                weights = (
+                    np.ones(len(columns)) if sample_weight is None else checked_weights(sample_weight, len(columns))
+                )
                 targets = np.asarray(y, np.float64)
-                if targets.shape != given.shape:
-                    raise InputError(f"y has shape {targets.shape}; {len(given)} numbers are needed, one per row")
-            every = comm.allgather(np.column_stack([targets, given, columns]))
-        told = [
-            d2_pinball_score(every[:, 0], column, sample_weight=every[:, 1], alpha=level)
-            for column, level in zip(every[:, 2:].T, _model(self).levels, strict=True)
+                if targets.shape != weights.shape:
+                    raise InputError(f"y has shape {targets.shape}; {len(weights)} numbers are needed, one per row")
+            table = comm.allgather(np.column_stack([targets, weights, columns]))
+        scores = [
+            d2_pinball_score(table[:, 0], column, sample_weight=table[:, 1], alpha=level)
+            for column, level in zip(table[:, 2:].T, _model(self).levels, strict=True)
         ]
-        return float(np.mean(told))
+        return float(np.mean(scores))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -163,7 +165,7 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
 
     def _statistics(self, solutions: list[Solution]) -> tuple[Any, Any, Any, Any]:
         steps, objectives, gaps = (
-            np.array([getattr(one, name) for one in solutions]) for name in ("iterations", "objective", "gap")
+            np.array([getattr(solution, name) for solution in solutions]) for name in ("iterations", "objective", "gap")
         )  # fmt: skip
         return steps, objectives, gaps, solutions
 
@@ -217,11 +219,11 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
 
 def _model(estimator: PredictsQuantiles) -> QuantileModel:
     """The fitted model."""
-    found: QuantileModel = vars(estimator)["model_"]
-    return found
+    model: QuantileModel = vars(estimator)["model_"]
+    return model
 
 
 def _levels(estimator: PredictsQuantiles) -> tuple[float, ...]:
     """Checked levels of the parameter `quantile`."""
-    found = checks.levels(estimator.quantile, "quantile =")
-    return found if isinstance(found, tuple) else (found,)
+    levels = checks.levels(estimator.quantile, "quantile =")
+    return levels if isinstance(levels, tuple) else (levels,)

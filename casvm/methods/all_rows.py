@@ -32,7 +32,7 @@ from casvm.search import classes, regression
 from casvm.search.classes import ROWS, WHOLE
 from casvm.solver import distributed
 from casvm.solver.problems import centered
-from casvm.svm_fit import STATISTICS, SVMFit, check_memory, told
+from casvm.svm_fit import STATISTICS, SVMFit, check_memory, solver_progress
 from casvm.tasks import ClassesTask, ValuesTask, kept_of, merged
 from partition.divide import divide, hand_out
 from partition.in_parts import solve_all
@@ -63,16 +63,16 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
     with comm.phase("train"):
         if comm.size == 1 and options.working_set is None:
             alone = solve_all(task, {0: len(rows)}, lambda _: ("alone", rows), "training")[0]
-            made, numbers = alone.part, alone.numbers
+            part, numbers = alone.part, alone.numbers
         else:
-            made, numbers = _pair_by_pair(task, comm)
+            part, numbers = _pair_by_pair(task, comm)
     seconds = working_time() - begun
     numbers[STATISTICS.index("seconds")] = seconds
     with comm.uncounted():
-        every = comm.allgather(np.array([seconds]))
-    model = task.model_in_pieces(made, len(made.rows), comm)
+        all_seconds = comm.allgather(np.array([seconds]))
+    model = task.model_in_pieces(part, len(part.rows), comm)
     numbers[STATISTICS.index("n_support")] = model.sizes.sum()
-    return task.fit(model, numbers[None], every, sizes)
+    return task.fit(model, numbers[None], all_seconds, sizes)
 
 
 def of_values(
@@ -106,17 +106,17 @@ def of_values(
 
     def alone(unfinished: Unfinished | None) -> Kept:
         solutions = problem.solve(rows, task.kernel, options.limits, cache_bytes, options.solver)
-        return merged([kept_of(one, begun) for one in solutions])
+        return merged([kept_of(solution, begun) for solution in solutions])
 
     def work(dual: Dual, unfinished: Unfinished | None) -> Kept:
         share = _together(task, in_memory(rows.X), dual, cache_bytes, advance, unfinished, comm)
         if problem.levels:
             share = centered(share, dual, partial(comm.allreduce, op="max"))
-        kept = kept_of(share, begun)
+        arrays = kept_of(share, begun)
         for name in ("kernel_rows", "kernel_values"):
             place = STATISTICS.index(name)
-            kept["statistics"][place] = comm.allreduce(kept["statistics"][place : place + 1])[0]
-        return kept
+            arrays["statistics"][place] = comm.allreduce(arrays["statistics"][place : place + 1])[0]
+        return arrays
 
     with comm.phase("train"):
         if comm.size == 1 and options.working_set is None:
@@ -133,8 +133,8 @@ def of_values(
     model, numbers = task.model_in_pieces(part, len(part.rows), comm), done["statistics"]
     numbers[STATISTICS.index("n_support")], numbers[STATISTICS.index("seconds")] = model.sizes.sum(), seconds
     with comm.uncounted():
-        every = comm.allgather(np.array([seconds]))
-        return task.fit(model, comm.bcast(numbers)[None], every, sizes)
+        all_seconds = comm.allgather(np.array([seconds]))
+        return task.fit(model, comm.bcast(numbers)[None], all_seconds, sizes)
 
 
 def _together(
@@ -144,8 +144,8 @@ def _together(
     """This rank's share of the solution of a dual whose rows are distributed over the ranks; collective."""
     options = task.options
     return distributed.solve(
-        X, dual, task.kernel, options.limits, cache_bytes, comm, options.working_set, told(advance, "training"),
-        unfinished,
+        X, dual, task.kernel, options.limits, cache_bytes, comm, options.working_set,
+        solver_progress(advance, "training"), unfinished,
     )  # fmt: skip
 
 
@@ -192,11 +192,11 @@ def _pair_by_pair(task: ClassesTask, comm: Communicator) -> tuple[PartSVM, NDArr
         facts[:, 5].all(),
     ])  # fmt: skip
     support = np.flatnonzero(coef.any(axis=0))
-    made = piece(
+    part = piece(
         rows.X[support], codes[support], rows["row"][support], coef[:, support],
         b if comm.rank == 0 else np.zeros_like(b),
     )  # fmt: skip
-    return made, numbers
+    return part, numbers
 
 
 PARTITIONER = "kbalance"  # makes the parts for the search
@@ -223,22 +223,22 @@ def settle_apart(
     A copy of each row is sent once, to parts made by K-balance: neighbours stay together, so that the parts suggest the
     same gamma as all rows. The search costs what :func:`casvm.search.classes.search_classes` does.
     """
-    own = nbytes(rows.X)
+    row_bytes = nbytes(rows.X)
     with comm.agreed():
         remedy = "use more ranks, or give one value of C and of gamma"
-        memory.require(3 * own, options.memory_limit, _COPIES, remedy)
+        memory.require(3 * row_bytes, options.memory_limit, _COPIES, remedy)
     copy = Dataset(in_memory(rows.X).copy(), rows.target(), rows.n, weights=rows.weights)
     looking = replace(
         options, metric="none", ratio=False, checkpoint=_within(options, "search"), partitions=None,
-        memory_limit=options.memory_limit - own,
+        memory_limit=options.memory_limit - row_bytes,
     )  # fmt: skip
     task = ClassesTask.prepared(replace(method, whole=False, partitioner=PARTITIONER), copy, looking, comm)
     _, n = comm.offset(len(task.rows))
     parts, P = _parts(task.rows.give(), n, options.seed, comm)
-    found = classes.search_classes(parts, task.classes, P, looking, comm)
+    results = classes.search_classes(parts, task.classes, P, looking, comm)
     del parts
-    fitted = train(method, rows, replace(options.with_setting(found), checkpoint=_within(options, "trained")), comm)
-    fitted.search = found
+    fitted = train(method, rows, replace(options.with_setting(results), checkpoint=_within(options, "trained")), comm)
+    fitted.search = results
     return fitted
 
 
@@ -249,9 +249,9 @@ def settle_values(task: ValuesTask, comm: Communicator) -> None:
         remedy = "use more ranks, or give one value of C, epsilon and gamma"
         memory.require(3 * nbytes(rows.X), options.memory_limit, _COPIES, remedy)
     parts, P = _parts(Samples(in_memory(rows.X).copy(), dict(rows.columns)), task.n, options.seed, comm)
-    found = regression.search_values(parts, task.n, P, task.unit, options, comm)
+    results = regression.search_values(parts, task.n, P, task.unit, options, comm)
     del parts
-    task.settle(found, rows.X, comm)
+    task.settle(results, rows.X, comm)
 
 
 def _parts(rows: Samples, n: int, seed: int, comm: Communicator) -> tuple[Parts, int]:

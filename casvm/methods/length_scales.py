@@ -120,13 +120,13 @@ def _learned(
     d = sample.X.shape[1]
     gamma = numeric_gamma(sample.X, "scale", Communicator(), options.kernel)
     kernel = options.kernel_with(gamma).suited(d)
-    told = np.zeros(2)
+    both = np.zeros(2)
     with comm.phase("train"):
         common, factors = sample.scales(kernel, comm)
         with comm.agreed():
             if comm.rank == 0:
-                told = np.array([sample.error(kernel, one) for one in (common, factors)])
-        errors = comm.bcast(told).tolist()
+                both = np.array([sample.error(kernel, scales) for scales in (common, factors)])
+        errors = comm.bcast(both).tolist()
     return (next_root(None, np.square(factors[:d])) if errors[1] < errors[0] else None), errors
 
 
@@ -167,8 +167,8 @@ class _Sample:
         place = Shuffle(n, options.seed).position(np.arange(first, first + len(counted)))
         mine = np.flatnonzero(place < count)
         chosen = counted[mine]
-        told = targets.of(rows, comm)[chosen]
-        columns = np.column_stack([place[mine], weights[chosen], told]).astype(np.float64)
+        values = targets.of(rows, comm)[chosen]
+        columns = np.column_stack([place[mine], weights[chosen], values]).astype(np.float64)
         with comm.phase("train"):
             X: Rows = gather_rows(rows.X[chosen], comm)
             columns = comm.allgather(columns)
@@ -180,9 +180,11 @@ class _Sample:
     def scales(self, kernel: Kernel, comm: Communicator) -> list[NDArray[np.float64]]:
         """Factors of the d features and of the ridge: the best common one, and the best of each feature; collective."""
         d, longest = self.X.shape[1], self.pieces[-1].stop - self.pieces[-1].start
-        left = [self._left_out(rows) for rows in self.pieces[comm.rank :: comm.size]]
-        common = best_scales(kernel, [one.first(-(-len(one.Y) // 2)) for one in left], d, FIRST, comm, tied=True)
-        begun = [replace(one, X=one.X * common[:d], ridge=one.ridge * common[d]) for one in left]
+        held_out = [self._left_out(rows) for rows in self.pieces[comm.rank :: comm.size]]
+        common = best_scales(
+            kernel, [sample.first(-(-len(sample.Y) // 2)) for sample in held_out], d, FIRST, comm, tied=True
+        )
+        begun = [replace(sample, X=sample.X * common[:d], ridge=sample.ridge * common[d]) for sample in held_out]
         evaluations = min(MOST, round(EVALUATIONS * (LEARN / longest) ** 2))
         return [common, common * best_scales(kernel, begun, d, evaluations, comm)]
 

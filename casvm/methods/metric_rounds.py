@@ -70,13 +70,13 @@ def fit(train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, c
 
 def _check_classes(y: NDArray[np.generic], first: _Round, comm: Communicator) -> None:
     """Refuse classes of which the learning rows have but one; collective."""
-    known = first.order < _ABSENT
+    present = first.order < _ABSENT
     with comm.uncounted():
-        whole, left = all_classes(y[known], comm), all_classes(y[known & (first.order >= first.first)], comm)
+        whole, learning = all_classes(y[present], comm), all_classes(y[present & (first.order >= first.first)], comm)
     with comm.agreed():
-        if len(left) < 2 <= len(whole):
+        if len(learning) < 2 <= len(whole):
             raise InputError(
-                f"metric: all rows are of class {left[0]} but those held out to judge it, a share of "
+                f"metric: all rows are of class {learning[0]} but those held out to judge it, a share of "
                 f"validation_fraction = {first.options.validation_fraction:g}; train without a metric"
             )
 

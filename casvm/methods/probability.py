@@ -75,7 +75,7 @@ def fit_apart(
     counts = comm.allreduce(np.bincount(codes, minlength=k).astype(np.int64))
     fold = np.full(len(y), -1)
     fold[there] = global_folds(codes, k, comm)
-    found = []
+    decisions = []
     inner = replace(
         options, probability=None, tol=max(LOOSE, float(options.tol)), memory_limit=options.memory_limit - nbytes(X)
     )
@@ -88,11 +88,13 @@ def fit_apart(
             continue
         mine = Dataset(X[~held], y[~held], weights=None if train.weights is None else weights[~held])
         again = None if options.checkpoint is None else options.checkpoint.within(f"without-fold-{f}")
-        other = fit(method, mine, replace(inner, checkpoint=again), comm).model
+        fold_model = fit(method, mine, replace(inner, checkpoint=again), comm).model
         D = np.full((int(held.sum()), k * (k - 1) // 2), np.nan)
-        D[:, pairs_of(np.searchsorted(model.classes, classes), k)] = other.pair_decisions(X[held], comm)
-        found.append(LeftOutDecisions.of_pairs(D, np.searchsorted(model.classes, y[held]), k))
-    model.calibrator = Calibrator.fit(str(options.probability), LeftOutDecisions.stacked(found), k * (k - 1) // 2, comm)
+        D[:, pairs_of(np.searchsorted(model.classes, classes), k)] = fold_model.pair_decisions(X[held], comm)
+        decisions.append(LeftOutDecisions.of_pairs(D, np.searchsorted(model.classes, y[held]), k))
+    model.calibrator = Calibrator.fit(
+        str(options.probability), LeftOutDecisions.stacked(decisions), k * (k - 1) // 2, comm
+    )
     return fitted
 
 
@@ -120,8 +122,8 @@ class PartTraining:
 
     def keeps(self, rows: int, side_by_side: int) -> bool:
         """True if problems of `rows` rows are small, and `side_by_side` of their kernel matrices fit in the cache."""
-        known = self.kernel is not None and self.solver == DEFAULT
-        return known and rows <= MOST and side_by_side * 2 * 8 * rows * padded(rows) <= self.cache_bytes
+        compiled = self.kernel is not None and self.solver == DEFAULT
+        return compiled and rows <= MOST and side_by_side * 2 * 8 * rows * padded(rows) <= self.cache_bytes
 
     @property
     def loose(self) -> Limits:
@@ -161,12 +163,12 @@ def left_out(
     fold = stratified(codes, FOLDS)
     scale = np.ones(k * (k - 1) // 2) if bounds is None else bounds
     present = C > 0
-    known = set(np.unique(codes[present]).tolist())
-    tasks = [(pair, i, j) for pair, (i, j) in enumerate(combinations(range(k), 2)) if {i, j} <= known]
+    classes_present = set(np.unique(codes[present]).tolist())
+    tasks = [(pair, i, j) for pair, (i, j) in enumerate(combinations(range(k), 2)) if {i, j} <= classes_present]
 
     together = len(tasks) >= 2 * threads.current()
     side_by_side = threads.current() if together else 1
-    numbers = sorted(known)
+    numbers = sorted(classes_present)
     members = [np.flatnonzero(present & (codes == code)) for code in numbers]
     shared = None
     if len(tasks) > 1 and training.solver == DEFAULT:
@@ -182,18 +184,18 @@ def left_out(
         )
 
     def of_pair(pair: int, i: int, j: int) -> LeftOutDecisions:
-        at, other = numbers.index(i), numbers.index(j)
-        chosen = np.concatenate([members[at], members[other]])
-        first, bound, own = codes[chosen] == i, scale[pair] * C[chosen], fold[chosen]
+        at, second = numbers.index(i), numbers.index(j)
+        chosen = np.concatenate([members[at], members[second]])
+        first, bound, own_fold = codes[chosen] == i, scale[pair] * C[chosen], fold[chosen]
         if shared is not None:
-            with shared.pair(at, other) as K:
-                D = _by_rows(K, first, bound, own, folds, training.loose)
+            with shared.pair(at, second) as K:
+                D = _by_rows(K, first, bound, own_fold, folds, training.loose)
         elif training.keeps(len(chosen), side_by_side):
             D = _in_memory(
-                _of_pair(rows, chosen, training, float(bound.max())), first, bound, own, folds, training.loose
+                _of_pair(rows, chosen, training, float(bound.max())), first, bound, own_fold, folds, training.loose
             )
         else:
-            D = _by_solver(rows, chosen, first, bound, own, folds, training)
+            D = _by_solver(rows, chosen, first, bound, own_fold, folds, training)
         there = ~np.isnan(D)
         return LeftOutDecisions(D[there], first[there], np.full(int(there.sum()), pair))
 
@@ -216,7 +218,7 @@ def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C
 def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) -> list[NDArray[np.bool_]]:
     """Masks of the rows to leave out together, for folds that keep rows of both classes."""
     held = [fold == f for f in range(folds)]
-    return [one for one in held if one.any() and first[~one].any() and not first[~one].all()]
+    return [mask for mask in held if mask.any() and first[~mask].any() and not first[~mask].all()]
 
 
 def _in_memory(
@@ -225,11 +227,11 @@ def _in_memory(
 ) -> NDArray[np.float64]:  # fmt: skip
     """Decisions on the left-out rows of a pair from its kernel matrix; NaN for rows never left out."""
     D, m = np.full(len(first), np.nan), len(first)
-    most = PAIRS * m if limits.max_iter < 0 else limits.max_iter
+    max_pairs = PAIRS * m if limits.max_iter < 0 else limits.max_iter
     y = np.where(first, 1.0, -1.0)
     for held in _trainings(first, fold, folds):
-        (one,) = along(K, y, np.where(held, 0.0, C), (1.0,), limits.tol, most)
-        D[held] = one.decision[held]
+        (solution,) = along(K, y, np.where(held, 0.0, C), (1.0,), limits.tol, max_pairs)
+        D[held] = solution.decision[held]
     return D
 
 

@@ -31,13 +31,13 @@ _SETTLED = 1e-3  # passes stop once the relative change of the objective is belo
 
 def merged(left: Samples, right: Samples) -> Samples:
     """Rows of both nodes, each once; if any row is in both, the mean of the two solutions, which is feasible."""
-    every = Samples.stacked([left, right])
-    unique, first, home = np.unique(every["row"], return_index=True, return_inverse=True)
-    if len(unique) == len(every):
-        return every
-    together = every.take(first)
+    stacked = Samples.stacked([left, right])
+    unique, first, home = np.unique(stacked["row"], return_index=True, return_inverse=True)
+    if len(unique) == len(stacked):
+        return stacked
+    together = stacked.take(first)
     sums = np.zeros_like(together["coef"])
-    np.add.at(sums, home, every["coef"])
+    np.add.at(sums, home, stacked["coef"])
     together.columns["coef"] = 0.5 * sums
     return together
 
@@ -52,8 +52,8 @@ def solved(node: Samples, part: PartSVM) -> Samples:
 def filtered(node: Samples) -> Samples:
     """The support vectors, and all rows of classes without any, on which this problem has no information."""
     support = node["coef"].any(axis=1)
-    known = np.isin(node["code"], node["code"][support])
-    return node.take(np.flatnonzero(support | ~known))
+    supported = np.isin(node["code"], node["code"][support])
+    return node.take(np.flatnonzero(support | ~supported))
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def plan(sizes: Sequence[int], owners: Sequence[int]) -> list[list[Place]]:
         below, layer = layers[-1], []
         for i in range(0, len(below), 2):
             pair = below[i : i + 2]
-            most = max(pair, key=lambda place: place.rows)
-            layer.append(Place(tuple(range(i, i + len(pair))), most.owner, sum(place.rows for place in pair)))
+            largest = max(pair, key=lambda place: place.rows)
+            layer.append(Place(tuple(range(i, i + len(pair))), largest.owner, sum(place.rows for place in pair)))
         layers.append(layer)
     return layers
 
@@ -136,8 +136,8 @@ def _check_memory(
     """Check memory for this rank's largest problem; if only support vectors move, their number is not known yet."""
     held = nbytes(parts.X) * (2 if is_sparse(parts.X) else 1)  # slices of CSR are copies
     if method.merge == "all" and parts.X.shape[0]:
-        most = max(place.rows for layer in layers for place in layer if place.owner == comm.rank)
-        held += 2 * most * nbytes(parts.X) // parts.X.shape[0]  # a merged node and its two children
+        largest = max(place.rows for layer in layers for place in layer if place.owner == comm.rank)
+        held += 2 * largest * nbytes(parts.X) // parts.X.shape[0]  # a merged node and its two children
     check_memory(held, options)
 
 
@@ -211,10 +211,10 @@ class _Tree:
         solutions = solve_all(self.task, sizes, load, label) if nodes else {}
         self.seconds.append(working_time() - begun)
         up = {}
-        for number, one in solutions.items():
+        for number, solution in solutions.items():
             node = _joined(nodes[number], support)
-            self.lines.append(np.concatenate([[turn, depth, number, len(node)], one.numbers]))
-            done = solved(node, one.part)
+            self.lines.append(np.concatenate([[turn, depth, number, len(node)], solution.numbers]))
+            done = solved(node, solution.part)
             up[number] = filtered(done) if self.method.merge == "support" else done
         return solutions, up
 
@@ -247,13 +247,13 @@ class _Tree:
         width = 4 + len(STATISTICS) + 1
         with comm.uncounted():
             lines = comm.allgather(np.array(self.lines).reshape(-1, width))
-            every = comm.allgather(np.array(self.seconds).reshape(1, passes, depth))
+            all_seconds = comm.allgather(np.array(self.seconds).reshape(1, passes, depth))
         lines = lines[np.lexsort(lines[:, 2::-1].T)]
         layers, summed = [], []
         for turn, layer in np.ndindex(passes, depth):
             here = lines[(lines[:, 0] == turn) & (lines[:, 1] == layer)]
             owners = {self.layers[layer][int(number)].owner for number in here[:, 2]}
-            seconds, numbers = float(every[:, turn, layer].max()), here[:, 4:]
+            seconds, numbers = float(all_seconds[:, turn, layer].max()), here[:, 4:]
             worst = numbers[:, 3].max(initial=0.0)
             summed.append([*numbers[:, :3].sum(axis=0), worst, seconds, *numbers[:, 5:7].sum(axis=0)])
             facts = {name: values.tolist() for name, values in named(numbers).items()}
@@ -264,10 +264,12 @@ class _Tree:
         total = sum(layer["layer_seconds"] for layer in layers)
         parallel = sum(layer["layer_seconds"] * layer["ranks"] for layer in layers) / total if total > 0 else 1.0
         notes = not_met(lines[:, 4:], self.options.limits.tol, "problems")
-        more = {"passes": passes, "average_parallelism": parallel, "layers": layers}
+        facts_of_tree = {"passes": passes, "average_parallelism": parallel, "layers": layers}
         solver = named(np.array(summed))
         measured = terms(sizes, self.task.nonzeros, self.task.n_iter, solver)
-        return SVMFit(model, sizes, solver, every.sum(axis=(1, 2)), self.options.limits.tol, measured, notes, more)
+        return SVMFit(
+            model, sizes, solver, all_seconds.sum(axis=(1, 2)), self.options.limits.tol, measured, notes, facts_of_tree
+        )
 
 
 def _joined(leaf: Samples, support: Samples | None) -> Samples:

@@ -79,15 +79,15 @@ def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
     labels = _labels(model.classes) if isinstance(model, SVMModel) else np.zeros(0, np.int64)
     written = []
     for number in model.parts:
-        one = path if len(model.sizes) == 1 else path.with_name(f"{path.stem}.{number:06d}{path.suffix}")
+        part_path = path if len(model.sizes) == 1 else path.with_name(f"{path.stem}.{number:06d}{path.suffix}")
         if isinstance(model, SVMModel):
             part = model.parts[number]
             lines, coef, X = _of_classes(model, number, labels[part.classes]), part.coef, part.X
         else:
             values = model.parts[number]
             lines, coef, X = _of_values(model, number), values.beta[None], values.X
-        _write(one, lines, coef, X)
-        written.append(one)
+        _write(part_path, lines, coef, X)
+        written.append(part_path)
     return written
 
 
@@ -139,11 +139,11 @@ def _of_classes(model: SVMModel, number: int, labels: NDArray[np.int64]) -> list
 
 
 def _sigmoids(model: SVMModel, part: PartSVM) -> list[str]:
-    known = model.calibrator
-    if known is None or known.A is None or known.B is None or len(part.classes) < 2:
+    calibrator = model.calibrator
+    if calibrator is None or calibrator.A is None or calibrator.B is None or len(part.classes) < 2:
         return []
     pairs = pairs_of(part.classes, len(model.classes))
-    A, B = known.A[pairs], known.B[pairs]
+    A, B = calibrator.A[pairs], calibrator.B[pairs]
     if part.slopes is not None and part.shifts is not None:
         A, B = part.slopes, part.shifts
     lines = (("probA", A), ("probB", B))
@@ -327,11 +327,11 @@ class _Reader:
         """The error, with the file and the line number."""
         return InputError(f"{self.path}: line {self.lines.number}: {what}")
 
-    def whole(self, word: str, name: str, least: int, most: int = _LARGEST) -> int:
+    def whole(self, word: str, name: str, least: int, greatest: int = _LARGEST) -> int:
         """Parse a whole number within these limits."""
         value = int(word) if len(word) < 20 and word.lstrip("+-").isascii() and word.lstrip("+-").isdigit() else None
-        if value is None or not least <= value <= most:
-            raise self.refuse(f"{name} {short(word)!r} is not a whole number from {least:,} to {most:,}")
+        if value is None or not least <= value <= greatest:
+            raise self.refuse(f"{name} {short(word)!r} is not a whole number from {least:,} to {greatest:,}")
         return value
 
     def real(self, word: str, name: str) -> float:
@@ -370,26 +370,26 @@ def read(path: Path, limit: int) -> tuple[Header, NDArray[np.float64], Rows]:
 
 
 def _header(reader: _Reader) -> Header:
-    found: dict[str, list[str]] = {}
+    header: dict[str, list[str]] = {}
     for name, *words in reader.words():
         if name == "SV":
             break
         if name not in _WORDS:
             raise reader.refuse(f"{short(name)!r} is no line of a LIBSVM model's header")
-        if name in found:
+        if name in header:
             raise reader.refuse(f"{name} occurs twice in the header")
         if _WORDS[name] >= 0 and len(words) != _WORDS[name]:
             raise reader.refuse(f"{name} needs one value, and has {len(words)}")
         if len(words) > MOST_CLASSES * MOST_CLASSES // 2:
             raise reader.refuse(f"{name} has {len(words):,} values; there may be {MOST_CLASSES:,} classes")
         _check(reader, name, words)
-        found[name] = words
+        header[name] = words
     else:
         raise InputError(f"{reader.path}: not a LIBSVM model: there is no line SV")
     for name in _NEEDED:
-        if name not in found:
+        if name not in header:
             raise InputError(f"{reader.path}: the header has no {name}")
-    return _made(reader, found)
+    return _checked_header(reader, header)
 
 
 def _check(reader: _Reader, name: str, words: list[str]) -> None:
@@ -409,31 +409,31 @@ def _check(reader: _Reader, name: str, words: list[str]) -> None:
             reader.whole(word, name, {"label": -_LARGEST, "nr_class": 1}.get(name, 0))
 
 
-def _made(reader: _Reader, found: dict[str, list[str]]) -> Header:
+def _checked_header(reader: _Reader, header: dict[str, list[str]]) -> Header:
     """Build the header, if its lines are consistent."""
 
     def wrong(what: str) -> InputError:
         return InputError(f"{reader.path}: the header: {what}")
 
-    k, total, svm_type = int(found["nr_class"][0]), int(found["total_sv"][0]), found["svm_type"][0]
+    k, total, svm_type = int(header["nr_class"][0]), int(header["total_sv"][0]), header["svm_type"][0]
     classifies = svm_type in CLASSIFIERS
     pairs = k * (k - 1) // 2 if classifies else 1
-    if len(found["rho"]) != pairs:
-        raise wrong(f"rho has {len(found['rho']):,} values; {pairs:,} are needed")
+    if len(header["rho"]) != pairs:
+        raise wrong(f"rho has {len(header['rho']):,} values; {pairs:,} are needed")
     if not classifies and k != 2:
         raise wrong(f"nr_class is {k:,}; for {svm_type} it must be 2")
-    labels, counts = (list(map(int, found.get(name, []))) if classifies else [] for name in ("label", "nr_sv"))
+    labels, counts = (list(map(int, header.get(name, []))) if classifies else [] for name in ("label", "nr_sv"))
     if classifies:
         _check_classes(labels, counts, k, total, wrong)
-    sigmoids = [np.array(found[name], np.float64) for name in ("probA", "probB") if classifies and name in found]
+    sigmoids = [np.array(header[name], np.float64) for name in ("probA", "probB") if classifies and name in header]
     if len(sigmoids) == 1 or any(len(values) != pairs for values in sigmoids):
         raise wrong(f"probA and probB need {pairs:,} values each, one per pair of classes")
     for name, kernels in (("gamma", KERNELS[1:]), ("coef0", ("polynomial", "sigmoid")), ("degree", ("polynomial",))):
-        if found["kernel_type"][0] in kernels and name not in found:
-            raise wrong(f"a {found['kernel_type'][0]} kernel needs {name}")
+        if header["kernel_type"][0] in kernels and name not in header:
+            raise wrong(f"a {header['kernel_type'][0]} kernel needs {name}")
     return Header(
-        svm_type, found["kernel_type"][0], int(found.get("degree", ["3"])[0]), float(found.get("gamma", ["1"])[0]),
-        float(found.get("coef0", ["0"])[0]), np.array(found["rho"], np.float64), np.array(labels, np.int64),
+        svm_type, header["kernel_type"][0], int(header.get("degree", ["3"])[0]), float(header.get("gamma", ["1"])[0]),
+        float(header.get("coef0", ["0"])[0]), np.array(header["rho"], np.float64), np.array(labels, np.int64),
         np.array(counts, np.int64), total, *sigmoids,
     )  # fmt: skip
 

@@ -85,23 +85,27 @@ class PartSVM:
         )  # fmt: skip
 
     def pairs(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:
-        """Decisions of all pairs, shape (len(X), pairs); for the cost see :meth:`_told`.
+        """Decisions of all pairs, shape (len(X), pairs); for the cost see :meth:`_of_decisions`.
 
         If `kernel` is None, `X` holds kernel values with all training rows, and otherwise features.
         """
-        return self._told(X, kernel, lambda decisions: decisions, len(self.b))
+        return self._of_decisions(X, kernel, lambda decisions: decisions, len(self.b))
 
-    def _told(
-        self, X: Rows, kernel: Kernel | None, told: Callable[[NDArray[np.float64]], NDArray[np.float64]], columns: int
+    def _of_decisions(
+        self,
+        X: Rows,
+        kernel: Kernel | None,
+        of_decisions: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+        columns: int,
     ) -> NDArray[np.float64]:
-        """Result of `told`, shape (len(X), columns), for the decisions of all pairs.
+        """Result of `of_decisions`, shape (len(X), columns), for the decisions of all pairs.
 
         2 len(X) nnz flops, nnz the support vectors' nonzeros, and 2 len(X) s (k - 1) for s support vectors.
         """
         if len(self.classes) == 2 and kernel is not None:
-            return told(expansion(kernel, in_memory(self.X), self.weights(), X, bool(self.b.all())) + self.b)
+            return of_decisions(expansion(kernel, in_memory(self.X), self.weights(), X, bool(self.b.all())) + self.b)
         A = self.rows if kernel is None else in_memory(self.X)
-        return decisions_of_pairs(kernel, A, self.coef, self.b, self.n_support, X, told, columns)
+        return decisions_of_pairs(kernel, A, self.coef, self.b, self.n_support, X, of_decisions, columns)
 
     def scores(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
         """Scores of each row by this part's model alone.
@@ -121,7 +125,7 @@ class PartSVM:
         if k == 1:
             out[:, self.classes[0]] = 0.0
             return out
-        out[:, self.classes] = self._told(X, kernel, lambda decisions: counted(decisions, k), k)
+        out[:, self.classes] = self._of_decisions(X, kernel, lambda decisions: counted(decisions, k), k)
         return out
 
     def shares(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
@@ -136,7 +140,7 @@ class PartSVM:
         if n_classes == 2:
             return self.scores(X, kernel, n_classes)
         out, k = np.zeros((X.shape[0], n_classes)), len(self.classes)
-        out[:, self.classes] = self._told(X, kernel, lambda d: shares(d, k), k) if k > 1 else 1.0
+        out[:, self.classes] = self._of_decisions(X, kernel, lambda d: shares(d, k), k) if k > 1 else 1.0
         return out
 
     def spread(self, n_classes: int) -> NDArray[np.float64]:
@@ -147,9 +151,9 @@ class PartSVM:
         codes = self.codes
         for i, code in enumerate(self.classes):
             here = codes == code
-            for j, other in enumerate(self.classes):
+            for j, second in enumerate(self.classes):
                 if i != j:
-                    out[other - (other > code)][here] = self.coef[j - (j > i)][here]
+                    out[second - (second > code)][here] = self.coef[j - (j > i)][here]
         return out
 
     def weights(self) -> NDArray[np.float64]:
@@ -211,7 +215,9 @@ def join(pieces: list[PartSVM]) -> PartSVM:
     """The pieces merged into one."""
     if len(pieces) == 1:
         return pieces[0]
-    codes = np.concatenate([one.codes for one in pieces])
-    rows = np.concatenate([one.rows for one in pieces])
-    coef = np.concatenate([one.coef for one in pieces], axis=1)
-    return piece(concatenate([one.X for one in pieces]), codes, rows, coef, np.sum([one.b for one in pieces], axis=0))
+    codes = np.concatenate([part.codes for part in pieces])
+    rows = np.concatenate([part.rows for part in pieces])
+    coef = np.concatenate([part.coef for part in pieces], axis=1)
+    return piece(
+        concatenate([part.X for part in pieces]), codes, rows, coef, np.sum([part.b for part in pieces], axis=0)
+    )

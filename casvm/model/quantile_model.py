@@ -111,13 +111,13 @@ class QuantileModel(SVRModel):
 
     def answers(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Quantiles for rows with these outputs, shape (n, t), or (n,) for a single number; see :meth:`quantiles`."""
-        found = self.quantiles(values)
-        return found if isinstance(self.quantile, tuple) else found[:, 0]
+        quantiles = self.quantiles(values)
+        return quantiles if isinstance(self.quantile, tuple) else quantiles[:, 0]
 
     def quantiles(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Quantiles for rows with these outputs, shape (n, t): sorted in each row, shifted, and sorted again."""
-        found = np.sort(values, axis=1)
-        return found if self.shifts is None else np.sort(found + self.shifts, axis=1)
+        quantiles = np.sort(values, axis=1)
+        return quantiles if self.shifts is None else np.sort(quantiles + self.shifts, axis=1)
 
     def predict_interval(
         self, X: AnyRows, coverage: float = 0.9, method: str = "quantile", comm: CommLike = None
@@ -161,14 +161,14 @@ class QuantileModel(SVRModel):
         8 Allreduces per level, and per pair of quantiles, of up to 256 counts per stored score. There must be enough
         rows; see :func:`cacore.probability.conformal.check_held_out`.
         """
-        found, n = np.sort(values, axis=1), comm.offset(len(y))[1]
+        quantiles, n = np.sort(values, axis=1), comm.offset(len(y))[1]
         shifts = [
             order_statistics(y - column, [rank_of(level, n)], comm)[0]
-            for column, level in zip(found.T, self.levels, strict=True)
+            for column, level in zip(quantiles.T, self.levels, strict=True)
         ]
         self.shifts = np.array(shifts)
         if min(self.levels) < 0.5 < max(self.levels):
-            self.calibration = Calibration.of_scores(pair_scores(found, y, quantile_pairs(self.levels)), comm)
+            self.calibration = Calibration.of_scores(pair_scores(quantiles, y, quantile_pairs(self.levels)), comm)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         attributes, arrays = super()._stored()
@@ -176,9 +176,9 @@ class QuantileModel(SVRModel):
         if self.shifts is not None:
             arrays["shifts"] = self.shifts
         if self.calibration is not None:
-            kept = self.calibration
-            attributes["calibration"] = {"n": kept.n, "rows": kept.rows}
-            arrays |= {"error_ranks": kept.ranks, "errors": kept.errors}
+            calibration = self.calibration
+            attributes["calibration"] = {"n": calibration.n, "rows": calibration.rows}
+            arrays |= {"error_ranks": calibration.ranks, "errors": calibration.errors}
         return attributes, arrays
 
     @classmethod
@@ -195,8 +195,8 @@ class QuantileModel(SVRModel):
             attributes["quantile"] = tuple(attributes["quantile"])
         attributes["shifts"] = shared.get("shifts")
         if (calibration := attributes.pop("calibration", None)) is not None:
-            kept = shared["error_ranks"], shared["errors"]
-            attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *kept)
+            errors = shared["error_ranks"], shared["errors"]
+            attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *errors)
         model = super()._made(attributes, shared, parts)
         assert isinstance(model, cls)
         return model

@@ -153,23 +153,23 @@ class SVMModel(InParts):
 
     def _logarithms(self, part: int, rows: Rows) -> NDArray[np.float64]:
         """Logarithms of the probabilities by one part on this rank, shape (n, k)."""
-        one, k = self.parts[part], len(self.classes)
+        part_svm, k = self.parts[part], len(self.classes)
         unseen = 1.0 / (int(self.sizes[part]) + k)
         out = np.full((rows.shape[0], k), unseen)
-        known = np.ones((rows.shape[0], 1))
-        if len(one.classes) > 1:
-            decisions = one.pairs(rows, self.kernel_of(part))
-            known = coupled(self._first(part, decisions), len(one.classes))
-        out[:, one.classes] = known * (1.0 - unseen * (k - len(one.classes)))
+        p = np.ones((rows.shape[0], 1))
+        if len(part_svm.classes) > 1:
+            decisions = part_svm.pairs(rows, self.kernel_of(part))
+            p = coupled(self._first(part, decisions), len(part_svm.classes))
+        out[:, part_svm.classes] = p * (1.0 - unseen * (k - len(part_svm.classes)))
         return np.asarray(np.log(out))
 
     def _first(self, part: int, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities of the first class in each pair of a part's classes, by its own sigmoids or the shared ones."""
-        one = self.parts[part]
+        part_svm = self.parts[part]
         assert self.calibrator is not None
-        if one.slopes is not None and one.shifts is not None:
-            return replace(self.calibrator, A=one.slopes, B=one.shifts).first(decisions)
-        return self.calibrator.first(decisions, pairs_of(one.classes, len(self.classes)))
+        if part_svm.slopes is not None and part_svm.shifts is not None:
+            return replace(self.calibrator, A=part_svm.slopes, B=part_svm.shifts).first(decisions)
+        return self.calibrator.first(decisions, pairs_of(part_svm.classes, len(self.classes)))
 
     def asked(self, X: AnyRows, labels: NDArray[np.int32], comm: CommLike = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part given in `labels`; collective."""
@@ -178,15 +178,15 @@ class SVMModel(InParts):
 
     def expansion(self, part: int) -> Expansion:
         """Decisions of a part: for the second of two classes, otherwise for the first of each pair of classes."""
-        one, k = self.parts[part], len(self.classes)
-        weights, b = np.zeros((len(one.rows), k * (k - 1) // 2)), np.zeros(k * (k - 1) // 2)
-        if self.route == "sum" or len(one.classes) > 1:
-            at = slice(None) if self.route == "sum" else pairs_of(one.classes, k)
-            weights[:, at], b[at] = one.weights(), one.b
+        part_svm, k = self.parts[part], len(self.classes)
+        weights, b = np.zeros((len(part_svm.rows), k * (k - 1) // 2)), np.zeros(k * (k - 1) // 2)
+        if self.route == "sum" or len(part_svm.classes) > 1:
+            at = slice(None) if self.route == "sum" else pairs_of(part_svm.classes, k)
+            weights[:, at], b[at] = part_svm.weights(), part_svm.b
         elif k == 2:
-            b[0] = 1.0 - 2.0 * one.classes[0]
+            b[0] = 1.0 - 2.0 * part_svm.classes[0]
         sign = -1.0 if k == 2 else 1.0
-        return Expansion(one.X, sign * weights, sign * b, self.kernel_of(part))
+        return Expansion(part_svm.X, sign * weights, sign * b, self.kernel_of(part))
 
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs that :meth:`explain` explains."""
@@ -219,14 +219,14 @@ class SVMModel(InParts):
             return self._answered(Z, ranks, (self._width,))
 
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
-        one = self.parts[part]
+        part_svm = self.parts[part]
         # LIBSVM's votes if one part predicts alone; summed scores must not grow with the number of a part's classes.
-        return (one.scores if self._alone else one.shares)(rows, self.kernel_of(part), len(self.classes))
+        return (part_svm.scores if self._alone else part_svm.shares)(rows, self.kernel_of(part), len(self.classes))
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         kernel = None if self.kernel is None else self.kernel.stored()
-        own: dict[str, Any] = {"Cs": self.Cs, "gammas": self.gammas}
-        arrays: dict[str, Rows] = {name: values for name, values in own.items() if values is not None}
+        settings: dict[str, Any] = {"Cs": self.Cs, "gammas": self.gammas}
+        arrays: dict[str, Rows] = {name: values for name, values in settings.items() if values is not None}
         attributes: dict[str, Any] = {"C": self.C, **stored_classes(self.classes), "kernel": kernel}
         if self.calibrator is None:
             return attributes, arrays
@@ -259,10 +259,10 @@ class SVMModel(InParts):
         super()._check()
         require(is_real(self.C) and self.C > 0, f"C {self.C!r}")
         for part in self.parts.values():
-            own = [values for values in (part.slopes, part.shifts) if values is not None]
-            require(len(own) != 1, "a part's slopes or shifts without the other")
-            known = self.calibrator is not None and self.calibrator.form == "sigmoid"
-            require(known or not own, "sigmoids of parts of a model without probabilities")
+            sigmoids = [values for values in (part.slopes, part.shifts) if values is not None]
+            require(len(sigmoids) != 1, "a part's slopes or shifts without the other")
+            has_sigmoids = self.calibrator is not None and self.calibrator.form == "sigmoid"
+            require(has_sigmoids or not sigmoids, "sigmoids of parts of a model without probabilities")
         for name in OWN:
             values = getattr(self, name)
             require(values is None or bool((np.isfinite(values) & (values > 0)).all()), name)

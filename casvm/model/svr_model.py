@@ -72,10 +72,10 @@ class PartSVR:
 
 def join(pieces: list[PartSVR]) -> PartSVR:
     """The pieces merged into one, with ascending row numbers."""
-    rows = np.concatenate([one.rows for one in pieces])
+    rows = np.concatenate([piece.rows for piece in pieces])
     order = np.argsort(rows)
-    beta, b = np.concatenate([one.beta for one in pieces]), np.sum([one.b for one in pieces], axis=0)
-    return PartSVR(concatenate([one.X for one in pieces])[order], rows[order], beta[order], b)
+    beta, b = np.concatenate([piece.beta for piece in pieces]), np.sum([piece.b for piece in pieces], axis=0)
+    return PartSVR(concatenate([piece.X for piece in pieces])[order], rows[order], beta[order], b)
 
 
 @dataclass(kw_only=True)
@@ -177,5 +177,5 @@ class SVRModel(InParts):
         super()._check()
         require(self.svm_type in self.types, f"svm_type {self.svm_type!r}")
         require(self.route in ("nearest", "soft", "all", "sum"), f"route {self.route!r}")
-        known = isinstance(self.params, dict) and set(self.params) <= set(PARAMETERS)
-        require(known and all(is_real(value) and value >= 0 for value in self.params.values()), "its parameters")
+        valid = isinstance(self.params, dict) and set(self.params) <= set(PARAMETERS)
+        require(valid and all(is_real(value) and value >= 0 for value in self.params.values()), "its parameters")

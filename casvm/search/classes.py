@@ -56,7 +56,7 @@ class Settings:
     @property
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values of each parameter; without gamma if the kernel has none."""
-        gammas = {"gamma": tuple(one.gamma for one in self.kernels)} if self.kernels[0].has("gamma") else {}
+        gammas = {"gamma": tuple(kernel.gamma for kernel in self.kernels)} if self.kernels[0].has("gamma") else {}
         return {"C": self.Cs, **gammas}
 
 
@@ -117,10 +117,10 @@ def _median(kernel: Kernel, X: AnyRows, pieces: list[NDArray[np.int64]], comm: C
     InputError
         On all ranks: the distances are so small or large that gammas around 1 over them overflow or vanish.
     """
-    own = np.array([_typical(kernel, X[rows[:: -(-len(rows) // _SAMPLE)]]) for rows in pieces])
-    known = comm.allgather(own)
-    known = known[known > 0]
-    distance = float(np.median(known)) if len(known) else 1.0
+    medians = np.array([_typical(kernel, X[rows[:: -(-len(rows) // _SAMPLE)]]) for rows in pieces])
+    distances = comm.allgather(medians)
+    distances = distances[distances > 0]
+    distance = float(np.median(distances)) if len(distances) else 1.0
     with comm.uncounted(), comm.agreed():
         if not _NORMAL < distance < 1 / _NORMAL:
             raise InputError(
@@ -186,25 +186,25 @@ def pieces(parts: Parts, P: int, needed: Callable[[int], int], options: DualOpti
     sizes = np.zeros(P, np.int64)
     sizes[parts.parts] = np.diff(parts.bounds)
     sizes = comm.allreduce(sizes)
-    most = MOST if sizes.sum() > WHOLE else WHOLE
+    max_rows = MOST if sizes.sum() > WHOLE else WHOLE
     with comm.agreed():
         room = options.memory_limit - nbytes(parts.X)
-        while most > _LEAST and needed(most) * threads.current() > room:
-            most //= 2
+        while max_rows > _LEAST and needed(max_rows) * threads.current() > room:
+            max_rows //= 2
         need = needed(_LEAST) * threads.current()
         what = f"a kernel matrix of {_LEAST} rows in each thread"
         memory.require(need, room, what, "allow more memory (--memory-limit) or use fewer threads (--threads)")
-    most = int(comm.allreduce(np.array([most]), "min")[0])
+    max_rows = int(comm.allreduce(np.array([max_rows]), "min")[0])
     before = np.cumsum(sizes) - sizes
-    found: list[Piece] = []
+    result: list[Piece] = []
     for number, rows in parts:
-        labels = _cut(parts.X[rows], most, options)
+        labels = _cut(parts.X[rows], max_rows, options)
         first = int(before[number])
         for piece in range(int(labels.max(initial=0)) + 1):
-            own = rows.start + np.flatnonzero(labels == piece)
-            found.append(Piece(number, own, first, f"{number:06d}-{piece:04d}-of-{most}"))
-            first += len(own)
-    return found
+            chosen = rows.start + np.flatnonzero(labels == piece)
+            result.append(Piece(number, chosen, first, f"{number:06d}-{piece:04d}-of-{max_rows}"))
+            first += len(chosen)
+    return result
 
 
 def check_settings(total: int, each: int, room: int, what: str) -> None:
@@ -225,23 +225,23 @@ def over_pieces(
     order, lock = sorted(pieces, key=lambda piece: -len(piece.rows)), threading.Lock()
 
     def work(piece: Piece) -> tuple[Piece, Kept]:
-        kept = remembered(checkpoint, f"{name}-{piece.name}", lambda: judge(piece))
+        result = remembered(checkpoint, f"{name}-{piece.name}", lambda: judge(piece))
         with lock:
             advance(piece)
-        return piece, kept
+        return piece, result
 
     return threads.in_order(work, [(piece,) for piece in order], len(order) >= 2 * threads.current())
 
 
-def _cut(X: Rows, most: int, options: DualOptions) -> NDArray[np.int32]:
+def _cut(X: Rows, max_rows: int, options: DualOptions) -> NDArray[np.int32]:
     """Piece of each row of a part; a piece consists of neighbouring rows, since kernels depend on near rows.
 
     With a precomputed kernel there are no distances, and rows are dealt at random.
     """
     m = X.shape[0]
-    if m <= most:
+    if m <= max_rows:
         return np.zeros(m, np.int32)
-    count = -(-m // min(ROWS, most))
+    count = -(-m // min(ROWS, max_rows))
     if isinstance(options.kernel, Precomputed):
         return np.asarray(np.random.default_rng(options.seed).permutation(m) % count, np.int32)
     return divide("kbalance", count, X, Communicator(), options.seed).labels
@@ -302,7 +302,7 @@ def _searched(
         return None
     begun = working_time()
     searched = pieces(parts, P, lambda rows: bytes_needed(rows, k), options, comm)
-    compared = settings(options, parts.X, [one.rows for one in searched], comm)
+    compared = settings(options, parts.X, [piece.rows for piece in searched], comm)
     with comm.agreed():
         _require(compared, count, P if options.per_part else 1, k, options.memory_limit - nbytes(parts.X))
     results = _Search(parts, compared, searched, count, k, options).run(P, int(counts.sum()), comm)
@@ -335,7 +335,7 @@ class _Search:
         self.shape = (len(compared.kernels), len(compared.Cs), count)
         self.solved, self.stopped = 0, np.zeros(self.shape[:2], np.int64)
         self.tol = max(LOOSE, float(options.tol))
-        steps = len(compared.Cs) * len(compared.kernels) * count * sum(one.cost for one in pieces)
+        steps = len(compared.Cs) * len(compared.kernels) * count * sum(piece.cost for piece in pieces)
         self._done, self._advance = 0, options.progress("choosing C and gamma", steps)
 
     def run(self, P: int, n: int, comm: Communicator) -> Results | None:
@@ -345,11 +345,11 @@ class _Search:
         total = np.zeros((groups, *self.shape, 3, self.k), np.int64)
         alive = np.ones((groups, *self.shape[:2]), np.bool_)
         done = 0
-        for number, these in enumerate(tuning.rounds(self.shape[2], n // groups)):
-            self._round(number, these, alive, total)
-            done += len(these)
+        for number, fold_numbers in enumerate(tuning.rounds(self.shape[2], n // groups)):
+            self._round(number, fold_numbers, alive, total)
+            done += len(fold_numbers)
             comm.wait()
-            total[:, :, :, these] = comm.allreduce(total[:, :, :, these])
+            total[:, :, :, fold_numbers] = comm.allreduce(total[:, :, :, fold_numbers])
             for group, counts in enumerate(total):
                 flat = counts.sum(axis=2).reshape(-1, 3, self.k)
                 if flat[..., TRUE, :].any():  # a part may not have left out any row yet
@@ -361,45 +361,49 @@ class _Search:
         total = total[:, :, :, total[..., TRUE, :].any(axis=(0, 1, 2, 4))]
         if not total.size:
             return None
-        found = Results(
+        results = Results(
             self.settings.axes, self._scores(total.sum(axis=0)), name, solved=int(solved), stopped=np.array(stopped)
         )
         if per_part:
-            some = ~alive.all(axis=0).T.ravel()  # tried on all folds in some parts only
-            found.scores[some, 1:] = np.nan
-            self._choose_each(found, total)
+            incomplete = ~alive.all(axis=0).T.ravel()  # tried on all folds in some parts only
+            results.scores[incomplete, 1:] = np.nan
+            self._choose_each(results, total)
         else:
-            found.choose()
-        return found
+            results.choose()
+        return results
 
-    def _round(self, number: int, these: list[int], alive: NDArray[np.bool_], total: NDArray[np.int64]) -> None:
+    def _round(self, number: int, fold_numbers: list[int], alive: NDArray[np.bool_], total: NDArray[np.int64]) -> None:
         """Add the counts of these folds, for the remaining settings, to `total`."""
         todo = np.zeros((len(alive), *self.shape), np.bool_)
-        todo[..., these] = alive[..., None]
+        todo[..., fold_numbers] = alive[..., None]
 
         def group_of(piece: Piece) -> int:
             return piece.part if self.options.per_part else 0
 
-        def judged(piece: Piece) -> Kept:
+        def judge_piece(piece: Piece) -> Kept:
             task = self._task(piece, todo[group_of(piece)])
-            found = judge(task, self.settings.kernels, self.settings.Cs, self.k, self.tol)
-            return {"counts": found.counts[:, :, these], "solved": np.array(found.solved), "stopped": found.stopped}
+            results = judge(task, self.settings.kernels, self.settings.Cs, self.k, self.tol)
+            return {
+                "counts": results.counts[:, :, fold_numbers],
+                "solved": np.array(results.solved),
+                "stopped": results.stopped,
+            }
 
         def advance(piece: Piece) -> None:
             steps = int(todo[group_of(piece)].sum()) * piece.cost
             self._done += steps
             self._advance(steps)
 
-        with over_pieces(self.pieces, f"search-{number}", judged, self.options.checkpoint, advance) as found:
-            for piece, kept in found:
-                total[group_of(piece)][:, :, these] += kept["counts"]
-                self.solved += int(kept["solved"])
-                self.stopped += kept["stopped"]
+        with over_pieces(self.pieces, f"search-{number}", judge_piece, self.options.checkpoint, advance) as results:
+            for piece, result in results:
+                total[group_of(piece)][:, :, fold_numbers] += result["counts"]
+                self.solved += int(result["solved"])
+                self.stopped += result["stopped"]
 
     def _tell(self, alive: NDArray[np.bool_], total: NDArray[np.int64], done: int) -> None:
         """Show the number of remaining settings, the best setting so far, and the remaining work."""
-        left, groups = alive.sum(axis=(1, 2)), alive.shape[0]
-        steps = sum(int(left[one.part if groups > 1 else 0]) * one.cost for one in self.pieces)
+        remaining, groups = alive.sum(axis=(1, 2)), alive.shape[0]
+        steps = sum(int(remaining[piece.part if groups > 1 else 0]) * piece.cost for piece in self.pieces)
         settings = len(self.settings.Cs) * len(self.settings.kernels)
         label = f"choosing C and gamma: {int(alive.any(axis=0).sum())} of {settings} settings left"
         if groups == 1:
@@ -418,15 +422,15 @@ class _Search:
         """Scores, shape (settings, folds); settings in the order of the axes, C before gamma."""
         return scores(self.options.scoring, counts).transpose(1, 0, 2).reshape(-1, counts.shape[-3])
 
-    def _choose_each(self, found: Results, total: NDArray[np.int64]) -> None:
+    def _choose_each(self, results: Results, total: NDArray[np.int64]) -> None:
         """Choose the best setting of each part, and compute the score of all these choices together."""
         each, best = [], np.zeros(total.shape[3:], np.int64)
         for counts in total:
-            one = Results(found.axes, self._scores(counts), found.scoring)
+            part_results = Results(results.axes, self._scores(counts), results.scoring)
             # A small part may have no rows in some folds; these carry no information on its settings.
-            one.scores = one.scores[:, counts[..., TRUE, :].any(axis=(0, 1, 3))]
-            setting = int(one.order[0]) if one.scores.size else 0
-            each.append(one.settings[setting])
+            part_results.scores = part_results.scores[:, counts[..., TRUE, :].any(axis=(0, 1, 3))]
+            setting = int(part_results.order[0]) if part_results.scores.size else 0
+            each.append(part_results.settings[setting])
             best += counts.transpose(1, 0, 2, 3, 4).reshape(-1, *best.shape)[setting]
-        found.chosen = {name: np.array([one[name] for one in each]) for name in found.axes}
-        found.chosen_score = float(np.nanmean(scores(found.scoring, best)))
+        results.chosen = {name: np.array([choice[name] for choice in each]) for name in results.axes}
+        results.chosen_score = float(np.nanmean(scores(results.scoring, best)))

@@ -122,21 +122,21 @@ def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k:
     :func:`casvm.search.cross_validation.along` per fold. The caller's threads process gammas in parallel, with one
     matrix of distances and one matrix of kernel values per thread, in single precision if that is accurate enough.
     """
-    judged = FoldCounts(np.zeros((*task.todo.shape, 3, k), np.int64))
+    result = FoldCounts(np.zeros((*task.todo.shape, 3, k), np.int64))
     wanted = np.flatnonzero(task.todo.any(axis=(1, 2)))
     if len(task.codes) < 2:  # leaving out the only row leaves none to train on
-        return judged
+        return result
     if np.ptp(task.codes) == 0:  # a single class, which every model predicts correctly
-        _of_one_class(task, judged.counts, k)
-        return judged
+        _of_one_class(task, result.counts, k)
+        return result
 
     def of_gamma(g: int, K: NDArray[np.floating]) -> int:
-        return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g], judged.stopped[g])
+        return _Folds(task, K, Cs, k, tol).judge(task.todo[g], result.counts[g], result.stopped[g])
 
     points = points_of(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
     with for_kernels(points, kernels, wanted, of_gamma) as steps:
-        judged.solved = sum(steps)
-    return judged
+        result.solved = sum(steps)
+    return result
 
 
 def for_kernels(
@@ -158,9 +158,9 @@ def for_kernels(
     def of_kernel(g: int) -> Told:
         K = spare.pop() if spare else np.zeros((len(points), padded(len(points))), dtype)
         kernels[g].values_from(compared, points, K)
-        told = work(g, K)
+        result = work(g, K)
         spare.append(K)
-        return told
+        return result
 
     return threads.in_order(of_kernel, [(int(g),) for g in wanted])
 
@@ -207,19 +207,19 @@ class _Folds:
         """
         codes, fold = self.task.codes, self.task.fold
         present = self.task.factor > 0
-        said: dict[int, list[NDArray[np.float64]]] = {int(f): [] for f in np.flatnonzero(todo.any(axis=0))}
-        known = {f: np.unique(codes[present & (fold != f)]) for f in said}
+        collected: dict[int, list[NDArray[np.float64]]] = {int(f): [] for f in np.flatnonzero(todo.any(axis=0))}
+        trained = {f: np.unique(codes[present & (fold != f)]) for f in collected}
         for i, j in combinations(np.unique(codes[present]).tolist(), 2):
             chosen = np.flatnonzero((codes == i) | (codes == j))
             K = self._of(chosen)
-            for f, decisions in said.items():
-                if i in known[f] and j in known[f]:
+            for f, decisions in collected.items():
+                if i in trained[f] and j in trained[f]:
                     decisions.append(self._pair(K, chosen, i, f, np.flatnonzero(todo[:, f])))
             del K  # before the next pair's
-        for f, decisions in said.items():
+        for f, decisions in collected.items():
             held = codes[fold == f]
             for place, ell in enumerate(np.flatnonzero(todo[:, f])):
-                predicted = self._winners(known[f], [some[place] for some in decisions], len(held))
+                predicted = self._winners(trained[f], [column[place] for column in decisions], len(held))
                 counts[ell, f] = counted(held, predicted, self.k)
         stopped += self.stopped
         return self.solved
@@ -254,14 +254,14 @@ class _Folds:
             self.stopped[ell] += not solution.converged
         return out
 
-    def _winners(self, known: NDArray[np.int64], pairs: list[NDArray[np.float64]], rows: int) -> NDArray[np.int64]:
+    def _winners(self, classes: NDArray[np.int64], pairs: list[NDArray[np.float64]], rows: int) -> NDArray[np.int64]:
         """Predicted class of each left-out row, by the votes of a model of these classes."""
-        if len(known) == 1:
-            return np.full(rows, known[0])
+        if len(classes) == 1:
+            return np.full(rows, classes[0])
         decisions = np.stack(pairs, axis=1)
-        if len(known) == 2:
-            return known[votes(-decisions)]
-        return known[votes(votes_of(decisions, len(known)))]
+        if len(classes) == 2:
+            return classes[votes(-decisions)]
+        return classes[votes(votes_of(decisions, len(classes)))]
 
 
 Vector = NDArray[np.float64]
@@ -291,7 +291,7 @@ class Solved:
 
 
 def along(
-    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], tol: float, most: int
+    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], tol: float, max_pairs: int
 ) -> Iterator[Solved]:
     """Solve C-SVC for each C, starting from the solution for the previous C.
 
@@ -307,7 +307,7 @@ def along(
         Ascending.
     tol : float
         Tolerance for the largest violation of a pair.
-    most : int
+    max_pairs : int
         Limit of pairs per solution.
 
     Yields
@@ -327,26 +327,27 @@ def along(
     sum(alpha) / beta'K beta, clipped to this range. The gradient at the start costs one pass over m numbers.
     """
     bound = factor * y
-    return _path(K, y, np.minimum(bound, 0.0), np.maximum(bound, 0.0), 0.0, Cs, tol, most)
+    return _path(K, y, np.minimum(bound, 0.0), np.maximum(bound, 0.0), 0.0, Cs, tol, max_pairs)
 
 
 def along_regression(
-    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], epsilon: float, tol: float, most: int
+    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], epsilon: float, tol: float,
+    max_pairs: int,
 ) -> Iterator[Solved]:  # fmt: skip
     """Solve epsilon-SVR for each C, like :func:`along`, with targets `y` and this epsilon."""
-    return _path(K, y, -factor, factor, epsilon, Cs, tol, most)
+    return _path(K, y, -factor, factor, epsilon, Cs, tol, max_pairs)
 
 
 def along_quantile(
-    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], tau: float, tol: float, most: int
+    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], tau: float, tol: float, max_pairs: int
 ) -> Iterator[Solved]:  # fmt: skip
     """Solve the regression of the tau-quantile for each C, like :func:`along`, with targets `y`."""
-    return _path(K, y, (tau - 1.0) * factor, tau * factor, 0.0, Cs, tol, most)
+    return _path(K, y, (tau - 1.0) * factor, tau * factor, 0.0, Cs, tol, max_pairs)
 
 
 def _path(
     K: NDArray[np.floating], y: Vector, low: Vector, high: Vector, epsilon: float, Cs: tuple[float, ...], tol: float,
-    most: int,
+    max_pairs: int,
 ) -> Iterator[Solved]:  # fmt: skip
     """Solve the dual with p = -y and bounds C `low` and C `high` for each C."""
     m = len(y)
@@ -364,7 +365,7 @@ def _path(
                 beta = np.where(at_high, upper, np.where(at_low, lower, beta))
             beta = np.clip(beta, lower, upper)  # and none may exceed it
         problem = Pairs(v, beta, lower, upper, diagonal, epsilon)
-        problem.optimise(K, where, tol, most)
+        problem.optimise(K, where, tol, max_pairs)
         v, beta, last = problem.v.copy(), problem.beta.copy(), C
         top, bottom = extremes(v, beta, lower, upper, epsilon)
         if np.isnan(v).any():
@@ -374,8 +375,8 @@ def _path(
         yield Solved(y - v + b, beta, b, problem.iterations, top - bottom < tol)
 
 
-def _best_multiple(gain: float, square: float, most: float) -> float:
-    """The t from 1 to `most` that maximises the dual objective of t beta, t gain - t^2/2 beta'K beta."""
+def _best_multiple(gain: float, square: float, largest: float) -> float:
+    """The t from 1 to `largest` that maximises the dual objective of t beta, t gain - t^2/2 beta'K beta."""
     if square <= 0.0:
-        return most
-    return float(np.clip(gain / square, 1.0, most))
+        return largest
+    return float(np.clip(gain / square, 1.0, largest))

@@ -68,17 +68,17 @@ class TargetFolds:
         self, K: NDArray[np.floating], left_out: NDArray[np.bool_], Cs: tuple[float, ...], epsilon: float, tol: float
     ) -> Iterator[tuple[int, float, bool]]:
         """Yield for each solution without some rows: the number of its C, its loss on them, and if it converged."""
-        learned, most = np.where(left_out, 0.0, self.factor), PAIRS * len(self.y)
+        learned, max_pairs = np.where(left_out, 0.0, self.factor), PAIRS * len(self.y)
         y, factor = self.y[left_out], self.factor[left_out]
         for level in self.levels or (None,):
             if level is None:
-                path = along_regression(K, self.y, learned, Cs, epsilon, tol, most)
+                path = along_regression(K, self.y, learned, Cs, epsilon, tol, max_pairs)
             else:
-                path = along_quantile(K, self.y, learned, Cs, level, tol, most)
-            for number, one in enumerate(path):
-                error = y - one.decision[left_out]
+                path = along_quantile(K, self.y, learned, Cs, level, tol, max_pairs)
+            for number, solution in enumerate(path):
+                error = y - solution.decision[left_out]
                 loss = np.square(error) if level is None else pinball(error, level)
-                yield number, float(factor @ loss), one.converged
+                yield number, float(factor @ loss), solution.converged
 
 
 def judge(
@@ -116,17 +116,17 @@ def judge(
     """
     F = task.folds
     left_out = [task.fold == f for f in range(F)]
-    judged = [f for f in range(F) if left_out[f].any() and task.factor[~left_out[f]].any()]
+    used = [f for f in range(F) if left_out[f].any() and task.factor[~left_out[f]].any()]
     sse, weight = np.zeros((len(alike), len(epsilons), len(Cs), F)), np.zeros(F)
-    for f in judged:
+    for f in used:
         weight[f] = task.factor[left_out[f]].sum()
     stopped = np.zeros(sse.shape[:3], np.int64)
-    if not judged:
+    if not used:
         return {"sse": sse, "weight": weight, "solved": np.array(0), "stopped": stopped}
 
     def of_gamma(g: int, K: NDArray[np.floating]) -> int:
         solved = 0
-        for f in judged:
+        for f in used:
             for e, epsilon in enumerate(epsilons):
                 for ell, loss, converged in task.losses(K, left_out[f], Cs, epsilon, tol):
                     sse[g, e, ell, f] += loss
@@ -173,33 +173,33 @@ def search_values(
     """
     with comm.phase("search"):
         with comm.agreed():
-            folds, judged = _folds(options.cv, n)
+            folds, n_folds = _folds(options.cv, n)
         begun = working_time()
         searched = pieces(parts, P, lambda rows: bytes_needed(rows, 2), options, comm)
         counts = QUICK if options.quick else COUNTS
         Cs = _values("C", options.C, CS, counts[0], unit)
         levels = options.levels
         epsilons = (0.0,) if levels else _values("epsilon", options.epsilon, EPSILONS, counts[1], unit)
-        alike = kernels(options, parts.X, [one.rows for one in searched], GAMMAS, counts[2], comm)
+        alike = kernels(options, parts.X, [piece.rows for piece in searched], GAMMAS, counts[2], comm)
         with comm.agreed():
             total = len(alike) * len(epsilons) * len(Cs)
-            each, room = (3 + threads.current()) * judged * 8, options.memory_limit - nbytes(parts.X)
+            each, room = (3 + threads.current()) * n_folds * 8, options.memory_limit - nbytes(parts.X)
             check_settings(total, each, room, f"comparing {total:,} settings")
         tol = max(LOOSE * unit, float(options.tol))
         scale = power_of_two(unit)  # squares of targets of any size are numbers, and nothing is rounded
-        settings = tuple(C / scale for C in Cs), tuple(one / scale for one in epsilons), tol / scale
+        settings = tuple(C / scale for C in Cs), tuple(value / scale for value in epsilons), tol / scale
         advance = options.progress("choosing C, epsilon and gamma", len(searched))
 
         def judge_piece(piece: Piece) -> Kept:
-            task = _task(parts, piece, folds, judged, scale)
+            task = _task(parts, piece, folds, n_folds, scale)
             return judge(replace(task, levels=levels), alike, *settings)
 
-        sse = np.zeros((len(alike), len(epsilons), len(Cs), judged))
-        weight, solved, stopped = np.zeros(judged), 0, np.zeros(sse.shape[:3], np.int64)
-        with over_pieces(searched, "search", judge_piece, options.checkpoint, lambda _: advance()) as every:
-            for _, told in every:
-                sse, weight = sse + told["sse"], weight + told["weight"]
-                solved, stopped = solved + int(told["solved"]), stopped + told["stopped"]
+        sse = np.zeros((len(alike), len(epsilons), len(Cs), n_folds))
+        weight, solved, stopped = np.zeros(n_folds), 0, np.zeros(sse.shape[:3], np.int64)
+        with over_pieces(searched, "search", judge_piece, options.checkpoint, lambda _: advance()) as all_results:
+            for _, result in all_results:
+                sse, weight = sse + result["sse"], weight + result["weight"]
+                solved, stopped = solved + int(result["solved"]), stopped + result["stopped"]
         comm.wait()
         sums = comm.allreduce(np.append(sse.ravel(), weight))
         sse, weight = sums[: sse.size].reshape(sse.shape), sums[sse.size :]
@@ -211,13 +211,13 @@ def search_values(
         return None
     losses = sse[..., told_by] / weight[told_by]
     scores = -losses * scale / len(levels) if levels else 1.0 - losses / (unit / scale) ** 2
-    gammas = {"gamma": tuple(one.gamma for one in alike)} if alike[0].has("gamma") else {}
+    gammas = {"gamma": tuple(kernel.gamma for kernel in alike)} if alike[0].has("gamma") else {}
     axes = {"C": Cs, **({} if levels else {"epsilon": epsilons}), **gammas}
     ordered = scores.transpose(2, 1, 0, 3).reshape(-1, scores.shape[-1])
     scoring = QUANTILE_SCORE if levels else SCORE
-    found = Results(axes, ordered, scoring, seconds=seconds, solved=int(solved), stopped=np.array(limits))
-    found.choose()
-    return found
+    results = Results(axes, ordered, scoring, seconds=seconds, solved=int(solved), stopped=np.array(limits))
+    results.choose()
+    return results
 
 
 def _folds(cv: int | None, n: int) -> tuple[int, int]:
@@ -229,17 +229,17 @@ def _folds(cv: int | None, n: int) -> tuple[int, int]:
     return cv, cv
 
 
-def _task(parts: Parts, piece: Piece, folds: int, judged: int, scale: float) -> TargetFolds:
+def _task(parts: Parts, piece: Piece, folds: int, n_folds: int, scale: float) -> TargetFolds:
     """A piece's rows, with targets divided by `scale`."""
     fold = (piece.first + np.arange(len(piece.rows))) % folds
     y = parts["y"][piece.rows] / scale
-    return TargetFolds(parts.X[piece.rows], y, parts["weight"][piece.rows], fold, judged)
+    return TargetFolds(parts.X[piece.rows], y, parts["weight"][piece.rows], fold, n_folds)
 
 
-def _values(name: str, given: Any, ends: tuple[float, float], count: int, unit: float) -> tuple[float, ...]:
+def _values(name: str, requested: Any, ends: tuple[float, float], count: int, unit: float) -> tuple[float, ...]:
     """The values of C or of epsilon to compare."""
-    if given == SCALE:
+    if requested == SCALE:
         return (SCALED[name] * unit,)
-    if given == GRID:
+    if requested == GRID:
         return tuple(unit * value for value in (spaced(*ends, count) if count > 1 else ends[-1:]))
-    return given if isinstance(given, tuple) else (float(given),)
+    return requested if isinstance(requested, tuple) else (float(requested),)

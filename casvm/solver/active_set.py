@@ -152,11 +152,11 @@ class ActiveSet:
     def extremes(self) -> tuple[float, float]:
         """The :func:`extremes` of the active rows; updates the levels."""
         if self.dual.by_sign:
-            found = [
+            ends = [
                 extremes(self.v[side], self.beta[side], self.lower[side], self.upper[side]) for side in self.sides()
             ]
-            self.levels, self.ends = (middle(*found[0]), middle(*found[1])), found
-            above = [(top - level, bottom - level) for (top, bottom), level in zip(found, self.levels, strict=True)]
+            self.levels, self.ends = (middle(*ends[0]), middle(*ends[1])), ends
+            above = [(top - level, bottom - level) for (top, bottom), level in zip(ends, self.levels, strict=True)]
             return max(top for top, _ in above), min(bottom for _, bottom in above)
         return extremes(self.v, self.beta, self.lower, self.upper, self.dual.epsilon)
 
@@ -188,12 +188,12 @@ class ActiveSet:
         if count < self.policy.share_if_copied * self.size and self.gram.copies(self.size - count):
             return None
         self._store()
-        kept = np.flatnonzero(~leaving)
+        staying = np.flatnonzero(~leaving)
         self._leave_out(self.rows[leaving])
-        self.gram.restrict(kept)
-        self._activate(self.rows[kept])
-        self.size = self._total(len(kept))
-        return kept
+        self.gram.restrict(staying)
+        self._activate(self.rows[staying])
+        self.size = self._total(len(staying))
+        return staying
 
     def unshrink(self, reconstruct: Reconstruct, tol: float, ending: bool) -> bool:
         """Update v of all rows and activate them; if work is left, activate only those that are not idle.
@@ -306,8 +306,8 @@ class SMO(ABC):
         """Shrink idle rows, if a check is due."""
 
     @abstractmethod
-    def _step(self, top: float, bottom: float, most: int) -> bool:
-        """Optimise at most `most` pairs; return True if anything moved."""
+    def _step(self, top: float, bottom: float, max_pairs: int) -> bool:
+        """Optimise at most `max_pairs` pairs; return True if anything moved."""
 
     @abstractmethod
     def _unshrunk(self) -> None:
@@ -327,14 +327,14 @@ class SMO(ABC):
 
     def run(self, n: int) -> Solution:
         """Step until the stopping criterion or a limit is met, or nothing moves; `n` counts the rows of all ranks."""
-        active, most, moved = self.active, self.limits.iterations(n), True
+        active, max_pairs, moved = self.active, self.limits.iterations(n), True
         limits = self.limits = replace(self.limits, tol=self._goal())
         while True:
             poll()
             top, bottom, late = self._look()
             if math.isnan(top - bottom):  # on all ranks, or on none
                 raise overflow()
-            ending = late or not moved or self.iterations >= most
+            ending = late or not moved or self.iterations >= max_pairs
             if self._met(top - bottom) or ending:
                 if not active.unshrink(self._reconstruct, limits.tol, ending):
                     if self._due_for_verification():
@@ -348,7 +348,7 @@ class SMO(ABC):
                 continue
             if limits.shrinking and active.unshrinks <= active.policy.unshrinks:
                 self._shrink(top, bottom)
-            moved = self._step(top, bottom, most - self.iterations)
+            moved = self._step(top, bottom, max_pairs - self.iterations)
             if self.watch is not None:
                 self.watch(Progress(self.iterations, top - bottom, self.objective, active.size))
 
@@ -384,27 +384,27 @@ class SMO(ABC):
         """Set v at these rows to its value in double precision, and the objective; return the largest change of v."""
         active, dual = self.active, self.active.dual
         beta = active.beta[support]
-        sums, more = self._products(support, beta, others)
+        sums, other_sums = self._products(support, beta, others)
         exact = -dual.linear[support] - sums
         changes = np.abs(exact - active.v[support])
-        active.v[support], active.v[others] = exact, -dual.linear[others] - more
+        active.v[support], active.v[others] = exact, -dual.linear[others] - other_sums
         terms, square = active.add(np.array([dual.terms(active.beta), beta @ sums])).tolist()
         self.objective = -terms - 0.5 * square
         return float(active.largest(np.array([changes.max(initial=0.0)]))[0])
 
     def _solve(
-        self, K: NDArray[np.floating], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, most: int
+        self, K: NDArray[np.floating], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, max_pairs: int
     ) -> Pairs:
         """Solve the problem of a working set; `K` is from :meth:`casvm.solver.kernel_rows.KernelMatrix.square`."""
         size, dual = len(v), self.active.dual
         problem = Pairs(v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64), dual.epsilon, dual.by_sign)
-        problem.optimise(K, np.arange(size), *self._effort(size, gap, most))
+        problem.optimise(K, np.arange(size), *self._effort(size, gap, max_pairs))
         return problem
 
-    def _effort(self, size: int, gap: float, most: int) -> tuple[float, int]:
+    def _effort(self, size: int, gap: float, max_pairs: int) -> tuple[float, int]:
         """Tolerance and largest number of pairs for a working set of this size."""
         tol = self.limits.tol
-        return tol if size == self.active.size else max(0.5 * tol, self.relax * gap), min(100 * size, most)
+        return tol if size == self.active.size else max(0.5 * tol, self.relax * gap), min(100 * size, max_pairs)
 
     def _solution(self) -> Solution:
         active, dual, gram = self.active, self.active.dual, self.active.gram

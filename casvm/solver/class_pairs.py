@@ -88,8 +88,8 @@ class ClassRows:
         self.firsts = np.concatenate([[0], np.cumsum(-(-sizes // W))]).tolist()
         ends = np.cumsum(sizes).tolist()
         self._diagonals = [diagonal[end - n : end] for n, end in zip(self.sizes, ends, strict=True)]
-        most = int(np.sort(sizes)[-2:].sum())
-        self._needed = most, padded(most + W), features, dtype
+        largest = int(np.sort(sizes)[-2:].sum())
+        self._needed = largest, padded(largest + W), features, dtype
         self._spare: list[PairWorkspace] = []
 
     @classmethod
@@ -113,22 +113,25 @@ class ClassRows:
         if kernel is None or not kernel.compiled or X.shape[1] > WIDEST:
             return None
         sizes = np.array([len(rows) for rows in members])
-        most, every = int(np.sort(sizes)[-2:].sum()), np.concatenate(members)
-        if most > MOST:
+        largest_pair, all_rows = int(np.sort(sizes)[-2:].sum()), np.concatenate(members)
+        if largest_pair > MOST:
             return None
-        rows = X if kernel.of_distance else X[every]  # the diagonal of a distance needs no rows
+        rows = X if kernel.of_distance else X[all_rows]  # the diagonal of a distance needs no rows
         largest = kernel.largest(rows, np.float64)
-        dtype = precision((len(every), X.shape[1]), largest, HIDDEN * largest_bound, _UNVERIFIED * limits.tol)
+        dtype = precision((len(all_rows), X.shape[1]), largest, HIDDEN * largest_bound, _UNVERIFIED * limits.tol)
         accuracy = Accuracy.of_solution(largest_bound, limits.tol)
         layout = replace(Layout.of(X, kernel, dtype, None, accuracy), packed=True)
         W, bytes_each = width(layout.dtype), layout.dtype.itemsize
-        if bytes_each * (len(every) * X.shape[1] + side_by_side * most * padded(most + W)) > cache_bytes:
+        if (
+            bytes_each * (len(all_rows) * X.shape[1] + side_by_side * largest_pair * padded(largest_pair + W))
+            > cache_bytes
+        ):
             return None
         kernel.largest(rows, layout.dtype)
-        filled = [np.append(some, some[:1].repeat(-len(some) % W)) for some in members]
+        filled = [np.append(class_rows, class_rows[:1].repeat(-len(class_rows) % W)) for class_rows in members]
         panels = layout.columns(X, np.concatenate(filled))
         assert isinstance(panels, Panels)
-        return cls(kernel, panels, kernel.diagonal(rows)[: len(every)], sizes)
+        return cls(kernel, panels, kernel.diagonal(rows)[: len(all_rows)], sizes)
 
     @contextmanager
     def pair(self, i: int, j: int) -> Iterator[PairRows]:
@@ -202,8 +205,8 @@ def fetch(source: RowSource, row: int, K: Reals, where: Longs) -> None:  # pragm
     """
     data, norms, values, columns, kernel, first, second, n, computed = source
     W, panel, measure = data.shape[2], data.shape[1] * data.shape[2], kernel[4]
-    own = first * W + row if row < n else second * W + row - n
-    x, lane, count = data[own // W], own % W, 0
+    place = first * W + row if row < n else second * W + row - n
+    x, lane, count = data[place // W], place % W, 0
     for c in range(x.shape[0]):
         values[count], columns[count] = x[c, lane], c
         count += with_zeros(measure) or x[c, lane] != 0
@@ -216,7 +219,7 @@ def fetch(source: RowSource, row: int, K: Reals, where: Longs) -> None:  # pragm
     for at, end, start in ((0, n, first), (n, where.size, second)):
         begin, size = start * W, end - at
         add_norms(K[slot : slot + 1, at:], 1, norms, begin, begin + size, measure)
-        finish(K[slot, at:end], norms[own], norms[begin : begin + size], kernel)
+        finish(K[slot, at:end], norms[place], norms[begin : begin + size], kernel)
     K[slot, where.size :] = 0  # what vector instructions read beyond the last row must be finite
 
 
@@ -240,14 +243,14 @@ def solve_classes(
 
 def _solve(rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None) -> Solution:
     begun, before = working_time(), rows.count
-    problem, most, moved = _Fetching(rows, dual), limits.iterations(dual.n), True
+    problem, max_pairs, moved = _Fetching(rows, dual), limits.iterations(dual.n), True
     while True:
-        found = problem.extremes()
-        gap, late = max(top - bottom for top, bottom in found), working_time() - begun > limits.max_time
-        if gap < limits.tol or late or problem.iterations >= most or not moved:
+        sides = problem.extremes()
+        gap, late = max(top - bottom for top, bottom in sides), working_time() - begun > limits.max_time
+        if gap < limits.tol or late or problem.iterations >= max_pairs or not moved:
             break
         last = problem.iterations
-        problem.optimise(rows.K, rows.where, limits.tol, min(most - last, 1 + _PASSED // dual.n), rows.used)
+        problem.optimise(rows.K, rows.where, limits.tol, min(max_pairs - last, 1 + _PASSED // dual.n), rows.used)
         moved = problem.iterations > last
         if watch is not None:
             watch(Progress(problem.iterations, gap, _objective(problem, dual), dual.n))
@@ -255,7 +258,7 @@ def _solve(rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress
     if math.isnan(objective):
         raise overflow()
     computed, converged = rows.count - before, gap < limits.tol
-    levels = biases(found, dual, converged, rows.K.dtype)
+    levels = biases(sides, dual, converged, rows.K.dtype)
     b = 0.5 * (levels[0] + levels[1])
     return Solution(
         problem.beta.copy(), b, problem.iterations, objective, gap, converged, computed, computed * dual.n,
@@ -305,10 +308,10 @@ def _with_rows(
     """
     done = 0
     while True:
-        some, missing = optimise_pairs(
+        steps, missing = optimise_pairs(
             K, where, v, beta, lower, upper, diagonal, may, width, tol, max_iter - done, used, 0
         )  # fmt: skip
-        done += some
+        done += steps
         if missing < 0:
             return done
         fetch(source, missing, K, where)

@@ -119,11 +119,11 @@ class _Distributed(OnRanks):
         self.X, self.comm, self.starts, self.n, self.alike = X, comm, rows.starts, rows.n, rows.alike
         self.first, self.stop = (int(self.starts[comm.rank + at]) for at in (0, 1))
         self.row_bytes, kernel, layout = rows.row_bytes, rows.kernel, rows.layout
-        most = self.n // 2 if rows.near else self.n // 8
+        largest = self.n // 2 if rows.near else self.n // 8
         if working_set is None:
             regression = dual.epsilon > 0
-            working_set = rows.round_size(most) if rows.near else round_size(self.n, layout.price, regression)
-        self.q = max(2, min(working_set, most) // 2 * 2)
+            working_set = rows.round_size(largest) if rows.near else round_size(self.n, layout.price, regression)
+        self.q = max(2, min(working_set, largest) // 2 * 2)
         capacity = self._capacity(int(np.diff(self.starts).max()), rows.cache_bytes)
         self.pool, room = Pool(X, capacity), cache_bytes - capacity * self.row_bytes
         with comm.agreed():
@@ -147,9 +147,9 @@ class _Distributed(OnRanks):
             self._reconstruct(moved, beta[moved], self.active.rows, v)
         self.objective = self._begun()
 
-    def _capacity(self, most: int, cache_bytes: int) -> int:
+    def _capacity(self, largest: int, cache_bytes: int) -> int:
         """Rows of the pool, the same on all ranks; every rank has at least this cache."""
-        return max(min(2 * self.q, self.n), min(3 * (self.n - most) // 4, cache_bytes // (4 * self.row_bytes)))
+        return max(min(2 * self.q, self.n), min(3 * (self.n - largest) // 4, cache_bytes // (4 * self.row_bytes)))
 
     def _look(self) -> tuple[float, float, bool]:
         """Exchange every rank's extremes and proposals, one line per rank, padded with empty proposals."""
@@ -215,13 +215,13 @@ class _Distributed(OnRanks):
         both = np.concatenate(sides)  # a row that is both extremes of its rank may be chosen for either
         return self._last.with_rows(both[np.unique(both[:, -1], return_index=True)[1]])
 
-    def _step(self, top: float, bottom: float, most: int) -> bool:
+    def _step(self, top: float, bottom: float, max_pairs: int) -> bool:
         """Solve a working set's problem on every rank."""
         chosen, active = self._chosen(top, bottom), self.active
         slots, size = self._slots(chosen.numbers), len(chosen.numbers)
         order, stay = self.gram.arranged(slots, chosen.numbers)
         chosen, slots = chosen.taken(order), slots[order]
-        problem = self._solved(slots, chosen, stay, top - bottom, most)
+        problem = self._solved(slots, chosen, stay, top - bottom, max_pairs)
         v, beta, done = problem.v.copy(), problem.beta.copy(), problem.iterations
         if not self.alike:
             v, beta, numbers = np.split(self.comm.bcast(np.concatenate([v, beta, [done]])), [size, 2 * size])
@@ -242,15 +242,15 @@ class _Distributed(OnRanks):
         self._last = solved.kept(self.q // 2 if self.q >= _KEEP else 0)
         return done > 0
 
-    def _solved(self, slots: Index, chosen: WorkingSet, stay: Index, gap: float, most: int) -> PairState:
+    def _solved(self, slots: Index, chosen: WorkingSet, stay: Index, gap: float, max_pairs: int) -> PairState:
         """Solve the problem of a working set; if most kernel values vanish, over near rows only."""
         state = chosen.v, chosen.beta, chosen.lower, chosen.upper
         if not isinstance(self.gram, NearColumns):
-            solved = self._solve(self.gram.square_from(slots, stay), *state, gap, most)
+            solved = self._solve(self.gram.square_from(slots, stay), *state, gap, max_pairs)
             self.relax = _RELAX if 32 * solved.iterations < len(slots) * self.gram.price else SMO.relax
             return solved
         near = self.gram.pairs(slots, self.active.dual, *state)
-        near.optimise(*self._effort(len(slots), gap, most))
+        near.optimise(*self._effort(len(slots), gap, max_pairs))
         self.gram.count(near)
         return near
 
@@ -299,9 +299,9 @@ class _Distributed(OnRanks):
         for X, values, counts in self._visit(rows, beta):
             # K is symmetric: of two ranks one computes the values of both, which count twice.
             ahead = (np.repeat(np.arange(size), counts) - self.comm.rank) % size
-            some = np.flatnonzero(2 * ahead <= size)
+            half = np.flatnonzero(2 * ahead <= size)
             values = values * np.where((ahead == 0) | (2 * ahead == size), 1.0, 2.0)
-            square += float(self.gram.product(X, some, values[some], rows, exact=True) @ beta)
+            square += float(self.gram.product(X, half, values[half], rows, exact=True) @ beta)
         return square
 
     def _products(self, rows: Index, beta: Vector, others: Index) -> tuple[Vector, Vector]:
@@ -316,8 +316,8 @@ class _Distributed(OnRanks):
         longest = int(self.comm.allreduce(np.array([len(rows)]), "max")[0])
         step = max(1, _VISITORS // self.comm.size)
         for lo in range(0, longest, step):
-            some, counts = self.comm.allgather_parts(values[lo : lo + step])
-            yield gather_rows(self.X[rows[lo : lo + step]], self.comm, counts), some, counts
+            piece, counts = self.comm.allgather_parts(values[lo : lo + step])
+            yield gather_rows(self.X[rows[lo : lo + step]], self.comm, counts), piece, counts
 
 
 @dataclass
@@ -336,10 +336,10 @@ class WorkingSet:
         none = np.zeros(0)
         return cls(np.zeros(0, np.int64), none, none, none, none)
 
-    def kept(self, most: int) -> WorkingSet:
-        """At most `most` of the rows, free ones first, chosen by number and so anywhere in space."""
+    def kept(self, count: int) -> WorkingSet:
+        """At most `count` of the rows, free ones first, chosen by number and so anywhere in space."""
         free = (self.lower < self.beta) & (self.beta < self.upper)
-        return self.taken(np.lexsort((self.numbers, ~free))[:most])
+        return self.taken(np.lexsort((self.numbers, ~free))[:count])
 
     def with_rows(self, proposed: NDArray[np.float64]) -> WorkingSet:
         """Add proposed rows: v, beta, the nonzero bound or both bounds, and their numbers."""

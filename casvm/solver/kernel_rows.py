@@ -56,7 +56,7 @@ class Shrinkable(Protocol):
     def values_read(self) -> int:
         """Kernel values read again from memory so far."""
 
-    def restrict(self, kept: Index) -> None:
+    def restrict(self, places: Index) -> None:
         """Keep only the active columns at these places, ascending."""
 
     def copies(self, columns: int) -> bool:
@@ -165,9 +165,9 @@ class RowCache:
         stride = padded(columns)
         slots = min(len(self.slot), self._memory.size // max(1, stride))
         self.values = self._memory[: slots * stride].reshape(slots, stride)
-        more = slots - len(self._row)
-        self._row = np.append(self._row, np.full(more, -1))
-        self._used = np.append(self._used, np.zeros(more, np.int64))
+        added = slots - len(self._row)
+        self._row = np.append(self._row, np.full(added, -1))
+        self._used = np.append(self._used, np.zeros(added, np.int64))
 
     def table(self, active: Index) -> RowTable:
         """See :class:`RowTable`."""
@@ -177,9 +177,9 @@ class RowCache:
         """A slot for each row to `keep`, or -1 if none is left, and a mask of the rows already cached."""
         self._now += 1
         slots = self.slot[rows]
-        known = slots >= 0
-        self._used[slots[known]] = self._now
-        wanted = np.flatnonzero(~known & keep)
+        cached = slots >= 0
+        self._used[slots[cached]] = self._now
+        wanted = np.flatnonzero(~cached & keep)
         if wanted.size:
             oldest = np.arange(len(self._used))
             if len(wanted) < len(oldest):
@@ -192,7 +192,7 @@ class RowCache:
             self.slot[gone[gone >= 0]] = -1
             taken = rows[wanted[: len(oldest)]]
             self._row[oldest], self.slot[taken], self._used[oldest] = taken, oldest, self._now
-        return slots, known
+        return slots, cached
 
     def doubt(self, slots: Index) -> None:
         """Mark these rows as not read yet: until they are read, they are among the first to be replaced."""
@@ -231,29 +231,29 @@ class RowCache:
             lambda lo, hi: _copy(self.values, slots[lo:hi], columns, out, into[lo:hi]), blocks(len(slots), LINES)
         )
 
-    def restrict(self, kept: Index) -> None:
-        """Cut every row to the columns `kept` and compact the rows, which makes room for more."""
+    def restrict(self, columns: Index) -> None:
+        """Cut every row to the columns `columns` and compact the rows, which makes room for more."""
         last = int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1
-        old, new, done = self.values.shape[1], padded(len(kept)), 0
+        old, new, done = self.values.shape[1], padded(len(columns)), 0
         while done < last:
             # Rows whose new places lie before all their old ones can move side by side.
             until = min(last, max(done + 1, done * old // max(1, new)))
             tasks = [(done + a, done + b) for a, b in blocks(until - done, LINES)]
-            for_blocks(lambda lo, hi: _cut(self._memory, lo, hi, old, new, kept), tasks)
+            for_blocks(lambda lo, hi: _cut(self._memory, lo, hi, old, new, columns), tasks)
             done = until
-        self._shape(len(kept))
+        self._shape(len(columns))
 
 
 @numba.njit(cache=True, nogil=True)
-def _cut(memory: Reals, lo: int, hi: int, old: int, new: int, kept: Longs) -> None:  # pragma: no cover - compiled
-    """Copy the columns `kept` of rows `lo` to `hi` to their new places in the same memory, followed by zeros.
+def _cut(memory: Reals, lo: int, hi: int, old: int, new: int, columns: Longs) -> None:  # pragma: no cover - compiled
+    """Copy the columns `columns` of rows `lo` to `hi` to their new places in the same memory, followed by zeros.
 
     Row r begins at r * old and moves to r * new, where it overlaps no row yet to be moved.
     """
     for row in range(lo, hi):
-        for k in range(kept.size):
-            memory[row * new + k] = memory[row * old + kept[k]]
-        for k in range(kept.size, new):
+        for k in range(columns.size):
+            memory[row * new + k] = memory[row * old + columns[k]]
+        for k in range(columns.size, new):
             memory[row * new + k] = 0
 
 
@@ -335,11 +335,11 @@ class KernelRows:
             self._cache = RowCache(self._memory, len(rows), self.n_rows)
         self._turn_to(rows)
 
-    def restrict(self, kept: Index) -> None:
+    def restrict(self, places: Index) -> None:
         """See :class:`KernelMatrix`; cached rows are cut to these columns."""
-        if not self._keep_all(len(kept)):
-            self._cache.restrict(kept)
-        self._turn_to(self.active[kept])
+        if not self._keep_all(len(places)):
+            self._cache.restrict(places)
+        self._turn_to(self.active[places])
 
     def resume(self, rows: int, values: int) -> None:
         """Count rows and kernel values that a killed run computed."""
@@ -389,13 +389,16 @@ class KernelRows:
         slots = np.full(len(rows), -1)
         if self.price > _EXPENSIVE and self.sources is self.X:
             slots = self._cache.slot[rows]
-        known, fresh = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
-        own = np.empty((len(fresh),) * 2, self.dtype) if known.size else K
-        self._fill(own, rows[fresh], 0)
-        if known.size:
-            self.values_read += len(known) * len(rows)
-            self._cache.read(slots[known], np.searchsorted(self.active, rows), K, known)
-            for_blocks(lambda lo, hi: _copy_fresh(own[lo:hi], known, fresh, fresh[lo:hi], K), blocks(len(fresh), LINES))
+        cached, fresh = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+        fresh_square = np.empty((len(fresh),) * 2, self.dtype) if cached.size else K
+        self._fill(fresh_square, rows[fresh], 0)
+        if cached.size:
+            self.values_read += len(cached) * len(rows)
+            self._cache.read(slots[cached], np.searchsorted(self.active, rows), K, cached)
+            for_blocks(
+                lambda lo, hi: _copy_fresh(fresh_square[lo:hi], cached, fresh, fresh[lo:hi], K),
+                blocks(len(fresh), LINES),
+            )
         return K
 
     def arranged(self, rows: Index, numbers: Index) -> tuple[Index, Index]:
@@ -475,19 +478,19 @@ class KernelRows:
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         aside = np.full(len(rows), -1) if self._all is None else self._all.slot[rows]
         keep = (keep & (self._spent[rows] + self.price >= TOUCH)) | (aside >= 0)
-        slots, known = self._cache.places(rows, keep)
+        slots, cached = self._cache.places(rows, keep)
         if self._all is not None:
-            again = np.flatnonzero(~known & (slots >= 0) & (aside >= 0))
+            again = np.flatnonzero(~cached & (slots >= 0) & (aside >= 0))
             self._all.read(aside[again], self.active, self._cache.values, slots[again])
-            known[again] = True
-        self._spent[rows[~known]] += self.price
-        cached, at = change[known], slots[known]
-        missing, weights, into = self.layout.rows(self.sources, rows[~known]), -change[~known], slots[~known]
+            cached[again] = True
+        self._spent[rows[~cached]] += self.price
+        cached_change, at = change[cached], slots[cached]
+        missing, weights, into = self.layout.rows(self.sources, rows[~cached]), -change[~cached], slots[~cached]
         store = self._cache.values
 
         def work(lo: int, hi: int) -> None:
             if at.size:
-                add_rows(store, at, -cached, v, lo, hi)
+                add_rows(store, at, -cached_change, v, lo, hi)
             if weights.size:
                 self.columns.add(self.kernel, missing, lo, hi, weights, v, store, into)
 
@@ -502,8 +505,8 @@ class KernelRows:
 
     def fetch(self, rows: Index) -> None:
         """See :class:`KernelMatrix`."""
-        slots, known = self._cache.places(rows, np.ones(len(rows), np.bool_))
-        missing, into = self.layout.rows(self.sources, rows[~known]), slots[~known]
+        slots, cached = self._cache.places(rows, np.ones(len(rows), np.bool_))
+        missing, into = self.layout.rows(self.sources, rows[~cached]), slots[~cached]
         self._cache.doubt(into)
         add = partial(self.columns.add, self.kernel, missing, store=self._cache.values, places=into)
         for_blocks(add, self.columns.tasks(2 * threads.current()))
@@ -516,16 +519,16 @@ class KernelRows:
 
     def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
         """See :class:`KernelMatrix`."""
-        total, kept = np.zeros(len(columns)), np.zeros(len(rows), np.bool_)
+        total, stored = np.zeros(len(columns)), np.zeros(len(rows), np.bool_)
         if self._all is not None and not exact:
             slots = self._all.slot[rows]
-            kept, store = slots >= 0, self._all.values
-            at, weights = slots[kept], change[kept]
+            stored, store = slots >= 0, self._all.values
+            at, weights = slots[stored], change[stored]
 
             tasks = blocks(len(columns), 4096)
             for_blocks(lambda lo, hi: _add_columns(store, at, weights, columns[lo:hi], total[lo:hi]), tasks)
-        rows, change = rows[~kept], change[~kept]
-        self.values_read += int(np.count_nonzero(kept)) * len(columns)
+        rows, change = rows[~stored], change[~stored]
+        self.values_read += int(np.count_nonzero(stored)) * len(columns)
         self.values_computed += len(rows) * len(columns)
         return total + self.product(self.sources, rows, change, columns, exact)
 
@@ -542,20 +545,20 @@ class KernelRows:
             )
             tasks = blocks(len(rows) - lo, _TILE[0])
             with in_order(work, tasks) as tiles:
-                for (begin, end), (left, right) in zip(tasks, tiles, strict=True):
-                    sums[:, lo:hi] += left
+                for (begin, end), (below, above) in zip(tasks, tiles, strict=True):
+                    sums[:, lo:hi] += below
                     if begin >= hi - lo:  # below the square on the diagonal: by symmetry
-                        sums[:, lo + begin : lo + end] += right
+                        sums[:, lo + begin : lo + end] += above
         return sums
 
     def _of_tile(
         self, layout: Layout, side: Columns, rows: Index, betas: Vector, width: int, lo: int, hi: int
     ) -> tuple[Vector, Vector]:
         """``betas[:, lo:hi] @ K`` and ``K @ betas[:, :width]`` for K of rows lo to hi and the first `width`, `side`."""
-        K, left, right = np.empty((hi - lo, width)), np.zeros((len(betas), width)), np.zeros((len(betas), hi - lo))
+        K, below, above = np.empty((hi - lo, width)), np.zeros((len(betas), width)), np.zeros((len(betas), hi - lo))
         side.add(self.kernel, layout.rows(self.sources, rows[lo:hi]), 0, width, store=K)
-        _sums_of_both(K, betas[:, lo:hi].copy(), betas[:, :width].copy(), left, right)
-        return left, right
+        _sums_of_both(K, betas[:, lo:hi].copy(), betas[:, :width].copy(), below, above)
+        return below, above
 
     def forget(self, rows: Index) -> None:
         """Discard these rows of the sources: their slots are about to be reused."""
@@ -571,12 +574,12 @@ class KernelRows:
 
 
 @numba.njit(cache=True, nogil=True)
-def _compact(K: Reals, kept: Longs) -> None:  # pragma: no cover - compiled
-    """``K[:k, :k] = K[kept][:, kept]`` in place; `kept` is int64, shape (k,), ascending, K float32 or float64."""
-    for i in range(kept.size):
-        line, row = K[i], K[kept[i]]
-        for k in range(kept.size):
-            line[k] = row[kept[k]]
+def _compact(K: Reals, places: Longs) -> None:  # pragma: no cover - compiled
+    """``K[:k, :k] = K[kept][:, kept]`` in place; `places` is int64, shape (k,), ascending, K float32 or float64."""
+    for i in range(places.size):
+        line, row = K[i], K[places[i]]
+        for k in range(places.size):
+            line[k] = row[places[k]]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -592,37 +595,37 @@ def _add_columns(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _sums_of_both(
-    K: Doubles, below: Doubles, above: Doubles, left: Doubles, right: Doubles
+    K: Doubles, below: Doubles, above: Doubles, row_sums: Doubles, column_sums: Doubles
 ) -> None:  # pragma: no cover - compiled
-    """``left += below @ K`` and ``right += above @ K.T`` in one pass over K, shape (m, k).
+    """``row_sums += below @ K`` and ``column_sums += above @ K.T`` in one pass over K, shape (m, k).
 
-    `below` and `right` have shape (t, m), `above` and `left` (t, k). For so few vectors this takes half as long as
-    matrix products.
+    `below` and `column_sums` have shape (t, m), `above` and `row_sums` (t, k). For so few vectors this takes half as
+    long as matrix products.
     """
     for i in range(len(K)):
         row = K[i]
         for t in range(len(below)):
-            p, line, weights, total = below[t, i], left[t], above[t], 0.0
+            p, line, weights, total = below[t, i], row_sums[t], above[t], 0.0
             for k in range(line.size):
                 line[k] += p * row[k]
             for k in range(line.size):
                 total += weights[k] * row[k]
-            right[t, i] += total
+            column_sums[t, i] += total
 
 
 @numba.njit(cache=True, nogil=True)
 def _copy_fresh(
-    own: Reals, known: Longs, all_fresh: Longs, fresh: Longs, K: Reals
+    fresh_square: Reals, cached: Longs, all_fresh: Longs, fresh: Longs, K: Reals
 ) -> None:  # pragma: no cover - compiled
-    """Fill the rows `fresh` of a square `K`: from their `own` values, and by symmetry from the kept rows.
+    """Fill the rows `fresh` of a square `K`: from `fresh_square`, and by symmetry from the cached rows.
 
-    `known` are the kept rows, which are filled in, and `all_fresh` all others, the columns of `own`.
+    `cached` are the rows of K that are filled in, and `all_fresh` all others, the columns of `fresh_square`.
     """
     for r in range(fresh.size):
-        i, line, row = fresh[r], K[fresh[r]], own[r]
+        i, line, row = fresh[r], K[fresh[r]], fresh_square[r]
         for k in range(all_fresh.size):
             line[all_fresh[k]] = row[k]
-        for k in known:
+        for k in cached:
             line[k] = K[k, i]
 
 

@@ -81,10 +81,10 @@ class NearPairs(PairState):
         done = self.iterations
         while True:
             poll()
-            now, left = int(self.gram.near.used.max(initial=0)), max_iter - (self.iterations - done)
+            now, remaining = int(self.gram.near.used.max(initial=0)), max_iter - (self.iterations - done)
             count, full = _optimise(
                 self.gram.near, *self._state, self._up, self._down, self._tops, self._bottoms, 2.0 * self.epsilon,
-                2.0 * self.gram.diagonal, tol, left, now,
+                2.0 * self.gram.diagonal, tol, remaining, now,
             )  # fmt: skip
             self.iterations += count
             if not full:
@@ -129,17 +129,17 @@ def _optimise(
         if a < 0:
             return done, True
         j, K_ij = _partner(v, down[side], bottoms[side], runs, group, near.pool, a, top, bottom, diagonals, W)
-        other, b = near.rows[j] // W, row_of(near, near.rows[j], now)
+        partner_group, b = near.rows[j] // W, row_of(near, near.rows[j], now)
         if b < 0:
             return done, True
-        if runs.blocks[group] == 0 or runs.blocks[other] == 0:
+        if runs.blocks[group] == 0 or runs.blocks[partner_group] == 0:
             K_ij = 0.25 * diagonals  # with the row of the bias, the curvature is K_ii
         step = _step(i, j, K_ij, v, beta, lower, upper, up[side], down[side], width, diagonals)
-        if _alike(runs, group, other):
+        if _alike(runs, group, partner_group):
             _advance(v, near.pool, a, b, step, up, down, runs, group, W, tops, bottoms)
         else:
             _advance(v, near.pool, a, None, step, up, down, runs, group, W, tops, bottoms)
-            _advance(v, near.pool, b, None, -step, up, down, runs, other, W, tops, bottoms)
+            _advance(v, near.pool, b, None, -step, up, down, runs, partner_group, W, tops, bottoms)
         done += 1
 
 
@@ -161,9 +161,9 @@ def _most_violating(tops: Doubles, bottoms: Doubles) -> tuple[int, float, float]
     side = 0
     top, bottom = extremes(tops[0], bottoms[0], tops.shape[1])
     if len(tops) > 1:
-        other, least = extremes(tops[1], bottoms[1], tops.shape[1])
-        if other - least > top - bottom:
-            side, top, bottom = 1, other, least
+        second_top, second_bottom = extremes(tops[1], bottoms[1], tops.shape[1])
+        if second_top - second_bottom > top - bottom:
+            side, top, bottom = 1, second_top, second_bottom
     return side, top, bottom
 
 
@@ -256,22 +256,22 @@ def _partner(
     real, row = pool.dtype.type, _place(bottom, bottoms, v, down, W)
     # Distant rows all have the same curvature, so the one with the least v gains most. If that row is near, it gains
     # more than any distant one.
-    most, best, where = real((top - bottom) ** 2 / diagonals), row // W, -1
+    largest, best, where = real((top - bottom) ** 2 / diagonals), row // W, -1
     for k in range(runs.starts[group], runs.starts[group + 1]):
         for block in range(runs.first[k], runs.last[k]):
             part = slice(block * W, (block + 1) * W)
             gain = largest_gain(v[part], down[part], pool[at : at + W], top, real(diagonals), real(LEAST), W)
-            if gain > most or (block == best and where < 0):
-                most, best, where = gain, block, at
+            if gain > largest or (block == best and where < 0):
+                largest, best, where = gain, block, at
             at += W
     if where < 0:
         return row, 0.0
-    row, most = best * W, -1.0
+    row, largest = best * W, -1.0
     for k in range(W):
         distance = max(top - (v[best * W + k] + down[best * W + k]), 0.0)
         gain = distance * distance / max(diagonals - 2.0 * np.float64(pool[where + k]), LEAST)
-        if gain > most:
-            row, most = best * W + k, gain
+        if gain > largest:
+            row, largest = best * W + k, gain
     return row, np.float64(pool[where + row - best * W])
 
 

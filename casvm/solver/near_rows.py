@@ -42,9 +42,9 @@ _SAMPLED = 500  # rows from which the share of near pairs is estimated
 def share_near(X: Rows, kernel: Kernel, squared: float) -> float:
     """Estimate from a sample the share of pairs of rows within this squared distance, which the kernel defines."""
     step = max(1, X.shape[0] // _SAMPLED)
-    some = dense(X[::step]).astype(np.float64)
+    sample = dense(X[::step]).astype(np.float64)
     norm = "chebyshev" if kernel.separable else "euclidean"  # see cacore.kernels.near
-    return float(np.mean(squared >= np.square(cdist(some, some, norm))))
+    return float(np.mean(squared >= np.square(cdist(sample, sample, norm))))
 
 
 _GROUP = 16  # rows per group of a product, whose values are not kept
@@ -125,12 +125,12 @@ class NearRows:
 
     def __init__(
         self, X: Rows, kernel: Kernel, dtype: DTypeLike, layout: Layout, cutoff: float, cache_bytes: int,
-        own: int | None = None, pool: NDArray[np.floating] | None = None,
+        n_own: int | None = None, pool: NDArray[np.floating] | None = None,
     ) -> None:  # fmt: skip
         self.X, self.kernel, self.dtype, self.layout, self.cutoff = X, kernel, np.dtype(dtype), layout, cutoff
         self.n, self.width = int(X.shape[0]), width(layout.dtype)
         self._points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
-        self.biased, self.own = own is not None, np.arange(self.n if own is None else own)
+        self.biased, self.own = n_own is not None, np.arange(self.n if n_own is None else n_own)
         self._boxes = self._around(np.arange(self.n), self.width)
         self._columns = self._around(self.own, self.width) if self.biased else self._boxes
         self._runs = self._boxes.near(self._columns, cutoff)
@@ -195,10 +195,10 @@ class NearRows:
     def activate(self, rows: Index) -> None:
         """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
         self.active, layout = rows, self.layout
-        every = len(rows) == len(self.own)
+        all_active = len(rows) == len(self.own)
         panels = Panels(self.X, layout.dtype, layout.shift, None if len(rows) == self.n else rows, layout.measure)
-        self._active = self._columns if every else self._around(rows, self.width)
-        self.runs = self._runs if every else self._boxes.near(self._active, self.cutoff)
+        self._active = self._columns if all_active else self._around(rows, self.width)
+        self.runs = self._runs if all_active else self._boxes.near(self._active, self.cutoff)
         self._place[:], self._counts[TAKEN] = -1, 0
         if self.biased:
             bias = -(-self.n // self.width) * self.width
@@ -212,15 +212,17 @@ class NearRows:
             self._counts, rows,
         )  # fmt: skip
 
-    def restrict(self, kept: Index) -> None:
+    def restrict(self, staying: Index) -> None:
         """See :class:`casvm.solver.kernel_rows.KernelMatrix`; kept values are cut to these columns."""
         before, places = self.runs, self._place.copy()
-        self.activate(self.active[kept])
-        places[self.own], own = -1, places[self.active]
-        places[self.active] = own  # own rows that are no longer active will hardly move; those of other ranks may
+        self.activate(self.active[staying])
+        places[self.own], active_places = -1, places[self.active]
+        places[self.active] = (
+            active_places  # own rows that are no longer active will hardly move; those of other ranks may
+        )
         rows = np.flatnonzero(places[: self.n] >= 0)
         rows = rows[np.argsort(places[rows])]
-        self._counts[TAKEN] = _cut(self._pool, rows, places[rows], before, kept, self.runs, self.width, self._place)
+        self._counts[TAKEN] = _cut(self._pool, rows, places[rows], before, staying, self.runs, self.width, self._place)
 
     @property
     def mean(self) -> float:
@@ -246,14 +248,14 @@ class NearRows:
     def make_room(self) -> None:
         """Discard the least recently read rows until half of the memory is free."""
         lengths = self.runs.blocks[np.arange(self.n) // self.width] * self.width
-        kept = np.flatnonzero(self._place[: self.n] >= 0)
-        kept = kept[np.argsort(-self._used[kept], kind="stable")]
-        kept = kept[np.cumsum(lengths[kept]) <= self._pool.size // 2]
-        kept = kept[np.argsort(self._place[kept])]
-        before, ends = self._place[kept], np.cumsum(lengths[kept])
+        staying = np.flatnonzero(self._place[: self.n] >= 0)
+        staying = staying[np.argsort(-self._used[staying], kind="stable")]
+        staying = staying[np.cumsum(lengths[staying]) <= self._pool.size // 2]
+        staying = staying[np.argsort(self._place[staying])]
+        before, ends = self._place[staying], np.cumsum(lengths[staying])
         self._place[:] = -1
-        self._place[kept] = ends - lengths[kept]
-        for begin, length, end in zip(before.tolist(), lengths[kept].tolist(), ends.tolist(), strict=True):
+        self._place[staying] = ends - lengths[staying]
+        for begin, length, end in zip(before.tolist(), lengths[staying].tolist(), ends.tolist(), strict=True):
             self._pool[end - length : end] = self._pool[begin : begin + length]
         self._counts[TAKEN] = int(ends[-1]) if len(ends) else 0
 
@@ -366,12 +368,12 @@ def _subtract(
 
 @numba.njit(cache=True, nogil=True)
 def _cut(
-    pool: Reals, rows: Longs, places: Longs, before: Runs, kept: Longs, after: Runs, W: int, place: Longs
+    pool: Reals, rows: Longs, places: Longs, before: Runs, columns: Longs, after: Runs, W: int, place: Longs
 ) -> int:  # pragma: no cover - compiled
     """Cut rows to some of their columns and compact them; update `place`, and return the numbers in use.
 
     `rows` and their `places`, ascending, have shape (m,); `before` and `after` are the near blocks of each group of W
-    rows; `kept` is each column's number before the cut.
+    rows; `columns` is each column's number before the cut.
     """
     at, where = 0, np.full(before.last.max(), -1)
     for k in range(rows.size):
@@ -385,8 +387,8 @@ def _cut(
                 count += W
         end, shift, near = 0, 0, False  # of the last column's block
         for r in range(after.starts[group], after.starts[group + 1]):
-            for column in range(after.first[r] * W, min(kept.size, after.last[r] * W)):
-                old = kept[column]
+            for column in range(after.first[r] * W, min(columns.size, after.last[r] * W)):
+                old = columns[column]
                 if old >= end:
                     block = old // W
                     end = (block + 1) * W

@@ -69,29 +69,29 @@ def in_shares(
         if dual.by_sign:
             raise InputError("nu-SVMs: the exact nu-SVR and nu-SVC cannot be solved on several ranks")
     counts = np.diff(rows.starts)
-    every = np.asarray(gather_rows(X, comm, counts))
+    all_rows = np.asarray(gather_rows(X, comm, counts))
     lines = comm.allgather(np.column_stack([dual.linear, dual.lower, dual.upper, start]), counts)
-    order = spatial_order(every, width(rows.layout.dtype))
-    ends = _cuts(rows, every, order, comm.size)
+    order = spatial_order(all_rows, width(rows.layout.dtype))
+    ends = _cuts(rows, all_rows, order, comm.size)
     first, last = ends[comm.rank], ends[comm.rank + 1]
     mine = np.roll(order, -first)
-    room = rows.cache_bytes - every.nbytes
-    gram = NearRows(every[mine], rows.kernel, rows.dtype, rows.layout, rows.cutoff, room, last - first)
+    room = rows.cache_bytes - all_rows.nbytes
+    gram = NearRows(all_rows[mine], rows.kernel, rows.dtype, rows.layout, rows.cutoff, room, last - first)
     linear, lower, upper, begun = lines[order[first:last]].T.copy()
     same = replace(
         dual, linear=linear, lower=lower, upper=upper, start=None if dual.start is None else begun, known=None
     )
-    own = slice(int(rows.starts[comm.rank]), int(rows.starts[comm.rank + 1]))
-    return Shares(gram, same, order, ends, own, limits, watch, comm)
+    own_rows = slice(int(rows.starts[comm.rank]), int(rows.starts[comm.rank + 1]))
+    return Shares(gram, same, order, ends, own_rows, limits, watch, comm)
 
 
 def _cuts(rows: AllRows, X: NDArray[np.floating], order: Index, ranks: int) -> list[int]:
     """Ends of the ranks' stretches of the spatial order, for about the same work each, by a sample of its groups."""
     layout, size, n = rows.layout, width(rows.layout.dtype), len(order)
     step = max(1, n // (size * _GROUPS)) * size
-    some = order[np.minimum(np.arange(0, n, step)[:, None] + np.arange(size), n - 1).ravel()]
-    points = nonzeros(X, layout.dtype, layout.shift, some, layout.measure)
-    boxes = Boxes.of_points(points, np.arange(len(some)), size, rows.kernel.separable)
+    sample = order[np.minimum(np.arange(0, n, step)[:, None] + np.arange(size), n - 1).ravel()]
+    points = nonzeros(X, layout.dtype, layout.shift, sample, layout.measure)
+    boxes = Boxes.of_points(points, np.arange(len(sample)), size, rows.kernel.separable)
     weights = np.cumsum(np.repeat(1.0 + boxes.near(boxes, rows.cutoff).blocks, step)[:n])
     cuts = np.searchsorted(weights, weights[-1] * np.arange(1, ranks) / ranks)
     return [0, *cuts.tolist(), n]
@@ -133,12 +133,12 @@ class Shares(OnRanks):
     gram: NearRows
 
     def __init__(
-        self, gram: NearRows, dual: Dual, order: Index, ends: list[int], own: slice, limits: Limits,
+        self, gram: NearRows, dual: Dual, order: Index, ends: list[int], own_rows: slice, limits: Limits,
         watch: Callable[[Progress], None] | None, comm: Communicator,
     ) -> None:  # fmt: skip
         super().__init__(limits, watch)
         gram.begin()
-        self.gram, self.order, self.own, self.comm = gram, order, own, comm
+        self.gram, self.order, self.own, self.comm = gram, order, own_rows, comm
         self.first, self.sizes = ends[comm.rank], np.diff(ends)
         self.active = ActiveSet(dual, gram, SHRINKING, comm.allreduce, lambda numbers: comm.allreduce(numbers, "max"))
         self.b: float | None = None
@@ -163,8 +163,8 @@ class Shares(OnRanks):
     def _ends(self) -> tuple[float, float, bool, bool]:
         """The extremes of all ranks' active rows, and True if time is up, and if a checkpoint is due. Collective."""
         top, bottom = self.active.extremes()
-        told = np.array([top, -bottom, float(self._late()), float(self._due())])
-        top, negative, late, due = self.comm.allreduce(told, "max").tolist()
+        facts = np.array([top, -bottom, float(self._late()), float(self._due())])
+        top, negative, late, due = self.comm.allreduce(facts, "max").tolist()
         return top, -negative, late > 0, due > 0
 
     def _met(self, gap: float) -> bool:
@@ -178,18 +178,18 @@ class Shares(OnRanks):
         pass
 
     def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
-        numbers, values, _ = self._told(moved, change)
+        numbers, values, _ = self._gathered_changes(moved, change)
         if len(numbers) and len(rows):
             v -= self.gram.product(numbers, values, rows)
 
     def _square(self, rows: Index, beta: Vector) -> float:
-        numbers, values, _ = self._told(rows, beta)
+        numbers, values, _ = self._gathered_changes(rows, beta)
         if not len(rows):
             return 0.0
         return float(self.gram.product(numbers, values, rows, exact=True) @ beta)
 
     def _products(self, rows: Index, beta: Vector, others: Index) -> tuple[Vector, Vector]:
-        numbers, values, _ = self._told(rows, beta)
+        numbers, values, _ = self._gathered_changes(rows, beta)
         columns = np.union1d(rows, others)
         sums = np.zeros(len(columns))
         if len(numbers) and len(columns):
@@ -206,34 +206,34 @@ class Shares(OnRanks):
 
     # -- a round -------------------------------------------------------------------------------------------
 
-    def _step(self, top: float, bottom: float, most: int) -> bool:
+    def _step(self, top: float, bottom: float, max_pairs: int) -> bool:
         """Optimise pairs of every rank's share at one bias, and tell all ranks which rows moved."""
         active, comm = self.active, self.comm
         b = self.b = middle(top, bottom) if self.b is None else self.b
         gap, before, v = max(top - b, b - bottom), active.beta, active.v
-        problem = self._optimised(b, gap, most // comm.size + (comm.rank < most % comm.size))
+        problem = self._optimised(b, gap, max_pairs // comm.size + (comm.rank < max_pairs % comm.size))
         beta = problem.beta[: len(before)]
         change = beta - before
         here = np.flatnonzero(change)
-        numbers, values, mine = self._told(active.rows[here], change[here])
+        numbers, values, mine = self._gathered_changes(active.rows[here], change[here])
         after = problem.without(np.delete(numbers, mine), np.delete(values, mine))
         kink = active.dual.epsilon * float(np.abs(beta).sum() - np.abs(before).sum())
         facts = [
             float(change @ v) - kink, float(change @ (v - after)), float(change.sum()), problem.iterations,
             np.count_nonzero(active.free(np.arange(len(v)))),
         ]  # fmt: skip
-        gain, square, more, done, free = comm.allreduce(np.array(facts, np.float64)).tolist()
-        share = self._share(gain - b * more, square)
+        gain, square, sum_change, done, free = comm.allreduce(np.array(facts, np.float64)).tolist()
+        share = self._share(gain - b * sum_change, square)
         if share < 1.0:
             beta, after = np.clip(before + share * change, active.lower, active.upper), v + share * (after - v)
         active.v, active.beta = after, beta.copy()
         self.objective += share * (gain - 0.5 * share * square)
-        self.excess += share * more
+        self.excess += share * sum_change
         self.iterations, self.rounds = self.iterations + int(done), self.rounds + 1
         # Without this, changes that contradict each other would be halved round by round until the end.
         if len(numbers) <= (_COMMON if share == 1.0 else min(_COMMON, _FEW * active.size)):
-            left = max(0, most - int(done))
-            self.iterations += self._together(numbers, here, b, self._tolerance(gap), left)
+            remaining = max(0, max_pairs - int(done))
+            self.iterations += self._together(numbers, here, b, self._tolerance(gap), remaining)
         # The larger b, the smaller the sum, by at most 1 / K_ii per free row and unit of b.
         self.b += float(np.clip(self.excess / max(1.0, free), -_STEEPEST * gap, _STEEPEST * gap))
         return done > 0 or self.b != b
@@ -247,22 +247,22 @@ class Shares(OnRanks):
         """The violation at the bias that a round leaves."""
         return max(_INNER * self.limits.tol, _RELAX * gap)
 
-    def _optimised(self, b: float, gap: float, most: int) -> NearPairs | NearSets:
-        """The problem of this rank's active rows at a bias, optimised by at most `most` pairs."""
+    def _optimised(self, b: float, gap: float, max_pairs: int) -> NearPairs | NearSets:
+        """The problem of this rank's active rows at a bias, optimised by at most `max_pairs` pairs."""
         active, gram = self.active, self.gram
         lines = gram, active.dual, b, active.v, active.beta, active.lower, active.upper
-        kept, self.least = gram.holds >= _KEPT * len(active.rows), min(self.least, gap)
-        tol = self._tolerance(gap if kept else self.least)
-        if not kept:
+        fits, self.least = gram.holds >= _KEPT * len(active.rows), min(self.least, gap)
+        tol = self._tolerance(gap if fits else self.least)
+        if not fits:
             sets = NearSets(*lines)
             if sets.violating(tol) > _HOT * gram.holds:
-                sets.optimise(tol, most)
+                sets.optimise(tol, max_pairs)
                 return sets
         problem = at_bias(*lines)
-        problem.optimise(tol, min(most, max(_LEAST_PAIRS, int(_PAIRS * len(active.rows)))))
+        problem.optimise(tol, min(max_pairs, max(_LEAST_PAIRS, int(_PAIRS * len(active.rows)))))
         return problem
 
-    def _together(self, numbers: Index, places: Index, b: float, tol: float, most: int) -> int:
+    def _together(self, numbers: Index, places: Index, b: float, tol: float, max_pairs: int) -> int:
         """Optimise rows of all shares on every rank alike, and return the number of pairs.
 
         `places` are those of this rank's among its active rows. Near rows of different shares, which would take many
@@ -272,10 +272,12 @@ class Shares(OnRanks):
         v, beta, lower, upper = comm.allgather(
             np.column_stack([active.v[places], active.beta[places], active.lower[places], active.upper[places]])
         ).T.copy()
-        own = NearRows(gram.X[numbers], gram.kernel, gram.dtype, gram.layout, gram.cutoff, _COMMON_BYTES, len(numbers))
-        own.begin()
-        problem = at_bias(own, active.dual, b, v, beta, lower, upper)
-        problem.optimise(tol, most)
+        common = NearRows(
+            gram.X[numbers], gram.kernel, gram.dtype, gram.layout, gram.cutoff, _COMMON_BYTES, len(numbers)
+        )
+        common.begin()
+        problem = at_bias(common, active.dual, b, v, beta, lower, upper)
+        problem.optimise(tol, max_pairs)
         change = problem.beta[: len(beta)] - beta
         after = problem.v[: len(beta)]
         kink = active.dual.epsilon * float(np.abs(beta + change).sum() - np.abs(beta).sum())
@@ -297,19 +299,19 @@ class Shares(OnRanks):
             end = np.where(active.beta * end < 0, 0.0, end)
         slack, free = np.abs(active.beta - end), active.free(np.arange(len(end)))
         count = max(1.0, float(comm.allreduce(np.array([np.count_nonzero(free)]))[0]))
-        some = np.where(free, np.minimum(slack, 4.0 * abs(excess) / count), 0.0)
-        room, most = comm.allreduce(np.array([some.sum(), slack.sum()])).tolist()
+        shares = np.where(free, np.minimum(slack, 4.0 * abs(excess) / count), 0.0)
+        room, total = comm.allreduce(np.array([shares.sum(), slack.sum()])).tolist()
         if room < abs(excess):
-            some, room = slack, most
-        change = -excess / room * some if room else some
+            shares, room = slack, total
+        change = -excess / room * shares if room else shares
         beta = np.clip(active.beta + change, active.lower, active.upper)
         change = beta - active.beta
         here = np.flatnonzero(change)
-        numbers, values, _ = self._told(active.rows[here], change[here])
+        numbers, values, _ = self._gathered_changes(active.rows[here], change[here])
         active.v, active.beta = self.gram.without(numbers, values, active.v), beta
         self.excess = 0.0
 
-    def _told(self, rows: Index, values: Vector) -> tuple[Index, Vector, slice]:
+    def _gathered_changes(self, rows: Index, values: Vector) -> tuple[Index, Vector, slice]:
         """Rows of all ranks' shares with their values: their numbers here, and which are of this rank. Collective."""
         lines, counts = self.comm.allgather_parts(np.column_stack([(self.first + rows).astype(np.float64), values]))
         begin = int(counts[: self.comm.rank].sum())
@@ -318,6 +320,6 @@ class Shares(OnRanks):
 
     def _returned(self, values: Vector) -> Vector:
         """Values of the rows that this rank was given, from those of its share. Collective."""
-        found = np.empty(len(self.order))
-        found[self.order] = self.comm.allgather(values, self.sizes)
-        return found[self.own]
+        spread = np.empty(len(self.order))
+        spread[self.order] = self.comm.allgather(values, self.sizes)
+        return spread[self.own]

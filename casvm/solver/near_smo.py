@@ -75,8 +75,8 @@ def near_values(X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cach
     n = dual.n
     if kernel is None or n < LEAST_ROWS or X.shape[1] * n * 8 > cache_bytes:
         return None
-    largest, most = float(np.maximum(dual.upper, -dual.lower).sum()), 4.0 * X.shape[1] * largest_size(X) ** 2
-    cutoff = squared_cutoff(kernel, most, VANISHED * limits.tol / largest) if largest > 0 else np.inf
+    largest, farthest = float(np.maximum(dual.upper, -dual.lower).sum()), 4.0 * X.shape[1] * largest_size(X) ** 2
+    cutoff = squared_cutoff(kernel, farthest, VANISHED * limits.tol / largest) if largest > 0 else np.inf
     if not np.isfinite(cutoff) or share_near(X, kernel, cutoff) > MOST_NEAR:
         return None
     dtype = precision(X.shape, kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
@@ -125,10 +125,10 @@ class _Near(SMO):
         sums = self.gram.product(rows, beta, columns, exact=True) if len(rows) else np.zeros(len(columns))
         return sums[np.searchsorted(columns, rows)], sums[np.searchsorted(columns, others)]
 
-    def _step(self, top: float, bottom: float, most: int) -> bool:
+    def _step(self, top: float, bottom: float, max_pairs: int) -> bool:
         active, dual = self.active, self.active.dual
         problem = NearPairs(self.gram, dual, active.v, active.beta, active.lower, active.upper)
-        problem.optimise(self.limits.tol, min(most, _CHUNK))
+        problem.optimise(self.limits.tol, min(max_pairs, _CHUNK))
         gain = 0.5 * float(np.sum((problem.beta - active.beta) * (active.v + problem.v)))
         gain -= dual.epsilon * float(np.abs(problem.beta).sum() - np.abs(active.beta).sum())
         self.objective += gain
@@ -190,40 +190,40 @@ class NearSets:
 
         The sets are stretches of the rows, such that the kernel values of each fit in memory.
         """
-        some = self._wanted(tol, slice(0, len(self.v)))
+        rows = self._wanted(tol, slice(0, len(self.v)))
         # A row is near few rows of a set if the set is a small share of all rows, and at most near all of them.
         holds = max(1, self.gram.holds)
-        most = max((holds * self.gram.mean) ** 0.5, holds * len(self.v) / max(1, len(some)))
-        count = max(1, int(np.ceil(len(some) / most)))
-        ends = [0, *some[len(some) * np.arange(1, count) // count].tolist(), len(self.v)]
+        set_size = max((holds * self.gram.mean) ** 0.5, holds * len(self.v) / max(1, len(rows)))
+        count = max(1, int(np.ceil(len(rows) / set_size)))
+        ends = [0, *rows[len(rows) * np.arange(1, count) // count].tolist(), len(self.v)]
         for first, last in pairwise(ends):
             self._solve(self._wanted(tol, slice(first, last)), tol, max_iter - self.iterations)
 
-    def _violations(self, some: slice) -> Vector:
-        v, beta, epsilon = self.v[some], self.beta[some], self.dual.epsilon
-        up = np.where(beta < self.upper[some], rising(v, beta, epsilon) - self.b, 0.0)
-        down = np.where(beta > self.lower[some], self.b - falling(v, beta, epsilon), 0.0)
+    def _violations(self, part: slice) -> Vector:
+        v, beta, epsilon = self.v[part], self.beta[part], self.dual.epsilon
+        up = np.where(beta < self.upper[part], rising(v, beta, epsilon) - self.b, 0.0)
+        down = np.where(beta > self.lower[part], self.b - falling(v, beta, epsilon), 0.0)
         return np.asarray(np.maximum(up, down))
 
-    def _wanted(self, tol: float, some: slice) -> Index:
-        beta = self.beta[some]
-        free = (beta > self.lower[some]) & (beta < self.upper[some])
+    def _wanted(self, tol: float, part: slice) -> Index:
+        beta = self.beta[part]
+        free = (beta > self.lower[part]) & (beta < self.upper[part])
         if self.dual.epsilon:
             free &= beta != 0
-        return some.start + np.flatnonzero(free | (self._violations(some) > tol))
+        return part.start + np.flatnonzero(free | (self._violations(part) > tol))
 
-    def _solve(self, some: Index, tol: float, most: int) -> None:
+    def _solve(self, places: Index, tol: float, max_pairs: int) -> None:
         """Optimise the problem of some of the rows, and update v of all."""
-        if not len(some) or most <= 0:
+        if not len(places) or max_pairs <= 0:
             return
-        rows, before = self.gram.active[some], self.beta[some]
-        own = self.gram.among(rows)
-        problem = at_bias(own, self.dual, self.b, self.v[some], before, self.lower[some], self.upper[some])
-        problem.optimise(tol, min(most, _PAIRS * len(some)))
-        self.gram.resume(own.rows_computed, own.values_computed)
+        rows, before = self.gram.active[places], self.beta[places]
+        subset = self.gram.among(rows)
+        problem = at_bias(subset, self.dual, self.b, self.v[places], before, self.lower[places], self.upper[places])
+        problem.optimise(tol, min(max_pairs, _PAIRS * len(places)))
+        self.gram.resume(subset.rows_computed, subset.values_computed)
         self.iterations += problem.iterations
-        self.beta[some] = problem.beta[: len(some)]
-        change = self.beta[some] - before
+        self.beta[places] = problem.beta[: len(places)]
+        change = self.beta[places] - before
         moved = np.flatnonzero(change)
         self.v = self.without(rows[moved], change[moved])
 

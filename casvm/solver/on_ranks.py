@@ -82,11 +82,11 @@ class AllRows:
         extent = Extent.of(X, shift_of(sampled(sample), kernel))
         sizes = [dual.largest_bound, largest_size(X), kernel.largest(X, np.float64) if len(dual.linear) else 0.0]
         ends = [dual.linear.max(initial=-np.inf), -dual.linear.min(initial=np.inf)]
-        most = comm.allreduce(np.array([*sizes, *ends, *extent.norms]), "max")
-        largest, size, value, top, negative = most[:5].tolist()
+        maxima = comm.allreduce(np.array([*sizes, *ends, *extent.norms]), "max")
+        largest, size, value, top, negative = maxima[:5].tolist()
         dtype: np.dtype[np.floating] = np.dtype(precision((n, X.shape[1]), value, largest, limits.tol))
         accuracy = Accuracy.of_solution(largest, limits.tol, 0.5 * (top + negative) or 1.0)
-        layout = Layout.of(sample, kernel, dtype, size, accuracy, extent.over_ranks(most[5:]))
+        layout = Layout.of(sample, kernel, dtype, size, accuracy, extent.over_ranks(maxima[5:]))
         floor = VANISHED * limits.tol / (max(1.0, largest) * n)
         cutoff = squared_cutoff(kernel, 4.0 * X.shape[1] * size**2, floor)
         near = comm.all(NearColumns.pays(X, kernel, layout, cutoff, sample))
@@ -110,9 +110,9 @@ class AllRows:
         fits = self.n <= max(_FEW, self.cache_bytes // (2 * self.row_bytes))
         return bool(self.near and self.alike and fits and ranks > 1 and self.n >= _LEAST_ROWS * ranks)
 
-    def round_size(self, most: int) -> int:
-        """Rows per round of near rows, at most `most`."""
-        return near_round_size(most, self.row_bytes, self.cache_bytes)
+    def round_size(self, max_rows: int) -> int:
+        """Rows per round of near rows, at most `max_rows`."""
+        return near_round_size(max_rows, self.row_bytes, self.cache_bytes)
 
 
 class OnRanks(SMO):
@@ -181,10 +181,10 @@ class NearColumns(KernelRows):
             return False
         if not len(X):
             return True
-        some = sample[:: max(1, sample.shape[0] // _SAMPLE_OF_NEAR)]
+        points = sample[:: max(1, sample.shape[0] // _SAMPLE_OF_NEAR)]
         size = _stretch(len(X))
         columns = NearPanels(X, layout.dtype, layout.shift, spatial_order(X, size), size, layout.measure)
-        return columns.near(layout.rows(some), cutoff) < (_NEAR if size == STRETCH else _NEAR_FINE)
+        return columns.near(layout.rows(points), cutoff) < (_NEAR if size == STRETCH else _NEAR_FINE)
 
     def _turn_to(self, rows: Index) -> None:
         self.active = rows
@@ -238,12 +238,12 @@ class NearColumns(KernelRows):
         rank[self._order] = np.arange(self.n)
         order, sums = np.argsort(rank[columns]), np.zeros(len(columns))
         for first, last in blocks(len(columns), _COLUMNS):
-            some = order[first:last]
-            side, total = self._packed(layout, columns[some]), np.zeros(len(some))
+            block = order[first:last]
+            side, total = self._packed(layout, columns[block]), np.zeros(len(block))
             for lo, hi in blocks(len(rows), _SOME):
                 A = layout.rows(X, rows[lo:hi])
                 side.add(self.kernel, A, self.cutoff, change[lo:hi], total)
-            sums[some] = total
+            sums[block] = total
         return sums
 
 
@@ -256,10 +256,10 @@ def _stretch(columns: int) -> int:
     return STRETCH if columns >= _FEW_COLUMNS else _FINE
 
 
-def near_round_size(most: int, row_bytes: int, cache_bytes: int) -> int:
-    """Rows per round, at most `most`: if memory allows, more than there will be support vectors.
+def near_round_size(max_rows: int, row_bytes: int, cache_bytes: int) -> int:
+    """Rows per round, at most `max_rows`: if memory allows, more than there will be support vectors.
 
     With fewer, the support vectors move repeatedly. For 20,000 rows with 10,500 support vectors, rounds of 2,048, 8,192
     and 12,000 rows number 954, 114 and 17; each support vector moves 41, 16 and 7 times.
     """
-    return max(2048, min(most, cache_bytes // (8 * row_bytes)))
+    return max(2048, min(max_rows, cache_bytes // (8 * row_bytes)))

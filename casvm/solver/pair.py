@@ -151,15 +151,15 @@ class Pairs(PairState):
         double precision, used if K is, or if single precision cannot resolve violations of `tol`. One thread.
         """
         used = np.zeros(len(K), np.int64) if used is None else used
-        most, missing, going_on = self.iterations + max_iter, -1, K.dtype == np.float32
+        max_pairs, missing, going_on = self.iterations + max_iter, -1, K.dtype == np.float32
         while going_on and missing < 0:
             poll()
-            steps, before = min(_STEPS, most - self.iterations), self.iterations
+            steps, before = min(_STEPS, max_pairs - self.iterations), self.iterations
             missing = self._in_single_precision(K, where, tol, steps, used, now)
             going_on = 0 < steps == self.iterations - before
         if missing < 0:
             poll()
-            missing = self._optimise(self._state[0], K, where, tol, most - self.iterations, used, now)
+            missing = self._optimise(self._state[0], K, where, tol, max_pairs - self.iterations, used, now)
         return missing
 
     def extremes(self) -> list[tuple[float, float]]:
@@ -252,10 +252,10 @@ def optimise_pairs(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _extremes(
-    v: Reals, may: Bytes, some: Reals, width: float | None
+    v: Reals, may: Bytes, unused: Reals, width: float | None
 ) -> tuple[float, float]:  # pragma: no cover - compiled
-    """:meth:`Pairs.extremes` of one line of `may`; `some` are any finite numbers."""
-    return update(v, may, some, some, 0.0, width, v.size)[1:]  # a step of 0 moves nothing
+    """:meth:`Pairs.extremes` of one line of `may`; `unused` are any finite numbers."""
+    return update(v, may, unused, unused, 0.0, width, v.size)[1:]  # a step of 0 moves nothing
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -269,9 +269,9 @@ def _violating(
     i, top, bottom = update(v, may[0], first, second, step, width, v.size)
     violation, side = top - bottom, 0
     if len(may) > 1:
-        other, highest, lowest = update(v, may[1], first, second, 0.0, width, v.size)
+        second_row, highest, lowest = update(v, may[1], first, second, 0.0, width, v.size)
         if highest - lowest > violation:
-            i, top, violation, side = other, highest, highest - lowest, 1
+            i, top, violation, side = second_row, highest, highest - lowest, 1
     return i, top, violation, side
 
 
@@ -344,8 +344,8 @@ def update(
             return after
 
         results = loop.run(args[6], [lowest, loop.constant(loop.place, 0), highest] * loop.chains, turn)
-        found = *loop.winner(results[::3], results[1::3]), loop.across(results[2::3], loop.smaller)
-        return context.make_tuple(builder, signature.return_type, found)
+        triple = *loop.winner(results[::3], results[1::3]), loop.across(results[2::3], loop.smaller)
+        return context.make_tuple(builder, signature.return_type, triple)
 
     real = v.dtype
     result = Tuple([types.int64, real, real])
@@ -387,14 +387,14 @@ def partner(
         def turn(carried: list[ir.Value]) -> list[ir.Value]:
             after: list[ir.Value] = []
             for chain in range(loop.chains):
-                most_, at = carried[2 * chain : 2 * chain + 2]
+                best_gain, at = carried[2 * chain : 2 * chain + 2]
                 difference = loop.cast(builder.fsub(top_, kink(loop.load(values, chain), chain)), real)
                 difference = loop.larger(difference, zero)
                 twice = builder.fmul(two, loop.load(k_row, chain), flags=_FUSED)
                 curvature = builder.fsub(builder.fadd(k_ii_, loop.load(k_jj, chain)), twice, flags=_FUSED)
                 gain = builder.fdiv(builder.fmul(difference, difference), loop.larger(curvature, least_))
                 gain = builder.select(loop.may(flags, chain, FALL), gain, none)
-                after += loop.best(gain, most_, at)
+                after += loop.best(gain, best_gain, at)
             return after
 
         results = loop.run(args[8], [none, loop.constant(loop.place, 0)] * loop.chains, turn)

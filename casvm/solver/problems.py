@@ -120,12 +120,12 @@ def fit_part(
             with shared.pair(i, j) as rows_of_k:
                 return origin.solution(solve_classes(rows_of_k, dual, limits, watch), chosen)
         if kernel is None:
-            given = np.asarray(X)
-            whole = np.array_equal(np.arange(given.shape[1]), rows[chosen]) and len(chosen) == len(given)
-            some: Rows = given if whole else given[np.ix_(chosen, rows[chosen])]
+            K = np.asarray(X)
+            whole = np.array_equal(np.arange(K.shape[1]), rows[chosen]) and len(chosen) == len(K)
+            X_pair: Rows = K if whole else K[np.ix_(chosen, rows[chosen])]
         else:
-            some = X if len(chosen) == X.shape[0] else X[chosen]
-        return solve(some, kernel, dual, limits, cache_bytes, watch)
+            X_pair = X if len(chosen) == X.shape[0] else X[chosen]
+        return solve(X_pair, kernel, dual, limits, cache_bytes, watch)
 
     with threads.in_order(pair, tasks, parallel=together) as solved:
         for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
@@ -139,7 +139,7 @@ def fit_part(
     part = PartSVM(
         classes, X[places] if kernel is not None else np.zeros((len(places), 0)), rows[places],
         np.ascontiguousarray(alphas[:, places]), np.array([one.b for one in solutions]),
-        np.array([len(some) for some in support], np.int64) if k > 1 else np.zeros(k, np.int64),
+        np.array([len(group) for group in support], np.int64) if k > 1 else np.zeros(k, np.int64),
     )  # fmt: skip
     return part, solutions
 
@@ -231,9 +231,9 @@ class _Twice(KernelRows):
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: np.ndarray) -> None:
         """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
         once, place = np.unique(rows % self.n_rows, return_inverse=True)
-        kept = np.zeros(len(once), np.bool_)
-        np.logical_or.at(kept, place, keep)
-        super().subtract(once, np.bincount(place, change, len(once)).astype(np.float64), v, kept)
+        keep_once = np.zeros(len(once), np.bool_)
+        np.logical_or.at(keep_once, place, keep)
+        super().subtract(once, np.bincount(place, change, len(once)).astype(np.float64), v, keep_once)
 
     def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
         """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
@@ -290,7 +290,7 @@ def solve_quantiles(
         for dual in duals:
             start = start_at(dual, solutions[-1].decision) if solutions else None
             solutions.append(alone(X, kernel, replace(dual, start=start), limits, cache_bytes, watch))
-    return [centered(one, dual) for one, dual in zip(solutions, duals, strict=True)]
+    return [centered(solution, dual) for solution, dual in zip(solutions, duals, strict=True)]
 
 
 def _together(values: PartValues, duals: Sequence[Dual], watch: Callable[[Progress], None] | None) -> list[Solution]:
@@ -311,8 +311,8 @@ def _together(values: PartValues, duals: Sequence[Dual], watch: Callable[[Progre
     def started(k: int, last: Solution | None) -> Dual:
         dual, zero = duals[k], np.zeros(duals[k].n)
         if last is not None:
-            known = shifted(last.beta, values.fitted(last), dual.upper - duals[k - 1].upper)
-            return replace(dual, start=start_at(dual, last.decision), known=known)
+            product_known = shifted(last.beta, values.fitted(last), dual.upper - duals[k - 1].upper)
+            return replace(dual, start=start_at(dual, last.decision), known=product_known)
         start = start_at(dual, zero)
         side = dual.upper if np.count_nonzero(start == dual.upper) > dual.n // 2 else dual.lower
         return replace(dual, start=start, known=shifted(zero, zero, side))

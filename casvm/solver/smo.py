@@ -113,14 +113,16 @@ class PartValues:
 
     def _with_objectives(self, duals: Sequence[Dual], solutions: list[Solution]) -> list[Solution]:
         """The solutions with the objectives of these duals."""
-        size, betas = self.unit.size, np.stack([one.beta for one in solutions])
+        size, betas = self.unit.size, np.stack([solution.beta for solution in solutions])
         rows = np.flatnonzero(betas.any(axis=0))
         squares = self.gram.quadratics(rows, betas[:, rows] / size)
         values = [
             -self.unit.dual(dual).terms(beta / size) - 0.5 * square
             for dual, beta, square in zip(duals, betas, squares, strict=True)
         ]
-        return [replace(one, objective=value * size * size) for one, value in zip(solutions, values, strict=True)]
+        return [
+            replace(solution, objective=value * size * size) for solution, value in zip(solutions, values, strict=True)
+        ]
 
 
 def solve_one_class(
@@ -209,9 +211,9 @@ class _Serial(SMO):
     def _shrink(self, top: float, bottom: float) -> None:
         active = self.active
         if active.size > self.room // 2:
-            kept = active.shrink(active.idle(top, bottom))
-            if kept is not None:
-                self.last = self.last[kept]
+            places = active.shrink(active.idle(top, bottom))
+            if places is not None:
+                self.last = self.last[places]
 
     def _unshrunk(self) -> None:
         self.by_pairs, self.last = False, np.zeros(self.active.size, np.bool_)
@@ -219,8 +221,8 @@ class _Serial(SMO):
     def _resumed(self) -> None:
         self.last = np.zeros(self.active.size, np.bool_)
 
-    def _step(self, top: float, bottom: float, most: int) -> bool:
-        return (self._pairs if self.by_pairs else self._round)(top, bottom, most)
+    def _step(self, top: float, bottom: float, max_pairs: int) -> bool:
+        return (self._pairs if self.by_pairs else self._round)(top, bottom, max_pairs)
 
     def _square(self, rows: Index, beta: Vector) -> float:
         return float(self.gram.quadratics(rows, beta[None])[0])
@@ -228,13 +230,13 @@ class _Serial(SMO):
     def _products(self, rows: Index, beta: Vector, others: Index) -> tuple[Vector, Vector]:
         return self.gram.products(rows, beta[None])[0], self.gram.outside(rows, beta, others, exact=True)
 
-    def _round(self, top: float, bottom: float, most: int) -> bool:
+    def _round(self, top: float, bottom: float, max_pairs: int) -> bool:
         """Solve a working set's problem and update the gradient; return True if anything moved."""
         gram, active, chosen = self.gram, self.active, self._working_set(top, bottom)
         rows, before = active.rows[chosen], (gram.rows_computed, gram.values_computed, gram.values_read)
         problem = self._solve(
             gram.square(rows), active.v[chosen], active.beta[chosen], active.lower[chosen], active.upper[chosen],
-            top - bottom, most,
+            top - bottom, max_pairs,
         )  # fmt: skip
         change = problem.beta - active.beta[chosen]
         moved = np.flatnonzero(change)
@@ -257,15 +259,15 @@ class _Serial(SMO):
         )
         return problem.iterations > 0
 
-    def _pairs(self, top: float, bottom: float, most: int) -> bool:
+    def _pairs(self, top: float, bottom: float, max_pairs: int) -> bool:
         """Optimise pairs among all active rows, with the rows of K in memory and a few that are added."""
         active, v, beta, dual = self.active, self.active.v, self.active.beta, self.active.dual
         problem = Pairs(v, beta, active.lower, active.upper, self.gram.diagonal(), dual.epsilon, dual.by_sign)
-        most, computed = min(most, _CHUNK, 1 + _PASSED // active.size), 0
+        max_pairs, computed = min(max_pairs, _CHUNK, 1 + _PASSED // active.size), 0
         while True:
             table = self.gram.table()
             missing = problem.optimise(
-                table.K, table.where, self.limits.tol, most - problem.iterations, table.used, table.now
+                table.K, table.where, self.limits.tol, max_pairs - problem.iterations, table.used, table.now
             )
             # A pair reads two rows: at this limit computing costs half as much as the pairs.
             too_many = computed > _MISSED + problem.iterations / self.gram.price

@@ -56,10 +56,10 @@ class Unit:
         if self.size == 1.0:
             return dual
         start = None if dual.start is None else dual.start / self.size
-        known = dual.known and Known(dual.known.beta / self.size, dual.known.product / self.size)
+        product = dual.known and Known(dual.known.beta / self.size, dual.known.product / self.size)
         return replace(
             dual, linear=dual.linear / self.size, lower=dual.lower / self.size, upper=dual.upper / self.size,
-            start=start, total=dual.total / self.size, epsilon=dual.epsilon / self.size, known=known,
+            start=start, total=dual.total / self.size, epsilon=dual.epsilon / self.size, known=product,
         )  # fmt: skip
 
     def limits(self, limits: Limits) -> Limits:
