@@ -66,11 +66,11 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         return {
             "params": {**self.params(model, options), **reported(options, method.has)},
             "solver": {
-                "iterations": [one.iterations for one in solutions],
-                "n_support": [int(np.count_nonzero(one.alpha)) for one in solutions],
-                "objective": [-one.objective for one in solutions],
+                "iterations": [solution.iterations for solution in solutions],
+                "n_support": [int(np.count_nonzero(solution.alpha)) for solution in solutions],
+                "objective": [-solution.objective for solution in solutions],
                 **{
-                    name: [getattr(one, name) for one in solutions]
+                    name: [getattr(solution, name) for solution in solutions]
                     for name in ("gap", "seconds", "kernel_values", *per_thread)
                 },
             },
@@ -80,9 +80,9 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         """Warn if a problem stopped at a limit."""
         return [] if fitted.note is None else [fitted.note]
 
-    def details(self, made: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: dict[str, Any]) -> Iterator[str]:
         """Lines about each problem, and about each thread's updates and kernel columns."""
-        solver = made["solver"]
+        solver = report["solver"]
         for number, (support, gap, seconds) in enumerate(
             zip(solver["n_support"], solver["gap"], solver["seconds"], strict=True)
         ):

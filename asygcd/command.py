@@ -28,5 +28,5 @@ def main(method: Method, argv: list[str] | None = None) -> None:
 
 def main_predict(argv: list[str] | None = None) -> None:
     """Run ``python -m asygcd.predict MODEL DATA``, and end the process."""
-    prog, own = "asygcd.predict", ("decisions", "probability")
-    run(lambda comm: command.predict(_load, prog, comm, argv, own), prog, argv=argv)
+    prog, flags = "asygcd.predict", ("decisions", "probability")
+    run(lambda comm: command.predict(_load, prog, comm, argv, flags), prog, argv=argv)

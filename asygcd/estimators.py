@@ -157,14 +157,14 @@ class AsyGCDSVC(KernelClassifier):
         self.support_, self.support_vectors_ = result.model.rows, result.model.X
         self.dual_coef_ = np.ascontiguousarray(result.model.coef.T)
         self.intercept_ = np.zeros(len(self.dual_coef_))
-        self.objective_ = np.array([-one.objective for one in result.solutions])
-        self.gap_ = np.array([one.gap for one in result.solutions])
-        self.n_iter_ = np.array([one.iterations for one in result.solutions])
+        self.objective_ = np.array([-solution.objective for solution in result.solutions])
+        self.gap_ = np.array([solution.gap for solution in result.solutions])
+        self.n_iter_ = np.array([solution.iterations for solution in result.solutions])
         self.fit_status_ = int(result.note is not None)
         self.block_sizes_ = result.sizes
-        counts = np.zeros((2, max(len(one.hits) for one in result.solutions)), np.int64)
-        for one in result.solutions:
-            counts[:, : len(one.hits)] += [one.hits, one.misses]
+        counts = np.zeros((2, max(len(solution.hits) for solution in result.solutions)), np.int64)
+        for solution in result.solutions:
+            counts[:, : len(solution.hits)] += [solution.hits, solution.misses]
         self.cache_hits_, self.cache_misses_ = counts
 
     def decision_function(self, X: RowsLike) -> NDArray[np.float64]:

@@ -68,10 +68,10 @@ class AsyGCDFit:
     @property
     def note(self) -> str | None:
         """Warning in one line if a problem stopped at a limit, otherwise None."""
-        late = [one for one in self.solutions if not one.converged]
+        late = [solution for solution in self.solutions if not solution.converged]
         if not late:
             return None
-        worst = max(late, key=lambda one: one.gap)
+        worst = max(late, key=lambda solution: solution.gap)
         of = "" if len(self.solutions) == 1 else f" ({len(late)} of {len(self.solutions)} problems)"
         return (
             f"the solver stopped after {worst.iterations:,} updates at a violation of {worst.gap:.3g}, above the "

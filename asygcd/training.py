@@ -60,28 +60,28 @@ def fit(
     rows and to a tolerance of 0.01.
     """
     y, weights = train.target(), train.row_weights()
-    kept = np.flatnonzero(weights > 0)
-    classes = all_classes(y[kept], comm)
+    present = np.flatnonzero(weights > 0)
+    classes = all_classes(y[present], comm)
     require_classes(classes)
-    rows = in_memory(train.X) if len(kept) == len(weights) else train.X[kept]
+    rows = in_memory(train.X) if len(present) == len(weights) else train.X[present]
     X: Rows = rows
     standardizer = None
     if options.standardize:
-        standardizer = Standardizer.fit(rows, comm, weights[kept])
+        standardizer = Standardizer.fit(rows, comm, weights[present])
         X = standardizer.apply(rows)
     else:
         check_resolved(rows, rows.dtype, comm)
     check_squares(X, comm)
-    codes = np.searchsorted(classes, y[kept]).astype(np.int64)
-    factors = class_factors(options.class_weight, codes, weights[kept], len(classes), comm)
+    codes = np.searchsorted(classes, y[present]).astype(np.int64)
+    factors = class_factors(options.class_weight, codes, weights[present], len(classes), comm)
     kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel)).suited(X.shape[1])
     count = options.threads or threads.available()
     options = replace(options, threads=count)
     check_memory(X, count, options.cache_bytes, options.memory_limit)
-    C = options.C * factors[codes] * weights[kept]
-    start = None if options.start is None else options.start[kept]
+    C = options.C * factors[codes] * weights[present]
+    start = None if options.start is None else options.start[present]
     coef, solutions, sizes = _solved(X, codes, C, len(classes), kernel, options, start, comm)
-    model = _model(classes, kernel, options, X, coef, kept)
+    model = _model(classes, kernel, options, X, coef, present)
     if options.probability is not None:
         model.calibrator = _calibrated(X, codes, C, model, options, comm)
     model = replace(model, standardizer=standardizer, dtype=str(train.X.dtype))
@@ -103,7 +103,7 @@ def _calibrated(
     X: Rows, codes: NDArray[np.int64], C: Vector, model: AsyGCDModel, options: AsyGCDOptions, comm: Communicator
 ) -> Calibrator:  # fmt: skip
     """Fit the calibrator to decisions for held-out rows: each fold is left out of one training."""
-    k, found = len(model.classes), []
+    k, decisions = len(model.classes), []
     fold = global_folds(codes, k, comm)
     loose = replace(options, tol=max(_LOOSE, float(options.tol)))
     for f in range(folds_to_leave_out(np.bincount(codes, minlength=k))):
@@ -112,12 +112,12 @@ def _calibrated(
         if not held.any() or len(np.unique(codes[mine])) < k:
             continue
         coef, _, _ = _solved(X[mine], codes[mine], C[mine], k, model.kernel, loose, None, comm)
-        other = _model(model.classes, model.kernel, options, X[mine], coef, mine)
-        D = other.sided(other.decisions(X[held]))
+        fold_model = _model(model.classes, model.kernel, options, X[mine], coef, mine)
+        D = fold_model.sided(fold_model.decisions(X[held]))
         of = LeftOutDecisions.of_classes if model.against_the_rest else LeftOutDecisions.of_pairs
-        found.append(of(D, codes[held], k))
+        decisions.append(of(D, codes[held], k))
     assert options.probability is not None
-    return Calibrator.fit(options.probability, LeftOutDecisions.stacked(found), model.coef.shape[1], comm)
+    return Calibrator.fit(options.probability, LeftOutDecisions.stacked(decisions), model.coef.shape[1], comm)
 
 
 def _solved(
@@ -137,12 +137,12 @@ def _solved(
     for column, (rows, positive) in enumerate(problems):
         whole = len(rows) == len(codes)
         if solver is None or not whole:
-            some, bounds = X if whole else X[rows], C[rows]
+            X_problem, bounds = X if whole else X[rows], C[rows]
             bound = float(bounds.max())
-            dtype = precision(some.shape, kernel.largest(some, np.float64), bound, options.tol)
+            dtype = precision(X_problem.shape, kernel.largest(X_problem, np.float64), bound, options.tol)
             with comm.phase("partition"):
                 solver = AsyGCD(
-                    some, kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed,
+                    X_problem, kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed,
                     accuracy=Accuracy.of_solution(bound, options.tol),
                 )  # fmt: skip
         y = np.where(codes[rows] == positive, 1.0, -1.0)

@@ -163,12 +163,12 @@ def iteration(n: int, ranks: int, neighbours: float, network: str) -> Record:
         given = PointColumns(X[lo:hi], np.full(hi - lo, 0.01), np.arange(lo, hi), X[lo:hi, :1].copy())
         near = Field.spread(given, correlation.reach, comm)
         system = NearSystem(near, near.points.noise, correlation, 30, 1 << 40)
-        B = np.ascontiguousarray(near.points.values[: near.own].T)
+        B = np.ascontiguousarray(near.points.values[: near.n_owned].T)
         for turn in range(TURNS):
             system.iterations = 0
             with comm.phase(f"turn {turn}"):
                 system.solve(B, 1e-6)
-        found[comm.rank] = (system.iterations, near.own, system.facts())
+        found[comm.rank] = (system.iterations, near.n_owned, system.facts())
 
     traces = World(ranks).run(work)
     runs: list[list[Trace]] = []

@@ -65,10 +65,10 @@ class Sample:
 
     @classmethod
     def of(
-        cls, X: NDArray[np.float64], values: NDArray[np.float64], place: NDArray[np.int64], n: int, most: int,
+        cls, X: NDArray[np.float64], values: NDArray[np.float64], place: NDArray[np.int64], n: int, count: int,
         comm: Communicator,
     ) -> Sample:  # fmt: skip
-        """All n points, or a sample of at most `most` of them; collective.
+        """All n points, or a sample of at most `count` of them; collective.
 
         Parameters
         ----------
@@ -79,16 +79,16 @@ class Sample:
             Places in the shuffled order.
         n : int
             Number of points on all ranks.
-        most : int
+        count : int
             Largest size of the sample, at least 2 `BLOCKS`.
 
         Notes
         -----
         Every rank receives d + p + 3 numbers per sampled point. A random point that also lies in a block is taken once,
-        so a sample has slightly fewer than `most` points.
+        so a sample has slightly fewer than `count` points.
         """
-        near = most // 2 // BLOCKS  # points of a block
-        random = n if n <= most else most - BLOCKS * near
+        near = count // 2 // BLOCKS  # points of a block
+        random = n if n <= count else count - BLOCKS * near
         chosen = place < random
         if random < n:
             chosen |= _blocks(X, place, near, comm)
@@ -121,8 +121,8 @@ def _blocks(X: NDArray[np.float64], place: NDArray[np.int64], near: int, comm: C
     for center in centers:
         r, who = (np.zeros(0), np.zeros(0, np.int64)) if tree is None else tree.query(center, min(near, len(X)))
         r, who = np.atleast_1d(r), np.atleast_1d(who)
-        every = np.sort(comm.allgather(r))
-        chosen[who[r <= every[min(near, len(every)) - 1]]] = True
+        all_distances = np.sort(comm.allgather(r))
+        chosen[who[r <= all_distances[min(near, len(all_distances)) - 1]]] = True
     return chosen
 
 
@@ -284,7 +284,7 @@ class Parameters:
     nugget: float | None
 
     @property
-    def known(self) -> bool:
+    def complete(self) -> bool:
         """True if nothing is to be estimated."""
         return None not in (self.range, self.sill, self.nugget)
 
@@ -332,8 +332,8 @@ class Estimate:
 
     def described(self) -> dict[str, object]:
         """Entries of the report; an infinite standard deviation is None, since JSON has no infinity."""
-        known = {name: std if math.isfinite(std) else None for name, std in self.deviations.items()}
-        return {name: value for name, value in vars(self).items() if not name.endswith("_std")} | {"log_std": known}
+        finite = {name: std if math.isfinite(std) else None for name, std in self.deviations.items()}
+        return {name: value for name, value in vars(self).items() if not name.endswith("_std")} | {"log_std": finite}
 
     def arrays(self) -> Kept:
         """The fields as arrays, for a checkpoint."""
@@ -402,8 +402,10 @@ class _Search:
         range_, sill, nugget, ratio = self.arguments(best)
         value, sill = self.criterion(range_, sill, nugget, ratio)
         nugget = nugget if ratio is None else ratio * sill
-        made, endless = self.criterion, self.fixed.range is None and range_ > 0.5 * self.longest
-        return Estimate(range_, sill, nugget, -value / 2.0, len(made.sample), made.exact, made.evaluations, endless)
+        criterion, endless = self.criterion, self.fixed.range is None and range_ > 0.5 * self.longest
+        return Estimate(
+            range_, sill, nugget, -value / 2.0, len(criterion.sample), criterion.exact, criterion.evaluations, endless
+        )
 
 
 def estimate(
@@ -534,15 +536,15 @@ class Variogram:
         residual = sample.residual()
         first = len(sample) - sample.blocks
         kinds = [slice(0, min(MOST_PAIRED, first))] + ([slice(first, first + MOST_PAIRED)] if sample.blocks else [])
-        r = np.concatenate([pdist(sample.X[some]) for some in kinds])
-        halves = np.concatenate([pdist(residual[some, None], "sqeuclidean") / 2.0 for some in kinds])
-        most = float(r.max(initial=0.0)) / 2.0
-        decayed = np.flatnonzero(correlation(np.linspace(0.0, most, 1001)) < 0.02)
+        r = np.concatenate([pdist(sample.X[kind]) for kind in kinds])
+        halves = np.concatenate([pdist(residual[kind, None], "sqeuclidean") / 2.0 for kind in kinds])
+        longest = float(r.max(initial=0.0)) / 2.0
+        decayed = np.flatnonzero(correlation(np.linspace(0.0, longest, 1001)) < 0.02)
         if decayed.size:
-            most *= max(1, int(decayed[0])) / 1000.0
-        if not most > 0:
+            longest *= max(1, int(decayed[0])) / 1000.0
+        if not longest > 0:
             return cls(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
-        bins = np.floor(r / most * BINS)
+        bins = np.floor(r / longest * BINS)
         inside = bins < BINS
         bins = bins[inside].astype(np.int64)
         pairs = np.bincount(bins, minlength=BINS)

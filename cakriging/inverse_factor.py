@@ -95,7 +95,7 @@ def nearest_of_all(X: NDArray[np.float64], m: int) -> NDArray[np.int32]:
 
 
 def regressions(
-    Q: NDArray[np.float64], own: NDArray[np.float64], X: NDArray[np.float64], noise: NDArray[np.float64],
+    Q: NDArray[np.float64], own_noise: NDArray[np.float64], X: NDArray[np.float64], noise: NDArray[np.float64],
     neighbours: NDArray[np.int32], correlation: Correlation,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
     """Regression of each point's value on those of its neighbours.
@@ -103,7 +103,7 @@ def regressions(
     Parameters
     ----------
     Q : ndarray, shape (q, d)
-    own : ndarray, shape (q,)
+    own_noise : ndarray, shape (q,)
         Variance of the noise of these points, in units of the correlation.
     X : ndarray, shape (n, d)
         The points that neighbours are numbers of.
@@ -127,7 +127,7 @@ def regressions(
     weights, variance = np.zeros(neighbours.shape), np.empty(len(Q))
 
     def work(lo: int, hi: int) -> None:
-        _regress(Q, own, X, noise, neighbours, *correlation.compiled, weights, variance, lo, hi)
+        _regress(Q, own_noise, X, noise, neighbours, *correlation.compiled, weights, variance, lo, hi)
 
     for_blocks(work, blocks(len(Q), BLOCK))
     return weights, variance
@@ -167,10 +167,10 @@ class InverseFactor:
     """
 
     def __init__(
-        self, X: NDArray[np.float64], own: int, noise: NDArray[np.float64], place: NDArray[np.int64], cubes: Cubes,
+        self, X: NDArray[np.float64], n_owned: int, noise: NDArray[np.float64], place: NDArray[np.int64], cubes: Cubes,
         correlation: Correlation, m: int, inner: int = 0,
     ) -> None:  # fmt: skip
-        self.shape, self.logdet = (own, len(X)), 0.0
+        self.shape, self.logdet = (n_owned, len(X)), 0.0
         self._rows: list[tuple[int, int, csr_array]] = []
 
         def work(lo: int, hi: int) -> tuple[csr_array, float]:
@@ -179,7 +179,9 @@ class InverseFactor:
             weights, variance = regressions(X[mine], noise[mine], X, noise, neighbours, correlation)
             return _triangular(neighbours, weights, variance, lo, self.shape[1]), float(np.log(variance).sum())
 
-        parts = [(lo, hi, [(lo + a, lo + b) for a, b in blocks(hi - lo, BLOCK)]) for lo, hi in stretches(inner, own)]
+        parts = [
+            (lo, hi, [(lo + a, lo + b) for a, b in blocks(hi - lo, BLOCK)]) for lo, hi in stretches(inner, n_owned)
+        ]
         with in_order(work, [task for _, _, tasks in parts for task in tasks]) as rows:
             for lo, hi, tasks in parts:
                 pieces, shares = zip(*islice(rows, len(tasks)), strict=True)
@@ -193,7 +195,7 @@ class InverseFactor:
         Parameters
         ----------
         V : ndarray, shape (t, n)
-        out : ndarray, shape (t, own)
+        out : ndarray, shape (t, n_owned)
         lo, hi : int
             Each is 0, the number of own points, or `inner`.
         """
@@ -209,7 +211,7 @@ class InverseFactor:
 
         Parameters
         ----------
-        U : ndarray, shape (t, own)
+        U : ndarray, shape (t, n_owned)
         total : ndarray, shape (n, t)
             C-contiguous. The caller adds it up over ranks.
         lo, hi : int
@@ -294,20 +296,20 @@ def _select(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _regress(
-    Q: Doubles, own: Doubles, X: Doubles, noise: Doubles, neighbours: Ints, kernel: Parameters, taper: float,
+    Q: Doubles, own_noise: Doubles, X: Doubles, noise: Doubles, neighbours: Ints, kernel: Parameters, taper: float,
     weights: Doubles, variance: Doubles, lo: int, hi: int,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Rows lo to hi of :func:`regressions`."""
-    most, d = neighbours.shape[1] + 1, Q.shape[1]
-    size = most * (most + 1) // 2
+    width, d = neighbours.shape[1] + 1, Q.shape[1]
+    size = width * (width + 1) // 2
     A, zeros, factors = np.empty(size), np.zeros(size), np.empty(size)
-    P, diagonal = np.empty((most, d)), np.empty(most)
+    P, diagonal = np.empty((width, d)), np.empty(width)
     for i in range(lo, hi):
         m = 0
-        while m < most - 1 and neighbours[i, m] >= 0:
+        while m < width - 1 and neighbours[i, m] >= 0:
             P[m], diagonal[m] = X[neighbours[i, m]], 1.0 + noise[neighbours[i, m]]
             m += 1
-        P[m], diagonal[m] = Q[i], 1.0 + own[i]
+        P[m], diagonal[m] = Q[i], 1.0 + own_noise[i]
         _squares(P, m + 1, A)
         correlate(A[: (m + 1) * (m + 2) // 2], zeros, factors, kernel, taper)
         _factorise(A, diagonal, m)

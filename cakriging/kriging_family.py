@@ -114,12 +114,12 @@ class Kriged(
         self, method: KrigingMethod, fitted: KrigingFit, options: KrigingOptions, job: Training
     ) -> dict[str, Any]:
         """Fields of the report: parameters, the solution, the estimate and the variogram."""
-        model, given = fitted.model, fitted.variogram
+        model, variogram = fitted.model, fitted.variogram
         return {
             "params": {**reported(options, method.has), **model.described()},
             "solver": fitted.solver,
             "estimate": {} if fitted.estimate is None else fitted.estimate.described(),
-            "variogram": {name: getattr(given, name).tolist() for name in ("lags", "values", "pairs", "fitted")},
+            "variogram": {name: getattr(variogram, name).tolist() for name in ("lags", "values", "pairs", "fitted")},
         }
 
     def draws(self, method: KrigingMethod, options: KrigingOptions) -> str:
@@ -143,24 +143,25 @@ class Kriged(
                 with bar(comm.rank == 0 and not job.quiet) as begin:
                     maps.write(options.map, grid, model, comm, count, options.seed, begin)
                 return
-            found = grid.arrays(model, comm)
+            fields = grid.arrays(model, comm)
             draws = list(grid.drawn(model, comm, min(count, 1), options.seed))
-            if found is not None:
-                figures.save(panels(grid, *found, *(draw for draw in draws if draw is not None)), options.map)
+            if fields is not None:
+                figures.save(panels(grid, *fields, *(draw for draw in draws if draw is not None)), options.map)
 
-    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield the lines of the printed table about the solution."""
-        found = made["solver"]
-        text = f"{found['solver']}, {found['iterations'][0]} iterations, relative residual {found['residual'][0]:.1e}"
-        if "pairs_per_point" in found:
-            kept = "kept" if found["pairs_kept"] else "computed again in every product"
-            text += f"; {found['pairs_per_point']:.1f} near points per point, {kept}"
+        solution = report["solver"]
+        iterations, residual = solution["iterations"][0], solution["residual"][0]
+        text = f"{solution['solver']}, {iterations} iterations, relative residual {residual:.1e}"
+        if "pairs_per_point" in solution:
+            storage = "kept" if solution["pairs_kept"] else "computed again in every product"
+            text += f"; {solution['pairs_per_point']:.1f} near points per point, {storage}"
         yield "solution", text
-        if found.get("halo"):
-            per = f"{found['halo_bytes_per_iteration']:,} bytes per iteration and right side"
-            yield "halo", f"{found['sent_bytes']:,} bytes sent, {found['predicted_bytes']:,} predicted; {per}"
-        if "cut" in found:
-            cut = found["cut"]
+        if solution.get("halo"):
+            per = f"{solution['halo_bytes_per_iteration']:,} bytes per iteration and right side"
+            yield "halo", f"{solution['sent_bytes']:,} bytes sent, {solution['predicted_bytes']:,} predicted; {per}"
+        if "cut" in solution:
+            cut = solution["cut"]
             yield (
                 "cut",
                 f"at distance {cut['radius']:.4g}: norm at most {cut['bound']:.1e}, {cut['allowed']:.1e} allowed",
@@ -178,10 +179,10 @@ class Kriged(
             notes.append(f"{options.map}: {count:,} places; standard deviations are {how}")
         return notes
 
-    def details(self, made: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: dict[str, Any]) -> Iterator[str]:
         """Yield the lines of --verbose: the variogram."""
-        found = made["variogram"]
-        for lag, value, fitted in zip(found["lags"], found["values"], found["fitted"], strict=True):
+        variogram = report["variogram"]
+        for lag, value, fitted in zip(variogram["lags"], variogram["values"], variogram["fitted"], strict=True):
             yield f"lag {lag:<10.4g} semivariance {value:<10.4g} fitted {fitted:.4g}"
 
     def check_prediction(self, model: KrigingModel, job: Predicting) -> None:
@@ -198,25 +199,25 @@ class Kriged(
         if not (job.std or job.interval):
             return Predicted(model.predict(rows.X, comm), None, None, {})
         mean, std = model.predict_std(rows.X, comm)
-        shown = std if job.std else None
+        reported = std if job.std else None
         if job.interval is None:
-            return Predicted(mean, shown, None, {})
+            return Predicted(mean, reported, None, {})
         facts = {
             "asked": job.interval, "adaptive": job.adaptive, "rows": "by the kriging variance",
             "calibration_rows": model.n,
         }  # fmt: skip
-        return Predicted(mean, shown, normal_interval(mean, std, job.interval), facts)
+        return Predicted(mean, reported, normal_interval(mean, std, job.interval), facts)
 
 
 # -- pictures --------------------------------------------------------------------------------------------
 
 
-def variogram(found: Variogram, title: str) -> Figure:
+def variogram(fitted: Variogram, title: str) -> Figure:
     """The empirical variogram as points, and the fitted one as a line."""
     figure = figures.blank(6.0, 4.0)
     panel = figure.subplots()
-    panel.plot(found.lags, found.values, "o", label="empirical")
-    panel.plot(found.lags, found.fitted, "-", label="fitted")
+    panel.plot(fitted.lags, fitted.values, "o", label="empirical")
+    panel.plot(fitted.lags, fitted.fitted, "-", label="fitted")
     panel.set(xlabel="distance", ylabel="semivariance", title=title, xlim=(0, None), ylim=(0, None))
     panel.legend()
     return figure
@@ -226,10 +227,10 @@ def panels(
     grid: Grid, mean: NDArray[np.float64], std: NDArray[np.float64], draw: NDArray[np.float64] | None = None
 ) -> Figure:
     """Means and standard deviations on a grid of two axes, the first one to the right, and a draw if there is one."""
-    shown = {"mean": mean, "standard deviation": std} | ({} if draw is None else {"a draw": draw})
-    figure = figures.blank(5.5 * len(shown), 4.6)
+    fields = {"mean": mean, "standard deviation": std} | ({} if draw is None else {"a draw": draw})
+    figure = figures.blank(5.5 * len(fields), 4.6)
     ends = [end for axis in grid.axes for end in (axis[0], axis[-1])]
-    for panel, (title, values) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
+    for panel, (title, values) in zip(figure.subplots(1, len(fields)), fields.items(), strict=True):
         image = panel.imshow(values.T, origin="lower", extent=ends, aspect="equal")
         panel.set_title(title)
         figure.colorbar(image, ax=panel, shrink=0.8)

@@ -136,8 +136,8 @@ def fit(
             memory_limit=options.memory_limit,
         )  # fmt: skip
         system = model.system(near, options.memory_limit)  # steps 3 and 4
-        before, kept = _halo_sent(comm), options.checkpoint
-        state = None if kept is None else Unfinished(kept, "solution", comm, SAVE_EVERY)
+        before, checkpoint = _halo_sent(comm), options.checkpoint
+        state = None if checkpoint is None else Unfinished(checkpoint, "solution", comm, SAVE_EVERY)
         residual = _solve(model, near, rows.base, system, options.tol, state)
         sent = _halo_sent(comm) - before
     comm.wait()
@@ -234,17 +234,17 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
         if options.taper is not None and rows.Z.shape[1] > MOST_NEAR:
             raise InputError(f"taper: it is positive definite for at most {MOST_NEAR} coordinates; leave it out")
     values = (options.range, options.sill, options.nugget)
-    given = Parameters(*(None if value is None else float(value) for value in values))
+    fixed = Parameters(*(None if value is None else float(value) for value in values))
     taper = math.inf if options.taper is None else float(options.taper)
     columns = np.column_stack([rows.y, rows.errors, rows.F])
     sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
-    best, parameters, notes = None, given, []
-    if not given.known:
+    best, parameters, notes = None, fixed, []
+    if not fixed.complete:
         with comm.agreed():
             _check_estimable(sample, rows.rounding)
 
         def estimated() -> Kept:
-            return estimate(sample, kernel, taper, given, comm, options.estimation).arrays()
+            return estimate(sample, kernel, taper, fixed, comm, options.estimation).arrays()
 
         best = Estimate.of_arrays(remembered(options.checkpoint, "estimate", estimated, comm))
         parameters = Parameters(best.range, best.sill, best.nugget)
@@ -267,12 +267,12 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
 
 def _how(best: Estimate, estimation: str, n: int) -> str:
     """A note on how parameters were estimated."""
-    some = "" if best.points == n else f" of a sample of {best.points:,} points"
+    sample = "" if best.points == n else f" of a sample of {best.points:,} points"
     if estimation == "blocks":
         how = "each value given its 40 nearest of other blocks"
-        return f"left-out blocks{some}: {how}, {best.evaluations} evaluations"
+        return f"left-out blocks{sample}: {how}, {best.evaluations} evaluations"
     how = "all points" if best.exact else "each value given its 40 nearest earlier ones (Vecchia)"
-    return f"restricted likelihood{some}, by {how}, {best.evaluations} evaluations"
+    return f"restricted likelihood{sample}, by {how}, {best.evaluations} evaluations"
 
 
 def _check_estimable(sample: Sample, rounding: float) -> None:
@@ -384,16 +384,16 @@ def _halo_sent(comm: Communicator) -> NDArray[np.int64]:
 
 def _solve(
     model: KrigingModel, near: Field, base: NDArray[np.float64], system: KrigingSystem, tol: float,
-    kept: Unfinished | None,
+    checkpoint: Unfinished | None,
 ) -> float:  # fmt: skip
     """Solve for alpha and beta, store them in the model with its points, and return the residual; collective.
 
     The residual is relative to values from which the drift of coefficients `base` has been subtracted.
     """
-    comm, own = near.comm, near.own
-    F = near.points.values[:own, 1:]
+    comm, n_owned = near.comm, near.n_owned
+    F = near.points.values[:n_owned, 1:]
     p = F.shape[1]
-    solved, residual = system.solve(np.ascontiguousarray(near.points.values[:own].T), tol, kept)
+    solved, residual = system.solve(np.ascontiguousarray(near.points.values[:n_owned].T), tol, checkpoint)
     W = solved[1:].T
     alpha = solved[0]
     if p:
@@ -402,5 +402,5 @@ def _solve(
         step = np.linalg.solve(model.gram, sums[:, p])
         alpha, model.beta = alpha - W @ step, base + step
     model.points = replace(near.owned, values=np.column_stack([alpha, W]))
-    model.sizes = comm.allgather(np.array([own], np.int64))
+    model.sizes = comm.allgather(np.array([n_owned], np.int64))
     return residual

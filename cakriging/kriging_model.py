@@ -217,12 +217,12 @@ class KrigingModel:
             near, Q, moved.rows[:, d].astype(np.int64), self.correlation, self.neighbours, self.tol, seed,
             self._limit(ranks),
         )  # fmt: skip
-        means, own = F @ self.beta + self._sums(Q, near)[:, 0], near.owned
+        means, owned = F @ self.beta + self._sums(Q, near)[:, 0], near.owned
 
         def draw(numbers: Numbers) -> NDArray[np.float64]:
             drawn, there = draws(numbers)
             for number, row in zip(numbers, drawn, strict=True):
-                row += np.sqrt(own.noise) * normals(own.place, seed, number, NOISE)
+                row += np.sqrt(owned.noise) * normals(owned.place, seed, number, NOISE)
             values = means + math.sqrt(self.sill) * (there - self._kriged(drawn, Q, F, near))
             return np.ascontiguousarray(moved.home(np.ascontiguousarray(values.T)).T)
 
@@ -231,11 +231,11 @@ class KrigingModel:
     def _kriged(
         self, Y: NDArray[np.float64], Q: NDArray[np.float64], F: NDArray[np.float64], near: Field
     ) -> NDArray[np.float64]:
-        """Means at `Q`, with drift functions `F`, from other values `Y`, shape (t, own): (t, q); collective."""
+        """Means at `Q`, with drift functions `F`, from other values `Y`, shape (t, n_owned): (t, q); collective."""
         alpha, _ = self._solver(near).solve(np.ascontiguousarray(Y), self.tol)
         means = np.zeros((len(Y), len(Q)))
         if len(self.beta):
-            W = near.points.values[: near.own, 1:]
+            W = near.points.values[: near.n_owned, 1:]
             beta = np.linalg.solve(self.gram, near.comm.allreduce(Y @ W).T).T
             alpha, means = alpha - beta @ W.T, beta @ F.T
         return means + self._products(Q, near, near.halo.begin(alpha).wait()).T
@@ -266,28 +266,28 @@ class KrigingModel:
         if self.radius is None:
             raise InputError("variance local: the system is dense, so exact standard deviations cost less")
         cubes, m = near.cubes(), 2 * self.neighbours
-        found = np.empty(len(Q))
+        explained = np.empty(len(Q))
         for lo, hi in blocks(len(Q), _ROWS):
             last = np.full(hi - lo, LAST)
             chosen = nearest_earlier(Q[lo:hi], last, cubes, near.points.place, m)
-            _, left = regressions(
+            _, unexplained = regressions(
                 Q[lo:hi], np.zeros(hi - lo), near.points.X, near.points.noise, chosen, self.correlation
             )
-            found[lo:hi] = 1.0 - left
-        return found
+            explained[lo:hi] = 1.0 - unexplained
+        return explained
 
     def _exactly(self, Q: NDArray[np.float64], near: Field) -> NDArray[np.float64]:
         """Variance that the points explain, k' A^-1 k, by solving for all ranks' rows in batches; collective."""
         comm, system = near.comm, self._solver(near)
-        every, counts = comm.allgather_parts(Q)
-        found = np.empty(len(every))
-        own = near.points.X[: near.own]
-        for lo, hi in blocks(len(every), _BATCH if self.radius is not None else 1024):
-            B = self.correlation.matrix(every[lo:hi], own)
+        all_Q, counts = comm.allgather_parts(Q)
+        explained = np.empty(len(all_Q))
+        X = near.points.X[: near.n_owned]
+        for lo, hi in blocks(len(all_Q), _BATCH if self.radius is not None else 1024):
+            B = self.correlation.matrix(all_Q[lo:hi], X)
             solved, _ = system.solve(B, self.tol)
-            found[lo:hi] = comm.allreduce(np.einsum("ij,ij->i", B, solved))
+            explained[lo:hi] = comm.allreduce(np.einsum("ij,ij->i", B, solved))
         first = int(counts[: comm.rank].sum())
-        return found[first : first + len(Q)]
+        return explained[first : first + len(Q)]
 
     def _deviation(
         self, F: NDArray[np.float64], W: NDArray[np.float64], explained: NDArray[np.float64]
@@ -415,10 +415,10 @@ def _fields(attributes: dict[str, Any], shared: dict[str, Any], parts: StoredPar
     """The fields of the model in a file, whose contents are checked."""
     sizes: dict[str, int] = {}
     model_file.check(SHARED, shared, sizes)
-    known = {"v": sizes["p"] + 1}
+    part_sizes = {"v": sizes["p"] + 1}
     for number, arrays in parts.held.items():
-        model_file.check(PART, arrays, known, f"part {number}: ")
-        known = {name: known[name] for name in ("v", "c")}
+        model_file.check(PART, arrays, part_sizes, f"part {number}: ")
+        part_sizes = {name: part_sizes[name] for name in ("v", "c")}
     for name in ("range", "sill", "nugget", "tol"):
         require(is_real(attributes[name]) and attributes[name] >= 0, f"{name} {attributes[name]!r}")
     columns = [np.concatenate([arrays[name] for arrays in parts.held.values()]) for name in PART] if parts.held else []

@@ -32,10 +32,10 @@ class KrigingSystem(Protocol):
 
     field: Field
 
-    def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
-        """Solutions for right-hand sides `B`, shape (t, own), and the largest relative residual; collective.
+    def solve(self, B: Vectors, tol: float, checkpoint: Unfinished | None = None) -> tuple[Vectors, float]:
+        """Solutions for right-hand sides `B`, shape (t, n_owned), and the largest relative residual; collective.
 
-        `kept` saves states of the iteration in a checkpoint. A later call continues from there, with the same bits.
+        `checkpoint` saves states of the iteration; a later call continues from there, with the same bits.
 
         Raises
         ------
@@ -82,20 +82,20 @@ class NearSystem:
     def __init__(
         self, field: Field, noise: NDArray[np.float64], correlation: Correlation, neighbours: int, limit: int
     ) -> None:
-        self.field, self.noise, self.correlation = field, noise[: field.own], correlation
+        self.field, self.noise, self.correlation = field, noise[: field.n_owned], correlation
         self.neighbours, self.iterations = neighbours, 0
         self.fetched, self.returned = np.zeros(2, np.int64), np.zeros(2, np.int64)
         points, cubes = field.points, field.cubes()
         self._check(limit)
-        room = limit // 2 - (ENTRY + 16) * (neighbours + 1) * field.own
-        self.matrix = NearMatrix(points.X[: field.own], cubes, correlation, max(0, room), field.inner)
+        room = limit // 2 - (ENTRY + 16) * (neighbours + 1) * field.n_owned
+        self.matrix = NearMatrix(points.X[: field.n_owned], cubes, correlation, max(0, room), field.inner)
         self.factor = InverseFactor(
-            points.X, field.own, noise, points.place, cubes, correlation, neighbours, field.inner
+            points.X, field.n_owned, noise, points.place, cubes, correlation, neighbours, field.inner
         )  # fmt: skip
 
     def _check(self, limit: int) -> None:
         """Raise a MemoryLimitError if the factor does not fit; the matrix of pairs need not be stored."""
-        n, m = self.field.own, self.neighbours
+        n, m = self.field.n_owned, self.neighbours
         need = n * (ENTRY * (m + 1) + 8 * 24) + 16 * len(self.field.points)
         with self.field.comm.agreed():
             memory.require(need, limit, f"the preconditioner of {n:,} points", "use fewer --neighbors, or more ranks")
@@ -111,7 +111,7 @@ class NearSystem:
         field, out = self.field, np.empty_like(V)
         arriving = field.halo.begin(V)
         multiply(arriving.every, out, 0, field.inner)
-        multiply(arriving.wait(), out, field.inner, field.own)
+        multiply(arriving.wait(), out, field.inner, field.n_owned)
         self.fetched += (len(V), 1)
         return out
 
@@ -122,46 +122,46 @@ class NearSystem:
         return self.upper(self.lower(R)), self.add_up(sums)
 
     def lower(self, V: Vectors) -> Vectors:
-        """``G v`` for each row v of `V`, shape (t, own); collective."""
+        """``G v`` for each row v of `V`, shape (t, n_owned); collective."""
         return self._rows_of(self.factor.apply, V)
 
     def upper(self, U: Vectors) -> Vectors:
-        """``G' u`` for each row u of `U`, shape (t, own); collective, overlapped like :meth:`lower`."""
+        """``G' u`` for each row u of `U`, shape (t, n_owned); collective, overlapped like :meth:`lower`."""
         field, total = self.field, np.zeros((len(self.field.points), len(U)))
-        self.factor.add_transposed(U, total, field.inner, field.own)
-        returning = field.halo.begin_home(total[field.own :])
-        self.factor.add_transposed(U, total[: field.own], 0, field.inner)
-        returning.add(total[: field.own])
+        self.factor.add_transposed(U, total, field.inner, field.n_owned)
+        returning = field.halo.begin_home(total[field.n_owned :])
+        self.factor.add_transposed(U, total[: field.n_owned], 0, field.inner)
+        returning.add(total[: field.n_owned])
         self.returned += (len(U), 1)
-        return np.ascontiguousarray(total[: field.own].T)
+        return np.ascontiguousarray(total[: field.n_owned].T)
 
     def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """See :meth:`cacore.linalg.cg.LinearSystem.add_up`."""
         return self.field.comm.allreduce(sums)
 
-    def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
+    def solve(self, B: Vectors, tol: float, checkpoint: Unfinished | None = None) -> tuple[Vectors, float]:
         """See :meth:`KrigingSystem.solve`."""
         size = np.sqrt(self.add_up(np.einsum("ij,ij->i", B, B)))
         target = tol * np.where(size > 0, size, 1.0)
         X, R, first, saved = np.zeros_like(B), B.copy(), 0, None
-        if kept is not None and (found := kept.get()) is not None:
-            X, first, self.iterations = found.pop("X"), int(found.pop("turn")), int(found.pop("before"))
-            saved = State(**{name: found[name] for name in vars(State.first(R))})
+        if checkpoint is not None and (stored := checkpoint.get()) is not None:
+            X, first, self.iterations = stored.pop("X"), int(stored.pop("turn")), int(stored.pop("before"))
+            saved = State(**{name: stored[name] for name in vars(State.first(R))})
         for turn in range(first, _PASSES):
             state, saved = State.first(R) if saved is None else saved, None
             about = {"X": X, "turn": np.array(turn), "before": np.array(self.iterations)}
 
             def keep(state: State, about: Kept = about) -> None:
-                self._keep(kept, {**about, **state.arrays()})
+                self._keep(checkpoint, {**about, **state.arrays()})
 
             iterate(self, state, lambda state, _, late: state.residual[state.which] <= target[state.which], keep=keep)
             self.iterations += int(state.iterations.max(initial=0))
             X += state.x
             R = B - self.product(X)
-            left = np.sqrt(self.add_up(np.einsum("ij,ij->i", R, R)))
-            if (left <= target).all():
+            norms = np.sqrt(self.add_up(np.einsum("ij,ij->i", R, R)))
+            if (norms <= target).all():
                 break
-        worst = float((left / np.where(size > 0, size, 1.0)).max())
+        worst = float((norms / np.where(size > 0, size, 1.0)).max())
         if not worst <= tol:
             with self.field.comm.agreed():
                 raise InputError(
@@ -170,15 +170,15 @@ class NearSystem:
                 )
         return X, worst
 
-    def _keep(self, kept: Unfinished | None, arrays: Kept) -> None:
+    def _keep(self, checkpoint: Unfinished | None, arrays: Kept) -> None:
         """Save a state if one is due by rank 0's clock; collective."""
-        if kept is None:
+        if checkpoint is None:
             return
         comm = self.field.comm
         with comm.uncounted():
-            due = bool(comm.bcast(np.array([kept.due()]))[0])
+            due = bool(comm.bcast(np.array([checkpoint.due()]))[0])
         if due:
-            kept.put(**arrays)
+            checkpoint.put(**arrays)
 
     def predicted(self) -> NDArray[np.int64]:
         """Predicted bytes and messages that this rank has sent in products and preconditioners, shape (2,)."""
@@ -194,10 +194,17 @@ class NearSystem:
         field, factor = self.field, self.factor
         lent = field.halo.counts[0]
         neighbours = np.count_nonzero(lent)
-        mine = [self.matrix.nnz, factor.nnz, field.own, lent.sum(), neighbours, self.matrix.nbytes + ENTRY * factor.nnz]
+        mine = [
+            self.matrix.nnz,
+            factor.nnz,
+            field.n_owned,
+            lent.sum(),
+            neighbours,
+            self.matrix.nbytes + ENTRY * factor.nnz,
+        ]
         with field.comm.uncounted():
-            found = field.comm.allreduce(np.array([*mine, *self.predicted()], np.int64)).tolist()
-        nnz, entries, n, halo, pairs, nbytes, sent, messages = found
+            sums = field.comm.allreduce(np.array([*mine, *self.predicted()], np.int64)).tolist()
+        nnz, entries, n, halo, pairs, nbytes, sent, messages = sums
         return {
             "solver": "cg", "iterations": [self.iterations], "pairs": nnz, "pairs_per_point": nnz / n,
             "pairs_kept": self.matrix.kept, "neighbors": entries / n - 1.0, "halo": halo, "bytes": nbytes,
@@ -218,12 +225,12 @@ class DenseSystem:
     def __init__(self, field: Field, noise: NDArray[np.float64], correlation: Correlation) -> None:
         self.field, comm = field, field.comm
         points = field.owned
-        every = comm.allgather(np.column_stack([points.X, noise[: field.own], points.place]))
-        self._order = np.argsort(every[:, -1], kind="stable")
-        every = every[self._order]
-        counts = comm.allgather(np.array([field.own], np.int64))
+        all_points = comm.allgather(np.column_stack([points.X, noise[: field.n_owned], points.place]))
+        self._order = np.argsort(all_points[:, -1], kind="stable")
+        all_points = all_points[self._order]
+        counts = comm.allgather(np.array([field.n_owned], np.int64))
         self._mine = slice(int(counts[: comm.rank].sum()), int(counts[: comm.rank + 1].sum()))
-        self.X, self.noise = np.ascontiguousarray(every[:, :-2]), every[:, -2]
+        self.X, self.noise = np.ascontiguousarray(all_points[:, :-2]), all_points[:, -2]
         self._K = correlation.matrix(self.X, self.X)
         self._K[np.diag_indices(len(self._K))] = 1.0 + self.noise
         with comm.agreed():
@@ -234,13 +241,15 @@ class DenseSystem:
                     "the covariance matrix is singular in double precision: give a --nugget above 0, or a smaller range"
                 ) from None
 
-    def solve(self, B: Vectors, tol: float, kept: Unfinished | None = None) -> tuple[Vectors, float]:
+    def solve(self, B: Vectors, tol: float, checkpoint: Unfinished | None = None) -> tuple[Vectors, float]:
         """See :meth:`KrigingSystem.solve`; there is no state to save."""
-        every = self.field.comm.allgather(np.ascontiguousarray(B.T))[self._order]
-        X = cho_solve(self._factor, every, check_finite=False)
-        some, there = every[:, :_CHECKED], X[:, :_CHECKED]  # a product with K costs as much as a solution
-        size = np.linalg.norm(some, axis=0)
-        worst = float((np.linalg.norm(some - self._K @ there, axis=0) / np.where(size > 0, size, 1.0)).max(initial=0.0))
+        all_B = self.field.comm.allgather(np.ascontiguousarray(B.T))[self._order]
+        X = cho_solve(self._factor, all_B, check_finite=False)
+        B_checked, X_checked = all_B[:, :_CHECKED], X[:, :_CHECKED]  # a product with K costs as much as a solution
+        size = np.linalg.norm(B_checked, axis=0)
+        worst = float(
+            (np.linalg.norm(B_checked - self._K @ X_checked, axis=0) / np.where(size > 0, size, 1.0)).max(initial=0.0)
+        )
         with self.field.comm.agreed():
             if not worst <= max(tol, _ACCURATE):
                 raise InputError(

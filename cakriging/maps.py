@@ -78,8 +78,8 @@ class Grid:
     @property
     def steps(self) -> list[float]:
         """Distance between neighbours along each axis; for an axis of one place that of another axis, or 1."""
-        found = [float(axis[1] - axis[0]) if len(axis) > 1 else 0.0 for axis in self.axes]
-        return [step or max(found) or 1.0 for step in found]
+        spacings = [float(axis[1] - axis[0]) if len(axis) > 1 else 0.0 for axis in self.axes]
+        return [step or max(spacings) or 1.0 for step in spacings]
 
     @property
     def count(self) -> int:
@@ -97,7 +97,7 @@ class Grid:
 
     def places(self, box: Box, comm: Communicator) -> Places:
         """This rank's share of the places of a box, in the order of the array, shape (n_local, d)."""
-        axes = [axis[some] for axis, some in zip(self.axes, box, strict=True)]
+        axes = [axis[part] for axis, part in zip(self.axes, box, strict=True)]
         shape = tuple(len(axis) for axis in axes)
         index = np.unravel_index(np.arange(*block_bounds(math.prod(shape), comm.size, comm.rank)), shape)
         return np.stack([axis[where] for axis, where in zip(axes, index, strict=True)], axis=1)
@@ -111,8 +111,8 @@ class Grid:
         def answer(rows: Places) -> NDArray[np.float64]:
             return np.column_stack(model.predict_std(rows, comm, variance))
 
-        for box, found in self.computed(answer, model, comm):
-            yield (box, None, None) if found is None else (box, found[..., 0], found[..., 1])
+        for box, columns in self.computed(answer, model, comm):
+            yield (box, None, None) if columns is None else (box, columns[..., 0], columns[..., 1])
 
     def computed(
         self, answer: Callable[[Places], NDArray[np.float64]], model: KrigingModel, comm: Communicator
@@ -122,11 +122,11 @@ class Grid:
         `answer` is a collective function of this rank's rows, shape (n_local, d), with the result (n_local, columns).
         """
         for box in self.boxes(comm.size):
-            found = answer(self._rows(box, model, comm))
+            columns = answer(self._rows(box, model, comm))
             with comm.phase("predict"):
-                every = comm.gather(found)
-            shape = [some.stop - some.start for some in box]
-            yield box, None if every is None else every.reshape(*shape, -1)
+                all_columns = comm.gather(columns)
+            shape = [part.stop - part.start for part in box]
+            yield box, None if all_columns is None else all_columns.reshape(*shape, -1)
 
     def drawn(
         self, model: KrigingModel, comm: Communicator, count: int, seed: int
@@ -142,11 +142,11 @@ class Grid:
             batch, draw = model.drawing(self._rows(whole, model, comm), seed, comm)
         for lo, hi in blocks(count, batch):
             with comm.phase("predict"):
-                some = draw(range(lo, hi))
-            for values in some:
+                draws = draw(range(lo, hi))
+            for values in draws:
                 with comm.phase("predict"):
-                    every = comm.gather(values)
-                yield None if every is None else every.reshape(self.shape)
+                    all_values = comm.gather(values)
+                yield None if all_values is None else all_values.reshape(self.shape)
 
     def _rows(self, box: Box, model: KrigingModel, comm: Communicator) -> Places:
         """This rank's share of the places of a box, as rows of the model."""
@@ -301,22 +301,22 @@ def _scale(file: h5py.File, name: str, values: NDArray[Any]) -> h5py.Dataset:
 
 def _over(file: h5py.File, name: str, scales: list[h5py.Dataset]) -> h5py.Dataset:
     """An array over these axes."""
-    made = file.create_dataset(name, [len(scale) for scale in scales], np.float64)
-    for dimension, scale in zip(made.dims, scales, strict=True):
+    array = file.create_dataset(name, [len(scale) for scale in scales], np.float64)
+    for dimension, scale in zip(array.dims, scales, strict=True):
         dimension.attach_scale(scale)
-    return made
+    return array
 
 
 @contextmanager
 def _hdf5(path: Path, grid: Grid, model: KrigingModel, draws: int) -> Iterator[MapFile]:
     """Create an HDF5 file; names are kept in the order they come in, which NetCDF-4 asks for."""
     with created(path, track_order=True) as file:
-        made = _Hdf5(file, grid, draws)
+        map_file = _Hdf5(file, grid, draws)
         file.attrs["variance"] = model.variance_of(grid.count)
         if model.space.geographic:
             for number, (name, unit) in enumerate(_DEGREES):
                 file[f"axis{number}"].attrs.update({"standard_name": name, "units": unit})
-        yield made
+        yield map_file
 
 
 class _Tiff:

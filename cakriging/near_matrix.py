@@ -80,10 +80,10 @@ class Correlation:
 
         Beside the result, two blocks of at most 2 MiB, or of a row, per thread.
         """
-        found = np.empty((len(X), len(Z)))
+        K = np.empty((len(X), len(Z)))
 
         def fill(lo: int, hi: int) -> None:
-            squares, gap = found[lo:hi], np.empty((hi - lo, len(Z)))
+            squares, gap = K[lo:hi], np.empty((hi - lo, len(Z)))
             squares[:] = 0.0
             for x, z in zip(X[lo:hi].T, Z.T, strict=True):
                 np.subtract(x[:, None], z, out=gap)
@@ -91,7 +91,7 @@ class Correlation:
             correlate(squares.reshape(-1), np.zeros(squares.size), gap.reshape(-1), *self.compiled)
 
         for_blocks(fill, blocks(len(X), max(1, _BLOCK // max(1, len(Z)))))
-        return found
+        return K
 
     def cut(
         self, corners: NDArray[np.float64], counts: NDArray[np.float64], edge: NDArray[np.float64], bound: float
@@ -125,19 +125,19 @@ class Correlation:
         for x, width in zip(corners.T, edge, strict=True):
             least += np.square(np.maximum(np.abs(x[:, None] - x) - width, 0.0))
         least = np.sqrt(least)
-        values, most = self(least), float(least.max())
+        values, longest = self(least), float(least.max())
 
         def dropped(radius: float) -> float:
             # Pairs of boxes closer than the radius may contain dropped pairs, whose correlation is at most that at it.
             return float((np.minimum(values, self(np.array([radius]))) @ counts).max())
 
         low, high = 1e-9, 1.0  # radii over the largest distance
-        if not dropped(most) <= bound:
+        if not dropped(longest) <= bound:
             return math.inf, 0.0
         while high > 1.01 * low:
             middle = math.sqrt(low * high)
-            low, high = (low, middle) if dropped(most * middle) <= bound else (middle, high)
-        return most * high, dropped(most * high)
+            low, high = (low, middle) if dropped(longest * middle) <= bound else (middle, high)
+        return longest * high, dropped(longest * high)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -286,13 +286,13 @@ def gather(x: Doubles, ends: Longs, points: Doubles, square: float, squares: Dou
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def widest(ends: Longs) -> int:
     """Largest number of candidates of a cube, plus 1 for the place after the last."""  # pragma: no cover - compiled
-    most = 0
+    largest = 0
     for cube in range(ends.shape[0]):
         total = 0
         for run in range(ends.shape[1]):
             total += ends[cube, run, 1] - ends[cube, run, 0]
-        most = max(most, total)
-    return most + 1
+        largest = max(largest, total)
+    return largest + 1
 
 
 # -- the matrix ------------------------------------------------------------------------------------------
@@ -417,12 +417,12 @@ class NearMatrix:
             )  # fmt: skip
 
         for_blocks(fill, blocks(len(self.Q), BLOCK))
-        found = []
+        pieces = []
         for lo, hi in stretches(inner, len(self.Q), int(self.counts.max(initial=0))):
-            some, indptr = slice(starts[lo], starts[hi]), (starts[lo : hi + 1] - starts[lo]).astype(np.int32)
+            entries, indptr = slice(starts[lo], starts[hi]), (starts[lo : hi + 1] - starts[lo]).astype(np.int32)
             shape = hi - lo, self.shape[1]
-            found.append((lo, hi, sp.csr_array((values[some], columns[some], indptr), shape=shape)))
-        return found
+            pieces.append((lo, hi, sp.csr_array((values[entries], columns[entries], indptr), shape=shape)))
+        return pieces
 
     def _again(self, lo: int, hi: int, V: NDArray[np.float64], out: NDArray[np.float64]) -> None:
         _multiply_again(
@@ -435,8 +435,8 @@ def multiply(
     rows: csr_array, first: int, lo: int, hi: int, columns: NDArray[np.float64], out: NDArray[np.float64]
 ) -> None:
     """Write the products of rows `lo` to `hi`, of a matrix whose first row is `first`, to columns of `out`."""
-    some = rows if hi - lo == rows.shape[0] else rows[lo - first : hi - first]
-    out[:, lo:hi] = (some @ columns).T
+    part = rows if hi - lo == rows.shape[0] else rows[lo - first : hi - first]
+    out[:, lo:hi] = (part @ columns).T
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

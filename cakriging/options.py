@@ -53,27 +53,27 @@ def ratios(value: object, name: str) -> tuple[float, ...]:
     """Positive numbers: one, a sequence, or on a command line a list with commas."""
     if isinstance(value, str) and name.startswith("-"):
         value = value.split(",")
-    some = [value] if isinstance(value, Real | str) else value
-    if not isinstance(some, Sequence | np.ndarray):
+    values = [value] if isinstance(value, Real | str) else value
+    if not isinstance(values, Sequence | np.ndarray):
         raise checks.refused(name, value, "a positive number, or several")
-    return tuple(float(checks.positive(ratio, name)) for ratio in some)
+    return tuple(float(checks.positive(ratio, name)) for ratio in values)
 
 
 def axes(value: object, name: str) -> tuple[tuple[float, float, float], ...]:
     """Axes of a grid as lo:hi:STEP, with commas between them; or as a sequence of three numbers each."""
     words = [word.split(":") for word in value.split(",")] if isinstance(value, str) else value
-    found = []
+    parsed = []
     try:
         for low, high, step in words:  # type: ignore[attr-defined]
-            found.append((float(low), float(high), float(step)))
+            parsed.append((float(low), float(high), float(step)))
     except (TypeError, ValueError):
         raise checks.refused(name, value, "lo:hi:STEP for every coordinate, with commas between them") from None
-    for low, high, step in found:
+    for low, high, step in parsed:
         if not (math.isfinite(high - low) and high >= low and 0 < step < math.inf):
             raise InputError(
                 f"{name} {low:g}:{high:g}:{step:g}: it must be lo:hi:STEP with lo <= hi and a positive step"
             )
-    return tuple(found)
+    return tuple(parsed)
 
 
 @dataclass(frozen=True)

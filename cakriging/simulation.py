@@ -60,8 +60,8 @@ class _Together:
 
 def _together(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) -> _Together:
     """One field of the points of `near` and of places `Q`, shape (q, d), on the ranks of their regions; collective."""
-    own = near.owned
-    X, places = np.concatenate([own.X, Q]), np.concatenate([own.place, place])
+    owned = near.owned
+    X, places = np.concatenate([owned.X, Q]), np.concatenate([owned.place, place])
     at, which = np.unique(X, axis=0, return_inverse=True)
     which = which.reshape(-1)
     least = np.full(len(at), np.iinfo(np.int64).max)
@@ -106,7 +106,7 @@ class Draws:
         self, near: Field, Q: NDArray[np.float64], place: NDArray[np.int64], correlation: Correlation, neighbours: int,
         tol: float, seed: int, limit: int,
     ) -> None:  # fmt: skip
-        self._own, self._tol, self._seed, self.iterations = near.own, tol, seed, 0
+        self._n_owned, self._tol, self._seed, self.iterations = near.n_owned, tol, seed, 0
         self._all = _together(near, Q, place)
         self._root: NearRoot | _DenseRoot
         field, self.comm = self._all.field, near.comm
@@ -120,13 +120,13 @@ class Draws:
             self.batch = int(np.clip(self.comm.allreduce(room, "min")[0], 1, 16))
 
     def __call__(self, numbers: range) -> tuple[Vectors, Vectors]:
-        """Draws by number: values at this rank's points, shape (t, own), and at the new places, (t, q); collective."""
+        """Draws by number: values at this rank's points, shape (t, n_owned), and at new places, (t, q); collective."""
         place = self._all.field.owned.place
         Z = np.stack([normals(place, self._seed, number, FIELD) for number in numbers])
         drawn, iterations = self._root(Z, self._tol)
         self.iterations = max(self.iterations, iterations)
         values = drawn[:, self._all.which]
-        return values[:, : self._own], values[:, self._own :]
+        return values[:, : self._n_owned], values[:, self._n_owned :]
 
 
 class NearRoot:
@@ -136,7 +136,7 @@ class NearRoot:
         self.system = NearSystem(field, field.points.noise, correlation, neighbours, limit)
 
     def __call__(self, Z: Vectors, tol: float) -> tuple[Vectors, int]:
-        """The root times each row of `Z`, shape (t, own), and the number of iterations; collective.
+        """The root times each row of `Z`, shape (t, n_owned), and the number of iterations; collective.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class NearRoot:
             On all ranks: the iterations do not converge.
         """
         system = self.system
-        found, iterations, change = inverse_root(
+        solved, iterations, change = inverse_root(
             lambda V: system.lower(system.product(system.upper(V))), Z, system.add_up, tol
         )
         if not change <= tol:
@@ -153,7 +153,7 @@ class NearRoot:
                     f"simulation: a draw still changes by {change:.1e} after {iterations} iterations, above {tol:g}: "
                     "places are too close for the range; use fewer places, more --neighbors, or a larger --tol"
                 )
-        return system.product(system.upper(found)), iterations
+        return system.product(system.upper(solved)), iterations
 
 
 class _DenseRoot:
@@ -161,24 +161,24 @@ class _DenseRoot:
 
     def __init__(self, field: Field, correlation: Correlation, limit: int) -> None:
         points, self.comm = field.owned, field.comm
-        every = self.comm.allgather(np.column_stack([points.X, points.noise, points.place]))
-        order = np.argsort(every[:, -1], kind="stable")
-        every, m = every[order], len(every)
+        all_points = self.comm.allgather(np.column_stack([points.X, points.noise, points.place]))
+        order = np.argsort(all_points[:, -1], kind="stable")
+        all_points, m = all_points[order], len(all_points)
         with self.comm.agreed():
             memory.require(
                 16 * m * m, limit, f"the dense matrix of {m:,} points and places", "use fewer places, or --solver cg"
             )
-        self._place = every[:, -1].astype(np.int64)
+        self._place = all_points[:, -1].astype(np.int64)
         self._mine = np.searchsorted(self._place, points.place)
-        K = correlation.matrix(*(np.ascontiguousarray(every[:, :-2]),) * 2)
+        K = correlation.matrix(*(np.ascontiguousarray(all_points[:, :-2]),) * 2)
         with self.comm.agreed():
-            self._L = _factor(K, every[:, -2])
+            self._L = _factor(K, all_points[:, -2])
         self._comm_order = order
 
     def __call__(self, Z: Vectors, tol: float) -> tuple[Vectors, int]:
-        """The factor times each row of `Z`, shape (t, own); collective."""
-        every = self.comm.allgather(np.ascontiguousarray(Z.T))[self._comm_order]
-        return np.ascontiguousarray((self._L @ every)[self._mine].T), 0
+        """The factor times each row of `Z`, shape (t, n_owned); collective."""
+        all_Z = self.comm.allgather(np.ascontiguousarray(Z.T))[self._comm_order]
+        return np.ascontiguousarray((self._L @ all_Z)[self._mine].T), 0
 
 
 def _factor(K: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -205,7 +205,7 @@ _LEAST = 1e-14  # smallest eigenvalue used, relative to the largest
 
 def inverse_root(
     product: Callable[[Vectors], Vectors], Z: Vectors, add_up: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    tol: float, most: int = 300,
+    tol: float, max_iterations: int = 300,
 ) -> tuple[Vectors, int, float]:  # fmt: skip
     """``M^(-1/2) z`` for each row z of `Z`, shape (t, n_local), with M symmetric positive definite; collective.
 
@@ -218,12 +218,12 @@ def inverse_root(
         Sums each number over ranks, with the same bits on all ranks.
     tol : float
         Relative change between two iterations that ends them.
-    most : int
+    max_iterations : int
         Most iterations.
 
     Returns
     -------
-    found : ndarray, shape (t, n_local)
+    first_columns : ndarray, shape (t, n_local)
     iterations : int
     change : float
         Largest relative change in the last iteration.
@@ -247,18 +247,18 @@ def inverse_root(
         a = add_up(np.einsum("ij,ij->i", V, W))
         W -= a[:, None] * V
         diagonal = np.vstack([diagonal, a])
-        found = np.stack([_first_column(diagonal[:, j], beside[:, j]) for j in range(t)], axis=1)
-        gap = found.copy()
+        first_columns = np.stack([_first_column(diagonal[:, j], beside[:, j]) for j in range(t)], axis=1)
+        gap = first_columns.copy()
         gap[:-1] -= last
-        change = float((np.linalg.norm(gap, axis=0) / np.linalg.norm(found, axis=0)).max(initial=0.0))
-        if change <= tol or len(basis) == most:
+        change = float((np.linalg.norm(gap, axis=0) / np.linalg.norm(first_columns, axis=0)).max(initial=0.0))
+        if change <= tol or len(basis) == max_iterations:
             break
-        last = found
+        last = first_columns
         b = np.sqrt(add_up(np.einsum("ij,ij->i", W, W)))
         beside = np.vstack([beside, b])
         basis.append(W / np.where(b > 0, b, 1.0)[:, None])
     out = np.zeros_like(Z)
-    for coefficients, V in zip(found, basis, strict=True):
+    for coefficients, V in zip(first_columns, basis, strict=True):
         out += (size * coefficients)[:, None] * V
     return out, len(basis), change
 

@@ -153,7 +153,7 @@ class Drift:
         """The drift by name, or a constant and columns, scaled by all ranks' rows; collective."""
         d = X.shape[1]
         with comm.agreed():
-            columns = () if isinstance(drift, str) else tuple(column_of(one, d, names, "drift") for one in drift)
+            columns = () if isinstance(drift, str) else tuple(column_of(column, d, names, "drift") for column in drift)
             if len(set(columns)) < len(columns):
                 raise InputError(f"drift: a column is named twice in {list(drift)}")
             if len({*columns, *ignored}) >= d:
@@ -172,11 +172,11 @@ class Drift:
     def functions(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values of the functions for rows `X`, shape (n, width): shape (n, p)."""
         Z = (X - np.array(self.center)) / np.array(self.scale)
-        found = [Z[:, j] for j in self.columns]
+        functions = [Z[:, j] for j in self.columns]
         for degree in range(self.degree + 1):
             for factors in itertools.combinations_with_replacement(self.coordinates, degree):
-                found.append(np.prod(Z[:, list(factors)], axis=1) if factors else np.ones(len(Z)))
-        return np.column_stack(found) if found else np.zeros((len(Z), 0))
+                functions.append(np.prod(Z[:, list(factors)], axis=1) if factors else np.ones(len(Z)))
+        return np.column_stack(functions) if functions else np.zeros((len(Z), 0))
 
 
 def check_independent(gram: NDArray[np.float64], n: int) -> None:
@@ -210,14 +210,14 @@ def subtracted(
         Gram matrix of the functions over all ranks' rows.
     comm : Communicator
     """
-    base, left = np.zeros(F.shape[1]), y
+    base, residual = np.zeros(F.shape[1]), y
     for _ in range(2 if base.size else 0):
-        step = np.linalg.solve(gram, comm.allreduce(F.T @ left))
-        base, left = base + step, left - F @ step
+        step = np.linalg.solve(gram, comm.allreduce(F.T @ residual))
+        base, residual = base + step, residual - F @ step
     largest = np.append(np.abs(y), np.abs(F) @ np.abs(base)).max(initial=0.0)
     with comm.uncounted():
         largest = float(comm.allreduce(np.array([largest]), "max")[0])
-    return left, base, _ROUNDING * largest
+    return residual, base, _ROUNDING * largest
 
 
 def column_of(column: object, d: int, names: Sequence[str], option: str) -> int:
@@ -291,33 +291,33 @@ class Regions:
         group, groups = np.zeros(len(X), np.int64), [(0, R)]
         while any(last - first > 1 for first, last in groups):
             axes, planes = _planes(X, work, group, groups, comm)
-            some: list[tuple[int, int]] = []
+            halves: list[tuple[int, int]] = []
             after = np.empty_like(group)
             for g, (first, last) in enumerate(groups):
                 here, middle = group == g, (first + last) // 2
                 if last - first == 1:
-                    after[here] = len(some)
-                    some.append((first, last))
+                    after[here] = len(halves)
+                    halves.append((first, last))
                     continue
                 axis, at = int(axes[g]), float(planes[g])
                 cuts.append(Cut(first, middle, last, axis, at))
                 high[first:middle, axis] = np.minimum(high[first:middle, axis], at)
                 low[middle:last, axis] = np.maximum(low[middle:last, axis], at)
-                after[here] = len(some) + (X[here, axis] > at)
-                some += [(first, middle), (middle, last)]
-            group, groups = after, some
+                after[here] = len(halves) + (X[here, axis] > at)
+                halves += [(first, middle), (middle, last)]
+            group, groups = after, halves
         return cls(low, high, tuple(cuts))
 
     def owners(self, X: NDArray[np.float64]) -> NDArray[np.int64]:
         """Rank that owns each point, shape (n,)."""
-        found = np.zeros(len(X), np.int64)
+        ranks = np.zeros(len(X), np.int64)
         ends = np.full(len(X), len(self.low), np.int64)
         for cut in self.cuts:
-            here = (found == cut.first) & (ends == cut.last)
+            here = (ranks == cut.first) & (ends == cut.last)
             upper = here & (X[:, cut.axis] > cut.at)
             ends[here & ~upper] = cut.middle
-            found[upper] = cut.middle
-        return found
+            ranks[upper] = cut.middle
+        return ranks
 
     def near(self, X: NDArray[np.float64], rank: int, radius: float) -> NDArray[np.bool_]:
         """True for the points closer to the box of `rank` than `radius`, with a margin for rounding."""
@@ -334,7 +334,7 @@ class Regions:
         """
         none = np.zeros(0, np.int64)
         others = range(len(self.low))
-        return [none if other == rank else np.flatnonzero(self.near(X, other, radius)) for other in others]
+        return [none if borrower == rank else np.flatnonzero(self.near(X, borrower, radius)) for borrower in others]
 
 
 @dataclass(frozen=True)
@@ -357,13 +357,13 @@ class Histogram:
     side: int
 
     @classmethod
-    def of(cls, X: NDArray[np.float64], most: int, comm: Communicator) -> Histogram:
-        """Count all ranks' points in at most `most` boxes; two Allreduces, of 2 d and of `most` numbers."""
+    def of(cls, X: NDArray[np.float64], max_boxes: int, comm: Communicator) -> Histogram:
+        """Count all ranks' points in at most `max_boxes` boxes; two Allreduces, of 2 d and of `max_boxes` numbers."""
         d = X.shape[1]
         ends = np.concatenate([X.min(axis=0, initial=np.inf), -X.max(axis=0, initial=-np.inf)])
         ends = comm.allreduce(ends, "min")
         low, span = ends[:d], -ends[d:] - ends[:d]
-        side = max(1, int(most ** (1.0 / d) + 1e-9))
+        side = max(1, int(max_boxes ** (1.0 / d) + 1e-9))
         edge = np.where(span > 0, span / side, 1.0)
         places = np.minimum((X - low) // edge, side - 1).astype(np.int64)
         box = np.ravel_multi_index(tuple(places.T), (side,) * d) if len(X) else np.zeros(0, np.int64)
@@ -378,10 +378,10 @@ class Histogram:
 
 def _work(X: NDArray[np.float64], radius: float, comm: Communicator) -> NDArray[np.float64]:
     """Estimated work per point: 1 for its regression, plus that of products with its neighbours, by local density."""
-    d, found = X.shape[1], Histogram.of(X, _COARSE, comm)
+    d, histogram = X.shape[1], Histogram.of(X, _COARSE, comm)
     ball = np.pi ** (d / 2) / math.gamma(d / 2 + 1)
-    share = min(1.0, float(ball * np.prod(np.minimum(radius / found.edge, 1e3))))
-    return np.asarray(1.0 + found.counts[found.box] * share / _PAIRS)
+    share = min(1.0, float(ball * np.prod(np.minimum(radius / histogram.edge, 1e3))))
+    return np.asarray(1.0 + histogram.counts[histogram.box] * share / _PAIRS)
 
 
 def _planes(
@@ -400,7 +400,7 @@ def _planes(
     width = span[np.arange(G), axes]
     x = X[np.arange(len(X)), axes[group]]
     share = np.array([((first + last) // 2 - first) / (last - first) for first, last in groups])
-    left = np.full(G, np.nan)  # work between the low end of the interval and the plane
+    work_below = np.full(G, np.nan)  # work between the low end of the interval and the plane
     for _ in range(_ROUNDS):
         unit = np.where(width > 0, width / _BINS, 1.0)
         bins = np.floor((x - low[group]) / unit[group])
@@ -411,9 +411,9 @@ def _planes(
             .reshape(G, _BINS)
             .cumsum(axis=1)
         )
-        left = np.where(np.isnan(left), share * sums[:, -1], left)
-        at = np.minimum((sums < left[:, None]).sum(axis=1), _BINS - 1)
-        left = left - np.where(at > 0, sums[np.arange(G), at - 1], 0.0)
+        work_below = np.where(np.isnan(work_below), share * sums[:, -1], work_below)
+        at = np.minimum((sums < work_below[:, None]).sum(axis=1), _BINS - 1)
+        work_below = work_below - np.where(at > 0, sums[np.arange(G), at - 1], 0.0)
         low, width = low + at * unit, np.where(width > 0, unit, 0.0)
     return axes, low + width
 
@@ -471,14 +471,14 @@ class Field:
     points : PointColumns
         This rank's points first: those without neighbours on other ranks, then the border, each in the order of cubes.
         Borrowed points follow.
-    own, inner : int
+    n_owned, inner : int
         Number of this rank's points, and of those without neighbours on other ranks.
     radius : float
         Distance beyond which correlations are 0; infinity for a dense system.
     """
 
     points: PointColumns
-    own: int
+    n_owned: int
     inner: int
     radius: float
     regions: Regions
@@ -486,16 +486,16 @@ class Field:
     comm: Communicator
 
     @classmethod
-    def spread(cls, given: PointColumns, radius: float, comm: Communicator) -> Field:
+    def spread(cls, points: PointColumns, radius: float, comm: Communicator) -> Field:
         """Move points to the ranks that own their regions, and copies to those nearby; collective.
 
         Notes
         -----
         Each point travels once, and once more to every rank whose region is closer than `radius`: d + 2 + c numbers.
         """
-        regions = Regions.divide(given.X, radius, comm)
-        moved = Routed.to(given.packed(), regions.owners(given.X), comm)
-        return cls.arranged(moved.rows, given.X.shape[1], regions, radius, comm)
+        regions = Regions.divide(points.X, radius, comm)
+        moved = Routed.to(points.packed(), regions.owners(points.X), comm)
+        return cls.arranged(moved.rows, points.X.shape[1], regions, radius, comm)
 
     @classmethod
     def arranged(
@@ -513,21 +513,21 @@ class Field:
             order = order[Cubes(X[order], radius).order]
         order = order[np.argsort(first[order], kind="stable")]
         packed, place = packed[order], np.argsort(order)
-        halo = Halo(len(packed), [np.sort(place[some]) for some in lent], comm)
+        halo = Halo(len(packed), [np.sort(place[rows]) for rows in lent], comm)
         inner = int(len(packed) - np.count_nonzero(first))
-        every = np.concatenate([packed, halo.fetch(packed)])
-        return cls(PointColumns.unpacked(every, d), len(packed), inner, radius, regions, halo, comm)
+        all_points = np.concatenate([packed, halo.fetch(packed)])
+        return cls(PointColumns.unpacked(all_points, d), len(packed), inner, radius, regions, halo, comm)
 
     @property
     def owned(self) -> PointColumns:
         """This rank's points, without borrowed ones."""
-        return self.points.some(np.arange(self.own))
+        return self.points.some(np.arange(self.n_owned))
 
     @property
     def n(self) -> int:
         """Number of points on all ranks; collective."""
         with self.comm.uncounted():
-            return int(self.comm.allreduce(np.array([self.own]))[0])
+            return int(self.comm.allreduce(np.array([self.n_owned]))[0])
 
     def cubes(self) -> Cubes:
         """All points on this rank, own and borrowed, sorted into cubes as wide as the radius."""

@@ -389,11 +389,11 @@ def _by_owners(
     owner = slots[there] % comm.size
     keys = (slots[there] * stop + values[members[there]])[np.argsort(owner, kind="stable")]
     keys = np.sort(comm.alltoall(keys, np.bincount(owner, minlength=comm.size))[0])
-    own = np.arange(comm.rank, len(k), comm.size)
-    chosen = keys[np.searchsorted(keys, own * stop) + k[own]] - own * stop
-    found = np.empty(len(k), np.int64)
-    found[np.argsort(np.arange(len(k)) % comm.size, kind="stable")] = comm.allgather(chosen)
-    return found
+    own_parts = np.arange(comm.rank, len(k), comm.size)
+    chosen = keys[np.searchsorted(keys, own_parts * stop) + k[own_parts]] - own_parts * stop
+    values_of_parts = np.empty(len(k), np.int64)
+    values_of_parts[np.argsort(np.arange(len(k)) % comm.size, kind="stable")] = comm.allgather(chosen)
+    return values_of_parts
 
 
 def _by_histograms(

@@ -62,9 +62,11 @@ class Algorithm:
     def __init_subclass__(cls, name: str = "", **options: object) -> None:
         super().__init_subclass__(**options)
         if name:
-            known = REGISTERED.get(name, cls)
-            if known.__qualname__ != cls.__qualname__:  # running a notebook cell again defines the same class again
-                raise ValueError(f"partitioner {name!r}: {known.__qualname__} has this name already")
+            registered = REGISTERED.get(name, cls)
+            if (
+                registered.__qualname__ != cls.__qualname__
+            ):  # running a notebook cell again defines the same class again
+                raise ValueError(f"partitioner {name!r}: {registered.__qualname__} has this name already")
             REGISTERED[name] = cls
 
     @abstractmethod

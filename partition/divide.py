@@ -177,12 +177,12 @@ def overlapping(
     """
     rows = PartRows(X, comm, 0)
     labels, sizes = division.labels, division.sizes.copy()
-    own = rows.squared_distances(division.centers, labels)
+    own_squares = rows.squared_distances(division.centers, labels)
     places, added = [np.arange(len(rows))], [labels]
     for part, size in enumerate(division.sizes.tolist()):
         others = np.flatnonzero(labels != part)
         count = min(round(overlap * size), rows.n - size)
-        closer = rows.squared_distances(division.centers, np.full_like(labels, part))[others] - own[others]
+        closer = rows.squared_distances(division.centers, np.full_like(labels, part))[others] - own_squares[others]
         chosen = others[smallest(closer, count, comm)]
         places.append(chosen)
         added.append(np.full(len(chosen), part, labels.dtype))

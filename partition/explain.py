@@ -97,10 +97,10 @@ class Explained(Whole):
             Z = self._received(X, ranks)
             game = Game(_baselines(self, Z, background, ranks), _of_columns(self, players), interactions)
             shape = game.players + 1 + game.pairs, len(self.outputs())
-            found = self._answered(Z, ranks, shape, lambda part, rows: answered(held[part], rows, game))
+            values = self._answered(Z, ranks, shape, lambda part, rows: answered(held[part], rows, game))
             for f in self.everywhere():
-                found += answered(f, Z, game)
-        return outcome(found, X, players, self.outputs(), self.single_output(), interactions)
+                values += answered(f, Z, game)
+        return outcome(values, X, players, self.outputs(), self.single_output(), interactions)
 
     def expansion(self, part: int) -> Expansion:
         """One of this rank's parts as a function of rows, with the outputs of :meth:`explain`."""
@@ -184,10 +184,10 @@ def _baselines(
             raise InputError(f"background: {error}") from error
         if not rows.shape[0]:
             raise InputError("background: there are no rows; give one at least")
-        found = np.ascontiguousarray(dense(rows), np.float64)
+        baselines = np.ascontiguousarray(dense(rows), np.float64)
     with comm.uncounted():
-        require_same({"background": found}, comm)
-    return found
+        require_same({"background": baselines}, comm)
+    return baselines
 
 
 def sampled(X: AnyRows, comm: Communicator) -> Rows:

@@ -184,8 +184,8 @@ def _exchange_in_file(
     """Send the rows block by block, each with its place among the receiver's rows."""
     seats = np.empty(len(place), np.int64)
     seats[place] = np.arange(len(place))
-    told, seats_out = comm.alltoall(seats, arrivals)[0], np.empty(len(send), np.int64)
-    seats_out[send] = told
+    seats_of_senders, seats_out = comm.alltoall(seats, arrivals)[0], np.empty(len(send), np.int64)
+    seats_out[send] = seats_of_senders
     with comm.agreed():
         arriving = Arriving(X.another(len(place)))
     longest = int(comm.allreduce(np.array([len(X)]), "max")[0])
@@ -202,9 +202,9 @@ def _groups(owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
     seat = np.empty(len(owners), np.int64)
     for rank in np.unique(owners):
         seat[owners == rank] = np.arange(np.count_nonzero(owners == rank))
-    most = int(seat.max()) + 1
-    groups = min(_GROUPS, most)
-    return seat * groups // most, groups
+    largest = int(seat.max()) + 1
+    groups = min(_GROUPS, largest)
+    return seat * groups // largest, groups
 
 
 def _permuted(X: Rows, place: NDArray[np.intp], consume: bool) -> Rows:

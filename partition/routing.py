@@ -61,10 +61,10 @@ def closest(X: AnyRows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[n
     """
     parts, squares = np.empty((X.shape[0], k), np.int32), np.empty((X.shape[0], k))
 
-    def keep(lo: int, hi: int, every: NDArray[np.float64]) -> None:
-        order = np.argsort(every, axis=1, kind="stable")[:, :k]
+    def keep(lo: int, hi: int, squared: NDArray[np.float64]) -> None:
+        order = np.argsort(squared, axis=1, kind="stable")[:, :k]
         parts[lo:hi] = order
-        squares[lo:hi] = np.maximum(np.take_along_axis(every, order, axis=1), 0.0)
+        squares[lo:hi] = np.maximum(np.take_along_axis(squared, order, axis=1), 0.0)
 
     _squared(X, centers, keep)
     return parts, squares
@@ -72,13 +72,13 @@ def closest(X: AnyRows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[n
 
 def distances(X: AnyRows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
     """Euclidean distances of the rows to all centres, shape (n, P), as float64: 2 n P d flops on all threads."""
-    found = np.empty((X.shape[0], len(centers)))
+    distances = np.empty((X.shape[0], len(centers)))
 
-    def keep(lo: int, hi: int, every: NDArray[np.float64]) -> None:
-        np.sqrt(np.maximum(every, 0.0), out=found[lo:hi])
+    def keep(lo: int, hi: int, squared: NDArray[np.float64]) -> None:
+        np.sqrt(np.maximum(squared, 0.0), out=distances[lo:hi])
 
     _squared(X, centers, keep)
-    return found
+    return distances
 
 
 def _squared(X: AnyRows, centers: NDArray[np.float64], keep: Callable[[int, int, NDArray[np.float64]], None]) -> None:

@@ -283,7 +283,7 @@ def test_a_killed_run_is_continued_to_the_same_bits(tmp_path, monkeypatch):
     product, calls = NearSystem.product, []
 
     def killed(self, V, which=None):
-        calls.append(self.field.own == len(X))
+        calls.append(self.field.n_owned == len(X))
         if sum(calls) == 3:
             raise KeyboardInterrupt
         return product(self, V, which)

@@ -25,7 +25,7 @@ def work_atomic(
 ) -> int:  # fmt: skip  # pragma: no cover - compiled
     """Run Algorithm 14 for `turns` turns in thread `me`, which owns rows lo to hi; return BUSY, IDLE or STOPPED."""
     beta, r, low, high = board.beta[lo:hi], board.r[lo:hi], board.low[lo:hi], board.high[lo:hi]
-    one, slot = np.empty(1, np.int64), np.empty(1, np.int64)
+    wanted, slot = np.empty(1, np.int64), np.empty(1, np.int64)
     for turn in range(turns):
         if seen(board.stop, 0):
             return STOPPED
@@ -47,19 +47,19 @@ def work_atomic(
                 if quiet(board.started, board.stop, total):
                     return IDLE
             continue
-        _update(board, whole, columns, lo + j, me, one, slot)
+        _update(board, whole, columns, lo + j, me, wanted, slot)
     return BUSY
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _update(
-    board: Board, whole: ColumnCache, columns: CachedColumns, row: int, me: int, one: Longs, slot: Longs
+    board: Board, whole: ColumnCache, columns: CachedColumns, row: int, me: int, wanted: Longs, slot: Longs
 ) -> None:  # pragma: no cover - compiled
     """Move one row to its optimum and update the gradient (steps 2 to 4)."""
     number = board.started[me * LINE] + 1
     publish(board.started, me * LINE, number)
-    one[0] = row
-    resident(whole, one, slot)
+    wanted[0] = row
+    resident(whole, wanted, slot)
     r, diagonal = board.r[row], board.diagonal[row]
     new = optimum(board.beta[row], r, board.low[row], board.high[row], diagonal)
     step = new - board.beta[row]
@@ -88,13 +88,13 @@ def work_stochastic(
     A round is clean if it meets no violation above the tolerance. All threads stop once each has finished a clean round
     that began after the last round that was not clean; `started` holds the number of updates at the end of the latter.
     """
-    one, slot, begun = np.empty(1, np.int64), np.empty(1, np.int64), count(board.written)
+    wanted, slot, begun = np.empty(1, np.int64), np.empty(1, np.int64), count(board.written)
     worst, part = 0.0, 0.0
     for row in order:
         if seen(board.stop, 0):
             return STOPPED
-        one[0] = row
-        resident(whole, one, slot)
+        wanted[0] = row
+        resident(whole, wanted, slot)
         low, high, beta = board.low[row], board.high[row], board.beta[row]
         r = _dot(store(columns)[slot[0]], board.beta) - (1.0 if high > 0.0 else -1.0)
         violated = violation(beta, r, low, high)

@@ -194,18 +194,18 @@ def caller(result: Type, *kinds: Type) -> Any:
 
     @intrinsic
     def call(typingctx: Context, function: Type, *arguments: Type) -> Intrinsic:
-        given = kinds or tuple(unliteral(argument) for argument in arguments)
+        argument_types = kinds or tuple(unliteral(argument) for argument in arguments)
 
         def build(
             context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
         ) -> ir.Value:
             convention, values = context.call_conv, cgutils.unpack_tuple(builder, args[1])
-            pointer = builder.inttoptr(args[0], convention.get_function_type(result, given).as_pointer())
-            status, returned = convention.call_function(builder, pointer, result, given, values)
+            pointer = builder.inttoptr(args[0], convention.get_function_type(result, argument_types).as_pointer())
+            status, returned = convention.call_function(builder, pointer, result, argument_types, values)
             with cgutils.if_unlikely(builder, status.is_error):
                 convention.return_status_propagate(builder, status)
             return returned
 
-        return result(types.int64, StarArgTuple(given)), build
+        return result(types.int64, StarArgTuple(argument_types)), build
 
     return call

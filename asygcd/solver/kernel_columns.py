@@ -79,20 +79,20 @@ class ColumnCache(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def resident(own: ColumnCache, wanted: Longs, slots: Longs) -> None:  # pragma: no cover - compiled
+def resident(cache: ColumnCache, wanted: Longs, slots: Longs) -> None:  # pragma: no cover - compiled
     """Load the `wanted` columns, at most as many as there are slots, and write their places to `slots`."""
     missing = 0
     for k in range(wanted.size):
-        slot = own.slot[wanted[k]]
+        slot = cache.slot[wanted[k]]
         if slot < 0:
-            slot = _make_room(own, wanted[k])
+            slot = _make_room(cache, wanted[k])
             slots[k] = -1 - slot
             missing += 1
         else:
             slots[k] = slot
-        _use(own.links, slot)
-    own.counts[HITS] += wanted.size - missing
-    own.counts[MISSES] += missing
+        _use(cache.links, slot)
+    cache.counts[HITS] += wanted.size - missing
+    cache.counts[MISSES] += missing
     if missing:
         rows, places = np.empty(missing, np.int64), np.empty(missing, np.int64)
         at = 0
@@ -101,17 +101,17 @@ def resident(own: ColumnCache, wanted: Longs, slots: Longs) -> None:  # pragma: 
                 slots[k] = -1 - slots[k]
                 rows[at], places[at] = wanted[k], slots[k]
                 at += 1
-        own.counts[VALUES] += missing * own.size[0]
-        fill(own.fill, own.columns, rows, places)
+        cache.counts[VALUES] += missing * cache.size[0]
+        fill(cache.fill, cache.columns, rows, places)
 
 
 @numba.njit(cache=True, nogil=True)
-def _make_room(own: ColumnCache, column: int) -> int:  # pragma: no cover - compiled
+def _make_room(cache: ColumnCache, column: int) -> int:  # pragma: no cover - compiled
     """Give the least recently used slot to `column`, and return it."""
-    slot = own.links[own.held.size, BEFORE]
-    if own.held[slot] >= 0:
-        own.slot[own.held[slot]] = -1
-    own.held[slot], own.slot[column] = column, slot
+    slot = cache.links[cache.held.size, BEFORE]
+    if cache.held[slot] >= 0:
+        cache.slot[cache.held[slot]] = -1
+    cache.held[slot], cache.slot[column] = column, slot
     return slot
 
 
@@ -129,14 +129,14 @@ def _use(links: Longs, slot: int) -> None:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def forget(own: ColumnCache) -> None:  # pragma: no cover - compiled
+def forget(cache: ColumnCache) -> None:  # pragma: no cover - compiled
     """Empty the cache, since the thread's rows have changed."""
-    ring = own.held.size
+    ring = cache.held.size
     for slot in range(ring):
-        if own.held[slot] >= 0:
-            own.slot[own.held[slot]] = -1
-            own.held[slot] = -1
-    link(own.links)
+        if cache.held[slot] >= 0:
+            cache.slot[cache.held[slot]] = -1
+            cache.held[slot] = -1
+    link(cache.links)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -210,20 +210,20 @@ class CachedColumns(NamedTuple):
 
 def addresses(columns: Bundle) -> tuple[int, int, int, int]:
     """Addresses of the functions to fill, add, advance and pack, for this bundle of :class:`CachedColumns`."""
-    wide, own = len(columns.fields.list_starts) > 0, columns.kind
+    wide, kind = len(columns.fields.list_starts) > 0, columns.kind
     if not wide:
-        columns.fields.calls[3] = address(accumulate, types.none, _accumulated(own))
+        columns.fields.calls[3] = address(accumulate, types.none, _accumulated(kind))
     return (
-        address(_fill_wide if wide else _fill_panels, types.none, (own, *_FILL[1:])),
-        address(_add, types.none, (own, *_ADD[1:])),
-        address(_advance, greedy.FOUND, (own, *_ADVANCE[1:])),
-        address(_pack_wide if wide else _pack_panels, types.none, (own, *_PACK[1:])),
+        address(_fill_wide if wide else _fill_panels, types.none, (kind, *_FILL[1:])),
+        address(_add, types.none, (kind, *_ADD[1:])),
+        address(_advance, greedy.FOUND, (kind, *_ADVANCE[1:])),
+        address(_pack_wide if wide else _pack_panels, types.none, (kind, *_PACK[1:])),
     )
 
 
-def _accumulated(own: BundleType) -> tuple[Type, ...]:
+def _accumulated(bundle: BundleType) -> tuple[Type, ...]:
     """Types of the arguments of :func:`cacore.kernels.panels.accumulate`: predictions need the same."""
-    of: dict[str, Any] = own.fields
+    of: dict[str, Any] = bundle.fields
     size = types.int64
     real = of["reals"].dtype
     rows = (of[name] for name in ("data", "data_squares", "values", "columns", "starts", "squares"))
@@ -232,120 +232,120 @@ def _accumulated(own: BundleType) -> tuple[Type, ...]:
 
 
 @numba.njit(cache=True, nogil=True)
-def store(own: CachedColumns) -> Reals:  # pragma: no cover - compiled
+def store(cached: CachedColumns) -> Reals:  # pragma: no cover - compiled
     """The kept columns, shape (>= slots, >= rows)."""
-    stride = own.size[1]
-    slots = own.memory.size // stride
-    return own.memory[: slots * stride].reshape(slots, stride)
+    stride = cached.size[1]
+    slots = cached.memory.size // stride
+    return cached.memory[: slots * stride].reshape(slots, stride)
 
 
 @numba.njit(cache=True, nogil=True)
-def _gathered(own: CachedColumns, rows: Longs) -> tuple[Reals, Ints, Integers, Reals]:  # pragma: no cover - compiled
+def _gathered(cached: CachedColumns, rows: Longs) -> tuple[Reals, Ints, Integers, Reals]:  # pragma: no cover - compiled
     """Values, columns, starts and squared norms of these rows, as CSR."""
-    starts = np.zeros(rows.size + 1, own.starts.dtype)  # as for predictions, which share the compiled code
+    starts = np.zeros(rows.size + 1, cached.starts.dtype)  # as for predictions, which share the compiled code
     for k in range(rows.size):
-        starts[k + 1] = starts[k] + own.starts[rows[k] + 1] - own.starts[rows[k]]
-    values, columns = np.empty(starts[-1], own.values.dtype), np.empty(starts[-1], np.int32)
-    squares = np.empty(rows.size, own.values.dtype)
+        starts[k + 1] = starts[k] + cached.starts[rows[k] + 1] - cached.starts[rows[k]]
+    values, columns = np.empty(starts[-1], cached.values.dtype), np.empty(starts[-1], np.int32)
+    squares = np.empty(rows.size, cached.values.dtype)
     for k in range(rows.size):
-        at, first = starts[k], own.starts[rows[k]]
-        for q in range(first, own.starts[rows[k] + 1]):
-            values[at], columns[at] = own.values[q], own.columns[q]
+        at, first = starts[k], cached.starts[rows[k]]
+        for q in range(first, cached.starts[rows[k] + 1]):
+            values[at], columns[at] = cached.values[q], cached.columns[q]
             at += 1
-        squares[k] = own.squares[rows[k]]
+        squares[k] = cached.squares[rows[k]]
     return values, columns, starts, squares
 
 
 @numba.njit(cache=True, nogil=True)
-def _kernel(own: CachedColumns) -> Parameters:  # pragma: no cover - compiled
+def _kernel(cached: CachedColumns) -> Parameters:  # pragma: no cover - compiled
     """The kernel's parameters as :func:`cacore.kernels.evaluate.finish` takes them."""
-    return own.calls[0], own.reals[0], own.reals[1], own.calls[1], own.calls[2]
+    return cached.calls[0], cached.reals[0], cached.reals[1], cached.calls[1], cached.calls[2]
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_panels(own: CachedColumns, rows: Longs, places: Longs) -> None:  # pragma: no cover - compiled
+def _fill_panels(cached: CachedColumns, rows: Longs, places: Longs) -> None:  # pragma: no cover - compiled
     """Compute the kernel values of `rows` with the thread's rows, into the slots `places`."""
-    values, columns, starts, squares = _gathered(own, rows)
+    values, columns, starts, squares = _gathered(cached, rows)
     none = np.empty(0)
     _accumulate(
-        own.calls[3], own.data, own.data_squares, values, columns, starts, squares, _kernel(own), 0, own.size[0], none,
-        none, store(own), places,
+        cached.calls[3], cached.data, cached.data_squares, values, columns, starts, squares, _kernel(cached), 0,
+        cached.size[0], none, none, store(cached), places,
     )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_wide(own: CachedColumns, rows: Longs, places: Longs) -> None:  # pragma: no cover - compiled
+def _fill_wide(cached: CachedColumns, rows: Longs, places: Longs) -> None:  # pragma: no cover - compiled
     """:func:`_fill_panels` for wide rows."""
-    values, columns, starts, squares = _gathered(own, rows)
+    values, columns, starts, squares = _gathered(cached, rows)
     none, middles = np.empty(0), np.empty(rows.size, np.int64)
     for k in range(rows.size):
-        middles[k] = starts[k] + own.middles[rows[k]] - own.starts[rows[k]]
+        middles[k] = starts[k] + cached.middles[rows[k]] - cached.starts[rows[k]]
     sides = (
-        own.data, own.data_squares, own.list_values, own.list_rows, own.list_starts, values, columns, starts, middles,
-        squares,
+        cached.data, cached.data_squares, cached.list_values, cached.list_rows, cached.list_starts, values, columns,
+        starts, middles, squares,
     )  # fmt: skip
-    wide_passes.accumulate(sides, _kernel(own), np.int64(0), own.size[0], none, none, store(own), places)
+    wide_passes.accumulate(sides, _kernel(cached), np.int64(0), cached.size[0], none, none, store(cached), places)
 
 
 @numba.njit(cache=True, nogil=True)
-def _add(own: CachedColumns, slots: Longs, steps: Doubles, r: Doubles) -> None:  # pragma: no cover - compiled
+def _add(cached: CachedColumns, slots: Longs, steps: Doubles, r: Doubles) -> None:  # pragma: no cover - compiled
     """Add the columns in these slots, times `steps`, to `r`, shape (<= rows,)."""
-    add_rows(store(own), slots, steps, r, np.int64(0), r.size)
+    add_rows(store(cached), slots, steps, r, np.int64(0), r.size)
 
 
 @numba.njit(cache=True, nogil=True)
 def _advance(
-    own: CachedColumns, slot: int, change: float, beta: Doubles, r: Doubles, low: Doubles, high: Doubles
+    cached: CachedColumns, slot: int, change: float, beta: Doubles, r: Doubles, low: Doubles, high: Doubles
 ) -> tuple[int, float]:  # pragma: no cover - compiled
     """Apply :func:`asygcd.solver.greedy.advance` to the column in this slot."""
-    at = slot * own.size[1]
-    return greedy.advance(beta, r, low, high, own.memory[at : at + beta.size], change)
+    at = slot * cached.size[1]
+    return greedy.advance(beta, r, low, high, cached.memory[at : at + beta.size], change)
 
 
 @numba.njit(cache=True, nogil=True)
-def _empty_panels(own: CachedColumns, rows: int) -> tuple[Reals, Reals]:  # pragma: no cover - compiled
+def _empty_panels(cached: CachedColumns, rows: int) -> tuple[Reals, Reals]:  # pragma: no cover - compiled
     """The first panels and squared norms of the thread's rows, zeroed, for `rows` rows."""
-    panels = -(-rows // own.data.shape[2])
-    data, squares = own.data[:panels], own.data_squares[: panels * own.data.shape[2]]
+    panels = -(-rows // cached.data.shape[2])
+    data, squares = cached.data[:panels], cached.data_squares[: panels * cached.data.shape[2]]
     for p in range(panels):
         for c in range(data.shape[1]):
             for k in range(data.shape[2]):
                 data[p, c, k] = 0
     for k in range(squares.size):
         squares[k] = 0
-    own.size[0], own.size[1] = rows, -(-rows // ALIGNED) * ALIGNED
+    cached.size[0], cached.size[1] = rows, -(-rows // ALIGNED) * ALIGNED
     return data, squares
 
 
 @numba.njit(cache=True, nogil=True)
-def _pack_panels(own: CachedColumns, first: int, rows: Longs) -> None:  # pragma: no cover - compiled
+def _pack_panels(cached: CachedColumns, first: int, rows: Longs) -> None:  # pragma: no cover - compiled
     """Pack the rows at `first` + `rows`, which become the thread's own; kept columns lose their meaning."""
-    data, squares = _empty_panels(own, rows.size)
+    data, squares = _empty_panels(cached, rows.size)
     W = data.shape[2]
     for k in range(rows.size):
         row = first + rows[k]
-        for q in range(own.starts[row], own.starts[row + 1]):
-            data[k // W, own.columns[q], k % W] += own.values[q]
-    panel_norms(data, own.calls[2], squares)
+        for q in range(cached.starts[row], cached.starts[row + 1]):
+            data[k // W, cached.columns[q], k % W] += cached.values[q]
+    panel_norms(data, cached.calls[2], squares)
 
 
 @numba.njit(cache=True, nogil=True)
-def _pack_wide(own: CachedColumns, first: int, rows: Longs) -> None:  # pragma: no cover - compiled
+def _pack_wide(cached: CachedColumns, first: int, rows: Longs) -> None:  # pragma: no cover - compiled
     """:func:`_pack_panels` for wide rows."""
-    data, squares = _empty_panels(own, rows.size)
-    starts, middles, at = own.own_starts[: rows.size + 1], own.own_middles[: rows.size], 0
+    data, squares = _empty_panels(cached, rows.size)
+    starts, middles, at = cached.own_starts[: rows.size + 1], cached.own_middles[: rows.size], 0
     for k in range(rows.size):
         row = first + rows[k]
-        starts[k], middles[k], squares[k] = at, at + own.middles[row] - own.starts[row], own.squares[row]
-        for q in range(own.starts[row], own.starts[row + 1]):
-            own.own_values[at], own.own_columns[at] = own.values[q], own.columns[q]
+        starts[k], middles[k], squares[k] = at, at + cached.middles[row] - cached.starts[row], cached.squares[row]
+        for q in range(cached.starts[row], cached.starts[row + 1]):
+            cached.own_values[at], cached.own_columns[at] = cached.values[q], cached.columns[q]
             at += 1
     starts[rows.size] = at
-    own.list_starts[:] = 0
-    wide_passes.pack(own.own_values, own.own_columns, starts, middles, data)
+    cached.list_starts[:] = 0
+    wide_passes.pack(cached.own_values, cached.own_columns, starts, middles, data)
     wide_passes.enlist(
-        own.own_values, own.own_columns, starts, middles, data.shape[1], np.int64(0), own.list_starts[0],
-        own.list_values, own.list_rows,
+        cached.own_values, cached.own_columns, starts, middles, data.shape[1], np.int64(0), cached.list_starts[0],
+        cached.list_values, cached.list_rows,
     )  # fmt: skip
 
 
@@ -421,8 +421,8 @@ class KernelCaches:
         threads = len(blocks)
         self.room = [min(len(rows), max(_FEW, len(rows) // _SHARE)) if by_rows else 0 for rows in blocks]
         lengths = [
-            _padded(len(rows) if by_rows else self.n) + _padded(more)
-            for rows, more in zip(blocks, self.room, strict=True)
+            _padded(len(rows) if by_rows else self.n) + _padded(spare)
+            for rows, spare in zip(blocks, self.room, strict=True)
         ]
         each = cache_bytes // threads // self.dtype.itemsize
         if each < 2 * max(lengths):
@@ -440,8 +440,8 @@ class KernelCaches:
             ]
             counts = np.split(np.diff(self._rows[2]), bounds[1:-1])
             self.near = [
-                self._columns(self._room(lengths_of, most), most, s)
-                for lengths_of, most, s in zip(counts, self.room, slots, strict=True)
+                self._columns(self._room(lengths_of, capacity), capacity, s)
+                for lengths_of, capacity, s in zip(counts, self.room, slots, strict=True)
             ]
         else:
             packed = self._packed(order)
@@ -471,21 +471,21 @@ class KernelCaches:
         wide = Wide(self._X, layout.features, layout.dtype, rows, layout.measure)
         return wide.data, wide.norms, wide.values, wide.rows, wide.starts, *none[5:]
 
-    def _room(self, nonzeros: Index, most: int) -> tuple[NDArray[np.generic], ...]:
-        """Space for `most` rows of a block, given the number of nonzeros of each of its rows."""
-        return self._empty(most, int(np.sort(nonzeros)[-most:].sum()))
+    def _room(self, nonzeros: Index, rows: int) -> tuple[NDArray[np.generic], ...]:
+        """Space for `rows` rows of a block, given the number of nonzeros of each of its rows."""
+        return self._empty(rows, int(np.sort(nonzeros)[-rows:].sum()))
 
     def _empty(self, rows: int, numbers: int) -> tuple[NDArray[np.generic], ...]:
         """Empty panels and lists, and space for a working set of `rows` rows, if wide, with `numbers` nonzeros."""
         features, real = self._layout.features, self._layout.dtype
         panels = -(-rows // width(real))
         packed, lists = (self._X.shape[1], 0) if features is None else (features.packed, features.listed + 1)
-        listed, own = (numbers, rows) if lists else (0, 0)
+        listed, starts = (numbers, rows) if lists else (0, 0)
         data = room((panels, packed, width(real)), real)
         return (
             data, np.zeros(panels * width(real), real), np.zeros(listed, real), np.zeros(listed, np.int32),
             np.zeros((1 if lists else 0, lists), np.int32), np.zeros(listed, real), np.zeros(listed, np.int32),
-            np.zeros(own + 1, np.int64), np.zeros(own, np.int64),
+            np.zeros(starts + 1, np.int64), np.zeros(starts, np.int64),
         )  # fmt: skip
 
     def _columns(self, packed: tuple[NDArray[np.generic], ...], rows: int, slots: int) -> ColumnCache:

@@ -80,11 +80,11 @@ def listen(
 
 
 @numba.njit(cache=True, nogil=True)
-def compare(board: Board, state: ThreadState, me: int, most: float) -> float:  # pragma: no cover - compiled
+def compare(board: Board, state: ThreadState, me: int, largest: float) -> float:  # pragma: no cover - compiled
     """Publish this thread's violation if it has changed by a quarter, and return the largest of the others'."""
-    shown = state.levels[SHOWN]
-    if most > 1.25 * shown or most < 0.8 * shown:
-        board.eager[me * LINE] = state.levels[SHOWN] = most
+    published = state.levels[SHOWN]
+    if largest > 1.25 * published or largest < 0.8 * published:
+        board.eager[me * LINE] = state.levels[SHOWN] = largest
     others = 0.0
     for at in range(0, board.eager.size, LINE):
         if at != me * LINE:

@@ -206,8 +206,8 @@ class AsyGCD:
         runs = 0
         while True:
             loops = [self._loop(state, me, tol, limits.iterations(self.n)) for me in range(self.threads)]
-            left = limits.max_time - (working_time() - begun)
-            together([turn for turn, _ in loops], state, left, look)
+            remaining = limits.max_time - (working_time() - begun)
+            together([turn for turn, _ in loops], state, remaining, look)
             for_blocks(lambda end: end(), [(end,) for _, end in loops if end is not None])
             runs, done = runs + 1, bool(state.stop[0] == DONE)
             if self.update == "stochastic":
@@ -272,24 +272,26 @@ class AsyGCD:
         others = np.flatnonzero(~support & ((moved[0] != 0) | (moved[1] != 0)))
         state.r[others] = self.product(state.beta, others) - signs[others]
 
-    def _loop(self, state: Board, me: int, tol: float, most: int) -> _Loop:
+    def _loop(self, state: Board, me: int, tol: float, max_steps: int) -> _Loop:
         """Return the loop that thread `me` calls repeatedly, and its final call after all have stopped, or None."""
         shared, cache, lo, hi = Bundle(state), self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
         whole, columns = Bundle(cache), cache.columns
         if self.update == "atomic":
-            return (lambda: work_atomic(shared, whole, columns, me, lo, hi, tol, most, TURNS)), None
+            return (lambda: work_atomic(shared, whole, columns, me, lo, hi, tol, max_steps, TURNS)), None
         if self.update == "stochastic":
             shuffled = np.random.default_rng([self.seed, me]).permutation
-            return (lambda: work_stochastic(shared, whole, columns, shuffled(np.arange(lo, hi)), me, tol, most)), None
+            return (
+                lambda: work_stochastic(shared, whole, columns, shuffled(np.arange(lo, hi)), me, tol, max_steps)
+            ), None
         near, ws = Bundle(self.gram.near[me]), Bundle(working_set(self.gram.room[me]))
-        own = Bundle(thread_state(self.n, self.threads, state.beta))
+        thread = Bundle(thread_state(self.n, self.threads, state.beta))
         return (
-            lambda: work(shared, whole, near, ws, own, me, lo, hi, tol, most, TURNS),
-            lambda: finish(shared, whole, near, ws, own, me, lo, hi),
+            lambda: work(shared, whole, near, ws, thread, me, lo, hi, tol, max_steps, TURNS),
+            lambda: finish(shared, whole, near, ws, thread, me, lo, hi),
         )
 
 
 def _tolerance(tol: float, C: Vector) -> float:
     """Tolerance of |alpha - P(alpha - g)|, times max(C) if that is below 1: otherwise alpha = 0 might pass the test."""
-    most = float(C.max())
-    return tol * most if 0.0 < most < 1.0 else tol
+    largest = float(C.max())
+    return tol * largest if 0.0 < largest < 1.0 else tol

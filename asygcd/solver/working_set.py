@@ -79,16 +79,16 @@ class ThreadState(NamedTuple):
     slots: NDArray[np.int64]
 
 
-def working_set(most: int) -> ThreadWorkingSet:
-    """Create an empty working set with space for `most` rows."""
-    return ThreadWorkingSet(np.zeros(most, np.int64), *(np.zeros(most) for _ in range(5)))
+def working_set(rows: int) -> ThreadWorkingSet:
+    """Create an empty working set with space for `rows` rows."""
+    return ThreadWorkingSet(np.zeros(rows, np.int64), *(np.zeros(rows) for _ in range(5)))
 
 
 def thread_state(n: int, threads: int, beta: NDArray[np.float64]) -> ThreadState:
     """Create the initial state of a thread; the steps from 0 to `beta` are pending."""
-    given = np.flatnonzero(beta)
+    nonzero = np.flatnonzero(beta)
     pending, numbers = np.zeros(n, np.int64), np.zeros(6, np.int64)
-    pending[: len(given)], numbers[PENDING] = given, len(given)
+    pending[: len(nonzero)], numbers[PENDING] = nonzero, len(nonzero)
     return ThreadState(
         pending, beta.copy(), (beta != 0).astype(np.uint8), np.zeros(threads, np.int64), numbers, np.zeros(3),
         np.zeros(TAKE, np.int64), np.zeros(TAKE), np.zeros(TAKE, np.int64),
@@ -154,7 +154,7 @@ def smallest(values: Doubles, k: int) -> float:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def choose(
-    board: Board, lo: int, hi: int, ws: ThreadWorkingSet, least: float, most: float, room: int
+    board: Board, lo: int, hi: int, ws: ThreadWorkingSet, least: float, largest: float, room: int
 ) -> int:  # pragma: no cover - compiled
     """Choose the rows of the working set and return their number: the largest violations, and rows between bounds."""
     score, places, free = np.empty(hi - lo), np.empty(hi - lo, np.int64), 0
@@ -163,7 +163,7 @@ def choose(
         b, low, high = board.beta[lo + j], board.low[lo + j], board.high[lo + j]
         value = violation(b, board.r[lo + j], low, high)
         if low < b < high:
-            value = max(value, FREE * most)
+            value = max(value, FREE * largest)
             free += 1
         if value > least:
             score[count], places[count] = -value, j

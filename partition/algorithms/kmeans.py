@@ -113,13 +113,13 @@ def _reseed(rows: PartRows, labels: NDArray[np.int32], centers: NDArray[np.float
         return 0
     far = rows.squared_distances(centers, labels)
     here = np.lexsort((rows.order, -far))[: empty.size]
-    found = rows.comm.allgather(np.column_stack([far[here], rows.first + here.astype(np.float64)]))
-    found = found[np.lexsort((found[:, 1], -found[:, 0]))][: empty.size]
+    farthest = rows.comm.allgather(np.column_stack([far[here], rows.first + here.astype(np.float64)]))
+    farthest = farthest[np.lexsort((farthest[:, 1], -farthest[:, 0]))][: empty.size]
     # The mean of equal rows differs from them by rounding errors: such a distance must not seed a part.
-    found = found[found[:, 0] > 1e-20 * np.square(centers).sum(axis=1).max()]
-    if len(found):
-        centers[empty[: len(found)]] = rows.take(found[:, 1].astype(np.int64))
-    return len(found)
+    farthest = farthest[farthest[:, 0] > 1e-20 * np.square(centers).sum(axis=1).max()]
+    if len(farthest):
+        centers[empty[: len(farthest)]] = rows.take(farthest[:, 1].astype(np.int64))
+    return len(farthest)
 
 
 def _fill_empty(
@@ -168,21 +168,21 @@ def two_levels(rows: PartRows, P: int, one_level: Callable[[PartRows, int], Foun
     """
     groups, _, population, rounds = one_level(rows, round(P**0.5))
     parts = apportioned(P, population)
-    centers, more = _centers(rows, groups, population, parts, one_level)
+    centers, group_rounds = _centers(rows, groups, population, parts, one_level)
     labels = np.full(len(rows), -1, np.int32)
     _, counts, _ = rows.step(centers, labels, sums=False)
-    return labels, centers, rows.comm.allreduce(counts), rounds + more
+    return labels, centers, rows.comm.allreduce(counts), rounds + group_rounds
 
 
 def apportioned(P: int, population: NDArray[np.int64]) -> NDArray[np.int64]:
     """Share P parts among groups in proportion to their rows: at least one per group with rows, at most one per row."""
     exact, least = P * population / population.sum(), np.minimum(population, 1)
     parts = np.clip(exact.astype(np.int64), least, population)
-    while left := P - int(parts.sum()):
-        step = 1 if left > 0 else -1
-        may = np.flatnonzero(parts < population if left > 0 else parts > least)
+    while missing := P - int(parts.sum()):
+        step = 1 if missing > 0 else -1
+        may = np.flatnonzero(parts < population if missing > 0 else parts > least)
         lacks = step * (exact - parts)[may]
-        parts[may[np.argsort(-lacks, kind="stable")[: abs(left)]]] += step
+        parts[may[np.argsort(-lacks, kind="stable")[: abs(missing)]]] += step
     return np.asarray(parts)
 
 
@@ -200,17 +200,17 @@ def _centers(
         owners, mine = np.arange(comm.size), int(np.searchsorted(first, comm.rank, "right")) - 1
         cells = (first[groups] + rows.order * np.diff(first)[groups] // rows.n).astype(np.int32)
     moved = redistribute(Samples(rows.X, {"order": rows.order}), cells, owners, comm, order="order")
-    found, numbers, rounds = [np.zeros((0, rows.X.shape[1]))], [np.zeros(0, np.int64)], 0
+    own_centers, numbers, rounds = [np.zeros((0, rows.X.shape[1]))], [np.zeros(0, np.int64)], 0
     with nullcontext(Communicator()) if alone else team(comm, mine) as ranks:
-        for cell, some in moved:
+        for cell, rows_of_cell in moved:
             group = cell if alone else mine
             if parts[group]:
-                held = PartRows(moved.some(some).X, ranks, rows.seed + 1 + group)
+                held = PartRows(moved.some(rows_of_cell).X, ranks, rows.seed + 1 + group)
                 _, centers, _, taken = one_level(held, int(parts[group]))
                 rounds = max(rounds, taken)
                 if ranks.rank == 0:
-                    found.append(centers)
+                    own_centers.append(centers)
                     numbers.append(np.arange(starts[group], starts[group + 1]))
-    every = np.empty((int(starts[-1]), rows.X.shape[1]))
-    every[comm.allgather(np.concatenate(numbers))] = comm.allgather(np.concatenate(found))
-    return every, int(comm.allreduce(np.array([rounds]), "max")[0])
+    all_centers = np.empty((int(starts[-1]), rows.X.shape[1]))
+    all_centers[comm.allgather(np.concatenate(numbers))] = comm.allgather(np.concatenate(own_centers))
+    return all_centers, int(comm.allreduce(np.array([rounds]), "max")[0])

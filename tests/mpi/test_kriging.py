@@ -76,11 +76,11 @@ def test_only_the_halo_travels(mine):
     some, n = X[my], len(X[my])
     number = np.arange(my.start, my.stop)
     near = Field.spread(PointColumns(some, np.full(n, 0.1), number, some[:, :1].copy()), radius, comm)
-    sizes = comm.allgather(np.array([near.own], np.int64))
+    sizes = comm.allgather(np.array([near.n_owned], np.int64))
     system = NearSystem(near, near.points.noise, Correlation(Kernel("wendland2").with_sigma(radius)), 20, 1 << 30)
     with comm.phase("train"):
         _, residual = system.solve(
-            np.ascontiguousarray(np.column_stack([near.owned.values[:, 0], np.ones(near.own)]).T), 1e-8
+            np.ascontiguousarray(np.column_stack([near.owned.values[:, 0], np.ones(near.n_owned)]).T), 1e-8
         )
     sent = comm.sent("train")
     assert residual <= 1e-8
