@@ -63,7 +63,7 @@ class RandomSearch(Race):
     def run(self) -> None:
         """Try candidates until the time, or the number of candidates, is over."""
         for i in np.random.default_rng(self.seed).permutation(len(self.known))[: self.most]:
-            left = self.budget.left()
+            left = self.budget.remaining()
             if left is not None and left <= self.reserve():
                 return
             self.trials.append(self.tried(self.known[i], self.split.n_train))

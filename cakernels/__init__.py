@@ -109,7 +109,7 @@ def __getattr__(name: str) -> object:
     if name in _OWN:
         return getattr(import_module(_OWN[name]), name)
     if name in __all__:
-        home = next(one for one in _PACKAGES if name in import_module(one).__all__)
+        home = next(package for package in _PACKAGES if name in import_module(package).__all__)
         return getattr(import_module(home), name)
     raise AttributeError(f"module 'cakernels' has no attribute {name!r}")
 

@@ -26,17 +26,17 @@ USAGE = "usage: cakernels {" + ",".join(COMMANDS) + "} ..."
 def main(argv: list[str] | None = None) -> None:
     """Run the command that the first word names, and end the process."""
     words = sys.argv[1:] if argv is None else argv
-    name, rest = (words[0], words[1:]) if words else ("", [])
+    name, arguments = (words[0], words[1:]) if words else ("", [])
     if name in ("", "-h", "--help"):
         if launched_rank() == 0:
-            shown = [f"  {one:<8}  {text}" for one, (text, _) in COMMANDS.items()]
-            say(USAGE, "", *shown, "", "cakernels COMMAND --help lists the options of a command.")
+            listing = [f"  {command:<8}  {text}" for command, (text, _) in COMMANDS.items()]
+            say(USAGE, "", *listing, "", "cakernels COMMAND --help lists the options of a command.")
         sys.exit(0 if name else 2)
     if name not in COMMANDS:
         first_prints(f"cakernels: {name}: there is no such command; choose one of {', '.join(COMMANDS)}")
         sys.exit(2)
     module = import_module(COMMANDS[name][1])
-    getattr(module, "main" if hasattr(module, "main") else name)(rest)
+    getattr(module, "main" if hasattr(module, "main") else name)(arguments)
 
 
 if __name__ == "__main__":

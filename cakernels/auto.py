@@ -58,9 +58,11 @@ class AutoKernel(Saved, Explains, BaseEstimator):
             with comm.agreed(own_rows=True):
                 train = self._checked(X, y, sample_weight, int(comm.size == 1)).weighted()
                 score = SCORES[checks.one_of(*self._scores())(self.scoring or DEFAULTS[self._task], "scoring =")]
-                most = None if self.max_candidates is None else checks.whole(1)(self.max_candidates, "max_candidates =")
+                max_candidates = (
+                    None if self.max_candidates is None else checks.whole(1)(self.max_candidates, "max_candidates =")
+                )
                 form, intervals = self._sure()
-                if most is None and budget.seconds is None:
+                if max_candidates is None and budget.seconds is None:
                     raise InputError("max_time = None, max_candidates = None: one of them must end the search")
             check_same_names(self, comm)
             n = comm.offset(train.X.shape[0])[1]
@@ -69,31 +71,31 @@ class AutoKernel(Saved, Explains, BaseEstimator):
                     raise InputError("Sample weights must contain at least one non-zero number.")
             seed = shared_seed(self.random_state, comm)
             data = Data.of(in_memory(train.X), train.target(), train.weights, self._task, comm)
-            race = started(data, score, budget, comm, self.comm, seed, most)
+            race = started(data, score, budget, comm, self.comm, seed, max_candidates)
             race.fixed = self._shared()
             race.probability, race.calibrate = form, intervals
-            found = search(race)
-        self._take(found, score)
-        for note in found.notes:
+            result = search(race)
+        self._take(result, score)
+        for note in result.notes:
             warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)
         return self
 
-    def _take(self, found: Found, score: Score) -> None:
+    def _take(self, result: Found, score: Score) -> None:
         """Set the fitted attributes."""
-        self.best_estimator_ = found.estimators[0]
-        self.estimators_, self.weights_ = found.estimators, found.weights
-        self.leaderboard_ = leaderboard(found.trials, score)
-        self.best_score_, self.baseline_score_ = score.value(found.error), score.value(found.baseline)
-        self.n_rows_used_, self.at_grid_end_ = found.rows_used, found.at_grid_end
+        self.best_estimator_ = result.estimators[0]
+        self.estimators_, self.weights_ = result.estimators, result.weights
+        self.leaderboard_ = leaderboard(result.trials, score)
+        self.best_score_, self.baseline_score_ = score.value(result.error), score.value(result.baseline)
+        self.n_rows_used_, self.at_grid_end_ = result.rows_used, result.at_grid_end
         self.scoring_ = score.name
-        self.model_ = found.model(self.comm)
+        self.model_ = result.model(self.comm)
         self.model_.comm = self.comm
 
     def _limit(self) -> float | None:
         return None if self.max_time is None else float(checks.seconds(self.max_time, "max_time ="))
 
     def _scores(self) -> tuple[str, ...]:
-        return tuple(name for name, one in SCORES.items() if one.task == self._task)
+        return tuple(name for name, score in SCORES.items() if score.task == self._task)
 
     def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         """Checked rows, targets and weights."""
@@ -107,7 +109,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
         """Form of the probabilities, and whether intervals are wanted."""
         return None, False
 
-    def _given(self, X: RowsLike, least: int = 1) -> Rows:
+    def _rows_to_predict(self, X: RowsLike, least: int = 1) -> Rows:
         """Checked rows to predict."""
         rows: Rows = validated(self, X, reset=False, accept_sparse="csr", dtype="float64", ensure_min_samples=least)
         return rows
@@ -116,7 +118,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
         with asking(self, "predict") as comm:
             with comm.agreed(own_rows=True):
-                X = self._given(X, int(comm.size == 1))
+                X = self._rows_to_predict(X, int(comm.size == 1))
             return self._predicted(X, comm)
 
     def _predicted(self, X: Rows, comm: Communicator) -> NDArray[np.generic]:
@@ -196,7 +198,7 @@ class AutoKernelRegressor(Regressing, AutoKernel):
         """
         with asking(self, "predict_interval", coverage=coverage) as comm:
             with comm.agreed(own_rows=True):
-                X = self._given(X, int(comm.size == 1))
+                X = self._rows_to_predict(X, int(comm.size == 1))
                 require_calibration(getattr(self.model_, "calibration", None))
             lower, upper = self.model_.predict_interval(X, coverage, comm=comm)
             return lower, upper
@@ -257,9 +259,9 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
         with asking(self, "predict_proba") as comm:
             with comm.agreed(own_rows=True):
-                X = self._given(X, int(comm.size == 1))
+                X = self._rows_to_predict(X, int(comm.size == 1))
             return np.asarray(self.model_.probabilities(X, comm))
 
-    def _take(self, found: Found, score: Score) -> None:
-        super()._take(found, score)
+    def _take(self, result: Found, score: Score) -> None:
+        super()._take(result, score)
         self.classes_ = self.model_.classes

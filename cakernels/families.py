@@ -70,12 +70,12 @@ class Blend:
     @property
     def dtype(self) -> str:
         """Floating-point type of the rows: the members' widest."""
-        return "float64" if any(one.dtype == "float64" for one in self.members) else "float32"
+        return "float64" if any(member.dtype == "float64" for member in self.members) else "float32"
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Number of rows of each part of all members."""
-        return np.concatenate([one.sizes for one in self.members])
+        return np.concatenate([member.sizes for member in self.members])
 
     @property
     def n_features(self) -> int:
@@ -89,13 +89,13 @@ class Blend:
 
     def described(self) -> dict[str, object]:
         """Entries of the report about the model."""
-        return {"method": "blend", "models": [one.described()["method"] for one in self.members],
+        return {"method": "blend", "models": [member.described()["method"] for member in self.members],
                 "weights": self.weights.tolist()}  # fmt: skip
 
     def predict(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Predictions for this rank's rows, shape (n_local, *target_shape); a collective call."""
         ranks = self.comm if comm is None else comm
-        terms = [weight * one.predict(X, ranks) for weight, one in zip(self.weights, self.members, strict=True)]
+        terms = [weight * member.predict(X, ranks) for weight, member in zip(self.weights, self.members, strict=True)]
         return np.asarray(sum(terms))
 
     def explain(
@@ -104,13 +104,16 @@ class Blend:
     ) -> Explanation:  # fmt: skip
         """Shapley values of each feature: the weighted mean of the members', see :meth:`InParts.explain`."""
         ranks = self.comm if comm is None else comm
-        found = [one.explain(X, background, groups, ranks, interactions) for one in self.members]
-        names = ("values", "base", "interactions") if found[0].interactions is not None else ("values", "base")
+        explanations = [member.explain(X, background, groups, ranks, interactions) for member in self.members]
+        names = ("values", "base", "interactions") if explanations[0].interactions is not None else ("values", "base")
         sums = {
-            name: sum(weight * getattr(one, name) for weight, one in zip(self.weights, found, strict=True))
+            name: sum(
+                weight * getattr(explanation, name)
+                for weight, explanation in zip(self.weights, explanations, strict=True)
+            )
             for name in names
         }
-        total: Explanation = replace(found[0], **sums)
+        total: Explanation = replace(explanations[0], **sums)
         return total
 
     def predict_interval(
@@ -131,8 +134,9 @@ class Blend:
         """Attributes and arrays of the file besides those of the members."""
         if self.calibration is None:
             return {}, {}
-        kept = self.calibration
-        return {"calibration": {"n": kept.n, "rows": kept.rows}}, {"ranks": kept.ranks, "errors": kept.errors}
+        calibration = self.calibration
+        attributes = {"calibration": {"n": calibration.n, "rows": calibration.rows}}
+        return attributes, {"ranks": calibration.ranks, "errors": calibration.errors}
 
     @classmethod
     def _read(cls, attributes: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
@@ -140,25 +144,25 @@ class Blend:
         about = attributes.get("calibration")
         if about is None:
             return {}
-        kept = Calibration(about["n"], about["rows"], arrays["ranks"], arrays["errors"])
-        kept.check()
-        return {"calibration": kept}
+        calibration = Calibration(about["n"], about["rows"], arrays["ranks"], arrays["errors"])
+        calibration.check()
+        return {"calibration": calibration}
 
     def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write all members to one HDF5 file; collective."""
         contents, first = [], 0
         shared: dict[str, Rows] = {}
         parts: dict[int, dict[str, Rows]] = {}
-        for number, one in enumerate(self.members):
-            attributes, arrays, held = one.stored()
-            contents.append({"family": one.family, "parts": len(one.owners), **attributes, "source": {}})
+        for number, member in enumerate(self.members):
+            attributes, arrays, held = member.stored()
+            contents.append({"family": member.family, "parts": len(member.owners), **attributes, "source": {}})
             shared |= {f"{number} {name}": values for name, values in arrays.items()}
             parts |= {first + part: values for part, values in held.items()}
-            first += len(one.owners)
-        owners = np.concatenate([one.owners for one in self.members])
-        more, own = self._stored()
-        shared |= {f"blend {name}": values for name, values in own.items()}
-        attributes = {"members": contents, "weights": self.weights.tolist(), "source": self.source, **more}
+            first += len(member.owners)
+        owners = np.concatenate([member.owners for member in self.members])
+        extra, extra_arrays = self._stored()
+        shared |= {f"blend {name}": values for name, values in extra_arrays.items()}
+        attributes = {"members": contents, "weights": self.weights.tolist(), "source": self.source, **extra}
         with collective(self.comm if comm is None else comm) as ranks:
             model_file.save(path, self.family, attributes, shared, parts, owners, ranks)
 
@@ -172,43 +176,43 @@ class Blend:
             The file is missing, damaged, or of another family.
         """
         with collective(comm) as ranks:
-            found = model_file.load(path, {cls.family: cls._of_file}, ranks)
-            found.identity = described(path) if ranks.size > 1 else ""
-        found.comm = comm
-        for number, one in enumerate(found.members):
-            one.comm, one.identity = comm, f"{found.identity} {number}" if found.identity else ""
-        return found
+            blend = model_file.load(path, {cls.family: cls._of_file}, ranks)
+            blend.identity = described(path) if ranks.size > 1 else ""
+        blend.comm = comm
+        for number, member in enumerate(blend.members):
+            member.comm, member.identity = comm, f"{blend.identity} {number}" if blend.identity else ""
+        return blend
 
     @classmethod
     def _of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: StoredParts) -> Self:
         members, weights, first = [], attributes["weights"], 0
-        for number, told in enumerate(attributes["members"]):
-            family, count = told.pop("family"), told.pop("parts")
+        for number, member_attributes in enumerate(attributes["members"]):
+            family, count = member_attributes.pop("family"), member_attributes.pop("parts")
             require(family in cls.kinds, f"member {number} of the family {family!r}")
             here = range(first, first + count)
             held = {part - first: values for part, values in parts.held.items() if part in here}
-            arrays = {name.split(" ", 1)[1]: one for name, one in shared.items() if name.startswith(f"{number} ")}
-            told["source"] = dict(attributes["source"])
-            own = StoredParts(held, parts.owners[first : first + count])
-            members.append(cls.kinds[family].of_file(told, arrays, own))
+            arrays = {name.split(" ", 1)[1]: array for name, array in shared.items() if name.startswith(f"{number} ")}
+            member_attributes["source"] = dict(attributes["source"])
+            member_parts = StoredParts(held, parts.owners[first : first + count])
+            members.append(cls.kinds[family].of_file(member_attributes, arrays, member_parts))
             first += count
-        more = {name.split(" ", 1)[1]: one for name, one in shared.items() if name.startswith("blend ")}
-        known = {"weights": np.array(weights, np.float64), "source": attributes["source"]}
-        found = cls(members=members, **known, **cls._read(attributes, more))
-        found._check(weights, len(parts.owners) == first)
-        return found
+        blend_arrays = {name.split(" ", 1)[1]: array for name, array in shared.items() if name.startswith("blend ")}
+        blend_fields = {"weights": np.array(weights, np.float64), "source": attributes["source"]}
+        blend = cls(members=members, **blend_fields, **cls._read(attributes, blend_arrays))
+        blend._check(weights, len(parts.owners) == first)
+        return blend
 
     def _check(self, weights: list[Any], whole: bool) -> None:
         """Refuse inconsistent contents of a file."""
         require(self.members and whole, "members and parts do not match")
         require(len(weights) == len(self.members), "members and weights do not match")
-        require(all(is_real(one) and one > 0 for one in weights), f"weights {weights!r}")
-        require(len({one.n_features for one in self.members}) == 1, "members of different features")
+        require(all(is_real(weight) and weight > 0 for weight in weights), f"weights {weights!r}")
+        require(len({member.n_features for member in self.members}) == 1, "members of different features")
         self._check_targets()
 
     def _check_targets(self) -> None:
         """Refuse members that do not predict the same targets."""
-        alike = {tuple(getattr(one, "target_shape", ())) for one in self.members}
+        alike = {tuple(getattr(member, "target_shape", ())) for member in self.members}
         require(len(alike) == 1, "members of different targets")
 
 
@@ -227,9 +231,9 @@ def blended(
         if calibration is not None:
             models[0].calibration = calibration
         return models[0]
-    for one in models:
-        if one.family not in Blend.kinds:
-            raise InputError(f"a model of the {one.family} family cannot be blended")
+    for candidate in models:
+        if candidate.family not in Blend.kinds:
+            raise InputError(f"a model of the {candidate.family} family cannot be blended")
     return Blend(members=models, weights=weights, source=dict(models[0].source), calibration=calibration, comm=comm)
 
 
@@ -238,25 +242,25 @@ def outputs(model: Any, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64
 
     The largest output wins; of two classes, a positive output means the second.
     """
-    found = model.predict(X, comm) if model.family == KRRModel.family else model.scores(X, comm)
-    found = np.asarray(found, np.float64)
-    return found[:, None] if found.ndim == 1 else found
+    scores = model.predict(X, comm) if model.family == KRRModel.family else model.scores(X, comm)
+    scores = np.asarray(scores, np.float64)
+    return scores[:, None] if scores.ndim == 1 else scores
 
 
-def labels(model: Any, found: NDArray[np.float64]) -> NDArray[np.generic]:
+def labels(model: Any, scores: NDArray[np.float64]) -> NDArray[np.generic]:
     """Labels from :func:`outputs`, as the model itself chooses them."""
-    alone = model.family == KRRModel.family and found.shape[1] == 1
-    return np.asarray(model.labels(found[:, 0] if alone else found))
+    alone = model.family == KRRModel.family and scores.shape[1] == 1
+    return np.asarray(model.labels(scores[:, 0] if alone else scores))
 
 
-def for_classes(model: Any, found: NDArray[np.float64], classes: NDArray[np.generic]) -> NDArray[np.float64]:
+def for_classes(model: Any, scores: NDArray[np.float64], classes: NDArray[np.generic]) -> NDArray[np.float64]:
     """:func:`outputs` for all `classes`; those that the model does not know are less likely than all that it knows."""
     if len(model.classes) == len(classes):
-        return found
-    own = np.concatenate([-found, found], axis=1) if found.shape[1] == 1 else found
-    every = np.repeat(own.min(axis=1, keepdims=True) - 1.0, len(classes), axis=1)
-    every[:, np.searchsorted(classes, model.classes)] = own
-    return every
+        return scores
+    both = np.concatenate([-scores, scores], axis=1) if scores.shape[1] == 1 else scores
+    all_scores = np.repeat(both.min(axis=1, keepdims=True) - 1.0, len(classes), axis=1)
+    all_scores[:, np.searchsorted(classes, model.classes)] = both
+    return all_scores
 
 
 @dataclass(kw_only=True)
@@ -315,8 +319,8 @@ class ClassBlend(Blend):
     def probabilities(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
         """Probabilities of the classes for this rank's rows, shape (n_local, k); a collective call."""
         terms = [
-            weight * calibrator.of_classes(outputs(one, X, self._on(comm)))
-            for weight, calibrator, one in zip(self.weights, self.calibrators, self.members, strict=True)
+            weight * calibrator.of_classes(outputs(member, X, self._on(comm)))
+            for weight, calibrator, member in zip(self.weights, self.calibrators, self.members, strict=True)
         ]
         return np.asarray(sum(terms))
 
@@ -341,28 +345,31 @@ class ClassBlend(Blend):
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         arrays = {
             f"{number} {name}": values
-            for number, one in enumerate(self.calibrators) for name, values in one.arrays.items()
+            for number, calibrator in enumerate(self.calibrators) for name, values in calibrator.arrays.items()
         }  # fmt: skip
-        about = [one.attributes for one in self.calibrators]
+        about = [calibrator.attributes for calibrator in self.calibrators]
         return {**stored_classes(self.classes), "probability": about}, arrays
 
     @classmethod
     def _read(cls, attributes: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
-        found = []
+        calibrators = []
         for number, about in enumerate(attributes["probability"]):
-            own = {name.split(" ", 1)[1]: one for name, one in arrays.items() if name.startswith(f"{number} ")}
-            one = Calibrator.stored({"probability": about}, own)
-            require(one is not None, f"member {number} without probabilities")
-            found.append(one)
-        return {"classes": read_classes(attributes), "calibrators": found}
+            prefix = f"{number} "
+            member_arrays = {
+                name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)
+            }
+            calibrator = Calibrator.stored({"probability": about}, member_arrays)
+            require(calibrator is not None, f"member {number} without probabilities")
+            calibrators.append(calibrator)
+        return {"classes": read_classes(attributes), "calibrators": calibrators}
 
     def _check_targets(self) -> None:
         check_classes(self.classes)
         require(len(self.calibrators) == len(self.members), "members and calibrators do not match")
-        alike = all(np.array_equal(one.classes, self.classes) for one in self.members)
+        alike = all(np.array_equal(member.classes, self.classes) for member in self.members)
         require(alike, "members of different classes")
         problems = 1 if len(self.classes) == 2 else len(self.classes)
-        require(all(one.problems == problems for one in self.calibrators), "calibrators of other classes")
+        require(all(calibrator.problems == problems for calibrator in self.calibrators), "calibrators of other classes")
 
 
 def classified(models: list[Any], weights: NDArray[np.float64], calibrators: list[Calibrator], comm: CommLike) -> Any:
@@ -390,14 +397,14 @@ def family_named(name: str) -> AnyAnswering:
     if name in _BLENDS:
         return _BLENDS[name]()
     module, kind = _HOMES[name]
-    found: AnyAnswering = getattr(import_module(module), kind)()
-    return found
+    family: AnyAnswering = getattr(import_module(module), kind)()
+    return family
 
 
 class AllModels:
     """The family of whatever model a file holds: :meth:`of` gives its own family once it is loaded."""
 
-    _own: AnyAnswering
+    _family: AnyAnswering
 
     def load(self, path: Path, comm: Communicator) -> TrainedModel:
         """A saved model of any family; collective."""
@@ -405,12 +412,12 @@ class AllModels:
         with comm.agreed():
             if name not in (*_HOMES, *_BLENDS):
                 raise InputError(f"{path}: a model of the family {name!r}, which this version does not know")
-        self._own = family_named(name)
-        return self._own.load(path, comm)
+        self._family = family_named(name)
+        return self._family.load(path, comm)
 
     def of(self, model: TrainedModel) -> AnyAnswering:
         """The family that predicts with `model`, which has been loaded here."""
-        return self._own.of(model)
+        return self._family.of(model)
 
 
 class _OfMembers:
@@ -455,8 +462,8 @@ class Blends(_OfMembers, RegressionAnswering[Blend]):
             mean = model.predict(rows.X, comm)
         if job.interval is None or model.calibration is None:
             return Predicted(mean, None, None, {})
-        half, kept = model.calibration.half_width(job.interval), model.calibration
-        facts = {"asked": job.interval, "adaptive": None, "rows": kept.rows, "calibration_rows": kept.n}
+        half, calibration = model.calibration.half_width(job.interval), model.calibration
+        facts = {"asked": job.interval, "adaptive": None, "rows": calibration.rows, "calibration_rows": calibration.n}
         return Predicted(mean, None, (mean - half, mean + half), facts)
 
 

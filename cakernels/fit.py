@@ -182,27 +182,27 @@ class _Run:
         race.last = self._last
         try:
             with ended_by_sigterm(), self.comm.phase("train"):
-                found = search(race)
+                result = search(race)
         except KeyboardInterrupt as end:
-            kept = so_far(race) if self.comm.size == 1 else None  # other ranks may be anywhere
-            if kept is None:
+            best_so_far = so_far(race) if self.comm.size == 1 else None  # other ranks may be anywhere
+            if best_so_far is None:
                 raise
-            found, word = kept, "SIGTERM" if isinstance(end, Terminated) else "Ctrl-C"
+            result, word = best_so_far, "SIGTERM" if isinstance(end, Terminated) else "Ctrl-C"
             self.notes.append(f"ended by {word} before the end of the search: the best model so far")
-        self._write(found, last=True)
+        self._write(result, last=True)
 
     def _seen(self, race: Race, trial: Trial) -> None:
         """Tell of a trial, and save the model if it is the best so far."""
         from cakernels.search.blending import so_far
 
         if self.comm.rank == 0 and not self.job.quiet:
-            what = self.score.shown(trial.error) if not trial.why else "-"
+            what = self.score.formatted(trial.error) if not trial.why else "-"
             self._line(trial.ended, what, trial.rows, f"{trial.candidate.name}{': ' if trial.why else ''}{trial.why}")
         if race.best is not self._saved:
             self._saved = race.best
-            kept = so_far(race)
-            if kept is not None:
-                self._write(kept, last=False)
+            best_so_far = so_far(race)
+            if best_so_far is not None:
+                self._write(best_so_far, last=False)
 
     def _last(self, candidate: Candidate, rows: int) -> None:
         """Tell of a last training, which may take much of the time, when it begins."""
@@ -214,27 +214,27 @@ class _Run:
     def _line(seconds: float, what: str, rows: int, name: str) -> None:
         say(f"{seconds:7.1f} s {what:>10}  {rows:>8,} rows  {name}", error=True)
 
-    def _write(self, found: Found, last: bool) -> None:
+    def _write(self, result: Found, last: bool) -> None:
         """Write model and report; at the end also judge the test rows and show the table. Collective."""
         from cacore.run import report
 
-        model = self._model(found)
+        model = self._model(result)
         unwritten = Unwritten()
         with unwritten:
             save_model(model, self.job.saved, self.comm)
         if not last and self.job.report is None and self.job.html is None:
             unwritten.tell()
             return
-        made = self._report(found, model, last)
-        made["notes"] = self._notes(found, made)
+        document = self._report(result, model, last)
+        document["notes"] = self._notes(result, document)
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and self.job.report is not None:
-                report.write(self.job.report, made)
+                report.write(self.job.report, document)
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and self.job.html is not None:
                 from cacore.run import page
 
-                page.write(self.job.html, {"fit": made})
+                page.write(self.job.html, {"fit": document})
         if not last:
             unwritten.tell()
             return
@@ -242,51 +242,51 @@ class _Run:
             if self.comm.rank == 0 and self.job.plot is not None:
                 from cacore.run import figures
 
-                figures.save(figures.race(made["grid"], made["params"]), self.job.plot)
+                figures.save(figures.race(document["grid"], document["params"]), self.job.plot)
         with unwritten, self.comm.agreed():
             if self.comm.rank == 0 and not self.job.quiet:
                 with printing():
-                    report.show(made, self._lines(found, made))
+                    report.show(document, self._lines(result, document))
         unwritten.tell()
 
-    def _model(self, found: Found) -> Any:
+    def _model(self, result: Found) -> Any:
         """The model, which knows the columns of the training file."""
         source = {"target": self.job.target, "base": self.train.base, "sparse": self.rows.sparse}
         self.train.columns.put(source)
-        for one in found.estimators:
-            one.model_.source |= source
-        return found.model(self.comm)
+        for estimator in result.estimators:
+            estimator.model_.source |= source
+        return result.model(self.comm)
 
-    def _report(self, found: Found, model: Any, last: bool) -> dict[str, Any]:
+    def _report(self, result: Found, model: Any, last: bool) -> dict[str, Any]:
         """The report; the test rows are judged at the end only. Collective."""
         from cacore.run import report
         from cakernels import leaderboard
 
         test = self.test if last else None
         with self.comm.phase("predict"):
-            metrics, overlap = ({}, {}) if test is None else self._tested(found, model, test)
-            baselines = self._baselines(found, test)
+            metrics, overlap = ({}, {}) if test is None else self._tested(result, model, test)
+            baselines = self._baselines(result, test)
         data = {
-            "path": str(self.job.data), "n_train": self.rows.n, "rows_used": found.rows_used,
+            "path": str(self.job.data), "n_train": self.rows.n, "rows_used": result.rows_used,
             "n_test": 0 if test is None else test.n, "n_features": self.rows.d,
             **named(self.train.columns, self.train.chosen), **overlap,
         }  # fmt: skip
         commands = [
-            leaderboard.command(one, str(self.job.data), candidate.parts(self.rows.n))
-            for one, candidate in zip(found.estimators, found.candidates, strict=True)
+            leaderboard.command(estimator, str(self.job.data), candidate.parts(self.rows.n))
+            for estimator, candidate in zip(result.estimators, result.candidates, strict=True)
         ]
         params = {
             "task": self.rows.task, "metric_name": self.score.name, "within": self.job.within, "seed": self.job.seed,
-            "models": [one.name for one in found.candidates], "weights": found.weights.tolist(),
-            "rows": found.rows, "commands": commands,
+            "models": [candidate.name for candidate in result.candidates], "weights": result.weights.tolist(),
+            "rows": result.rows, "commands": commands,
         }  # fmt: skip
         return report.build(
             "fit", self.comm, data=data, metrics=metrics, partition_sizes=model.sizes, params=params,
-            grid=leaderboard.leaderboard(found.trials, self.score), baselines=baselines,
-            at_grid_end=found.at_grid_end if any(found.at_grid_end) else None,
+            grid=leaderboard.leaderboard(result.trials, self.score), baselines=baselines,
+            at_grid_end=result.at_grid_end if any(result.at_grid_end) else None,
         )  # fmt: skip
 
-    def _baselines(self, found: Found, test: Dataset | None) -> dict[str, Any]:
+    def _baselines(self, result: Found, test: Dataset | None) -> dict[str, Any]:
         """Scores of the mean target or the most frequent class: of held-out rows, and of test rows; collective."""
         from cacore.data import labels
         from cacore.metrics import regression_metrics
@@ -294,8 +294,8 @@ class _Run:
 
         baseline = Baseline.of(self.rows, self.comm)
         scores: dict[str, Any] = {"prediction": baseline.value, "name": baseline.name}
-        if found.baseline < float("inf"):
-            scores[self.score.name] = self.score.value(found.baseline)
+        if result.baseline < float("inf"):
+            scores[self.score.name] = self.score.value(result.baseline)
         if test is not None:
             predicted = baseline.predicted(test.X.shape[0])
             if self.rows.task == "classification":
@@ -304,7 +304,7 @@ class _Run:
                 scores["test"] = dict(regression_metrics(test.target(), predicted, self.comm))
         return scores
 
-    def _tested(self, found: Found, model: Any, test: Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _tested(self, result: Found, model: Any, test: Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
         """Metrics of the test rows, and how many of them are training rows; collective."""
         from cacore.data import labels
         from cacore.metrics import regression_metrics
@@ -313,7 +313,7 @@ class _Run:
         if self.rows.task == "classification":
             predicted = families.labels(model, families.outputs(model, test.X, self.comm))
             metrics = labels.tested(self.rows.classes, test, predicted, self.comm)
-            if self.job.probability is not None and found.calibrators:
+            if self.job.probability is not None and result.calibrators:
                 P = model.probabilities(test.X, self.comm)
                 metrics |= labels.tested_probabilities(self.rows.classes, test, P, self.comm)
         else:
@@ -324,18 +324,18 @@ class _Run:
             count = int(self.comm.allreduce(np.array([np.count_nonzero(test.overlap)]))[0])
         return metrics, {"overlap": count}
 
-    def _lines(self, found: Found, made: dict[str, Any]) -> list[tuple[str, str]]:
+    def _lines(self, result: Found, document: dict[str, Any]) -> list[tuple[str, str]]:
         """Lines of the table: candidates, the choice, and the commands that repeat it."""
         from cakernels import leaderboard
 
-        commands = made["params"].pop("commands")
-        chosen = [f"{weight:.2f} {one.name}, {rows:,} rows" for weight, one, rows in
-                  zip(found.weights, found.candidates, found.rows, strict=True)]  # fmt: skip
+        commands = document["params"].pop("commands")
+        chosen = [f"{weight:.2f} {candidate.name}, {rows:,} rows" for weight, candidate, rows in
+                  zip(result.weights, result.candidates, result.rows, strict=True)]  # fmt: skip
         for name in ("models", "weights", "rows"):
-            made["params"].pop(name)
+            document["params"].pop(name)
         return [
-            ("candidates", CellLines(leaderboard.lines(made["grid"], self.score))),
-            *([("baseline", self._baseline_line(made["baselines"]))] if found.error < float("inf") else []),
+            ("candidates", CellLines(leaderboard.lines(document["grid"], self.score))),
+            *([("baseline", self._baseline_line(document["baselines"]))] if result.error < float("inf") else []),
             ("chosen", CellLines(chosen if len(chosen) > 1 else [chosen[0][5:]])),
             ("trained by", CellLines(commands)),
             ("model", f"{self.job.saved}: cakernels predict {self.job.saved} NEW_DATA"),
@@ -343,27 +343,26 @@ class _Run:
 
     def _baseline_line(self, baselines: dict[str, Any]) -> str:
         """Text for the table: the score of the same rows, and of the test rows, without features."""
-        name, shown = self.score.name, self.score.shown
+        name, formatted = self.score.name, self.score.formatted
 
         def text(value: float) -> str:
-            return shown(value if self.score.task == "regression" else 1.0 - value)
+            return formatted(value if self.score.task == "regression" else 1.0 - value)
 
         scores = [f"{text(baselines[name])} on held-out rows"]
         if name in baselines.get("test", {}):
             scores.append(f"{text(baselines['test'][name])} on the test rows")
         return f"{name.replace('_', ' ')} of {baselines['name']}: {', '.join(scores)}"
 
-    def _notes(self, found: Found, made: dict[str, Any]) -> list[str]:
+    def _notes(self, result: Found, document: dict[str, Any]) -> list[str]:
         """Notes under the table."""
-        notes = [*self.notes, *found.notes]
-        if found.error < float("inf"):
-            held = (
-                f"{self.score.name.replace('_', ' ')} on rows held out from training: {self.score.shown(found.error)}"
-            )
+        notes = [*self.notes, *result.notes]
+        if result.error < float("inf"):
+            name = self.score.name.replace("_", " ")
+            held = f"{name} on rows held out from training: {self.score.formatted(result.error)}"
             notes.insert(0, held)
-        for candidate, ends in zip(found.candidates, found.at_grid_end, strict=False):
-            one = f"{candidate.name}: " if len(found.candidates) > 1 else ""
-            notes += [f"{one}{line}" for line in end_lines(ends)]
-        if not made["data"]["n_test"]:
+        for candidate, ends in zip(result.candidates, result.at_grid_end, strict=False):
+            prefix = f"{candidate.name}: " if len(result.candidates) > 1 else ""
+            notes += [f"{prefix}{line}" for line in end_lines(ends)]
+        if not document["data"]["n_test"]:
             notes.append("no test rows: give --test, or convert the data with --split")
         return notes

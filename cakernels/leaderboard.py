@@ -42,23 +42,23 @@ class BoardRow(TypedDict):
 
 def leaderboard(trials: Sequence[Trial], score: Score) -> list[BoardRow]:
     """One dict per trial, those on most rows first, and the best of them first."""
-    judged = ranked(one for one in trials if math.isfinite(one.error))
-    failed = (one for one in trials if not math.isfinite(one.error))
+    finished = ranked(trial for trial in trials if math.isfinite(trial.error))
+    failed = (trial for trial in trials if not math.isfinite(trial.error))
     return [
         {
-            "candidate": one.candidate.name, "rows": one.rows,
-            "score": score.value(one.error) if math.isfinite(one.error) else None,
-            "seconds": one.seconds, "ended": one.ended, "why": one.why,
+            "candidate": trial.candidate.name, "rows": trial.rows,
+            "score": score.value(trial.error) if math.isfinite(trial.error) else None,
+            "seconds": trial.seconds, "ended": trial.ended, "why": trial.why,
         }
-        for one in [*sorted(judged, key=lambda one: -one.rows), *failed]
+        for trial in [*sorted(finished, key=lambda trial: -trial.rows), *failed]
     ]  # fmt: skip
 
 
 def lines(board: Sequence[BoardRow], score: Score) -> Iterator[str]:
     """Lines of the table: the best candidates, then how many others there are."""
-    for known, row in [(one["score"], one) for one in board if one["score"] is not None][:_SHOWN]:
-        error = known if score.task == REGRESSION else 1.0 - known
-        yield f"{score.shown(error):>10}  {row['rows']:>8,} rows  {row['seconds']:7.1f} s  {row['candidate']}"
+    for value, row in [(line["score"], line) for line in board if line["score"] is not None][:_SHOWN]:
+        error = value if score.task == REGRESSION else 1.0 - value
+        yield f"{score.formatted(error):>10}  {row['rows']:>8,} rows  {row['seconds']:7.1f} s  {row['candidate']}"
     late = sum(row["why"] == OUT_OF_TIME for row in board)
     failed = sum(row["score"] is None for row in board) - late
     ends = [f", {number} {what}" for number, what in ((failed, "failed"), (late, OUT_OF_TIME)) if number]
@@ -74,36 +74,36 @@ def command(estimator: BaseEstimator, data: str, parts: int) -> str:
 
 def _method(estimator: BaseEstimator) -> tuple[Method, dict[str, object]]:
     """The record of the estimator's method, and options that none of its parameters sets."""
-    own = getattr(estimator, "_trained_by", None)
-    return (estimator._method, {}) if own is None else own()
+    trained_by = getattr(estimator, "_trained_by", None)
+    return (estimator._method, {}) if trained_by is None else trained_by()
 
 
 def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, object], parts: int) -> Iterator[str]:
     """Flags that set what the estimator's parameters, or the values it has chosen, set."""
-    options, given = method.options, estimator.get_params(deep=False)
-    given |= {**({"n_parts": parts} if "n_parts" in given else {}), **getattr(estimator, "best_params_", {})}
-    given["kernel"] = _kernel(estimator)
-    if given.get("route") == "auto":
-        given["route"] = estimator.model_.route
+    options, parameters = method.options, estimator.get_params(deep=False)
+    parameters |= {**({"n_parts": parts} if "n_parts" in parameters else {}), **getattr(estimator, "best_params_", {})}
+    parameters["kernel"] = _kernel(estimator)
+    if parameters.get("route") == "auto":
+        parameters["route"] = estimator.model_.route
     # Searched anew where a metric is learned, in each of its rounds, or where few rows may have been compared in folds.
-    in_folds = given.get("validation_fraction") == getattr(options, "validation_fraction", None)
-    anew = given.get("metric", "none") != "none" or ("validation_fraction" in given and in_folds)
+    in_folds = parameters.get("validation_fraction") == getattr(options, "validation_fraction", None)
+    anew = parameters.get("metric", "none") != "none" or ("validation_fraction" in parameters and in_folds)
     for name in ("sigma", "lam"):
-        if isinstance(given.get(name), str | list):
-            found = getattr(estimator, f"{name}_")
-            given[name] = None if anew or np.ndim(found) else found
-    for one, known in declared(options):
-        value = given.get(known.estimator) if known.estimator else chosen.get(one.name)
-        usual = method.defaults.get(one.name, one.default)
+        if isinstance(parameters.get(name), str | list):
+            chosen_value = getattr(estimator, f"{name}_")
+            parameters[name] = None if anew or np.ndim(chosen_value) else chosen_value
+    for option, declaration in declared(options):
+        value = parameters.get(declaration.estimator) if declaration.estimator else chosen.get(option.name)
+        usual = method.defaults.get(option.name, option.default)
         left_out = value is None or value == usual or (value is False and usual is None)
-        if not known.flag or left_out or not method.has(one.name):
+        if not declaration.flag or left_out or not method.has(option.name):
             continue
         if isinstance(value, bool):
-            no = known.flag.replace("--", "--no-", 1)
-            yield known.flag if value else no
+            no = declaration.flag.replace("--", "--no-", 1)
+            yield declaration.flag if value else no
         else:
-            yield f"{known.flag} {value:.6g}" if isinstance(value, float) else f"{known.flag} {value}"
-    if hasattr(estimator, "classes_") and any(one.name == "classify" for one, _ in declared(options)):
+            yield f"{declaration.flag} {value:.6g}" if isinstance(value, float) else f"{declaration.flag} {value}"
+    if hasattr(estimator, "classes_") and any(option.name == "classify" for option, _ in declared(options)):
         yield "--classify"
     if getattr(estimator, "random_state", None) is not None:
         yield f"--seed {shared_seed(estimator.random_state, Communicator())}"  # as the estimator draws it

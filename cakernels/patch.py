@@ -40,7 +40,7 @@ def program(words: list[str]) -> Callable[[], object]:
         if not words:
             raise InputError("-m: name a module")
         sys.path[0] = str(Path.cwd())
-        if words[0].startswith(".") or not _found(words[0]):
+        if words[0].startswith(".") or not _is_program(words[0]):
             raise InputError(f"-m {words[0]}: there is no such module, or package with __main__")
         run: Callable[[], object] = partial(runpy.run_module, words[0], run_name="__main__", alter_sys=True)
     else:
@@ -64,7 +64,7 @@ def _script(word: str) -> Path:
     return script
 
 
-def _found(module: str) -> bool:
+def _is_program(module: str) -> bool:
     """True if the module exists and is a program; a package is one by its __main__."""
     try:
         spec = find_spec(module)

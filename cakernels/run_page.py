@@ -48,7 +48,7 @@ def _page(comm: Communicator, argv: list[str] | None) -> None:
 
 def _label(file: Path, files: Sequence[Path]) -> str:
     """Name of a run on the page: its file's, with the folder where several files have the same name."""
-    return file.stem if sum(one.stem == file.stem for one in files) == 1 else str(file)
+    return file.stem if sum(other_file.stem == file.stem for other_file in files) == 1 else str(file)
 
 
 def built(names: Sequence[Path]) -> str:

@@ -50,27 +50,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if path is None:
         return
     try:
-        known = exceptions(Path(path).read_text())
+        reasons = exceptions(Path(path).read_text())
     except OSError as error:
         raise pytest.UsageError(f"--cakernels-exceptions {path}: {error.strerror}") from None
     for item in items:
         names = [f"/{name}" for name in (item.nodeid.partition("[")[0], item.nodeid)]
-        for end, reason in known.items():
+        for end, reason in reasons.items():
             if any(name.endswith((f"/{end}", f"::{end}")) for name in names):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Print the counts of calls."""
-    found = counts()
-    if found is not None:
+    calls = counts()
+    if calls is not None:
         terminalreporter.section("cakernels")
-        for line in found.lines():
+        for line in calls.lines():
             terminalreporter.write_line(line)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail the session after an error of this package, although scikit-learn's own code has gone on."""
-    found = counts()
-    if found is not None and found.errors and exitstatus == 0:
+    calls = counts()
+    if calls is not None and calls.errors and exitstatus == 0:
         session.exitstatus = 1

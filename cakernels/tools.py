@@ -43,9 +43,9 @@ def warmup(argv: list[str]) -> None:
 
         first, second = warm.halves()
 
-        def take(steps: list[warm.Step], told: bool) -> None:
+        def take(steps: list[warm.Step], timed: bool) -> None:
             for name, step in steps:
-                compiled(partial(warm.timed, name, step) if told else step, comm)
+                compiled(partial(warm.timed, name, step) if timed else step, comm)
 
         if comm.size > 1 or len(cores()) == 1:
             take(first + second, comm.rank == 0)

@@ -52,7 +52,7 @@ def test_a_first_candidate_that_is_too_slow_is_tried_on_fewer_rows(monkeypatch):
     running.run()
     assert [(one.rows, one.why) for one in running.trials][:2] == [(3_200, OUT_OF_TIME), (800, "")]
     assert running.split.folds == 1
-    assert running.judged.sum() == 800
+    assert running.validation_rows.sum() == 800
 
 
 @pytest.mark.parametrize("task", [REGRESSION, CLASSIFICATION])

@@ -64,7 +64,7 @@ def test_samples_of_many_rows_grow_and_never_judge():
     split = Split.of(Data.of(rng.normal(size=(n, 1)), rng.normal(size=n), None, REGRESSION, ALONE), 0, ALONE)
     held, before = split.held(0), np.zeros(n, bool)
     assert split.folds == 1
-    assert held.sum() == split.judged(1).sum() == int(0.15 * n)
+    assert held.sum() == split.validation_rows(1).sum() == int(0.15 * n)
     for rows in split.sizes():
         sample = split.training(0, rows)
         assert sample.sum() == rows
@@ -119,14 +119,14 @@ def test_classes_are_blended_where_it_pays(monkeypatch):
     X, y = clouds(900, k=3, d=4)
     running = race(Data.of(X[:600], y[:600], None, CLASSIFICATION, ALONE), Budget(None), 2)
     running._waiting = [Candidate("BKRR2Classifier", {"sigma": s, "lam": 1e-3}, 0) for s in (1.0, 2.0)]
-    told = type(running)._told
+    told = type(running)._predictions
 
     def blind(self, fitted, rows):
         rows = rows.copy()
         rows[:, [0, 1] if fitted.sigma == 1.0 else [2, 3]] = 0.0
         return told(self, fitted, rows)
 
-    monkeypatch.setattr(type(running), "_told", blind)
+    monkeypatch.setattr(type(running), "_predictions", blind)
     running.run()
     mixed = combined(running, running.best)
     assert len(mixed.trials) == len(mixed.calibrators) == 2
@@ -374,7 +374,7 @@ def test_slow_machine_judges_in_fewer_folds_and_on_smaller_samples():
     assert few.folds == 5
     few._adapt(1, 1.4)
     assert few.folds == 2
-    assert few.judged.sum() == 24
+    assert few.validation_rows.sum() == 24
     slow = race(regression(60), Budget(100.0))
     slow._adapt(0, 10.0)
     assert slow.folds == 1

@@ -67,8 +67,8 @@ def test_trials_of_classifiers_know_how_sure_they_are():
     race = started(Data.of(X, y, None, CLASSIFICATION, ALONE), SCORES["accuracy"], Budget(None), ALONE, None, 0, 2)
     made = race.tried(Candidate("BKRR2Classifier", {"sigma": 1.0, "lam": 1e-3}, 0), 72)
     P = made.calibrator.of_classes(made.held)
-    right = made.predicted == y[race.judged]
-    assert made.squared == pytest.approx(2 * np.mean((P[:, 1] - (y[race.judged] == "b")) ** 2))
+    right = made.predicted == y[race.validation_rows]
+    assert made.squared == pytest.approx(2 * np.mean((P[:, 1] - (y[race.validation_rows] == "b")) ** 2))
     assert made.deviation == pytest.approx(np.sqrt(right.mean() * (1 - right.mean()) / len(right)))
     assert 0 < made.squared < 0.5
 

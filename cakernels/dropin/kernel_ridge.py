@@ -39,22 +39,22 @@ def kernels(original: Callable[..., Array], ledger: CallLedger) -> Callable[...,
     """Stand-in for ``pairwise_kernels``: the kernel matrix, computed on all threads."""
 
     @wraps(original)
-    def pairwise_kernels(X: Rows, Y: Rows | None = None, metric: Metric = "linear", **given: Any) -> Array:
+    def pairwise_kernels(X: Rows, Y: Rows | None = None, metric: Metric = "linear", **options: Any) -> Array:
         if isinstance(metric, str) and metric == "precomputed":
-            return original(X, Y, metric=metric, **given)
+            return original(X, Y, metric=metric, **options)
 
         def ours() -> Array:
             from cakernels.dropin.system import kernel_matrix
 
-            if {"filter_params", "gamma", "degree", "coef0"} != given.keys():
-                raise UnsuitedError(f"kernel {_shown(metric)}")
-            parameters = _parameters(metric, given["gamma"], given["degree"], given["coef0"], X)
+            if {"filter_params", "gamma", "degree", "coef0"} != options.keys():
+                raise UnsuitedError(f"kernel {_metric_name(metric)}")
+            parameters = _parameters(metric, options["gamma"], options["degree"], options["coef0"], X)
             values = X.shape[0] * (X if Y is None else Y).shape[0]
             ledger.small(values, LEAST_VALUES, "kernel values")
             ledger.worth_loading(_SECONDS * values)
             return kernel_matrix(X, Y, *parameters, single=_single(metric, X, Y))
 
-        return ledger.call(_KERNEL, ours, lambda: original(X, Y, metric=metric, **given))
+        return ledger.call(_KERNEL, ours, lambda: original(X, Y, metric=metric, **options))
 
     return pairwise_kernels
 
@@ -113,7 +113,7 @@ def predictor(original: Callable[..., Array], ledger: CallLedger) -> Callable[..
     return predict
 
 
-def _shown(metric: Metric) -> str:
+def _metric_name(metric: Metric) -> str:
     return metric if isinstance(metric, str) else "given as a callable"
 
 
@@ -122,7 +122,7 @@ def _parameters(
 ) -> tuple[str, float, int, float]:
     """Name and parameters of the kernel in this package's terms."""
     if not isinstance(metric, str) or metric not in KERNELS:
-        raise UnsuitedError(f"kernel {_shown(metric)}")
+        raise UnsuitedError(f"kernel {_metric_name(metric)}")
     name = KERNELS[metric]
     if name == "polynomial" and not (isinstance(degree, Integral) or float(degree).is_integer()):
         raise UnsuitedError(f"a degree of {degree}")
@@ -132,7 +132,7 @@ def _parameters(
 def _single(metric: Metric, X: Rows, Y: Rows | None) -> bool:
     """True if scikit-learn's kernel values are float32: those of float32 rows, except of the l1 distance."""
     rows = (X,) if Y is None else (X, Y)
-    return metric != "laplacian" and all(_floating(one) == np.float32 for one in rows)
+    return metric != "laplacian" and all(_floating(points) == np.float32 for points in rows)
 
 
 def _floating(X: Rows) -> np.dtype[np.generic]:

@@ -70,12 +70,12 @@ def call_first(classes: tuple[type, ...], change: Callable[..., None], *argument
     """Let a worker call ``change(*arguments)`` when it gets an object of one of these classes."""
 
     def reduced(estimator: Any) -> tuple[object, ...]:
-        make, given, *rest = estimator.__reduce_ex__(4)
-        return (revived, (change, arguments, make, given), *rest)
+        make, make_arguments, *state = estimator.__reduce_ex__(4)
+        return (revived, (change, arguments, make, make_arguments), *state)
 
-    known = _table()
-    for one in classes if known is not None else ():
-        known[one] = reduced
+    table = _table()
+    for kind in classes if table is not None else ():
+        table[kind] = reduced
 
 
 def _table() -> Any:
@@ -87,8 +87,11 @@ def _table() -> Any:
 
 
 def revived(
-    change: Callable[..., None], arguments: tuple[object, ...], make: Callable[..., Made], given: tuple[object, ...]
+    change: Callable[..., None],
+    arguments: tuple[object, ...],
+    make: Callable[..., Made],
+    make_arguments: tuple[object, ...],
 ) -> Made:
     """The estimator, without its attributes, in a process where the change has been made."""
     change(*arguments)
-    return make(*given)
+    return make(*make_arguments)

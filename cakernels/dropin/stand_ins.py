@@ -106,82 +106,82 @@ _METHODS = {"answers": "predict", "decisions": "decision_function", "probabiliti
 class Dense(_Library):
     """Stand-in for scikit-learn's ``_libsvm``."""
 
-    def fit(self, X: Vector, Y: Vector, **given: Any) -> Arrays:
+    def fit(self, X: Vector, Y: Vector, **options: Any) -> Arrays:
         """Train on dense rows, or on a kernel matrix."""
 
         def problem() -> LibsvmProblem:
-            return LibsvmProblem(X=X, y=Y, **_known(given, _PROBLEM))
+            return LibsvmProblem(X=X, y=Y, **_checked_names(options, _PROBLEM))
 
-        def order(one: Trained) -> Arrays:
+        def order(trained: Trained) -> Arrays:
             return (
-                one.support, one.vectors, one.n_support, one.coef, one.intercept, one.slopes, one.shifts, one.status,
-                one.iterations,
+                trained.support, trained.vectors, trained.n_support, trained.coef, trained.intercept, trained.slopes,
+                trained.shifts, trained.status, trained.iterations,
             )  # fmt: skip
 
-        return self._train(given.get("svm_type", 0), problem, lambda: self._original.fit(X, Y, **given), order)
+        return self._train(options.get("svm_type", 0), problem, lambda: self._original.fit(X, Y, **options), order)
 
-    def predict(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
+    def predict(self, X: Vector, *arrays: NDArray[np.generic], **options: Any) -> Vector:
         """Classes, numbered from 0, or values."""
-        return self._decide("predict", "answers", X, arrays, given)
+        return self._decide("predict", "answers", X, arrays, options)
 
-    def decision_function(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
+    def decision_function(self, X: Vector, *arrays: NDArray[np.generic], **options: Any) -> Vector:
         """Decisions of the pairs of classes, or values."""
-        return self._decide("decision_function", "decisions", X, arrays, given)
+        return self._decide("decision_function", "decisions", X, arrays, options)
 
-    def predict_proba(self, X: Vector, *arrays: NDArray[np.generic], **given: Any) -> Vector:
+    def predict_proba(self, X: Vector, *arrays: NDArray[np.generic], **options: Any) -> Vector:
         """Probabilities of the classes."""
-        return self._decide("predict_proba", "probabilities", X, arrays, given)
+        return self._decide("predict_proba", "probabilities", X, arrays, options)
 
     def _decide(
-        self, function: str, name: str, X: Vector, arrays: tuple[NDArray[np.generic], ...], given: dict[str, Any]
+        self, function: str, name: str, X: Vector, arrays: tuple[NDArray[np.generic], ...], options: dict[str, Any]
     ) -> Vector:  # fmt: skip
         def what() -> tuple[LibsvmModel, Rows]:
-            return _machine(_named(_PREDICTING, arrays), _known(given, (*_SHAPE, "cache_size"))), X
+            return _machine(_named(_PREDICTING, arrays), _checked_names(options, (*_SHAPE, "cache_size"))), X
 
         def theirs() -> Vector:
             original: Callable[..., Vector] = getattr(self._original, function)
-            return original(X, *arrays, **given)
+            return original(X, *arrays, **options)
 
-        return self._predict(given.get("svm_type", 0), name, what, theirs)
+        return self._predict(options.get("svm_type", 0), name, what, theirs)
 
 
 class Sparse(_Library):
     """Stand-in for scikit-learn's ``_libsvm_sparse``."""
 
-    def libsvm_sparse_train(self, *given: Any) -> Arrays:
+    def libsvm_sparse_train(self, *arguments: Any) -> Arrays:
         """Train on CSR rows."""
 
         def problem() -> LibsvmProblem:
-            named = _numbered(_named(_SPARSE_TRAINING, given))
+            named = _numbered(_named(_SPARSE_TRAINING, arguments))
             y = named.pop("y")
             values, indices, indptr, d = (named.pop(name) for name in _SPARSE_TRAINING[1:4] + _SPARSE_TRAINING[:1])
             X = _csr(values, indices, indptr, d)
             return LibsvmProblem(X=X, y=y, **named)
 
-        def order(one: Trained) -> Arrays:
+        def order(trained: Trained) -> Arrays:
             return (
-                one.support, one.vectors, one.coef.ravel(), one.intercept, one.n_support, one.slopes, one.shifts,
-                one.status, one.iterations,
+                trained.support, trained.vectors, trained.coef.ravel(), trained.intercept, trained.n_support,
+                trained.slopes, trained.shifts, trained.status, trained.iterations,
             )  # fmt: skip
 
-        return self._train(given[5], problem, lambda: self._original.libsvm_sparse_train(*given), order)
+        return self._train(arguments[5], problem, lambda: self._original.libsvm_sparse_train(*arguments), order)
 
-    def libsvm_sparse_predict(self, *given: Any) -> Vector:
+    def libsvm_sparse_predict(self, *arguments: Any) -> Vector:
         """Classes, numbered from 0, or values."""
-        return self._decide("libsvm_sparse_predict", "answers", given)
+        return self._decide("libsvm_sparse_predict", "answers", arguments)
 
-    def libsvm_sparse_decision_function(self, *given: Any) -> Vector:
+    def libsvm_sparse_decision_function(self, *arguments: Any) -> Vector:
         """Decisions of the pairs of classes, or values."""
-        return self._decide("libsvm_sparse_decision_function", "decisions", given)
+        return self._decide("libsvm_sparse_decision_function", "decisions", arguments)
 
-    def libsvm_sparse_predict_proba(self, *given: Any) -> Vector:
+    def libsvm_sparse_predict_proba(self, *arguments: Any) -> Vector:
         """Probabilities of the classes."""
-        return self._decide("libsvm_sparse_predict_proba", "probabilities", given)
+        return self._decide("libsvm_sparse_predict_proba", "probabilities", arguments)
 
-    def _decide(self, function: str, name: str, given: tuple[Any, ...]) -> Vector:
+    def _decide(self, function: str, name: str, arguments: tuple[Any, ...]) -> Vector:
         def what() -> tuple[LibsvmModel, Rows]:
-            named = _numbered(_named(_SPARSE_PREDICTING, given))
-            d = 1 + max(int(named[one].max(initial=-1)) for one in ("indices", "SV_indices"))
+            named = _numbered(_named(_SPARSE_PREDICTING, arguments))
+            d = 1 + max(int(named[key].max(initial=-1)) for key in ("indices", "SV_indices"))
             X = _csr(named["data"], named["indices"], named["indptr"], d)
             named["SV"] = _csr(named["SV_data"], named["SV_indices"], named["SV_indptr"], d)
             s = named["SV"].shape[0]
@@ -189,20 +189,20 @@ class Sparse(_Library):
             named["support"] = np.arange(s, dtype=np.int32)  # not passed, and not needed
             return _machine(named, named), X
 
-        return self._predict(given[8], name, what, lambda: getattr(self._original, function)(*given))
+        return self._predict(arguments[8], name, what, lambda: getattr(self._original, function)(*arguments))
 
 
-def _named(names: tuple[str, ...], given: tuple[Given, ...]) -> dict[str, Given]:
-    if len(given) != len(names):
+def _named(names: tuple[str, ...], arguments: tuple[Given, ...]) -> dict[str, Given]:
+    if len(arguments) != len(names):
         raise UnsuitedError("this version of scikit-learn calls LIBSVM in another way")
-    return dict(zip(names, given, strict=True))
+    return dict(zip(names, arguments, strict=True))
 
 
-def _known(given: dict[str, Given], names: tuple[str, ...]) -> dict[str, Given]:
+def _checked_names(options: dict[str, Given], names: tuple[str, ...]) -> dict[str, Given]:
     """The arguments, if each of them is one of these names."""
-    if not given.keys() <= set(names):
+    if not options.keys() <= set(names):
         raise UnsuitedError("this version of scikit-learn calls LIBSVM in another way")
-    return given
+    return options
 
 
 def _numbered(named: dict[str, Any]) -> dict[str, Any]:

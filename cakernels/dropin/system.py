@@ -61,11 +61,11 @@ class System:
             raise UnsuitedError(f"numbers of type {dtype}")
         if len(self.alpha) not in (1, t):
             raise UnsuitedError(f"{len(self.alpha)} alphas for {t} targets")
-        kept = self.K.dtype if (self.alpha != self.alpha[0]).any() else dtype  # as scikit-learn returns them
+        returned_dtype = self.K.dtype if (self.alpha != self.alpha[0]).any() else dtype  # as scikit-learn returns them
         self.K = np.array(self.K, dtype, order="C") if self.copy else np.ascontiguousarray(self.K, dtype)
         self.copy = False
         self._weight()
-        diagonal, found = self.K.diagonal().copy(), np.empty((t, n), dtype)
+        diagonal, solutions = self.K.diagonal().copy(), np.empty((t, n), dtype)
         for number, value in enumerate(np.unique(self.alpha)):
             if number:
                 self._restore(diagonal)
@@ -79,8 +79,8 @@ class System:
             if not solved:
                 self._restore(diagonal)
                 raise UnsuitedError("the matrix is singular to rounding")
-            found[targets] = right
-        return np.ascontiguousarray((found if self.root is None else found * self.root).T, kept)
+            solutions[targets] = right
+        return np.ascontiguousarray((solutions if self.root is None else solutions * self.root).T, returned_dtype)
 
     def solve_there(self, original: Callable[..., Array]) -> Array:
         """Coefficients by scikit-learn's function, from here on."""
@@ -136,14 +136,14 @@ def kernel_matrix(
     2 n m d flops, on all threads. If `single`, each block of values is rounded to float32.
     """
     kernel = Kernel(name, gamma, degree, coef0)
-    other = kernel.points(_rows(X if Y is None else Y))
-    rows = other if Y is None else kernel.points(_rows(X), other)
-    K = np.empty((len(rows), len(other)), np.float32 if single else np.float64)
+    columns = kernel.points(_rows(X if Y is None else Y))
+    rows = columns if Y is None else kernel.points(_rows(X), columns)
+    K = np.empty((len(rows), len(columns)), np.float32 if single else np.float64)
 
     def block(lo: int, hi: int) -> None:
-        K[lo:hi] = kernel.block(rows[lo:hi], other)
+        K[lo:hi] = kernel.block(rows[lo:hi], columns)
 
-    _by_blocks(block, rows, other)
+    _by_blocks(block, rows, columns)
     if Y is None and kernel.of_distance:
         np.fill_diagonal(K, 1.0)
     if not np.isfinite(K.sum()) and not np.isfinite(K).all():
@@ -156,16 +156,16 @@ def predictions(
 ) -> Array:
     """``K(X, train) @ coefficients`` by blocks of rows; 2 n m (d + t) flops for t targets."""
     kernel = Kernel(name, gamma, degree, coef0)
-    other = kernel.points(_rows(train))
-    rows = kernel.points(_rows(X), other)
-    kept = np.float32 if single else np.float64
-    out = np.empty((len(rows), *coefficients.shape[1:]), np.result_type(kept, coefficients.dtype))
+    columns = kernel.points(_rows(train))
+    rows = kernel.points(_rows(X), columns)
+    kernel_dtype = np.float32 if single else np.float64
+    out = np.empty((len(rows), *coefficients.shape[1:]), np.result_type(kernel_dtype, coefficients.dtype))
 
     def block(lo: int, hi: int) -> None:
-        K = kernel.block(rows[lo:hi], other)
+        K = kernel.block(rows[lo:hi], columns)
         out[lo:hi] = K @ coefficients
 
-    _by_blocks(block, rows, other)
+    _by_blocks(block, rows, columns)
     return out
 
 
@@ -176,6 +176,6 @@ def _rows(X: Rows) -> Rows:
     return rows
 
 
-def _by_blocks(work: Callable[[int, int], None], rows: Points, other: Points) -> None:
+def _by_blocks(work: Callable[[int, int], None], rows: Points, columns: Points) -> None:
     """Call `work` for blocks of rows on all threads."""
-    for_blocks(work, blocks(len(rows), max(64, _STEP // max(1, len(other)))))
+    for_blocks(work, blocks(len(rows), max(64, _STEP // max(1, len(columns)))))

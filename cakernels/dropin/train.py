@@ -51,13 +51,13 @@ def train(problem: LibsvmProblem) -> Trained:
     """
     _check(problem)
     if not np.isfinite(problem.C):
-        found = train(replace(problem, C=_ENDLESS))
-        if len(found.support) and not np.abs(found.coef).max() < _ENDLESS / 2:
+        trained = train(replace(problem, C=_ENDLESS))
+        if len(trained.support) and not np.abs(trained.coef).max() < _ENDLESS / 2:
             raise UnsuitedError("C is infinite, and so is a coefficient")
-        return found
-    kept, problem = problem, _filled(problem)
-    found = _classifier(problem) if problem.classifies else _values(problem)
-    return found if kept is problem else replace(found, vectors=_vectors(kept, found.support))
+        return trained
+    original, problem = problem, _filled(problem)
+    trained = _classifier(problem) if problem.classifies else _values(problem)
+    return trained if original is problem else replace(trained, vectors=_vectors(original, trained.support))
 
 
 def _filled(problem: LibsvmProblem) -> LibsvmProblem:
@@ -119,29 +119,33 @@ def _part(problem: LibsvmProblem, X: Rows, codes: NDArray[np.int64], bounds: Vec
 def _sigmoids(problem: LibsvmProblem, codes: NDArray[np.int64], bounds: Vector, k: int) -> tuple[Vector, Vector]:
     """A and B of each pair's sigmoid, from decisions on held-out rows, as in LIBSVM: five random folds per pair."""
     rng = np.random.RandomState(problem.random_seed)
-    found = []
+    decisions_of_pairs = []
     for pair, (i, j) in enumerate(combinations(range(k), 2)):
         rows = np.flatnonzero((bounds > 0) & ((codes == i) | (codes == j)))
         first, held = codes[rows] == i, np.array_split(rng.permutation(len(rows)), _FOLDS)
         decisions = np.zeros(len(rows))
         for out in held:
-            kept = np.setdiff1d(np.arange(len(rows)), out)
-            decisions[out] = _left_out(problem, rows[kept], rows[out], first[kept], bounds)
-        found.append(LeftOutDecisions(decisions, first, np.full(len(rows), pair)))
-    return platt.fit(LeftOutDecisions.stacked(found), k * (k - 1) // 2, Communicator())
+            remaining = np.setdiff1d(np.arange(len(rows)), out)
+            decisions[out] = _left_out(problem, rows[remaining], rows[out], first[remaining], bounds)
+        decisions_of_pairs.append(LeftOutDecisions(decisions, first, np.full(len(rows), pair)))
+    return platt.fit(LeftOutDecisions.stacked(decisions_of_pairs), k * (k - 1) // 2, Communicator())
 
 
 def _left_out(
-    problem: LibsvmProblem, kept: NDArray[np.int64], out: NDArray[np.int64], first: NDArray[np.bool_], bounds: Vector
+    problem: LibsvmProblem,
+    remaining: NDArray[np.int64],
+    out: NDArray[np.int64],
+    first: NDArray[np.bool_],
+    bounds: Vector,
 ) -> Vector:
-    """Decisions on the rows `out` of the model of the rows `kept`; 1, -1 or 0 if these are of one class or none."""
+    """Decisions on the rows `out` of the model of `remaining` rows; 1, -1 or 0 if these are of one class or none."""
     if not first.any() or first.all():
-        return np.full(len(out), 0.0 if not len(kept) else 1.0 if first.all() else -1.0)
-    given = problem.kernel == "precomputed"
+        return np.full(len(out), 0.0 if not len(remaining) else 1.0 if first.all() else -1.0)
+    precomputed = problem.kernel == "precomputed"
     X, rows = problem.X, problem.X[out]
-    if given:
-        X, rows = np.asarray(X)[np.ix_(kept, kept)], np.asarray(rows)[:, kept]
-    part, solutions = _part(problem, X if given else X[kept], np.where(first, 0, 1), bounds[kept])
+    if precomputed:
+        X, rows = np.asarray(X)[np.ix_(remaining, remaining)], np.asarray(rows)[:, remaining]
+    part, solutions = _part(problem, X if precomputed else X[remaining], np.where(first, 0, 1), bounds[remaining])
     _check_ends(problem, solutions)
     return part.pairs(rows, problem.evaluated())[:, 0]
 
@@ -187,30 +191,30 @@ def _vectors(problem: LibsvmProblem, rows: NDArray[np.integer]) -> Any:
     """Support vectors: rows of X, none with a precomputed kernel, sparse in the form that scikit-learn is set to."""
     if problem.kernel == "precomputed":
         return np.zeros((0, 0))
-    found = problem.X[rows]
-    if not sp.issparse(found):
-        return np.ascontiguousarray(found)
+    vectors = problem.X[rows]
+    if not sp.issparse(vectors):
+        return np.ascontiguousarray(vectors)
     try:
         from sklearn.utils._sparse import _align_api_if_sparse
     except ImportError:  # before 1.9
-        return sp.csr_matrix(found)
-    return _align_api_if_sparse(found)
+        return sp.csr_matrix(vectors)
+    return _align_api_if_sparse(vectors)
 
 
 def _check_ends(problem: LibsvmProblem, solutions: list[Solution]) -> None:
     """Leave a problem to LIBSVM if its tolerance is out of reach here; a limit of iterations may end it early."""
-    if problem.max_iter < 0 and not all(one.converged for one in solutions):
+    if problem.max_iter < 0 and not all(solution.converged for solution in solutions):
         raise UnsuitedError(f"the tolerance {problem.tol:g} was not reached")
-    if not all(np.isfinite(one.b) and np.isfinite(one.beta).all() for one in solutions):
+    if not all(np.isfinite(solution.b) and np.isfinite(solution.beta).all() for solution in solutions):
         raise UnsuitedError("coefficients that are not finite")
 
 
 def _status(solutions: list[Solution]) -> int:
-    return int(not all(one.converged for one in solutions))
+    return int(not all(solution.converged for solution in solutions))
 
 
 def _iterations(solutions: list[Solution]) -> NDArray[np.int32]:
-    return np.array([min(one.iterations, 2**31 - 1) for one in solutions], np.int32)
+    return np.array([min(solution.iterations, 2**31 - 1) for solution in solutions], np.int32)
 
 
 _FLOOR = 1e-149  # values of kernels of a distance end here instead of at 0
@@ -227,17 +231,17 @@ def decisions(machine: LibsvmModel, X: Rows) -> Vector:
     if kernel is not None:
         check_range(X)
     if machine.classifies:
-        found = _part_of(machine).pairs(X, kernel)
+        outputs = _part_of(machine).pairs(X, kernel)
     else:
         weights = np.ascontiguousarray(machine.coef.T)
         if kernel is None:
-            found = np.asarray(X)[:, machine.support] @ weights
+            outputs = np.asarray(X)[:, machine.support] @ weights
         else:
-            found = expansion(kernel, machine.vectors, weights, X)
-        found = found + machine.intercept
+            outputs = expansion(kernel, machine.vectors, weights, X)
+        outputs = outputs + machine.intercept
     # Far from all support vectors a decision may be exactly 0 in LIBSVM, and a tie between two classes.
-    found[np.abs(found) < _FLOOR * np.abs(machine.coef).sum()] = 0.0
-    return found
+    outputs[np.abs(outputs) < _FLOOR * np.abs(machine.coef).sum()] = 0.0
+    return outputs
 
 
 def _part_of(machine: LibsvmModel) -> PartSVM:
@@ -250,12 +254,12 @@ def _part_of(machine: LibsvmModel) -> PartSVM:
 
 def answers(machine: LibsvmModel, X: Rows) -> Vector:
     """Classes, numbered from 0; 1 and -1 of a one-class model; values of a regression."""
-    found = decisions(machine, X)
+    outputs = decisions(machine, X)
     if machine.classifies:
-        return votes(counted(found, len(machine.n_support))).astype(np.float64)
+        return votes(counted(outputs, len(machine.n_support))).astype(np.float64)
     if TYPES[machine.svm_type] == "one_class":
-        return np.where(found[:, 0] > 0, 1.0, -1.0)
-    return found[:, 0]
+        return np.where(outputs[:, 0] > 0, 1.0, -1.0)
+    return outputs[:, 0]
 
 
 def probabilities(machine: LibsvmModel, X: Rows) -> Vector:
@@ -282,29 +286,29 @@ def coupled_as_there(pairs: Vector, k: int) -> Vector:
     Q = np.zeros((n, k, k))
     r = np.clip(pairs, LEAST, 1.0 - LEAST)
     for pair, (i, j) in enumerate(combinations(range(k), 2)):
-        one, other = r[:, pair], 1.0 - r[:, pair]
-        Q[:, i, j] = Q[:, j, i] = -one * other
-        Q[:, i, i] += other * other
-        Q[:, j, j] += one * one
-    p, left = np.full((n, k), 1.0 / k), np.arange(n)
+        p_first, p_second = r[:, pair], 1.0 - r[:, pair]
+        Q[:, i, j] = Q[:, j, i] = -p_first * p_second
+        Q[:, i, i] += p_second * p_second
+        Q[:, j, j] += p_first * p_first
+    p, moving = np.full((n, k), 1.0 / k), np.arange(n)
     for _ in range(max(100, k)):
-        left = left[_step(Q, p, left, k)]
-        if not len(left):
+        moving = moving[_step(Q, p, moving, k)]
+        if not len(moving):
             break
     return p
 
 
-def _step(Q: Vector, p: Vector, left: NDArray[np.int64], k: int) -> NDArray[np.bool_]:
-    """Take one step for the rows `left` of p that are not at rest; return a mask of those among them."""
-    Qp = np.einsum("nij,nj->ni", Q[left], p[left])
-    pQp = np.einsum("ni,ni->n", p[left], Qp)
+def _step(Q: Vector, p: Vector, rows: NDArray[np.int64], k: int) -> NDArray[np.bool_]:
+    """Take one step for the rows `rows` of p that are not at rest; return a mask of those among them."""
+    Qp = np.einsum("nij,nj->ni", Q[rows], p[rows])
+    pQp = np.einsum("ni,ni->n", p[rows], Qp)
     moving: NDArray[np.bool_] = np.abs(Qp - pQp[:, None]).max(axis=1) >= 0.005 / k
-    q, some, Qp, pQp = Q[left[moving]], p[left[moving]], Qp[moving], pQp[moving]
+    q, p_moving, Qp, pQp = Q[rows[moving]], p[rows[moving]], Qp[moving], pQp[moving]
     for t in range(k):
         change = (pQp - Qp[:, t]) / q[:, t, t]
-        some[:, t] += change
+        p_moving[:, t] += change
         pQp = (pQp + change * (change * q[:, t, t] + 2 * Qp[:, t])) / (1 + change) ** 2
         Qp = (Qp + change[:, None] * q[:, t]) / (1 + change)[:, None]
-        some /= (1 + change)[:, None]
-    p[left[moving]] = some
+        p_moving /= (1 + change)[:, None]
+    p[rows[moving]] = p_moving
     return moving

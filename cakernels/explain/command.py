@@ -92,22 +92,22 @@ def _explain(comm: Communicator, argv: list[str] | None) -> None:
     limit = start(job, comm)
     from cacore.run import report
 
-    found, model, n = _explained(job, limit, comm)
-    importances = _importances(found, comm)
-    _write(job, found, importances, comm)
-    made = report.build(
+    explanation, model, n = _explained(job, limit, comm)
+    importances = _importances(explanation, comm)
+    _write(job, explanation, importances, comm)
+    document = report.build(
         "explain", comm, partition_sizes=model.sizes, metrics={},
         data={"path": str(job.data), "n_train": 0, "n_test": n, "n_features": model.n_features},
-        params={"model": str(job.model), **model.described(), "outputs": list(found.outputs),
-                "importances": dict(zip(found.players, importances.mean(axis=1).tolist(), strict=True))},
+        params={"model": str(job.model), **model.described(), "outputs": list(explanation.outputs),
+                "importances": dict(zip(explanation.players, importances.mean(axis=1).tolist(), strict=True))},
     )  # fmt: skip
     with comm.agreed():
         if comm.rank == 0:
             if job.report is not None:
-                report.write(job.report, made)
+                report.write(job.report, document)
             if not job.quiet:
                 with printing():
-                    say(*_table(found.players, importances.mean(axis=1), n))
+                    say(*_table(explanation.players, importances.mean(axis=1), n))
 
 
 def _check(job: Explaining, comm: Communicator) -> None:
@@ -149,26 +149,26 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
         if job.background is not None and background is None:
             background = sampled(read(job.background).X, comm)
         with comm.phase("predict"):
-            found = model.explain(in_memory(rows.X), background, _groups(job.groups), comm, job.interactions)
-    return found, model, rows.n
+            explanation = model.explain(in_memory(rows.X), background, _groups(job.groups), comm, job.interactions)
+    return explanation, model, rows.n
 
 
-def _write(job: Explaining, found: Explanation, importances: NDArray[np.float64], comm: Communicator) -> None:
+def _write(job: Explaining, explanation: Explanation, importances: NDArray[np.float64], comm: Communicator) -> None:
     """Write the values and the picture; collective."""
     from cacore.io import predictions
 
     with comm.phase("write"):
         if job.output is not None:
             with comm.agreed():
-                columns = _columns(found)
+                columns = _columns(explanation)
             predictions.write(job.output, columns, comm)
         if job.plot is not None:
             from cacore.run import figures
 
-            some = gathered(found, comm)
+            sample = gathered(explanation, comm)
             with comm.agreed():
                 if comm.rank == 0:
-                    figures.save(drawn(some, importances), job.plot)
+                    figures.save(drawn(sample, importances), job.plot)
 
 
 def _groups(text: str | None) -> list[list[int | str]] | None:
@@ -177,39 +177,39 @@ def _groups(text: str | None) -> list[list[int | str]] | None:
         return None
     groups: list[list[int | str]] = []
     for group in text.split(";"):
-        groups.append([one.strip() for one in group.split(",") if one.strip()])
+        groups.append([name.strip() for name in group.split(",") if name.strip()])
     if not all(groups):
         raise InputError(f"--groups {text}: a group is empty; write names or numbers, such as a,b;c,d")
     return groups
 
 
-def _columns(found: Explanation) -> Mapping[str, NDArray[np.float64]]:
+def _columns(explanation: Explanation) -> Mapping[str, NDArray[np.float64]]:
     """A column per player and per pair of them, and per output if there are several, and the base of each output."""
-    names, values = [*found.players], [found.values]
-    if found.interactions is not None:
+    names, values = [*explanation.players], [explanation.values]
+    if explanation.interactions is not None:
         first, second = np.triu_indices(len(names), 1)
         names += [f"{names[j]}:{names[k]}" for j, k in zip(first.tolist(), second.tolist(), strict=True)]
-        values.append(2.0 * found.interactions[:, first, second])
-    every = np.concatenate(values, axis=1)
+        values.append(2.0 * explanation.interactions[:, first, second])
+    all_values = np.concatenate(values, axis=1)
     twice = [name for name, count in Counter([*names, "base"]).items() if count > 1]
     if twice:
         raise InputError(
             f"--output: two columns would be called {twice[0]}; rename the feature, or put it into a group"
         )
-    if every.ndim == 2:
-        return dict(zip(names, every.T, strict=True)) | {"base": found.base}
+    if all_values.ndim == 2:
+        return dict(zip(names, all_values.T, strict=True)) | {"base": explanation.base}
     columns: dict[str, NDArray[np.float64]] = {}
-    for k, output in enumerate(found.outputs):
-        columns |= {f"{output}: {name}": every[:, j, k] for j, name in enumerate(names)}
-        columns[f"{output}: base"] = found.base[:, k]
+    for k, output in enumerate(explanation.outputs):
+        columns |= {f"{output}: {name}": all_values[:, j, k] for j, name in enumerate(names)}
+        columns[f"{output}: base"] = explanation.base[:, k]
     return columns
 
 
-def _importances(found: Explanation, comm: Communicator) -> NDArray[np.float64]:
+def _importances(explanation: Explanation, comm: Communicator) -> NDArray[np.float64]:
     """Mean of |value| over all ranks' rows, shape (g, q); collective."""
-    sums = np.abs(found.values).sum(axis=0).reshape(len(found.players), -1)
+    sums = np.abs(explanation.values).sum(axis=0).reshape(len(explanation.players), -1)
     with comm.uncounted():
-        total = comm.allreduce(np.append(sums.ravel(), len(found.values)))
+        total = comm.allreduce(np.append(sums.ravel(), len(explanation.values)))
     return np.asarray(total[:-1].reshape(sums.shape) / max(total[-1], 1.0))
 
 
@@ -229,21 +229,21 @@ _DOTS = 2000  # rows shown, spread over all
 _UP, _DOWN = "#d95f02", "#2166ac"
 
 
-def gathered(found: Explanation, comm: Communicator) -> Explanation:
+def gathered(explanation: Explanation, comm: Communicator) -> Explanation:
     """Up to 2,000 rows of all ranks, on every rank; collective."""
     with comm.uncounted():
-        n = int(comm.allreduce(np.array([len(found.values)]))[0])
+        n = int(comm.allreduce(np.array([len(explanation.values)]))[0])
         step = max(1, -(-n // _DOTS))
-        values, base, data = (comm.allgather(np.ascontiguousarray(one[::step]))
-                              for one in (found.values, found.base, found.data))  # fmt: skip
-    return Explanation(values, base, data, found.players, found.members, found.outputs)
+        values, base, data = (comm.allgather(np.ascontiguousarray(array[::step]))
+                              for array in (explanation.values, explanation.base, explanation.data))  # fmt: skip
+    return Explanation(values, base, data, explanation.players, explanation.members, explanation.outputs)
 
 
-def drawn(found: Explanation, importances: NDArray[np.float64]) -> Figure:
+def drawn(explanation: Explanation, importances: NDArray[np.float64]) -> Figure:
     """One panel per output, at most four; `importances`, shape (g, q), choose and order the features."""
     from cacore.run import figures
 
-    values, base = found.values, found.base
+    values, base = explanation.values, explanation.base
     if values.ndim == 2:
         values, base = values[:, :, None], base[:, None]
     outputs = range(min(values.shape[2], 4))
@@ -255,10 +255,10 @@ def drawn(found: Explanation, importances: NDArray[np.float64]) -> Figure:
         if len(values) == 1:
             _bars(axes, values[0, order, k])
         else:
-            _swarm(axes, values[:, order, k], _levels(found, order))
-        axes.set_yticks(range(len(order)), [found.players[j] for j in order], fontsize=11)
+            _swarm(axes, values[:, order, k], _levels(explanation, order))
+        axes.set_yticks(range(len(order)), [explanation.players[j] for j in order], fontsize=11)
         start = f", from {base[0, k]:.4g}" if len(values) == 1 else ""
-        axes.set_xlabel(f"what the feature adds to {found.outputs[k]}{start}", fontsize=11)
+        axes.set_xlabel(f"what the feature adds to {explanation.outputs[k]}{start}", fontsize=11)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(left=False)
     figure.suptitle(f"Shapley values; {counted(len(values), 'row')}", x=0.02, ha="left", fontsize=12)
@@ -267,10 +267,10 @@ def drawn(found: Explanation, importances: NDArray[np.float64]) -> Figure:
     return figure
 
 
-def _levels(found: Explanation, order: NDArray[np.intp]) -> NDArray[np.float64]:
+def _levels(explanation: Explanation, order: NDArray[np.intp]) -> NDArray[np.float64]:
     """Rank of each row by the feature, from 0 to 1, shape (n, features); of a group, its first feature."""
-    firsts = [found.members[j][0] for j in order]
-    ranks = rankdata(found.data[:, firsts], "average", axis=0) - 1.0
+    firsts = [explanation.members[j][0] for j in order]
+    ranks = rankdata(explanation.data[:, firsts], "average", axis=0) - 1.0
     return np.asarray(ranks / max(1, len(ranks) - 1))
 
 
@@ -286,14 +286,14 @@ def _heights(x: NDArray[np.float64]) -> NDArray[np.float64]:
     counts, edges = np.histogram(x, 60)
     cell = np.clip(np.searchsorted(edges, x, "right") - 1, 0, len(counts) - 1)
     place = np.zeros(len(x))
-    for one in np.unique(cell):
-        here = np.flatnonzero(cell == one)
+    for cell_number in np.unique(cell):
+        here = np.flatnonzero(cell == cell_number)
         place[here] = np.linspace(-1.0, 1.0, len(here)) if len(here) > 1 else 0.0
     return np.asarray(place * np.sqrt(counts[cell] / counts.max()))
 
 
 def _bars(axes: Axes, values: NDArray[np.float64]) -> None:
-    axes.barh(range(len(values)), values, color=[_UP if one > 0 else _DOWN for one in values], height=0.6)
+    axes.barh(range(len(values)), values, color=[_UP if amount > 0 else _DOWN for amount in values], height=0.6)
     for line, value in enumerate(values):
         style: dict[str, Any] = {"va": "center", "ha": "left" if value > 0 else "right", "fontsize": 10}
         axes.annotate(f"{value:+.3g}", (value, line), (4 if value > 0 else -4, 0), textcoords="offset points", **style)

@@ -16,23 +16,27 @@ def values(g: Graph, model: KRRModel | SVRModel | Blend) -> Value:
         return ridge.values(g, model)
     if isinstance(model, SVRModel):
         return svm.values(g, model)
-    return _mean(model, [values(g, one) for one in model.members])
+    return _mean(model, [values(g, member) for member in model.members])
 
 
 def classifier(g: Graph, model: ClassBlend) -> Classified:
     """Answers of a blend: a single member's own labels and decisions, or those of the mean probabilities."""
     k = len(model.classes)
-    found = []
-    for one, calibrator in zip(model.members, model.calibrators, strict=True):
+    answers = []
+    for member, calibrator in zip(model.members, model.calibrators, strict=True):
         # A decision of a pair counts in the scores of k - 1 classes, so in as many probabilities.
-        ridged = one.family == KRRModel.family
-        found.append(
-            ridge.classifier(g, one) if ridged else svm.classifier(g, one, steepness=(k - 1) * calibrator.steepness)
+        ridged = member.family == KRRModel.family
+        answers.append(
+            ridge.classifier(g, member)
+            if ridged
+            else svm.classifier(g, member, steepness=(k - 1) * calibrator.steepness),
         )
-    shares = [of_classes(g, one.decisions, own) for one, own in zip(found, model.calibrators, strict=True)]
-    if len(found) == 1:
-        found[0].probabilities = shares[0]
-        return found[0]
+    shares = [
+        of_classes(g, answer.decisions, sigmoid) for answer, sigmoid in zip(answers, model.calibrators, strict=True)
+    ]
+    if len(answers) == 1:
+        answers[0].probabilities = shares[0]
+        return answers[0]
     P = _mean(model, shares)
     if k > 2:
         return Classified(largest(g, P), P, k, P)
@@ -42,5 +46,5 @@ def classifier(g: Graph, model: ClassBlend) -> Classified:
 
 def _mean(model: Blend, terms: list[Value]) -> Value:
     """Mean of the members' values by the weights of the blend."""
-    weighted = [float(weight) * one for weight, one in zip(model.weights, terms, strict=True)]
+    weighted = [float(weight) * term for weight, term in zip(model.weights, terms, strict=True)]
     return sum(weighted[1:], start=weighted[0])

@@ -40,5 +40,5 @@ def _export(comm: Communicator, argv: list[str] | None) -> None:
         temporary.write_bytes(graph.model().SerializeToString())
     if not asked.quiet:
         with printing():
-            left = "" if getattr(model, "calibration", None) is None else "; its intervals are left out"
-            say(f"{asked.out}: {graph}{left}")
+            remark = "" if getattr(model, "calibration", None) is None else "; its intervals are left out"
+            say(f"{asked.out}: {graph}{remark}")

@@ -84,15 +84,15 @@ def exported(model: Any, X: RowsLike | None = None, dtype: str | None = None) ->
     return g
 
 
-def _classified(g: Graph, found: Classified, model: SVMModel | AsyGCDModel | KRRModel | ClassBlend) -> None:
+def _classified(g: Graph, answers: Classified, model: SVMModel | AsyGCDModel | KRRModel | ClassBlend) -> None:
     assert model.classes is not None
-    g.output("label", labels(g, found.codes, model.classes), model.classes.dtype)
-    if found.probabilities is not None:
-        g.output("probabilities", found.probabilities, np.float64, len(model.classes))
-    if found.columns == 1:
-        g.output("decisions", g.columns(found.decisions, 0), np.float64)
+    g.output("label", labels(g, answers.codes, model.classes), model.classes.dtype)
+    if answers.probabilities is not None:
+        g.output("probabilities", answers.probabilities, np.float64, len(model.classes))
+    if answers.columns == 1:
+        g.output("decisions", g.columns(answers.decisions, 0), np.float64)
     else:
-        g.output("decisions", found.decisions, np.float64, found.columns)
+        g.output("decisions", answers.decisions, np.float64, answers.columns)
 
 
 def _fitted(model: Any) -> Model:

@@ -111,13 +111,13 @@ class Graph:
         self._bytes = self._names = 0
         self._outputs: list[ValueInfoProto] = []
         self._facts, self._dtype, self._d = facts, dtype, d
-        given = Value(self, "X")
-        self.X = self.op("Concat", given, np.zeros((1, d), dtype), axis=0)
-        self.last = self.op("Shape", given, start=0, end=1)
+        rows = Value(self, "X")
+        self.X = self.op("Concat", rows, np.zeros((1, d), dtype), axis=0)
+        self.last = self.op("Shape", rows, start=0, end=1)
 
     def __str__(self) -> str:
         """One line about input, outputs and what computes them."""
-        outputs = ", ".join(one.name for one in self._outputs)
+        outputs = ", ".join(output.name for output in self._outputs)
         nodes = sorted({f"{node.op_type} in float32" for node in self._nodes if node.domain == ML})
         by = " and ".join([*nodes, "operators in float64"][: len(nodes) or 1])
         return f"X (rows x {self._d}, {self._dtype}) -> {outputs}, by {by}, {self._bytes / 2**20:.1f} MiB"
@@ -128,11 +128,13 @@ class Graph:
 
     def ops(self, kind: str, count: int, *inputs: Operand, domain: str = "", **attributes: Any) -> list[Value]:
         """The `count` results of one operator."""
-        made = [self._named() for _ in range(count)]
-        given = [self.value(one).name for one in inputs]
-        names = [one.name for one in made]
-        self._nodes.append(self._onnx.helper.make_node(kind, given, names, name=names[0], domain=domain, **attributes))
-        return made
+        results = [self._named() for _ in range(count)]
+        input_names = [self.value(operand).name for operand in inputs]
+        names = [result.name for result in results]
+        self._nodes.append(
+            self._onnx.helper.make_node(kind, input_names, names, name=names[0], domain=domain, **attributes)
+        )
+        return results
 
     def value(self, operand: Operand) -> Value:
         """A value as it is; a number or an array as a constant."""
@@ -140,9 +142,9 @@ class Graph:
             return operand
         array = np.asarray(operand, np.float64 if isinstance(operand, int | float) else None)
         self.reserve(array.nbytes)
-        made = self._named()
-        self._constants.append(self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), made.name))
-        return made
+        constant = self._named()
+        self._constants.append(self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), constant.name))
+        return constant
 
     def require_room(self, nbytes: int) -> None:
         """Raise an InputError if the file cannot hold constants of so many further bytes."""
@@ -172,9 +174,9 @@ class Graph:
 
     def filled(self, x: Value, row: ArrayLike) -> Value:
         """The same row of float64, shape (k,), for each row of `x`, shape (n, k)."""
-        given = np.asarray(row, np.float64)[None]
+        repeated = np.asarray(row, np.float64)[None]
         rows = self.op("Shape", x, start=0, end=1)
-        return self.op("Expand", given, self.op("Concat", rows, self.indices(given.shape[1]), axis=0))
+        return self.op("Expand", repeated, self.op("Concat", rows, self.indices(repeated.shape[1]), axis=0))
 
     def reshaped(self, x: Value, *shape: int) -> Value:
         """The value in another shape; 0 keeps a dimension, and -1 follows from the others."""
@@ -197,7 +199,7 @@ class Graph:
         inside, self._nodes = self._nodes, outside
 
         def shapeless(values: Sequence[Value]) -> list[ValueInfoProto]:
-            return [helper.make_tensor_value_info(one.name, kind.DOUBLE, None) for one in values]
+            return [helper.make_tensor_value_info(variable.name, kind.DOUBLE, None) for variable in values]
 
         graph = helper.make_graph(
             inside, self._named().name,
@@ -212,8 +214,8 @@ class Graph:
 
     def output(self, name: str, value: Value, dtype: DTypeLike, *shape: int) -> None:
         """Declare an output with these dimensions after that of the rows; it leaves out the last row."""
-        given = [self.value(one).name for one in (value, self.indices(0), self.last, self.indices(0))]
-        self._nodes.append(self._onnx.helper.make_node("Slice", given, [name], name=name))
+        inputs = [self.value(operand).name for operand in (value, self.indices(0), self.last, self.indices(0))]
+        self._nodes.append(self._onnx.helper.make_node("Slice", inputs, [name], name=name))
         self._outputs.append(self._described(name, np.dtype(dtype), ["rows", *shape]))
 
     def model(self) -> ModelProto:
@@ -222,13 +224,13 @@ class Graph:
         rows = self._described("X", np.dtype(self._dtype), ["rows", self._d])
         graph = helper.make_graph(self._nodes, "cakernels", [rows], self._outputs, self._constants)
         domains = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)]
-        made = helper.make_model(
+        proto = helper.make_model(
             graph, opset_imports=domains, ir_version=IR_VERSION, producer_name="cakernels",
             producer_version=cacore.__version__,
         )  # fmt: skip
-        helper.set_model_props(made, self._facts)
-        self._onnx.checker.check_model(made)
-        return made
+        helper.set_model_props(proto, self._facts)
+        self._onnx.checker.check_model(proto)
+        return proto
 
     def _named(self) -> Value:
         self._names += 1

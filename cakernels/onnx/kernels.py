@@ -107,8 +107,8 @@ def expansion(
     if not len(W):
         return g.filled(Z, np.zeros(W.shape[1]))
     if kernel is None or is_of_new_rows(kernel):
-        given = rows if kernel is None else np.asarray(in_memory(A))[:, 0].astype(np.int64)
-        return g.columns(Z, given) @ W  # type: ignore[arg-type]
+        columns = rows if kernel is None else np.asarray(in_memory(A))[:, 0].astype(np.int64)
+        return g.columns(Z, columns) @ W  # type: ignore[arg-type]
     require_known(kernel)
     if kernel.kind == "linear":
         X = in_memory(A)
@@ -133,8 +133,8 @@ def _values(g: Graph, Z: Value, A: NDArray[np.float64], kernel: Kernel, far: flo
         zero = g.filled(Z, np.zeros(len(A)))
         return _OF_L1[kernel.kind](g, _feature_by_feature(g, Z, A, zero, lambda total, gap: total + gap), kernel, far)
     if of == FEATURES:
-        one = g.filled(Z, np.ones(len(A)))
-        return _feature_by_feature(g, Z, A, one, lambda total, gap: total * _factor(g, gap, kernel))
+        ones = g.filled(Z, np.ones(len(A)))
+        return _feature_by_feature(g, Z, A, ones, lambda total, gap: total * _factor(g, gap, kernel))
     shift = A.mean(axis=0)  # |x|^2 + |z|^2 - 2 x.z loses digits far from the origin
     Z, A = Z - shift, A - shift
     size = g.reduced("SumSquare", Z) + np.square(A).sum(axis=1)
@@ -148,8 +148,8 @@ def _values(g: Graph, Z: Value, A: NDArray[np.float64], kernel: Kernel, far: flo
 def _factor(g: Graph, gap: Value, kernel: Kernel) -> Value:
     """Factor of one feature of a product over the features (Wendland)."""
     r = g.op("Min", kernel.gamma * gap, 1.0)
-    power, rest = _OF_FEATURE[kernel.kind]
-    return (1.0 - r) ** power * rest(r)
+    power, factor = _OF_FEATURE[kernel.kind]
+    return (1.0 - r) ** power * factor(r)
 
 
 def _feature_by_feature(

@@ -44,8 +44,10 @@ def holds(
     points = kernel.points(np.asarray(dense(X), np.float64))
     exact = kernel.block(kernel.points(sample, like=points), points) @ weights + b
     with np.errstate(all="ignore"):
-        found = _single(kernel, sample, dense(X)) @ weights.astype(np.float32).astype(np.float64) + b.astype(np.float32)
-        gap, scale = np.abs(found - exact).max(), np.abs(exact).max()
+        single = _single(kernel, sample, dense(X)) @ weights.astype(np.float32).astype(np.float64) + b.astype(
+            np.float32
+        )
+        gap, scale = np.abs(single - exact).max(), np.abs(exact).max()
         return bool(gap <= _AGREES * scale and gap * steepness <= _AGREES)
 
 

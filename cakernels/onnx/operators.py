@@ -57,8 +57,8 @@ def interpolated(g: Graph, x: Value, curves: Sequence[Curve]) -> Value:
 
     The segment of a number is found by bisection, in all columns at once: log2 of the number of points steps.
     """
-    most = max(len(points) for points, _ in curves)
-    steps = int(np.ceil(np.log2(most + 1)))
+    longest = max(len(points) for points, _ in curves)
+    steps = int(np.ceil(np.log2(longest + 1)))
     # Segment s lies between the points s - 1 and s. Missing points are infinite, so no number is beyond them.
     ends = np.full((1 << steps, len(curves)), np.inf)
     starts, values, slopes = np.zeros((3, *ends.shape))
@@ -113,8 +113,8 @@ def answered(g: Graph, Z: Value, model: InParts, width: int, answer: Answer) -> 
         share = g.columns(weights, part)
         rows = g.op("Transpose", g.op("NonZero", share > 0.0))
         rows = g.op("Concat", rows, g.reshaped(g.last, 1, 1), axis=0)
-        said = answer(part, g.op("GatherND", Z, rows))
-        weighted = said * g.op("Unsqueeze", g.op("GatherND", share, rows), g.indices(1))
+        prediction = answer(part, g.op("GatherND", Z, rows))
+        weighted = prediction * g.op("Unsqueeze", g.op("GatherND", share, rows), g.indices(1))
         total = g.op("ScatterND", total, rows, weighted, reduction="add")
     return total
 
@@ -125,8 +125,8 @@ def _weights(g: Graph, Z: Value, model: InParts) -> Value:
     if model.route == "all":  # all divisions' centres together
         return _near(g, Z, model.centers, soft)
     P = len(model.centers) // model.divisions
-    found = [_near(g, Z, model.centers[lo : lo + P], soft) for lo in range(0, len(model.centers), P)]
-    return found[0] if len(found) == 1 else g.op("Concat", *found, axis=1) / float(model.divisions)
+    per_division = [_near(g, Z, model.centers[lo : lo + P], soft) for lo in range(0, len(model.centers), P)]
+    return per_division[0] if len(per_division) == 1 else g.op("Concat", *per_division, axis=1) / float(model.divisions)
 
 
 def _near(g: Graph, Z: Value, centers: NDArray[np.float64], soft: Soft) -> Value:

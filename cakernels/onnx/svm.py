@@ -62,8 +62,10 @@ def shares(g: Graph, decisions: Value, k: int) -> Value:
     """:func:`cacore.svm.decision.shares`, shape (n, k)."""
     pairs = list(combinations(range(k), 2))
     both = g.op("Concat", decisions, -decisions, axis=1)
-    own = [[pair + len(pairs) * (i != c) for pair, (i, j) in enumerate(pairs) if c in (i, j)] for c in range(k)]
-    least = g.reduced("Min", g.columns(both, own), keep=False)
+    columns_of_class = [
+        [pair + len(pairs) * (i != c) for pair, (i, j) in enumerate(pairs) if c in (i, j)] for c in range(k)
+    ]
+    least = g.reduced("Min", g.columns(both, columns_of_class), keep=False)
     share = g.op("Max", 1.0 + g.op("Min", least, 1.0), 0.0)
     share = g.op("Where", g.reduced("Max", share) > 0.0, share, 1.0)
     return share / g.reduced("Sum", share)
@@ -87,7 +89,7 @@ def at_least_zero(g: Graph, scores: Value) -> Value:
 def calibrated(g: Graph, decisions: Value, calibrator: Calibrator, problems: NDArray[np.int64] | None = None) -> Value:
     """:meth:`cacore.probability.calibrator.Calibrator.first`: probabilities of the problems' first classes."""
     if calibrator.A is not None and calibrator.B is not None:
-        A, B = (one if problems is None else one[problems] for one in (calibrator.A, calibrator.B))
+        A, B = (parameter if problems is None else parameter[problems] for parameter in (calibrator.A, calibrator.B))
         return g.op("Sigmoid", -(decisions * A + B))
     assert calibrator.steps is not None
     which = range(len(calibrator.steps.starts)) if problems is None else problems
@@ -121,9 +123,9 @@ def coupled(g: Graph, pairs: Value, k: int) -> Value:
     square = np.zeros((len(first), k, k))
     for pair, (i, j) in enumerate(combinations(range(k), 2)):
         square[pair, i, j] = square[pair, j, i] = 1.0
-    rest = 1.0 - r
-    diagonal = (rest * rest) @ first + (r * r) @ second
-    off = g.reshaped((r * rest) @ square.reshape(len(first), k * k), -1, k, k)
+    s = 1.0 - r
+    diagonal = (s * s) @ first + (r * r) @ second
+    off = g.reshaped((r * s) @ square.reshape(len(first), k * k), -1, k, k)
     system = g.op("Unsqueeze", diagonal, g.indices(2)) * np.eye(k) - off + np.ones((k, k))
     whole = g.op("Concat", system, g.op("Unsqueeze", g.filled(r, np.ones(k)), g.indices(2)), axis=2)
 
@@ -191,7 +193,7 @@ def classifier(g: Graph, model: SVMModel, pairs: bool = False, steepness: float 
 def _of_one_part(g: Graph, Z: Value, model: SVMModel, pairs: bool, steepness: float) -> Classified:
     part, kernel, k = model.parts[0], model.kernel_of(0), len(model.classes)
     if model.calibrator is not None:
-        steepness = max(steepness, _own(model.calibrator, part).steepness)
+        steepness = max(steepness, _calibrator_of_part(model.calibrator, part).steepness)
     if kernel is not None and nodes.holds(X := in_memory(part.X), part.weights(), part.b, kernel, steepness):
         codes, decisions = nodes.classifier(g, Z, X, part.coef, part.b, part.n_support, kernel)
         scores = -decisions if k == 2 else counted(g, decisions, k)
@@ -199,12 +201,12 @@ def _of_one_part(g: Graph, Z: Value, model: SVMModel, pairs: bool, steepness: fl
         decisions = _pairs(g, Z, part, kernel, model.dtype)
         scores = -decisions if k == 2 else counted(g, decisions, k)
         codes = voted(g, scores, 1 if k == 2 else k)
-    found = Classified(codes, scores, 1 if k == 2 else k)
+    result = Classified(codes, scores, 1 if k == 2 else k)
     if model.calibrator is not None:
-        found.probabilities = coupled(g, calibrated(g, decisions, _own(model.calibrator, part)), k)
+        result.probabilities = coupled(g, calibrated(g, decisions, _calibrator_of_part(model.calibrator, part)), k)
     if pairs and k > 2:
-        found.decisions, found.columns = decisions, k * (k - 1) // 2
-    return found
+        result.decisions, result.columns = decisions, k * (k - 1) // 2
+    return result
 
 
 def _type(X: AnyRows, kernel: Kernel | None, weights: NDArray[np.float64], dtype: str) -> str:
@@ -250,17 +252,17 @@ def _probabilities(g: Graph, Z: Value, model: SVMModel) -> Value | None:
     def logarithms(number: int, rows: Value) -> Value:
         part = model.parts[number]
         m, unseen = len(part.classes), 1.0 / (int(model.sizes[number]) + k)
-        known = g.filled(rows, [1.0])
+        p = g.filled(rows, [1.0])
         if m > 1:
             problems = None if part.slopes is not None else pairs_of(part.classes, k)
             decisions = _pairs(g, rows, part, model.kernel_of(number), model.dtype)
-            known = coupled(g, calibrated(g, decisions, _own(calibrator, part), problems), m)
-        return g.op("Log", placed(g, known * (1.0 - unseen * (k - m)), part.classes, k, unseen))
+            p = coupled(g, calibrated(g, decisions, _calibrator_of_part(calibrator, part), problems), m)
+        return g.op("Log", placed(g, p * (1.0 - unseen * (k - m)), part.classes, k, unseen))
 
     return g.op("Softmax", answered(g, Z, model, k, logarithms), axis=1)
 
 
-def _own(calibrator: Calibrator, part: PartSVM) -> Calibrator:
+def _calibrator_of_part(calibrator: Calibrator, part: PartSVM) -> Calibrator:
     """The calibrator with the part's own sigmoids, if it has any."""
     if part.slopes is None or part.shifts is None:
         return calibrator
@@ -281,9 +283,9 @@ def values(g: Graph, model: SVRModel) -> Value:
                 return nodes.regressor(g, rows, X, beta[:, 0], part.b, kernel)
         return expansion(g, rows, part.X, beta, kernel, part.rows) + part.b
 
-    found = _ascending(g, answered(g, Z, model, t, answer), t)
+    outputs = _ascending(g, answered(g, Z, model, t, answer), t)
     shifts = getattr(model, "shifts", None)
-    return found if shifts is None else _ascending(g, found + shifts, t)
+    return outputs if shifts is None else _ascending(g, outputs + shifts, t)
 
 
 def _ascending(g: Graph, columns: Value, t: int) -> Value:
@@ -301,8 +303,8 @@ def asygcd(g: Graph, model: AsyGCDModel) -> Classified:
     scores = counted(g, decisions, k) if pairs else decisions
     columns = 1 if k == 2 else k
     codes = at_least_zero(g, scores) if k == 2 else voted(g, scores, k) if pairs else largest(g, scores)
-    found = Classified(codes, scores, columns)
+    result = Classified(codes, scores, columns)
     if model.calibrator is not None:
         first = calibrated(g, -decisions if k == 2 else decisions, model.calibrator)
-        found.probabilities = normalized(g, first) if model.against_the_rest else coupled(g, first, k)
-    return found
+        result.probabilities = normalized(g, first) if model.against_the_rest else coupled(g, first, k)
+    return result

@@ -161,9 +161,9 @@ def _plan(comm: Communicator, argv: list[str] | None) -> None:
     add_options(parser, (Planning,), lambda name: name != "verbose")
     arguments, words = parser.parse_known_args(argv)
     job = from_arguments(Planning, arguments)
-    made = _reported(job.check) if job.check is not None else None
-    if made is not None:
-        job, words = _as_in(made, job, words)
+    document = _reported(job.check) if job.check is not None else None
+    if document is not None:
+        job, words = _as_in(document, job, words)
     if job.method is None:
         raise InputError(f"METHOD is needed (see {PROG} --help): one of {', '.join(METHODS)}")
     method = method_named(job.method)
@@ -175,14 +175,18 @@ def _plan(comm: Communicator, argv: list[str] | None) -> None:
     machine = _machine(job, limit)
     layouts = _layouts(job, method, options, machine, source)
     plans = list(_planned(job, method, options, words, source, machine, layouts, limit))
-    _show(job, method, words, plans, made)
+    _show(job, method, words, plans, document)
 
 
 def _reported(path: Path) -> dict[str, Any]:
     """The report of a run."""
     try:
-        made = json.loads(path.read_text())
-        if not isinstance(made, dict) or made.get("schema") != "cakernels-report/1" or made["method"] not in METHODS:
+        document = json.loads(path.read_text())
+        if (
+            not isinstance(document, dict)
+            or document.get("schema") != "cakernels-report/1"
+            or document["method"] not in METHODS
+        ):
             raise KeyError("schema")
     except OSError as error:
         raise InputError(f"--check {path}: {error.strerror or error}") from None
@@ -190,25 +194,25 @@ def _reported(path: Path) -> dict[str, Any]:
         raise InputError(
             f"--check {path}: not the report of a training, as --report of its command writes it"
         ) from None
-    return made
+    return document
 
 
-def _as_in(made: dict[str, Any], job: Planning, words: list[str]) -> tuple[Planning, list[str]]:
+def _as_in(document: dict[str, Any], job: Planning, words: list[str]) -> tuple[Planning, list[str]]:
     """The layout and the method's options of a run."""
     if words:
         raise InputError(f"--check takes the method's options from the report; leave out {words[0]}")
-    method = method_named(made["method"])
+    method = method_named(document["method"])
     parser = Parser(prog=PROG)
     add_options(parser, (Training,), lambda name: True)
     parser.add_argument("--partitions")
     parser.add_argument("--checkpoint")
-    ran, words = parser.parse_known_args([str(word) for word in made["command"][1:]])
+    ran, words = parser.parse_known_args([str(word) for word in document["command"][1:]])
     path = Path(ran.data)
-    many = made["partitions"] > 1 and kind_of(method, _options(method, words)).in_parts
+    many = document["partitions"] > 1 and kind_of(method, _options(method, words)).in_parts
     return replace(
-        job, method=made["method"], data=path if path.exists() else None, rows=made["data"]["n_train"],
-        features=made["data"]["n_features"], ranks=(made["ranks"],), threads=made["threads_per_rank"],
-        partitions=made["partitions"] if many else None, dtype=ran.dtype, target=ran.target,
+        job, method=document["method"], data=path if path.exists() else None, rows=document["data"]["n_train"],
+        features=document["data"]["n_features"], ranks=(document["ranks"],), threads=document["threads_per_rank"],
+        partitions=document["partitions"] if many else None, dtype=ran.dtype, target=ran.target,
     ), words  # fmt: skip
 
 
@@ -216,8 +220,8 @@ def _options(method: Method, words: list[str]) -> Any:
     """The method's options from the rest of the command line."""
     parser = Parser(prog=f"python -m {method.prog}")
     add_options(parser, (method.options,), method.has, method.defaults, method.choices)
-    given: argparse.Namespace = parser.parse_args(words)
-    options = from_arguments(method.options, given)
+    arguments: argparse.Namespace = parser.parse_args(words)
+    options = from_arguments(method.options, arguments)
     return replace(options, wide=True) if hasattr(options, "wide") else options
 
 
@@ -260,14 +264,14 @@ def _layouts(job: Planning, method: Method, options: Any, machine: Machine, sour
     if beside is None:
         beside = max(1, machine.cores // threads)
     ranks = job.ranks or (1 if job.nodes is None else job.nodes * beside,)
-    found = []
+    layouts = []
     for R in sorted(set(ranks)):
         on_node = min(R, beside)
         P = (job.partitions or _parts(job, n, R)) if parts else 1
         if max(R, P) > n:
             raise InputError(f"{max(R, P):,} {'ranks' if R > P else 'parts'} of {n:,} rows: ask for fewer")
-        found.append(JobLayout(n, d, P, R, beside, job.threads or max(1, machine.cores // on_node), numbers, coarse))
-    return found
+        layouts.append(JobLayout(n, d, P, R, beside, job.threads or max(1, machine.cores // on_node), numbers, coarse))
+    return layouts
 
 
 def _parts(job: Planning, n: int, ranks: int) -> int:
@@ -288,7 +292,7 @@ def _planned(
     kind, done = kind_of(method, options), {}
     here = Machine.this().cores
     density = source.X.nnz / (source.X.shape[0] * source.X.shape[1]) if hasattr(source.X, "nnz") else 1.0
-    keys = [_short_runs(one, here, machine) for one in layouts]
+    keys = [_short_runs(planned_layout, here, machine) for planned_layout in layouts]
     with tempfile.TemporaryDirectory() as folder, spinner(not job.quiet, "short runs") as tell:
         for layout, (ranks, threads) in reversed(list(zip(layouts, keys, strict=True))):
             if (ranks, threads) not in done:
@@ -315,11 +319,11 @@ def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, i
     threads = min(layout.threads, cores)
     if mpiexec() is None:
         return 1, threads
-    own = machine.here and layout.ranks <= 2 * cores
-    return layout.ranks if own else min(layout.ranks, max(1, cores // threads)), threads
+    like_job = machine.here and layout.ranks <= 2 * cores
+    return layout.ranks if like_job else min(layout.ranks, max(1, cores // threads)), threads
 
 
-def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], made: dict[str, Any] | None) -> None:
+def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], document: dict[str, Any] | None) -> None:
     """Print the table and the job script, and write the report."""
     from cacore.run import report
     from cakernels.plan import plan_table
@@ -331,14 +335,14 @@ def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], ma
         report.write(
             job.report,
             {"schema": SCHEMA, "method": method.name, "command": sys.argv, "machine": last.machine.name,
-             "plans": [one.report() for one in plans]},
+             "plans": [plan.report() for plan in plans]},
         )  # fmt: skip
     if job.quiet:
         return
     with printing():
         plan_table.show(method.name, plans)
-        if made is not None:
-            plan_table.compare(last, made)
+        if document is not None:
+            plan_table.compare(last, document)
         if job.queue is not None:
             job_script = script(job.queue, last.layout, last.total, last.peak, command, _mpi())
             say("", *job_script.splitlines())

@@ -22,7 +22,7 @@ _SIGNIFICANT = 0.02  # seconds below which a phase says little about its growth
 FASTEST, SLOWEST = 0.5, 20.0
 
 
-def one(layout: JobLayout) -> float:
+def constant(layout: JobLayout) -> float:
     """The constant term."""
     return 1.0
 
@@ -109,10 +109,10 @@ def seconds(runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: bool) -> di
         return {phase: float(np.median([run.seconds[phase] for run in itself])) for phase in PHASES}
     first = runs[0].layout
     timed = [run for run in runs if run.layout.threads == first.threads and run.layout.ranks <= first.ranks]
-    found = {"start": float(np.median([run.seconds["start"] for run in timed]))}
+    estimates = {"start": float(np.median([run.seconds["start"] for run in timed]))}
     for phase in PHASES[1:]:
-        found[phase] = _phase(phase, timed, kind, job, direct)
-    return found
+        estimates[phase] = _phase(phase, timed, kind, job, direct)
+    return estimates
 
 
 def bounded(seconds: float, runs: Sequence[Ran], products: float) -> float:
@@ -134,30 +134,31 @@ def _phase(phase: str, runs: Sequence[Ran], kind: Kind, job: JobLayout, direct: 
     taken = [run.seconds[phase] for run in runs]
     layouts = [run.layout for run in runs]
     if phase == "read":
-        return fitted([one, rows], layouts, taken, job)
+        return fitted([constant, rows], layouts, taken, job)
     if kind is Kind.POINTS:
-        terms = {"partition": [one, rows, drawn] if direct else [one, rows], "predict": [one, rows, kernel_values]}
-        return fitted(terms.get(phase, [one, folded, kernel_values, fold, triangles]), layouts, taken, job)
+        partition = [constant, rows, drawn] if direct else [constant, rows]
+        terms = {"partition": partition, "predict": [constant, rows, kernel_values]}
+        return fitted(terms.get(phase, [constant, folded, kernel_values, fold, triangles]), layouts, taken, job)
     if phase == "partition":
-        return fitted([one, rows, rows_and_centers], layouts, taken, job)
+        return fitted([constant, rows, rows_and_centers], layouts, taken, job)
     if phase == "predict":
-        return fitted([one, rows, answers] if kind.in_parts else [one, rows, matrix], layouts, taken, job)
+        return fitted([constant, rows, answers] if kind.in_parts else [constant, rows, matrix], layouts, taken, job)
     if kind is Kind.RIDGE_PARTS:
-        return fitted([one, squares, cubes, *([coarse] if job.coarse else [])], layouts, taken, job)
+        return fitted([constant, squares, cubes, *([coarse] if job.coarse else [])], layouts, taken, job)
     if kind is Kind.SYSTEM and direct:
-        return fitted([one, matrix, factor], layouts, taken, job)
+        return fitted([constant, matrix, factor], layouts, taken, job)
     return _by_power(layouts, taken, kind, job)
 
 
 def _by_power(layouts: Sequence[JobLayout], taken: Sequence[float], kind: Kind, job: JobLayout) -> float:
     """Seconds that grow with a power of the rows of a problem, whose exponent the two largest runs tell."""
-    most = RIDGE_POWER if kind is Kind.SYSTEM else SVM_POWER
-    size: Term = (lambda one: one.part) if kind.in_parts else (lambda one: float(one.n))
-    same = [(one, t) for one, t in zip(layouts, taken, strict=True) if one.ranks == layouts[0].ranks]
+    largest_power = RIDGE_POWER if kind is Kind.SYSTEM else SVM_POWER
+    size: Term = (lambda layout: layout.part) if kind.in_parts else (lambda layout: float(layout.n))
+    same = [(layout, t) for layout, t in zip(layouts, taken, strict=True) if layout.ranks == layouts[0].ranks]
     (small, before), (last, now) = sorted(same, key=lambda pair: size(pair[0]))[-2:] if same[1:] else [*same, *same]
-    power = most if now < _SIGNIFICANT else _LEAST_POWER
+    power = largest_power if now < _SIGNIFICANT else _LEAST_POWER
     if min(before, now) >= _SIGNIFICANT and size(last) > size(small):
-        power = min(most, max(_LEAST_POWER, log(now / before) / log(size(last) / size(small))))
+        power = min(largest_power, max(_LEAST_POWER, log(now / before) / log(size(last) / size(small))))
     grown = float((size(job) / size(last)) ** power)
     if kind.in_parts:
         return now * grown * job.parts_per_rank / last.parts_per_rank
@@ -170,9 +171,11 @@ def _shared(layouts: Sequence[JobLayout], taken: Sequence[float], ranks: int) ->
     The part a is what every rank computes alike.
     """
     several = layouts[0].ranks
-    alone = {one.n: t for one, t in zip(layouts, taken, strict=True) if one.ranks == 1}
+    alone = {layout.n: t for layout, t in zip(layouts, taken, strict=True) if layout.ranks == 1}
     pairs = [
-        (alone[one.n], t) for one, t in zip(layouts, taken, strict=True) if one.ranks == several and one.n in alone
+        (alone[layout.n], t)
+        for layout, t in zip(layouts, taken, strict=True)
+        if layout.ranks == several and layout.n in alone
     ]
     if several == 1 or not pairs:
         return 1.0 / ranks if several == 1 else 1.0
@@ -196,13 +199,20 @@ def sent(runs: Sequence[Ran], kind: Kind, job: JobLayout, what: str) -> dict[str
     layouts = [run.layout for run in several]
     if not several:
         return {}
-    terms: list[Term] = [lambda one: float(one.ranks), lambda one: one.ranks * (one.ranks - 1.0)]
+    terms: list[Term] = [lambda layout: float(layout.ranks), lambda layout: layout.ranks * (layout.ranks - 1.0)]
     if what == "bytes":
-        terms = [terms[0], lambda one: one.n * (1 - 1 / one.ranks), lambda one: float(one.parts * one.ranks)]
+        terms = [
+            terms[0],
+            lambda layout: layout.n * (1 - 1 / layout.ranks),
+            lambda layout: float(layout.parts * layout.ranks),
+        ]
         if not kind.in_parts:
-            terms[2] = lambda one: float(one.n * one.ranks)
+            terms[2] = lambda layout: float(layout.n * layout.ranks)
         if kind is Kind.POINTS:
-            terms[2:] = [lambda one: float(one.points**2 * one.ranks), lambda one: float(one.points * one.ranks)]
+            terms[2:] = [
+                lambda layout: float(layout.points**2 * layout.ranks),
+                lambda layout: float(layout.points * layout.ranks),
+            ]
     phases = several[0].sent(what)
     return {phase: fitted(terms, layouts, [run.sent(what).get(phase, 0.0) for run in several], job) for phase in phases}
 
@@ -213,7 +223,7 @@ def fitted(terms: Sequence[Term], layouts: Sequence[JobLayout], values: Sequence
     if not value.any():
         return 0.0
     weight = 1.0 / np.maximum(value, 1e-2 * value.max())
-    table = np.array([[term(one) for term in terms] for one in layouts])
+    table = np.array([[term(layout) for term in terms] for layout in layouts])
     scale = table.max(axis=0)
     coefficients, _ = scipy.optimize.nnls(weight[:, None] * table / scale, weight * value)
     return float(np.array([term(job) for term in terms]) / scale @ coefficients)

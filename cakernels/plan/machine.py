@@ -79,21 +79,21 @@ class Machine:
         """
         from cacore.info import installation
 
-        found = _read(path)
+        document = _read(path)
         try:
-            first = found["ranks"][0]
+            first = document["ranks"][0]
             threads, speed = int(first["threads"]), float(first["product_gflop_s"])
-            cores, memory = int(first["node_cores"]), float(found["memory"]["node"])
-            sent, name = dict(found["messages"]), str(found["cpu"])
+            cores, memory = int(first["node_cores"]), float(document["memory"]["node"])
+            sent, name = dict(document["messages"]), str(document["cpu"])
             latency, rate = sent.get("latency_us", 1e6 * _WITHIN[0]) * 1e-6, sent.get("bandwidth_gb_s", _WITHIN[1])
             good = min(threads, speed, cores, memory, latency, rate) > 0
         except (KeyError, TypeError, ValueError, IndexError, AttributeError):
             good = False
         if not good:
             raise InputError(f"--machine {path}: not a report of python -m cacore.info --report {path.name}")
-        own = installation.rates(Communicator(), limit)["product_gflop_s"][0] / _threads()
+        speed_here = installation.rates(Communicator(), limit)["product_gflop_s"][0] / _threads()
         network = _network_of(path.name, latency, rate, cores, memory)
-        return cls(name, cores, memory, network, slower=own / (speed / threads))
+        return cls(name, cores, memory, network, slower=speed_here / (speed / threads))
 
     def on(self, preset: str) -> Machine:
         """Nodes of a known network and its cores and memory, whose threads compute as fast as this machine's."""
@@ -212,51 +212,51 @@ class Network:
         """Link of the slowest message."""
         return self.inside if self.ranks_per_node >= R else self.between
 
-    def collective(self, call: str, R: int, most: float, total: float) -> float:
+    def collective(self, call: str, R: int, largest: float, total: float) -> float:
         """Seconds of a collective call after the last rank has arrived.
 
         Parameters
         ----------
         call : str
         R : int
-        most : float
+        largest : float
             Maximum number of bytes that a rank contributes; for an alltoall, to one receiver.
         total : float
             Bytes of all ranks; for an alltoall, those that the busiest rank sends or receives. See :func:`summary`.
         """
         costs = {"barrier": self._barrier, "bcast": self._bcast, "allreduce": self._allreduce}
-        return costs[call](R, most) if call in costs else getattr(self, f"_{call}")(R, most, total)
+        return costs[call](R, largest) if call in costs else getattr(self, f"_{call}")(R, largest, total)
 
-    def _barrier(self, R: int, most: float = 0.0) -> float:
+    def _barrier(self, R: int, largest: float = 0.0) -> float:
         return sum(link.step for link, _ in self.stages(R))  # dissemination
 
-    def _bcast(self, R: int, most: float) -> float:
-        if most <= LONG_BCAST or R < 8:
-            return sum(link.step + most * link.per_byte for link, _ in self.stages(R))  # binomial tree
+    def _bcast(self, R: int, largest: float) -> float:
+        if largest <= LONG_BCAST or R < 8:
+            return sum(link.step + largest * link.per_byte for link, _ in self.stages(R))  # binomial tree
         # Scatter down a tree, then gather around a ring.
-        return self._barrier(R) + self._ring(R, 2.0 * most)
+        return self._barrier(R) + self._ring(R, 2.0 * largest)
 
     def _ring(self, R: int, total: float) -> float:
         return (R - 1) * self.far(R).step + total * (R - 1) / R * self.far(R).per_byte
 
-    def _allreduce(self, R: int, most: float) -> float:
+    def _allreduce(self, R: int, largest: float) -> float:
         stages = self.stages(R)
-        if most <= LONG_ALLREDUCE:  # recursive doubling
-            return sum(link.step + most * (share * link.per_byte + self.reduce) for link, share in stages)
+        if largest <= LONG_ALLREDUCE:  # recursive doubling
+            return sum(link.step + largest * (share * link.per_byte + self.reduce) for link, share in stages)
         # Rabenseifner's algorithm: reduce-scatter, then gather; the bytes halve in each stage.
-        seconds, left = 0.0, most / 2.0
+        seconds, message = 0.0, largest / 2.0
         for link, share in reversed(stages):
-            seconds += 2.0 * (link.step + left * share * link.per_byte) + left * self.reduce
-            left /= 2.0
+            seconds += 2.0 * (link.step + message * share * link.per_byte) + message * self.reduce
+            message /= 2.0
         return seconds
 
-    def _allgather(self, R: int, most: float, total: float) -> float:
+    def _allgather(self, R: int, largest: float, total: float) -> float:
         if total < LONG_ALLGATHER:  # recursive doubling
             return self._barrier(R) + total * (R - 1) / R * self.far(R).per_byte
         return self._ring(R, total)
 
-    def _alltoall(self, R: int, most: float, total: float) -> float:
-        if most <= LONG_ALLTOALL:  # Bruck's algorithm: half of everything, log2 R times
+    def _alltoall(self, R: int, largest: float, total: float) -> float:
+        if largest <= LONG_ALLTOALL:  # Bruck's algorithm: half of everything, log2 R times
             return sum(link.step + total / 2.0 * share * link.per_byte for link, share in self.stages(R))
         link = self.far(R)
         # Pairwise: messages follow each other at the gap, or as fast as bytes go.

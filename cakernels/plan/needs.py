@@ -67,24 +67,26 @@ def peak(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, itemsize
     rows, values = memory(job, kind, options, itemsize, density, largest)
     runs = [run for run in runs if run.layout.ranks == runs[0].layout.ranks]
     terms = [memory(run.layout, kind, options, itemsize, density, run.largest) for run in runs]
-    share = _share([run.peak - one for run, (one, _) in zip(runs, terms, strict=True)], [two for _, two in terms])
+    share = _share(
+        [run.peak - base for run, (base, _) in zip(runs, terms, strict=True)], [per_share for _, per_share in terms]
+    )
     if share is None:
         svm = kind in (Kind.SVM_PARTS, Kind.SHARED)
-        share = _kept(max(runs, key=lambda run: run.layout.n)) if svm else 1.0
-    besides = [run.peak - one - share * two for run, (one, two) in zip(runs, terms, strict=True)]
+        share = _share_of_support(max(runs, key=lambda run: run.layout.n)) if svm else 1.0
+    besides = [run.peak - base - share * per_share for run, (base, per_share) in zip(runs, terms, strict=True)]
     return max(0.0, *besides) + rows + share * values
 
 
 def _share(peaks: Sequence[float], values: Sequence[float]) -> float | None:
     """Growth of the peaks with the memory for kernel values, from 0.05 to 1; None if the runs do not tell."""
-    most = max(values)
-    if most < _TELLS or most - min(values) < 0.5 * most:
+    largest = max(values)
+    if largest < _TELLS or largest - min(values) < 0.5 * largest:
         return None
     slope, _ = np.polyfit(values, peaks, 1)
     return float(np.clip(slope, 0.05, 1.0))
 
 
-def _kept(run: Ran) -> float:
+def _share_of_support(run: Ran) -> float:
     """Share of its kernel values that an SVM keeps: the rows of K of its support vectors."""
     return min(1.0, float(sum(run.report["solver"]["n_support"])) / run.layout.n)
 
@@ -106,14 +108,14 @@ def flops(runs: Sequence[Ran], job: JobLayout, kind: Kind, options: Any, method:
     if kind is Kind.RIDGE_PARTS or (kind is Kind.SYSTEM and options.solver != "cg"):
         widths, lams = len(options.widths(method, d)), len(options.lam)
         folds = options.folds(job.n) if kind is Kind.RIDGE_PARTS else 1
-        kept = (1 - 1 / folds if folds > 1 else 1 - options.validation_fraction) if widths * lams > 1 else 0.0
+        training_share = (1 - 1 / folds if folds > 1 else 1 - options.validation_fraction) if widths * lams > 1 else 0.0
         m = job.part
         solved = 4 / 3 if lams >= BAND_FROM else lams / 3
-        grid = folds * widths * ((kept * m) ** 2 * d + solved * (kept * m) ** 3)
+        grid = folds * widths * ((training_share * m) ** 2 * d + solved * (training_share * m) ** 3)
         several_coarse = _flops_of_coarse_models(job, options) if job.coarse else 0.0
         return job.parts * (grid + m * m * d + m**3 / 3) + several_coarse
     if kind is Kind.SYSTEM:
-        products = sum(sum(one["products"].values()) for one in last.report["solver"].get("solutions", []))
+        products = sum(sum(solution["products"].values()) for solution in last.report["solver"].get("solutions", []))
         return products * job.n**2 * (d + 5.0)
     values = float(sum(last.report["solver"].get("kernel_values", [])))
     problem = job.part if kind.in_parts else job.n
@@ -128,9 +130,9 @@ def _flops_of_coarse_models(job: JobLayout, options: Any) -> float:
     tried = sum(len(Ms) * len(lams) for _, Ms, lams in sets)
     total = 0.0
     for _, Ms, lams in sets:
-        most = Ms[-1]
-        total += 2 * n * most * (most + 2 * d)
-        total += job.ranks * (most**3 / 3 + (2 if tried > 1 else 1) * len(lams) * sum(M**3 / 3 for M in Ms))
+        largest = Ms[-1]
+        total += 2 * n * largest * (largest + 2 * d)
+        total += job.ranks * (largest**3 / 3 + (2 if tried > 1 else 1) * len(lams) * sum(M**3 / 3 for M in Ms))
     products = (options.refine + 1) * (2 if tried > 1 else 1) if options.refine else 0
     return float(total + products * n**2 * (d + 5.0))
 
@@ -138,6 +140,6 @@ def _flops_of_coarse_models(job: JobLayout, options: Any) -> float:
 def _flops_of_points(job: JobLayout, options: Any) -> float:
     """Flops of least squares on M points."""
     n, widths = job.n, len(options.widths(method_named("subset"), job.d))
-    chosen = sum(12 * one**3 * job.ranks + (3 * n * one**2 if options.select == "loo" else 0) for one in job.centers)
+    chosen = sum(12 * M**3 * job.ranks + (3 * n * M**2 if options.select == "loo" else 0) for M in job.centers)
     several = widths * len(job.centers) * len(options.lam) > 1
     return float(widths * (2 * n * job.points * (job.points + job.d) + (chosen if several else 0)))

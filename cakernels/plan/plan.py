@@ -75,12 +75,12 @@ class Plan:
 
     def report(self) -> dict[str, object]:
         """Entries for a JSON file."""
-        one = self.layout
+        layout = self.layout
         return {
-            "ranks": one.ranks, "nodes": one.nodes, "ranks_per_node": one.ranks_per_node,
-            "threads_per_rank": one.threads, "partitions": one.parts,
-            **({"centers": list(one.centers)} if one.centers else {}),
-            "data": {"n_train": one.n, "n_features": one.d}, "seconds": {**self.seconds, "total": self.total},
+            "ranks": layout.ranks, "nodes": layout.nodes, "ranks_per_node": layout.ranks_per_node,
+            "threads_per_rank": layout.threads, "partitions": layout.parts,
+            **({"centers": list(layout.centers)} if layout.centers else {}),
+            "data": {"n_train": layout.n, "n_features": layout.d}, "seconds": {**self.seconds, "total": self.total},
             "memory": {"peak_rss_mib": self.peak / (1 << 20), "node_gib": self.per_node / GIB, "fits": self.fits},
             "nodes_needed": self.nodes_needed, "flops": self.flops,
             "comm": {} if not self.counted else {

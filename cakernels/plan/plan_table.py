@@ -30,14 +30,14 @@ def show(name: str, plans: Sequence[Plan]) -> None:
 
 def _column(plan: Plan) -> Iterator[tuple[str, str]]:
     """Labels and texts of one layout."""
-    one = plan.layout
-    yield "nodes x ranks x threads", f"{one.nodes:,} x {min(one.ranks, one.ranks_per_node)} x {one.threads}"
-    if one.centers:
-        yield "rows, points", f"{one.n:,}, {', '.join(f'{M:,}' for M in one.centers)}"
-    elif one.parts > 1:
-        yield "parts x rows", f"{one.parts:,} x {one.part:,.0f}"
+    layout = plan.layout
+    yield "nodes x ranks x threads", f"{layout.nodes:,} x {min(layout.ranks, layout.ranks_per_node)} x {layout.threads}"
+    if layout.centers:
+        yield "rows, points", f"{layout.n:,}, {', '.join(f'{M:,}' for M in layout.centers)}"
+    elif layout.parts > 1:
+        yield "parts x rows", f"{layout.parts:,} x {layout.part:,.0f}"
     else:
-        yield "parts x rows", f"1 x {one.n:,}"
+        yield "parts x rows", f"1 x {layout.n:,}"
     for phase in PHASES:
         yield f"{phase}, s", _short(plan.seconds[phase])
     yield "total, s", _short(plan.total)
@@ -62,26 +62,26 @@ def notes(plan: Plan) -> Iterator[str]:
     """Notes on the layouts that do not fit, and the number of nodes that would."""
     if plan.fits:
         return
-    one, ranks = plan.layout, counted(plan.layout.ranks, "rank")
+    layout, ranks = plan.layout, counted(plan.layout.ranks, "rank")
     line = f"{ranks}: {plan.per_node / GIB:.1f} GiB per node do not fit into {plan.machine.room / GIB:.1f} GiB"
     if plan.nodes_needed is not None:
-        beside = -(-one.ranks // plan.nodes_needed)
+        beside = -(-layout.ranks // plan.nodes_needed)
         yield f"{line}; {counted(plan.nodes_needed, 'node')} with {counted(beside, 'rank')} each do"
     else:
-        less = "fewer --centers" if one.centers else "more --partitions"
+        less = "fewer --centers" if layout.centers else "more --partitions"
         yield f"{line}, not even with one rank per node: {less}, more ranks or --dtype float32"
 
 
-def compare(plan: Plan, made: dict[str, Any]) -> None:
+def compare(plan: Plan, document: dict[str, Any]) -> None:
     """Print what was planned beside what a run took."""
     from cacore.run.report import show_rows
 
-    show_rows(f"planned and measured: {made['method']}", list(differences(plan, made)))
+    show_rows(f"planned and measured: {document['method']}", list(differences(plan, document)))
 
 
-def differences(plan: Plan, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def differences(plan: Plan, document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Planned and measured figures, and their ratio."""
-    taken = made["seconds"]
+    taken = document["seconds"]
     measured = {phase: taken.get(phase, 0.0) for phase in PHASES}
     measured["start"] = sum(taken.get(phase, 0.0) for phase in STARTED)
     for phase in PHASES:
@@ -89,10 +89,10 @@ def differences(plan: Plan, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
     work = plan.total - plan.seconds["start"], sum(measured.values()) - measured["start"]
     yield "without the start, s", _beside(*work)
     yield "total, s", _beside(plan.total, sum(measured.values()))
-    yield "memory per rank, MiB", _beside(plan.peak / (1 << 20), max(made["memory"]["peak_rss_mib"]))
+    yield "memory per rank, MiB", _beside(plan.peak / (1 << 20), max(document["memory"]["peak_rss_mib"]))
     if plan.bytes:
         for what, sent in (("bytes", plan.bytes), ("messages", plan.messages)):
-            yield what, _beside(sum(sent.values()), sum(one[what] for one in made["comm"].values()))
+            yield what, _beside(sum(sent.values()), sum(counts[what] for counts in document["comm"].values()))
 
 
 def _beside(planned: float, measured: float) -> str:

@@ -51,9 +51,9 @@ class Ran:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """Seconds of each of :data:`PHASES`, of the slowest rank."""
-        found = dict(self.report["seconds"])
-        return {"start": sum(found.get(one, 0.0) for one in STARTED)} | {
-            phase: float(found.get(phase, 0.0)) for phase in PHASES[1:]
+        phases = dict(self.report["seconds"])
+        return {"start": sum(phases.get(name, 0.0) for name in STARTED)} | {
+            phase: float(phases.get(phase, 0.0)) for phase in PHASES[1:]
         }
 
     @property
@@ -74,7 +74,7 @@ class Ran:
 
     def sent(self, what: str) -> dict[str, float]:
         """Bytes or messages of each phase, over all ranks."""
-        return {phase: float(found[what]) for phase, found in self.report["comm"].items()}
+        return {phase: float(counts[what]) for phase, counts in self.report["comm"].items()}
 
 
 @dataclass
@@ -142,35 +142,35 @@ class Trials:
         self.runs.append(Ran(layout, json.loads(report.read_text())))
         return self.runs[-1]
 
-    def all(self, job: JobLayout, kind: Kind, most: int) -> list[Ran]:
-        """The runs from which a plan of `job` follows, on at most `most` ranks each."""
-        for layout in self._growing(job, kind, most):
+    def all(self, job: JobLayout, kind: Kind, max_ranks: int) -> list[Ran]:
+        """The runs from which a plan of `job` follows, on at most `max_ranks` ranks each."""
+        for layout in self._growing(job, kind, max_ranks):
             self.run(layout)
         grown = self.runs[-1]
         for layout in _others(job, kind, self.runs):
             self.run(layout)
-        while job.ranks <= most and self._worth_running(grown, job):
+        while job.ranks <= max_ranks and self._worth_running(grown, job):
             self.run(job)
         return self.runs
 
     def _worth_running(self, grown: Ran, job: JobLayout) -> bool:
         """True if there is time to run the job itself, judged by a run; or, if it is brief, to run it again."""
-        own = of_job(self.runs, job)
-        if not own:
-            return self._left() > _most(grown, job)
-        took = sum(own[-1].seconds.values())
-        return len(own) < _REPEATS and took < min(_BRIEF * self.seconds, self._left())
+        same_runs = of_job(self.runs, job)
+        if not same_runs:
+            return self._remaining() > _longest(grown, job)
+        took = sum(same_runs[-1].seconds.values())
+        return len(same_runs) < _REPEATS and took < min(_BRIEF * self.seconds, self._remaining())
 
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         """Seconds that are left for further runs."""
         return self.seconds - (time.monotonic() - self._begun)
 
-    def _growing(self, job: JobLayout, kind: Kind, most: int) -> Iterator[JobLayout]:
+    def _growing(self, job: JobLayout, kind: Kind, max_ranks: int) -> Iterator[JobLayout]:
         """Twice as many rows each time, up to the job's, or to the end of the time."""
         if kind is Kind.POINTS:
-            yield from self._of_more_points(job, min(job.ranks, most))
+            yield from self._of_more_points(job, min(job.ranks, max_ranks))
             return
-        ranks = min(job.ranks, most)
+        ranks = min(job.ranks, max_ranks)
         held = min(job.parts_per_rank, 2 * job.threads) if kind.in_parts or kind is Kind.TREE else 0
         part = _FEWEST
         while True:
@@ -179,7 +179,7 @@ class Trials:
             n, last = min(n, job.n), whole or n >= job.n
             yield replace(job, n=n, parts=max(1, held * ranks), ranks=ranks, ranks_per_node=ranks)
             before = self.runs[-1].work
-            if last or (len(self.runs) >= 2 and self.runs[-1].seconds["start"] + 8 * before > self._left()):
+            if last or (len(self.runs) >= 2 and self.runs[-1].seconds["start"] + 8 * before > self._remaining()):
                 return
             part *= 2 if before > 0.02 * self.seconds or held else 4
 
@@ -188,11 +188,11 @@ class Trials:
         points, n = min(job.points, _FEWEST_POINTS), _ROWS_PER_POINT * _FEWEST_POINTS * ranks
         while True:
             n = min(job.n, n)
-            made = with_points(replace(job, n=n, ranks=ranks, ranks_per_node=ranks), points)
-            yield made
+            layout = with_points(replace(job, n=n, ranks=ranks, ranks_per_node=ranks), points)
+            yield layout
             before = self.runs[-1].work
             if (n, points) == (job.n, job.points) or (
-                len(self.runs) > 3 and self.runs[-1].seconds["start"] + 8 * before > self._left()
+                len(self.runs) > 3 and self.runs[-1].seconds["start"] + 8 * before > self._remaining()
             ):
                 return
             if (len(self.runs) % 2 and points < job.points) or n == job.n:
@@ -204,7 +204,7 @@ class Trials:
 def with_points(layout: JobLayout, points: int) -> JobLayout:
     """The layout with at most so many points; numbers of points that are compared keep their ratios."""
     share = points / layout.points
-    return replace(layout, centers=tuple(sorted({max(1, round(share * one)) for one in layout.centers})))
+    return replace(layout, centers=tuple(sorted({max(1, round(share * count)) for count in layout.centers})))
 
 
 def of_job(runs: Sequence[Ran], job: JobLayout) -> list[Ran]:
@@ -212,7 +212,7 @@ def of_job(runs: Sequence[Ran], job: JobLayout) -> list[Ran]:
     return [run for run in runs if replace(run.layout, ranks_per_node=job.ranks_per_node) == job]
 
 
-def _most(run: Ran, job: JobLayout) -> float:
+def _longest(run: Ran, job: JobLayout) -> float:
     """Most seconds that the job takes, judged by a run: a rank's parts in turn, each with the cube of its rows."""
     grown = (job.part / run.layout.part) ** 3 * job.parts_per_rank / run.layout.parts_per_rank
     if job.centers:

@@ -87,23 +87,24 @@ def weights(
     errors = P - y.reshape(P.shape[1:])
     groups = [_Sums.of(errors[:, group == i], w[group == i]) for i in range(GROUPS)]
     with comm.uncounted():
-        sums = comm.allreduce(np.stack([one.packed for one in groups]))
-    every = _Sums(sums.sum(axis=0))
-    if not np.isfinite(every.packed).all():
+        sums = comm.allreduce(np.stack([group_sums.packed for group_sums in groups]))
+    total = _Sums(sums.sum(axis=0))
+    if not np.isfinite(total.packed).all():
         return alone
-    others = [_Sums(every.packed - one) for one in sums]
-    blends = np.stack([one.fitted() for one in others])
-    single = np.stack([np.eye(k)[one.best()] for one in others])
+    others = [_Sums(total.packed - packed) for packed in sums]
+    blends = np.stack([sums_of_others.fitted() for sums_of_others in others])
+    single = np.stack([np.eye(k)[sums_of_others.best()] for sums_of_others in others])
     blended, chosen = (
-        sum(_Sums(one).squares(v) for v, one in zip(found, sums, strict=True)) for found in (blends, single)
+        sum(_Sums(packed).squares(v) for v, packed in zip(weights_by_group, sums, strict=True))
+        for weights_by_group in (blends, single)
     )
     if not math.sqrt(blended) < _PAYS * math.sqrt(chosen):
         return alone
     if judge is not None and not judge(np.einsum("ia,aij->ij", blends[group], P).reshape(held[0].shape)):
         return alone
-    kept = np.flatnonzero(every.fitted() >= _LEAST)
+    lasting = np.flatnonzero(total.fitted() >= _LEAST)
     few = np.zeros(k)
-    few[kept] = every.some(kept).fitted()
+    few[lasting] = total.subset(lasting).fitted()
     return few
 
 
@@ -125,7 +126,7 @@ class _Sums:
         squares = np.einsum("aij,bij,i->ab", errors, errors, w)
         return cls(np.vstack([squares, np.full(len(errors), errors.shape[2] * w.sum())]))
 
-    def some(self, models: NDArray[np.intp]) -> _Sums:
+    def subset(self, models: NDArray[np.intp]) -> _Sums:
         """Sums of some of the models."""
         return _Sums(self.packed[np.ix_(np.append(models, -1), models)])
 
@@ -150,9 +151,9 @@ class _Sums:
         values, vectors = np.linalg.eigh(G)
         root = np.sqrt(np.clip(values, 1e-12 * max(values[-1], 1e-300), None))
         A = np.vstack([root[:, None] * vectors.T, np.full(k, 1e3)])
-        found = nnls(A, np.append((vectors.T @ b) / root, 1e3))[0]
-        total = found.sum()
-        return np.asarray(found / total if total > 0 else np.eye(1, k)[0])
+        solution = nnls(A, np.append((vectors.T @ b) / root, 1e3))[0]
+        total = solution.sum()
+        return np.asarray(solution / total if total > 0 else np.eye(1, k)[0])
 
 
 @dataclass(eq=False)
@@ -184,52 +185,53 @@ def alone(race: Race, best: Trial) -> Mixture:
 
 def combined(race: Race, best: Trial) -> Mixture:
     """The best candidates with their weights; the best one alone where a blend does not pay. Collective."""
-    there = [one for one in race.leading() if one.fitted is not None]
+    there = [trial for trial in race.leading() if trial.fitted is not None]
     if len(there) < 2:
         return alone(race, best)
     return (_of_numbers if race.data.task == REGRESSION else _of_classes)(race, there)
 
 
 def _of_numbers(race: Race, there: list[Trial]) -> Mixture:
-    y, w, group = _judged(race)
-    found = weights([np.asarray(one.held, np.float64) for one in there], y, w, group, race.comm)
-    kept = np.flatnonzero(found)
-    return _sure(race, Mixture([there[i] for i in kept], found[kept]))
+    y, w, group = _validation_targets(race)
+    shares = weights([np.asarray(trial.held, np.float64) for trial in there], y, w, group, race.comm)
+    chosen = np.flatnonzero(shares)
+    return _sure(race, Mixture([there[i] for i in chosen], shares[chosen]))
 
 
 def _of_classes(race: Race, there: list[Trial]) -> Mixture:
     """Weights of probabilities, kept where their labels are clearly better than those of the best candidate."""
-    labels, w, group = _judged(race)
+    labels, w, group = _validation_targets(race)
     classes = race.data.classes
-    calibrators = [one.calibrator for one in there if one.calibrator is not None]  # all have one
-    held = [one.of_classes(np.asarray(trial.held)) for one, trial in zip(calibrators, there, strict=True)]
+    calibrators = [trial.calibrator for trial in there if trial.calibrator is not None]  # all have one
+    held = [calibrator.of_classes(np.asarray(trial.held)) for calibrator, trial in zip(calibrators, there, strict=True)]
     target = (labels[:, None] == classes).astype(np.float64)
 
     def better(P: NDArray[np.float64]) -> bool:
         new, old = classes[P.argmax(axis=1)], np.asarray(there[0].predicted)
-        return race.score.clearly_better(race.data, race.judged, new, old, race.comm)
+        return race.score.clearly_better(race.data, race.validation_rows, new, old, race.comm)
 
-    found = weights(held, target, w, group, race.comm, better)
-    kept = np.flatnonzero(found)
-    if len(kept) == 1:
-        return alone(race, there[kept[0]])
-    return Mixture([there[i] for i in kept], found[kept], [calibrators[i] for i in kept])
+    shares = weights(held, target, w, group, race.comm, better)
+    chosen = np.flatnonzero(shares)
+    if len(chosen) == 1:
+        return alone(race, there[chosen[0]])
+    return Mixture([there[i] for i in chosen], shares[chosen], [calibrators[i] for i in chosen])
 
 
-def _judged(race: Race) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+def _validation_targets(race: Race) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Targets and weights of this rank's rows that judged, and their groups."""
-    judged = race.judged
-    y, w = race.data.targets(judged)
-    return y, w, race.split.order[judged] % GROUPS
+    validation = race.validation_rows
+    y, w = race.data.targets(validation)
+    return y, w, race.split.order[validation] % GROUPS
 
 
 def _sure(race: Race, mixed: Mixture) -> Mixture:
     """The mixture of a regression with its errors on the rows that judged, if intervals are wanted; collective."""
     if race.calibrate:
-        y, _, _ = _judged(race)
-        told = sum(weight * np.asarray(one.held) for weight, one in zip(mixed.weights, mixed.trials, strict=True))
+        y, _, _ = _validation_targets(race)
+        held = [np.asarray(trial.held) for trial in mixed.trials]
+        predicted = sum(weight * values for weight, values in zip(mixed.weights, held, strict=True))
         with race.comm.uncounted():
-            mixed.calibration = Calibration.of(SEARCHED, np.asarray(y - told), None, race.comm)
+            mixed.calibration = Calibration.of(SEARCHED, np.asarray(y - predicted), None, race.comm)
     return mixed
 
 
@@ -292,7 +294,7 @@ class Found:
 
     def model(self, comm: CommLike) -> Any:
         """The model that predicts: that of the only estimator, or a blend."""
-        models = [one.model_ for one in self.estimators]
+        models = [estimator.model_ for estimator in self.estimators]
         if hasattr(self.estimators[0], "classes_"):
             return classified(models, self.weights, self.calibrators, comm)
         return blended(models, self.weights, comm, self.calibration)
@@ -315,32 +317,32 @@ def search(race: Race) -> Found:
     mixed = combined(race, best) if last is best else alone(race, last)
     trained: list[tuple[BaseEstimator, int]] = []
     for i, trial in enumerate(mixed.trials):
-        after = sum(race.predicting(one, rows) for one, (_, rows) in zip(mixed.trials, trained, strict=False))
+        after = sum(race.predicting(mixture, rows) for mixture, (_, rows) in zip(mixed.trials, trained, strict=False))
         begun, later = race.budget.worked(race.comm), mixed.trials[i + 1 :]
         fitted, rows = _trained_on_all(race, trial, later, after)
         if i == 0:
             fitted, rows = _trained_further(race, trial, fitted, rows, race.budget.worked(race.comm) - begun, later)
         trained.append((fitted, rows))
-    return _found(race, last, mixed, trained)
+    return _result(race, last, mixed, trained)
 
 
 def _last(race: Race, best: Trial) -> Trial:
     """The best trial, or another that only chance sets apart from it and that has time for twice as many rows."""
-    left = _left(race)
+    remaining = _remaining(race)
 
-    def reached(one: Trial) -> int:
-        return _rows(race, one, left) or one.rows
+    def reached(trial: Trial) -> int:
+        return _rows(race, trial, remaining) or trial.rows
 
-    alike = [one for one in race.leading() if one.error <= best.error + best.deviation]
+    alike = [trial for trial in race.leading() if trial.error <= best.error + best.deviation]
     widest = max(alike, key=reached, default=best)
     return widest if reached(widest) >= _WIDER * reached(best) else best
 
 
-def _left(race: Race) -> float:
+def _remaining(race: Race) -> float:
     """Seconds to the end, by rank 0's clock; infinite without a limit. Collective."""
-    left = race.budget.left()
+    seconds = race.budget.remaining()
     with race.comm.uncounted():
-        return math.inf if left is None else float(race.comm.bcast(np.array([left]))[0])
+        return math.inf if seconds is None else float(race.comm.bcast(np.array([seconds]))[0])
 
 
 def so_far(race: Race) -> Found | None:
@@ -348,10 +350,10 @@ def so_far(race: Race) -> Found | None:
     best = race.best
     if best is None or best.fitted is None:
         return None
-    return _found(race, best, alone(race, best), [(best.fitted, best.rows)])
+    return _result(race, best, alone(race, best), [(best.fitted, best.rows)])
 
 
-def _found(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEstimator, int]]) -> Found:
+def _result(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEstimator, int]]) -> Found:
     """The result, the estimator with the largest weight first.
 
     A sample may lack a rare class. A model without it cannot be blended, nor have probabilities.
@@ -397,29 +399,29 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
     is not enough for them, or more than they need, is this one's. The best one comes before that: more rows help it
     more than better models beside it.
     """
-    left = _left(race) - after
+    remaining = _remaining(race) - after
     if race.overtime and race.end(trial, race.data.n) <= _OVERTIME * trial.seconds:
-        left = _OVERTIME * trial.seconds
+        remaining = _OVERTIME * trial.seconds
     models = 1 + len(later)
-    share = left - sum(_use(race, one, left / models) for one in later)
-    rows = (trial is not race.best and _rows(race, trial, share)) or _rows(race, trial, left)
-    if rows > _STEP * trial.rows and race.end(trial, rows) > _SURE * left:
-        rows = _rows(race, trial, _FIRST * left) or rows
+    share = remaining - sum(_use(race, later_trial, remaining / models) for later_trial in later)
+    rows = (trial is not race.best and _rows(race, trial, share)) or _rows(race, trial, remaining)
+    if rows > _STEP * trial.rows and race.end(trial, rows) > _SURE * remaining:
+        rows = _rows(race, trial, _FIRST * remaining) or rows
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
     candidate = trial.candidate.after(trial.fitted, last=True)
     divisions, expected = 1, race.seconds(trial, rows, last=True)
     if race.split.folds > 1 and candidate.in_folds and FOLDS * expected <= _SHARE * share:
         candidate, expected = candidate.thorough(), FOLDS * expected
-    if race.data.task == REGRESSION or math.isinf(left):
+    if race.data.task == REGRESSION or math.isinf(remaining):
         spare = (_SHARE * share - expected) / max(_MORE * expected, 1e-9)
         divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // models)))
-    every = np.ones(len(race.split.fold), np.bool_)
-    mask = every if rows in (0, race.data.n) else race.split.training(0, rows)
+    all_rows = np.ones(len(race.split.fold), np.bool_)
+    mask = all_rows if rows in (0, race.data.n) else race.split.training(0, rows)
     race.last(candidate, rows or race.data.n)
     fitted, failed = None, False
     try:
-        with until(None if math.isinf(left) else left - race.predicting(trial, rows or race.data.n)):
+        with until(None if math.isinf(remaining) else remaining - race.predicting(trial, rows or race.data.n)):
             fitted = race.trained(candidate, mask, rows or race.data.n, divisions)
     except (TimeIsUp, InputError, RankError):
         if trial.fitted is None:
@@ -463,10 +465,10 @@ def _use(race: Race, trial: Trial, seconds: float) -> float:
 def _without_judges(race: Race) -> Found:
     """The first candidate that can be trained at all, on all rows; for data too small to hold rows out."""
     reason = InputError(race.trials[0].why if race.trials else "there was no time for any candidate")
-    every = np.ones(len(race.split.fold), np.bool_)
+    all_rows = np.ones(len(race.split.fold), np.bool_)
     for candidate in first(race.data):
         try:
-            fitted = race.trained(candidate, every, race.data.n)
+            fitted = race.trained(candidate, all_rows, race.data.n)
         except (InputError, RankError):
             continue
         note = f"no candidate was judged, so that the error of the model is unknown: {reason}"
@@ -475,8 +477,8 @@ def _without_judges(race: Race) -> Found:
 
 
 def started(
-    data: Data, score: Score, budget: Budget, comm: Communicator, ranks: CommLike, seed: int, most: int | None
+    data: Data, score: Score, budget: Budget, comm: Communicator, ranks: CommLike, seed: int, max_candidates: int | None
 ) -> Race:  # fmt: skip
     """A race that has not begun, whose candidates' modules are loaded; collective."""
     load_trainers()
-    return Race(data, Split.of(data, seed, comm), score, budget, comm, ranks, seed, most)
+    return Race(data, Split.of(data, seed, comm), score, budget, comm, ranks, seed, max_candidates)

@@ -49,7 +49,7 @@ class Budget:
         with comm.uncounted():
             return float(comm.bcast(np.array([working_time()]))[0])
 
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         """Seconds to the end by this rank's clock; None if there is no limit."""
         return None if self.seconds is None else self.seconds - (time.perf_counter() - self._started)
 
@@ -104,5 +104,5 @@ class Growth:
         return replace(self, power=min(power, _STEEPEST * self.power))
 
     def _work(self, rows: float) -> float:
-        one = min(rows, self.alone)
-        return float((one / self.rows) ** self.power * rows / one)
+        part = min(rows, self.alone)
+        return float((part / self.rows) ** self.power * rows / part)

@@ -72,11 +72,11 @@ class Candidate:
     @property
     def name(self) -> str:
         """Estimator, settings and size of the parts, for tables and messages."""
-        shown = [str(self.settings[key]) for key in _SHOWN if key in self.settings]
+        words = [str(self.settings[key]) for key in _SHOWN if key in self.settings]
         if "standardize" in self.settings:
-            shown.append("standardized" if self.settings["standardize"] else "not standardized")
+            words.append("standardized" if self.settings["standardize"] else "not standardized")
         size = f"{self.settings['centers']:,} points" if self.on_points else "one part"
-        return " ".join([self.estimator, *shown, f"{self.part:,} rows a part" if self.part else size])
+        return " ".join([self.estimator, *words, f"{self.part:,} rows a part" if self.part else size])
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -129,11 +129,11 @@ class Candidate:
         if self.on_points:
             points = {"centers": min(self.settings["centers"], -(-n // _ROWS_A_POINT)), "random_state": seed}
             return kind(**{**self.settings, **self.chosen, **points})
-        more: dict[str, Any] = {"n_parts": max(parts, ranks) if self.svm else parts, "random_state": seed}
-        if divisions > 1 and "n_divisions" in kind().get_params() and more["n_parts"] > 1:
-            more["n_divisions"] = divisions
-        given = {**self.settings, **self.chosen, **more}
-        return kind(**{name: value for name, value in given.items() if value is not None})
+        computed: dict[str, Any] = {"n_parts": max(parts, ranks) if self.svm else parts, "random_state": seed}
+        if divisions > 1 and "n_divisions" in kind().get_params() and computed["n_parts"] > 1:
+            computed["n_divisions"] = divisions
+        arguments = {**self.settings, **self.chosen, **computed}
+        return kind(**{name: value for name, value in arguments.items() if value is not None})
 
     @property
     def kernels(self) -> int:
@@ -162,11 +162,11 @@ class Candidate:
             if self.on_points:
                 chosen["sigma"] = [factor * fitted.sigma_ for factor in ((1.0,) if last else NEAR_WIDTHS)]
             return replace(self, chosen=chosen)
-        found = getattr(fitted, "best_params_", None)
-        if found is None:
+        best = getattr(fitted, "best_params_", None)
+        if best is None:
             return self
-        near = {name: [value, factor * value] for name, value in found.items() if (factor := _MORE.get(name))}
-        return replace(self, chosen=dict(found) if last else {**found, **near})
+        near = {name: [value, factor * value] for name, value in best.items() if (factor := _MORE.get(name))}
+        return replace(self, chosen=dict(best) if last else {**best, **near})
 
 
 _SHOWN = ("kernel", "metric", "scaling")  # settings whose values a name shows
@@ -180,8 +180,8 @@ def first(data: Data, score: str = "") -> list[Candidate]:
     """The candidates that every search by this score begins with, roughly from the cheapest to the most expensive."""
     if data.task == CLASSIFICATION:
         return _classifiers(data)
-    found = _regressors(data)
-    return found[:_AHEAD] + _vector_regressors(data, score) + found[_AHEAD:]
+    candidates = _regressors(data)
+    return candidates[:_AHEAD] + _vector_regressors(data, score) + candidates[_AHEAD:]
 
 
 def load_trainers() -> None:
@@ -192,10 +192,10 @@ def load_trainers() -> None:
         import_module(name)
 
 
-def _ridge(estimator: str, kernel: str, metric: str = "none", part: int = PART, **more: Any) -> Candidate:
+def _ridge(estimator: str, kernel: str, metric: str = "none", part: int = PART, **settings: Any) -> Candidate:
     route = {} if estimator.startswith("TwoLevel") else {"route": "soft", "sigma": "auto", "lam": "auto"}
     held = {"validation_fraction": _HELD}
-    return Candidate(estimator, {"kernel": kernel, **_learned(metric), **route, **held, **more}, part)
+    return Candidate(estimator, {"kernel": kernel, **_learned(metric), **route, **held, **settings}, part)
 
 
 def _learned(metric: str, svm: bool = False) -> dict[str, Any]:
@@ -204,10 +204,10 @@ def _learned(metric: str, svm: bool = False) -> dict[str, Any]:
     return {} if metric == "none" else {"metric": metric, **rounds}
 
 
-def _on_points(data: Data, kernel: str, **more: Any) -> Candidate:
+def _on_points(data: Data, kernel: str, **settings: Any) -> Candidate:
     """Least squares on points, which has one model of all rows."""
     estimator = "SubsetKRRClassifier" if data.task == CLASSIFICATION else "SubsetKRR"
-    return Candidate(estimator, {"kernel": kernel, "centers": _POINTS[1], **more}, 0)
+    return Candidate(estimator, {"kernel": kernel, "centers": _POINTS[1], **settings}, 0)
 
 
 def _scaled_by_levels(data: Data) -> dict[str, Any]:
@@ -221,22 +221,22 @@ def _regressors(data: Data) -> list[Candidate]:
             _ridge("BKRR2", "gaussian"), _ridge("BKRR2", "linear"), _ridge("BKRR2", "laplacian"),
             *([_ridge("BKRR2", "gaussian", part=0)] if data.n <= _WHOLE else []),
         ]  # fmt: skip
-    found, levels = [_ridge("BKRR2", "auto"), _ridge("BKRR2", "laplacian", "lengths")], _scaled_by_levels(data)
+    candidates, levels = [_ridge("BKRR2", "auto"), _ridge("BKRR2", "laplacian", "lengths")], _scaled_by_levels(data)
     if levels:
-        found.append(_ridge("BKRR2", "auto", **levels))
+        candidates.append(_ridge("BKRR2", "auto", **levels))
     if data.d <= _DEEP:
-        found.append(_ridge("BKRR2", "gaussian", "full"))
-        found.append(_ridge("BKRR2", "laplacian", "full", scaling="quantile"))
+        candidates.append(_ridge("BKRR2", "gaussian", "full"))
+        candidates.append(_ridge("BKRR2", "laplacian", "full", scaling="quantile"))
     if data.d <= _BROAD:
-        found.append(_ridge("BKRR2", "l1", "diagonal"))
+        candidates.append(_ridge("BKRR2", "l1", "diagonal"))
     if data.n <= _WHOLE:
-        found.append(_ridge("BKRR2", "auto", part=0))
-    found += [_ridge("BKRR2", "gaussian", "lengths"), _ridge("TwoLevelKRR", "auto")]
+        candidates.append(_ridge("BKRR2", "auto", part=0))
+    candidates += [_ridge("BKRR2", "gaussian", "lengths"), _ridge("TwoLevelKRR", "auto")]
     if data.n > FOLDED:
-        found.append(_on_points(data, "auto", **levels))
+        candidates.append(_on_points(data, "auto", **levels))
     if data.d <= _DEEP:
-        found.append(_ridge("TwoLevelKRR", "laplacian", "full"))
-    return found
+        candidates.append(_ridge("TwoLevelKRR", "laplacian", "full"))
+    return candidates
 
 
 def _vector_regressors(data: Data, score: str) -> list[Candidate]:
@@ -247,7 +247,7 @@ def _vector_regressors(data: Data, score: str) -> list[Candidate]:
     grid = {"epsilon": "grid", "gamma": "grid", "tol": "scale"}
     shared = {"partitioner": "kmeans", "standardize": True, **grid}
     kernels = ("laplacian", "gaussian") if absolute else ("laplacian",)
-    return [Candidate("CASVR", {"kernel": one, **shared, "C": _bound(one)}, _SVR_PART) for one in kernels]
+    return [Candidate("CASVR", {"kernel": kernel, **shared, "C": _bound(kernel)}, _SVR_PART) for kernel in kernels]
 
 
 def _bound(kernel: str) -> str:
@@ -263,28 +263,28 @@ def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART, met
 
 def _classifiers(data: Data) -> list[Candidate]:
     whole = 0 if data.n <= _SVM_WHOLE else _SVM_PART
-    found = [_svm(False, part=whole), _svm(True, part=whole)]
+    candidates = [_svm(False, part=whole), _svm(True, part=whole)]
     if data.n > FOLDED:
-        found.append(_on_points(data, "gaussian", standardize=False))
+        candidates.append(_on_points(data, "gaussian", standardize=False))
     if data.sparse:
-        found += [_svm(False, "linear", whole), _ridge("BKRR2Classifier", "gaussian", part=2 * PART)]
-        return found
+        candidates += [_svm(False, "linear", whole), _ridge("BKRR2Classifier", "gaussian", part=2 * PART)]
+        return candidates
     if data.d <= _BROAD:
-        found.append(_svm(True, "laplacian", whole, "lengths"))
+        candidates.append(_svm(True, "laplacian", whole, "lengths"))
     part = 2 * PART
-    found.append(_ridge("BKRR2Classifier", "auto", part=part))
-    found.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
+    candidates.append(_ridge("BKRR2Classifier", "auto", part=part))
+    candidates.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
     if levels := _scaled_by_levels(data):
-        found.append(_ridge("BKRR2Classifier", "auto", part=part, **levels))
+        candidates.append(_ridge("BKRR2Classifier", "auto", part=part, **levels))
     if data.n <= _WHOLE:
-        found.append(_ridge("BKRR2Classifier", "auto", part=0))
-    found.append(_svm(True, "laplacian", whole))
+        candidates.append(_ridge("BKRR2Classifier", "auto", part=0))
+    candidates.append(_svm(True, "laplacian", whole))
     if data.n > FOLDED:
-        found.append(_on_points(data, "gaussian", **levels))
+        candidates.append(_on_points(data, "gaussian", **levels))
     if data.d <= _DEEP:
-        found.append(_ridge("BKRR2Classifier", "laplacian", "full", part=part))
-        found.append(_ridge("BKRR2Classifier", "laplacian", "lengths", part=part))  # slow with many features
-    return found
+        candidates.append(_ridge("BKRR2Classifier", "laplacian", "full", part=part))
+        candidates.append(_ridge("BKRR2Classifier", "laplacian", "lengths", part=part))  # slow with many features
+    return candidates
 
 
 def further(data: Data, best: list[Candidate], rng: np.random.Generator) -> Iterator[Candidate]:
@@ -301,8 +301,8 @@ def _resized(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
         return replace(parent, settings={**parent.settings, "centers": int(rng.choice(_POINTS))}, chosen={})
     ridge = (0, 600, PART, 2 * PART, 4 * PART)
     sizes = {"CASVC": (0, 5_000, _SVM_PART, _SVM_WHOLE), "CASVR": (0, 2_000, _SVR_PART)}.get(parent.estimator, ridge)
-    known = [size for size in sizes if size or data.n <= _WHOLE]
-    return replace(parent, part=int(rng.choice(known)), chosen={})
+    allowed = [size for size in sizes if size or data.n <= _WHOLE]
+    return replace(parent, part=int(rng.choice(allowed)), chosen={})
 
 
 def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candidate:
@@ -321,8 +321,8 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
             forms = forms[:1]
         if not parent.estimator.startswith("TwoLevel"):
             forms.append(LENGTHS)
-        kept = {key: value for key, value in settings.items() if not key.startswith("metric")}
-        settings = kept | _learned(str(rng.choice(forms)), svm)
+        others = {key: value for key, value in settings.items() if not key.startswith("metric")}
+        settings = others | _learned(str(rng.choice(forms)), svm)
     elif what == "scaling" and not svm and not data.sparse:
         scalings = ["deviation", *([] if parent.on_points else ["quantile"])]
         settings["scaling"] = str(rng.choice([*scalings, *_scaled_by_levels(data).values()]))

@@ -82,7 +82,7 @@ class Data:
         y = self.y[rows]
         return y, np.ones(len(y)) if self.weights is None else self.weights[rows]
 
-    def some(self, rows: NDArray[np.bool_]) -> tuple[Rows, NDArray[Any], NDArray[np.float64] | None]:
+    def subset(self, rows: NDArray[np.bool_]) -> tuple[Rows, NDArray[Any], NDArray[np.float64] | None]:
         """Rows, targets and weights of this rank's rows in a mask."""
         return self.X[rows], self.y[rows], None if self.weights is None else self.weights[rows]
 
@@ -104,10 +104,10 @@ def guessed(y: NDArray[np.generic], comm: Communicator) -> str:
     with comm.uncounted():
         if not comm.all(y.dtype.kind in "biuf"):
             return CLASSIFICATION
-        own = np.unique(y) if y.ndim == 1 else np.zeros(_FEW + 1)
-        if not comm.all(len(own) <= _FEW and bool((own == np.rint(own)).all())):
+        distinct = np.unique(y) if y.ndim == 1 else np.zeros(_FEW + 1)
+        if not comm.all(len(distinct) <= _FEW and bool((distinct == np.rint(distinct)).all())):
             return REGRESSION
-        values = all_classes(own, comm)
+        values = all_classes(distinct, comm)
     return CLASSIFICATION if 2 <= len(values) <= _FEW else REGRESSION
 
 
@@ -172,16 +172,16 @@ class Split:
             return np.asarray(self.fold != fold)
         return np.asarray((self.order >= 0) & (self.order < rows))
 
-    def judged(self, folds: int) -> NDArray[np.bool_]:
+    def validation_rows(self, folds: int) -> NDArray[np.bool_]:
         """Mask of this rank's rows that judge candidates in the first `folds` folds."""
         return np.asarray((self.fold >= 0) & (self.fold < folds))
 
     def sizes(self) -> tuple[int, ...]:
         """Numbers of rows on which candidates are trained, ascending: a quarter each of the next one."""
-        found = [self.n_train]
-        while self.folds == 1 and found[0] >= 4 * SMALLEST:
-            found.insert(0, found[0] // 4)
-        return tuple(found)
+        sizes = [self.n_train]
+        while self.folds == 1 and sizes[0] >= 4 * SMALLEST:
+            sizes.insert(0, sizes[0] // 4)
+        return tuple(sizes)
 
 
 SMALLEST = 2_000  # least number of rows of a sample

@@ -55,7 +55,7 @@ class Race(Standings):
     ranks : mpi4py communicator or None
         The same ranks, for the candidates: a candidate that fails leaves it usable.
     seed : int
-    most : int or None
+    max_candidates : int or None
         Maximum number of candidates; with no limit on the time, the search then repeats to the bit.
     seen, last : callable
         Called on every rank: with each trial that has ended; with candidate and rows when a last training begins.
@@ -82,7 +82,7 @@ class Race(Standings):
     comm: Communicator
     ranks: CommLike
     seed: int
-    most: int | None = None
+    max_candidates: int | None = None
     seen: Callable[[Trial], None] = lambda trial: None
     last: Callable[[Candidate, int], None] = lambda candidate, rows: None
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Race(Standings):
         self.sizes, self.folds = self.split.sizes(), self.split.folds
         self._rng = np.random.default_rng(self.seed)
         self._waiting = first(self.data, self.score.name)
-        self._known: set[Any] = set()
+        self._tried_keys: set[Any] = set()
         self.overtime = False  # True once the time is over and a candidate is trained nevertheless
         self._compiling = 0.0  # seconds for which the next candidate may compile, which nothing can interrupt
 
@@ -105,7 +105,7 @@ class Race(Standings):
         while (step := self._next()) is not None:
             trial = self._added(self.tried(*step))
             if trial.why == OUT_OF_TIME and self.best is None and self._shrunk():
-                self._known.discard(trial.candidate.key)
+                self._tried_keys.discard(trial.candidate.key)
                 self._waiting.insert(0, trial.candidate)
 
     def rescued(self) -> bool:
@@ -113,7 +113,7 @@ class Race(Standings):
 
         False, if it fails, or if an earlier one has failed for another reason than the time.
         """
-        if any(one.why != OUT_OF_TIME for one in self.trials):
+        if any(trial.why != OUT_OF_TIME for trial in self.trials):
             return False
         self.overtime = True
         while self._shrunk():
@@ -148,13 +148,15 @@ class Race(Standings):
 
     def baseline_error(self) -> float:
         """Error of the baseline on the rows that judge the candidates; collective."""
-        judged = self.judged
-        return self.score.error(self.data, judged, self.baseline.predicted(int(np.count_nonzero(judged))), self.comm)
+        validation = self.validation_rows
+        return self.score.error(
+            self.data, validation, self.baseline.predicted(int(np.count_nonzero(validation))), self.comm
+        )
 
     @property
-    def judged(self) -> NDArray[np.bool_]:
+    def validation_rows(self) -> NDArray[np.bool_]:
         """Mask of this rank's rows that judge the candidates."""
-        return self.split.judged(self.folds)
+        return self.split.validation_rows(self.folds)
 
     def _adapt(self, fold: int, seconds: float) -> None:
         """Judge in fewer folds, or begin with smaller samples, if a fold of the first candidate took too much time.
@@ -163,25 +165,25 @@ class Race(Standings):
         """
         if self.budget.seconds is None or self.trials or fold > 1:
             return
-        most = _SLOW * self.budget.seconds
-        if fold == 0 and self.folds > 1 and seconds <= _LOADED * most:
+        slow = _SLOW * self.budget.seconds
+        if fold == 0 and self.folds > 1 and seconds <= _LOADED * slow:
             return
-        self.folds = max(fold + 1, min(self.folds, int(most / max(seconds, 1e-9))))
-        if self.split.folds == 1 and seconds > most and self.sizes[0] >= 4 * _FEWEST:
+        self.folds = max(fold + 1, min(self.folds, int(slow / max(seconds, 1e-9))))
+        if self.split.folds == 1 and seconds > slow and self.sizes[0] >= 4 * _FEWEST:
             self.sizes = (self.sizes[0] // 4, *self.sizes)
 
     def _next(self) -> tuple[Candidate, int] | None:
         """The next candidate and its number of rows; None at the end; collective."""
         spent = self.budget.spent(self.comm)
-        left = math.inf if self.budget.seconds is None else self.budget.seconds - spent
-        left -= self.reserve() + self._compiling
-        if left <= 0:
+        remaining = math.inf if self.budget.seconds is None else self.budget.seconds - spent
+        remaining -= self.reserve() + self._compiling
+        if remaining <= 0:
             return None
         if not self._waiting or self._early(spent):
-            promoted = self._promoted(left)
+            promoted = self._promoted(remaining)
             if promoted is not None:
                 return promoted
-        return self._started(left)
+        return self._started(remaining)
 
     def _early(self, spent: float) -> bool:
         """True if candidates go on while first ones still wait: the best of three, for a good model soon; or late."""
@@ -192,25 +194,25 @@ class Race(Standings):
 
     def _any_went_on(self) -> bool:
         """True if one has left the smallest sample; earlier ones may be beyond it since that was made smaller."""
-        there = (place for place, one in enumerate(self.trials) if one.rows == self.sizes[0])
-        return any(one.rows > self.sizes[0] for one in self.trials[next(there, len(self.trials)) :])
+        there = (place for place, trial in enumerate(self.trials) if trial.rows == self.sizes[0])
+        return any(trial.rows > self.sizes[0] for trial in self.trials[next(there, len(self.trials)) :])
 
-    def _promoted(self, left: float) -> tuple[Candidate, int] | None:
+    def _promoted(self, remaining: float) -> tuple[Candidate, int] | None:
         """A candidate that goes on from its sample to the next one, in time: one of the best third, or a quick one."""
         steps = self._steps()
         for lower, upper in steps:
             for trial in self._without(self._leaders(self.on(lower), upper), upper):
                 if self._beaten(trial):
                     continue
-                if self.seconds(trial, upper) * self.folds > left:
+                if self.seconds(trial, upper) * self.folds > remaining:
                     trial.why = f"{upper:,} rows would take too long"
                     continue
                 return trial.candidate.after(trial.fitted), upper
         # Models gain by more rows to different degrees, so one that is not far behind may, if it costs little.
         for lower, upper in steps:
-            there, most = self.on(lower), min(left, _SLOW * (self.budget.seconds or 0.0))
+            there, cheap = self.on(lower), min(remaining, _SLOW * (self.budget.seconds or 0.0))
             for trial in self._without(there, upper):
-                if trial.error <= _CLOSE * there[0].error and self.seconds(trial, upper) * self.folds <= most:
+                if trial.error <= _CLOSE * there[0].error and self.seconds(trial, upper) * self.folds <= cheap:
                     return trial.candidate.after(trial.fitted), upper
         return None
 
@@ -232,32 +234,32 @@ class Race(Standings):
         if self.budget.seconds is None or not best:
             return best
 
-        def takes(one: Trial) -> float:
-            return self.seconds(one, rows)
+        def takes(trial: Trial) -> float:
+            return self.seconds(trial, rows)
 
-        alike = [one for one in there[len(best) :] if one.error <= best[0].error + best[0].deviation]
-        quick = sorted([*best[1:], *(one for one in alike if takes(one) <= takes(best[0]))], key=takes)
-        place = sum(_SLOWER * takes(one) < takes(best[0]) for one in quick)
+        alike = [trial for trial in there[len(best) :] if trial.error <= best[0].error + best[0].deviation]
+        quick = sorted([*best[1:], *(trial for trial in alike if takes(trial) <= takes(best[0]))], key=takes)
+        place = sum(_SLOWER * takes(trial) < takes(best[0]) for trial in quick)
         return [*quick[:place], best[0], *quick[place:]]
 
     def _beaten(self, trial: Trial) -> bool:
         """True if another candidate, which may go on, has a smaller error with fewer rows."""
-        others = [one for one in self._good() if one.candidate.key != trial.candidate.key and not one.why]
-        return any(one.rows < trial.rows and one.error < trial.error for one in others)
+        others = [rival for rival in self._good() if rival.candidate.key != trial.candidate.key and not rival.why]
+        return any(rival.rows < trial.rows and rival.error < trial.error for rival in others)
 
     def _without(self, trials: Sequence[Trial], rows: int) -> list[Trial]:
         """The trials that may go on to so many rows, and have not yet."""
-        gone = {one.candidate.key for one in self.trials if one.rows == rows}
-        return [one for one in trials if one.candidate.key not in gone and not one.why]
+        gone = {trial.candidate.key for trial in self.trials if trial.rows == rows}
+        return [trial for trial in trials if trial.candidate.key not in gone and not trial.why]
 
-    def _started(self, left: float) -> tuple[Candidate, int] | None:
+    def _started(self, remaining: float) -> tuple[Candidate, int] | None:
         """A new candidate, on the smallest sample; None if there is none, or no time for one."""
-        if self.most is not None and len(self._known) >= self.most:
+        if self.max_candidates is not None and len(self._tried_keys) >= self.max_candidates:
             return None
         there = self.on(self.sizes[0])
-        if there and min(one.seconds for one in there) > left:
+        if there and min(trial.seconds for trial in there) > remaining:
             return None
-        neighbours = further(self.data, [one.candidate for one in there], self._rng) if there else iter(())
+        neighbours = further(self.data, [trial.candidate for trial in there], self._rng) if there else iter(())
         while self._waiting:
             if (candidate := self._new(self._waiting.pop(0))) is not None:
                 return candidate, self.sizes[0]
@@ -269,27 +271,27 @@ class Race(Standings):
     def _new(self, candidate: Candidate) -> Candidate | None:
         """The candidate, for as many rows as there are, unless it is known."""
         candidate = candidate.of(self.data.n)
-        if candidate.key in self._known:
+        if candidate.key in self._tried_keys:
             return None
-        self._known.add(candidate.key)
+        self._tried_keys.add(candidate.key)
         return candidate
 
     def _forget(self) -> None:
         """Drop models that no blend will have; what promotion takes from them is kept."""
-        kept = {id(one) for one in self.leading()}
-        for one in self.trials:
-            if id(one) not in kept and one.fitted is not None:
-                one.candidate, one.fitted = one.candidate.after(one.fitted), None
+        leading = {id(trial) for trial in self.leading()}
+        for trial in self.trials:
+            if id(trial) not in leading and trial.fitted is not None:
+                trial.candidate, trial.fitted = trial.candidate.after(trial.fitted), None
 
     # -- one training ------------------------------------------------------------------------
 
     def tried(self, candidate: Candidate, rows: int) -> Trial:
         """Train a candidate on a sample, in every fold, and judge it; collective."""
-        begun, spent, left = self.budget.worked(self.comm), self.budget.spent(self.comm), self.budget.left()
+        begun, spent, remaining = self.budget.worked(self.comm), self.budget.spent(self.comm), self.budget.remaining()
         trial = Trial(candidate, rows, math.inf, 0.0, 0.0)
         late = failed = False
         try:
-            limit = None if left is None or self.overtime else left - self.reserve()
+            limit = None if remaining is None or self.overtime else remaining - self.reserve()
             with until(limit, _LONGEST * (self.budget.seconds or math.inf)):
                 trial.held, trial.predicted, trial.fitted = self._folds(trial)
             trial.calibrator = self._calibrator(trial.held)
@@ -315,51 +317,53 @@ class Race(Standings):
         """Calibrator of a classifier's outputs for the rows that judge it; None for a regression. Collective."""
         if self.data.task == REGRESSION:
             return None
-        codes = np.searchsorted(self.data.classes, self.data.y[self.judged]).astype(np.int64)
+        codes = np.searchsorted(self.data.classes, self.data.y[self.validation_rows]).astype(np.int64)
         with self.comm.uncounted():
             return Calibrator.of_outputs(self.probability or FORMS[0], np.asarray(held), codes, self.comm)
 
     def _judge(self, trial: Trial) -> None:
         """Set the errors of a trial; collective."""
-        judged = self.data, self.judged
-        trial.error = self.score.error(*judged, np.asarray(trial.predicted), self.comm)
+        validation = self.data, self.validation_rows
+        trial.error = self.score.error(*validation, np.asarray(trial.predicted), self.comm)
         if trial.calibrator is not None:
             P = trial.calibrator.of_classes(np.asarray(trial.held))
-            trial.squared, trial.deviation = self.score.sure(*judged, P, np.asarray(trial.predicted), self.comm)
+            trial.squared, trial.deviation = self.score.sure(*validation, P, np.asarray(trial.predicted), self.comm)
 
     def _folds(self, trial: Trial) -> tuple[NDArray[np.generic], NDArray[np.generic], Any]:
         """Outputs and predictions for this rank's judged rows, and the estimator of the first fold; times judging."""
-        kept, fold = None, 0
-        found: list[NDArray[np.generic]] = []
+        first_fitted, fold = None, 0
+        collected: list[NDArray[np.generic]] = []
         while fold < self.folds:
             begun = self.budget.worked(self.comm)
             fitted = self.trained(trial.candidate, self.split.training(fold, trial.rows), trial.rows)
             trial.add_seconds(fitted, self.comm)
             out, trained = self.split.held(fold), self.budget.worked(self.comm)
-            told = self._told(fitted, self.data.X[out])
+            predictions = self._predictions(fitted, self.data.X[out])
             trial.judging += self.budget.worked(self.comm) - trained
-            if kept is None:
-                found = [np.zeros((len(out), *one.shape[1:]), one.dtype) for one in told]
-                kept = fitted
+            if first_fitted is None:
+                collected = [np.zeros((len(out), *answers.shape[1:]), answers.dtype) for answers in predictions]
+                first_fitted = fitted
             self._adapt(fold, self.budget.worked(self.comm) - begun)
-            for place, one in enumerate(told):
-                found[place] = found[place].astype(np.promote_types(found[place].dtype, one.dtype), copy=False)
-                found[place][out] = one
+            for place, answers in enumerate(predictions):
+                collected[place] = collected[place].astype(
+                    np.promote_types(collected[place].dtype, answers.dtype), copy=False
+                )
+                collected[place][out] = answers
             fold += 1
-        held, predicted = (one[self.judged] for one in found)
-        return held, predicted, kept
+        held, predicted = (answers[self.validation_rows] for answers in collected)
+        return held, predicted, first_fitted
 
-    def _told(self, fitted: BaseEstimator, X: Rows) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    def _predictions(self, fitted: BaseEstimator, X: Rows) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Outputs and predictions of an estimator for this rank's rows; collective."""
         if self.data.task == REGRESSION:
             predicted = np.asarray(fitted.predict(X))
             return predicted, predicted
-        found = outputs(fitted.model_, X)
-        return for_classes(fitted.model_, found, self.data.classes), labels(fitted.model_, found)
+        scores = outputs(fitted.model_, X)
+        return for_classes(fitted.model_, scores, self.data.classes), labels(fitted.model_, scores)
 
     def trained(self, candidate: Candidate, mask: NDArray[np.bool_], rows: int, divisions: int = 1) -> BaseEstimator:
         """An estimator trained on this rank's rows of the mask, of `rows` on all ranks; collective."""
-        X, y, weights = self.data.some(mask)
+        X, y, weights = self.data.subset(mask)
         estimator = candidate.make(rows, self.seed, divisions, self.comm.size)
         with collective(self.ranks) as comm, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a solver stopped early shows in its error

@@ -47,8 +47,8 @@ class Score:
             loss = np.asarray(self.loss(y, predicted), np.float64)
             loss = loss if loss.ndim == 1 else loss.mean(axis=1)
         means, _ = self._means(data, y, w, loss, comm)
-        found = self.finish(float(means.mean())) if len(means) else math.inf
-        return found if math.isfinite(found) else math.inf
+        total = self.finish(float(means.mean())) if len(means) else math.inf
+        return total if math.isfinite(total) else math.inf
 
     def sure(
         self, data: Data, rows: NDArray[np.bool_], P: NDArray[np.float64], labels: NDArray[Any], comm: Communicator
@@ -107,7 +107,7 @@ class Score:
         """The score as users know it: the error, or the share of right answers; NaN if the error is infinite."""
         return math.nan if math.isinf(error) else error if self.task == REGRESSION else 1.0 - error
 
-    def shown(self, error: float) -> str:
+    def formatted(self, error: float) -> str:
         """The score as users know it: an error, or the share of right answers in per cent."""
         return f"{error:.4g}" if self.task == REGRESSION else f"{100 * (1 - error):.2f} %"
 

@@ -96,11 +96,13 @@ class Trial:
 
         They are rank 0's, on all ranks. Several parts are solved at once.
         """
-        own = getattr(fitted, "solver_", {})
-        parts = np.asarray(own.get("seconds", ()), np.float64)
+        statistics = getattr(fitted, "solver_", {})
+        parts = np.asarray(statistics.get("seconds", ()), np.float64)
         at_once = max(1, min(len(parts), comm.size * threads.current()))
         with comm.uncounted():
-            took = comm.bcast(np.array([own.get(LENGTHS_SECONDS, 0.0), parts.sum() / at_once], np.float64)).tolist()
+            took = comm.bcast(
+                np.array([statistics.get(LENGTHS_SECONDS, 0.0), parts.sum() / at_once], np.float64)
+            ).tolist()
         self.scales, self.solving = self.scales + took[0], self.solving + took[1]
 
     def share(self, last: bool) -> float:
@@ -111,8 +113,8 @@ class Trial:
         """
         searched = 1.0
         if self.settings and self.solving:
-            rest = max(self.seconds - self.scales, 1e-9)
-            needed = min(1.0, (self.solving + (0.0 if last else self.judging)) / rest)
+            solving_and_search = max(self.seconds - self.scales, 1e-9)
+            needed = min(1.0, (self.solving + (0.0 if last else self.judging)) / solving_and_search)
             searched = needed if last else needed + (1.0 - needed) * min(1.0, _NEAR / self.settings)
         following = 1 if last or not self.candidate.on_points else len(NEAR_WIDTHS)
         searched *= (following + _ROUTING) / (self.kernels + _ROUTING)
@@ -127,14 +129,14 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     probabilities, to which every row contributes.
     """
     trials = list(trials)
-    least = min(trials, key=lambda one: one.error, default=None)
+    least = min(trials, key=lambda trial: trial.error, default=None)
     if least is None:
         return []
     bound = least.error + least.deviation
 
-    def place(one: Trial) -> tuple[bool, float, float, int]:
-        near = one.error <= bound
-        return not near, one.squared if near else one.error, one.error, -one.rows
+    def place(trial: Trial) -> tuple[bool, float, float, int]:
+        near = trial.error <= bound
+        return not near, trial.squared if near else trial.error, trial.error, -trial.rows
 
     return sorted(trials, key=place)
 
@@ -175,31 +177,31 @@ class Standings:
 
     def leading(self) -> list[Trial]:
         """The best trial of each of the candidates that a blend may have, the best first."""
-        found: dict[Any, Trial] = {}
+        best_by_key: dict[Any, Trial] = {}
         results = set()  # of candidates that end as the same model, for instance where no metric pays
-        for one in ranked(self._good()):
-            if one.candidate.key not in found and (one.error, one.squared) not in results:
-                found[one.candidate.key] = one
-                results.add((one.error, one.squared))
-        return list(found.values())[: _MODELS * (1 if self.data.n > FOLDED else 2)]
+        for trial in ranked(self._good()):
+            if trial.candidate.key not in best_by_key and (trial.error, trial.squared) not in results:
+                best_by_key[trial.candidate.key] = trial
+                results.add((trial.error, trial.squared))
+        return list(best_by_key.values())[: _MODELS * (1 if self.data.n > FOLDED else 2)]
 
     def on(self, rows: int) -> list[Trial]:
         """Trials on so many rows that succeeded, the best first."""
-        return ranked(one for one in self._good() if one.rows == rows)
+        return ranked(trial for trial in self._good() if trial.rows == rows)
 
     def _good(self) -> list[Trial]:
-        return [one for one in self.trials if math.isfinite(one.error)]
+        return [trial for trial in self.trials if math.isfinite(trial.error)]
 
     def seconds(self, trial: Trial, rows: int, last: bool = False) -> float:
         """Predicted seconds of one training of this candidate on so many rows; the `last` one does not search."""
-        rest = (trial.seconds - trial.scales) * trial.share(last)
-        return (trial.scales + rest * self._growth(trial).factor(rows)) / self.folds
+        scaled = (trial.seconds - trial.scales) * trial.share(last)
+        return (trial.scales + scaled * self._growth(trial).factor(rows)) / self.folds
 
     def _growth(self, trial: Trial) -> Growth:
         """Growth of its time, but for an SVM's length scales: as measured, if it was trained on fewer rows as well."""
         key = trial.candidate.key
-        before = [one for one in self._good() if one.candidate.key == key and one.rows < trial.rows]
-        if not before or any(one.settings or one.kernels > 1 for one in (trial, before[-1])):
+        before = [earlier for earlier in self._good() if earlier.candidate.key == key and earlier.rows < trial.rows]
+        if not before or any(earlier.settings or earlier.kernels > 1 for earlier in (trial, before[-1])):
             return trial.candidate.growth(trial.rows)
         alike = trial.candidate.growth(trial.rows, lengths=False)
         factor = (before[-1].seconds - before[-1].scales) / max(trial.seconds - trial.scales, 1e-9)
@@ -211,8 +213,8 @@ class Standings:
         That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
         """
         fixed = FINAL * trial.scales / self.folds
-        one = self.end(trial, trial.rows) - fixed
-        rows = self._growth(trial).within(max(seconds - fixed, 0.0) / max(one, 1e-9))
+        seconds_of_same = self.end(trial, trial.rows) - fixed
+        rows = self._growth(trial).within(max(seconds - fixed, 0.0) / max(seconds_of_same, 1e-9))
         if rows >= self.data.n:
             return self.data.n
         rows = int(min(rows, self.split.n_train))
@@ -248,6 +250,6 @@ class Standings:
         rows = self.rows_in(best, _LAST * self.budget.seconds)
         if not rows:
             return self.predicting(best, best.rows)
-        blend = sum(self.end(one, self.data.n) for one in self.leading())
+        blend = sum(self.end(leader, self.data.n) for leader in self.leading())
         alone = self.end(best, rows)
         return max(alone, _LEAST * self.budget.seconds, blend if blend <= _BLENDED * self.budget.seconds else 0.0)
