@@ -226,7 +226,7 @@ class Stepped(Budget):
     def worked(self, comm):
         return self.now - self.compiled
 
-    def left(self):
+    def remaining(self):
         return self.seconds - self.now
 
 
