@@ -30,7 +30,7 @@ class Clock(Budget):
         super().__init__(seconds)
         self.now = 0.0
 
-    def left(self):
+    def remaining(self):
         return self.seconds - self.now
 
     def worked(self, comm):
