@@ -55,18 +55,18 @@ def _real(value: object, name: str) -> float:
         return math.nan
 
 
-def whole(least: int | None = None, most: int | None = None, types: type = Integral) -> Convert[int]:
-    """Check for a whole number from `least` to `most`; 2.0 is accepted only if `types` is Real."""
+def whole(least: int | None = None, greatest: int | None = None, types: type = Integral) -> Convert[int]:
+    """Check for a whole number from `least` to `greatest`; 2.0 is accepted only if `types` is Real."""
     need = "a whole number"
-    if most is not None:
-        need += f" from {least} to {most}"
+    if greatest is not None:
+        need += f" from {least} to {greatest}"
     elif least is not None:
         need += f" of at least {least}"
 
     def convert(value: object, name: str) -> int:
         real = _real(value, name)
         good = real.is_integer() and isinstance(value, (str, types))
-        if not good or (least is not None and real < least) or (most is not None and real > most):
+        if not good or (least is not None and real < least) or (greatest is not None and real > greatest):
             raise refused(name, value, need)
         return int(value if isinstance(value, Integral) else real)
 
@@ -188,8 +188,8 @@ def one_or(convert: Convert[object], *words: str) -> Convert[object]:
                 return value if value in words else alone(value, name)
         elif not isinstance(value, Collection) or isinstance(value, bytes | dict):
             return alone(value, name)
-        found = values(value, name)
-        return found if len(found) > 1 else found[0]
+        grid = values(value, name)
+        return grid if len(grid) > 1 else grid[0]
 
     return several
 
@@ -199,20 +199,20 @@ def levels(value: object, name: str) -> float | tuple[float, ...]:
     several = value.split(",") if _is_text(value, name) and "," in value else value
     if isinstance(several, str) or not isinstance(several, Iterable):
         return float(share(value, name))
-    given = list(several)
-    found = tuple(_real(one, name) for one in given)
-    if not found or not all(0 < one < 1 for one in found) or any(a >= b for a, b in pairwise(found)):
-        raise refused(name, value if isinstance(value, str) else given, "levels between 0 and 1, in ascending order")
-    return found
+    items = list(several)
+    numbers = tuple(_real(level, name) for level in items)
+    if not numbers or not all(0 < level < 1 for level in numbers) or any(a >= b for a, b in pairwise(numbers)):
+        raise refused(name, value if isinstance(value, str) else items, "levels between 0 and 1, in ascending order")
+    return numbers
 
 
 def whole_values(value: object, name: str) -> tuple[int, ...]:
     """Grid of whole numbers of at least 1."""
     numbers = values(value, name)
-    for one in numbers:
-        if not one.is_integer():
-            raise InputError(f"{name.removesuffix(' =')} {one:g}: it must be a whole number")
-    return tuple(int(one) for one in numbers)
+    for number in numbers:
+        if not number.is_integer():
+            raise InputError(f"{name.removesuffix(' =')} {number:g}: it must be a whole number")
+    return tuple(int(number) for number in numbers)
 
 
 def path(value: object, name: str) -> Path:
@@ -241,6 +241,6 @@ def check_form(value: object, name: str) -> str | None:
         return FORMS[0]
     if isinstance(value, str) and value in FORMS:
         return value
-    shown = value if isinstance(value, str) and name.startswith("-") else repr(value)
+    text = value if isinstance(value, str) and name.startswith("-") else repr(value)
     words = "" if name.startswith("-") else "True, False, "
-    raise InputError(f"{name} {shown}: it must be one of {words}{', '.join(FORMS)}")
+    raise InputError(f"{name} {text}: it must be one of {words}{', '.join(FORMS)}")

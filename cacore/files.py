@@ -74,20 +74,20 @@ def temporary(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Tempor
     stem = os.fsdecode(os.fsencode(target.name)[:_STEM])
     try:
         _remove_left(folder, stem, suffix)
-        made = folder / f".{stem}.{secrets.token_hex(4)}{suffix}"
-        handle = os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        hidden = folder / f".{stem}.{secrets.token_hex(4)}{suffix}"
+        handle = os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
     except OSError as error:
         raise OutputError.of(path, error) from error
     try:
         _locked(handle)
-        yield Temporary(path, made, handle)
+        yield Temporary(path, hidden, handle)
     except OutputError:
         raise
     except OSError as error:
         raise OutputError.of(path, error) from error
     finally:
         os.close(handle)
-        made.unlink(missing_ok=True)
+        hidden.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -97,9 +97,9 @@ def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
     The new file is flushed to disk first, so a crash leaves either the old file or the new one. See :func:`temporary`
     for names, links, devices and errors.
     """
-    with temporary(path, suffix) as made:
-        yield made.path
-        made.keep()
+    with temporary(path, suffix) as replacement:
+        yield replacement.path
+        replacement.keep()
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -129,8 +129,8 @@ def check_apart(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[tup
     for flag, path in outputs:
         if path is None or _is_stream(path):
             continue
-        if other := named.get(place := _real(path)):
-            raise InputError(f"{flag} {path}: is also the file of {other}, which it would replace; name another")
+        if owner := named.get(place := _real(path)):
+            raise InputError(f"{flag} {path}: is also the file of {owner}, which it would replace; name another")
         named[place] = flag
 
 

@@ -118,8 +118,8 @@ def class_scores(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communi
     The Brier score of two classes is the mean of (p - y)^2 for the second class; of more classes, the mean of the sum
     over the classes.
     """
-    known, k = codes >= 0, P.shape[1]
-    true = np.where(known, P[np.arange(len(P)), np.maximum(codes, 0)], 0.0)
+    labelled, k = codes >= 0, P.shape[1]
+    true = np.where(labelled, P[np.arange(len(P)), np.maximum(codes, 0)], 0.0)
     loss = -np.log(np.clip(true, np.finfo(np.float64).eps, 1.0))
     square = np.square(P).sum(axis=1) - 2.0 * true + 1.0
     total = comm.allreduce(np.array([loss.sum(), square.sum(), len(P)]))
@@ -142,7 +142,7 @@ def reliability(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communic
     predicted, right = P[np.arange(len(P)), place], codes == place
     bins = np.minimum((predicted * BINS).astype(np.int64), BINS - 1)
     sums = comm.allreduce(
-        np.array([np.bincount(bins, some, BINS) for some in (np.ones(len(P)), predicted, right)], np.float64)
+        np.array([np.bincount(bins, weights, BINS) for weights in (np.ones(len(P)), predicted, right)], np.float64)
     )
     return [
         {"rows": int(rows), "predicted": float(total / rows), "observed": float(true / rows)}
@@ -159,8 +159,8 @@ def interval_metrics(
     """
     held = 0 if y is None else np.count_nonzero((lower <= y) & (y <= upper))
     count, width, inside = comm.allreduce(np.array([lower.size, (upper - lower).sum(), held]))
-    found = {"mean_width": float(width / count)}
-    return found if y is None else {"coverage": float(inside / count), **found}
+    metrics = {"mean_width": float(width / count)}
+    return metrics if y is None else {"coverage": float(inside / count), **metrics}
 
 
 def pinball(error: NDArray[np.float64], tau: float) -> NDArray[np.float64]:

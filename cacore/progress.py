@@ -118,19 +118,19 @@ def line_while_compiling(enabled: bool) -> Iterator[None]:
 
     from cacore.machine.clock import telling_of_compiling
 
-    shown: Live | None = None
+    live: Live | None = None
     ended, lock = False, threading.Lock()
 
     def tell(now: bool) -> None:
-        nonlocal shown
+        nonlocal live
         with lock:  # a thread may still compile when the block ends
-            if shown is not None:
-                shown.stop()
-                shown = None
+            if live is not None:
+                live.stop()
+                live = None
             if now and not ended:  # a new one each time: a second start would erase what was printed between
                 spinner = Spinner("dots", COMPILING)
-                shown = Live(spinner, console=Console(stderr=True), transient=True, redirect_stdout=False)
-                shown.start(refresh=True)
+                live = Live(spinner, console=Console(stderr=True), transient=True, redirect_stdout=False)
+                live.start(refresh=True)
 
     try:
         with telling_of_compiling(tell):

@@ -122,10 +122,10 @@ def checked(values: object, option: str) -> tuple[float, ...]:
     import numpy as np
 
     try:
-        given = np.atleast_1d(np.asarray(values, dtype=float))
-        if given.ndim > 1:
+        array = np.atleast_1d(np.asarray(values, dtype=float))
+        if array.ndim > 1:
             raise ValueError("a list in a list")
-        numbers = sorted({float(v) for v in given})
+        numbers = sorted({float(v) for v in array})
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{option} = {values!r}: a number or a list of numbers is needed") from error
     for number in numbers:
@@ -147,7 +147,7 @@ def rounds(folds: int, rows: int) -> list[list[int]]:
     computes the kernel values again.
     """
     first = [[0], [1]] if rows >= _TELLING * folds else [[0, 1]]
-    return [some for some in (*first, list(range(2, folds))) if some]
+    return [group for group in (*first, list(range(2, folds))) if group]
 
 
 def survivors(name: str, counts: Counts, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -257,8 +257,8 @@ def scorer(value: object, name: str) -> str:
     """The name of a score, checked; the InputError names the option `name`."""
     if isinstance(value, str) and value in SCORERS:
         return value
-    shown = value if isinstance(value, str) and name.startswith("-") else repr(value)
-    raise InputError(f"{name} {shown}: it must be a score that adds up over parts: {', '.join(SCORERS)}")
+    text = value if isinstance(value, str) and name.startswith("-") else repr(value)
+    raise InputError(f"{name} {text}: it must be a score that adds up over parts: {', '.join(SCORERS)}")
 
 
 def scores(name: str, counts: Counts) -> NDArray[np.float64]:
@@ -272,8 +272,8 @@ def scores(name: str, counts: Counts) -> NDArray[np.float64]:
     k = counts.shape[-1]
     if name in _OF_CLASSES and k != 2:
         raise InputError(f"scoring = {name}: it is for two classes, but there are {k}; use {name}_macro")
-    judged = counts[..., TRUE, :].sum(-1) > 0
-    return np.where(judged, SCORERS[name](counts), np.nan)
+    scored = counts[..., TRUE, :].sum(-1) > 0
+    return np.where(scored, SCORERS[name](counts), np.nan)
 
 
 def spread(name: str, counts: Counts) -> NDArray[np.float64]:
@@ -392,7 +392,7 @@ class Results:
         for place, setting in enumerate(order):
             rank[setting] = keys.index(keys[place]) + 1  # ties share the best rank
         return {
-            **{f"param_{name}": np.array([one[name] for one in settings]) for name in self.axes},
+            **{f"param_{name}": np.array([chosen_values[name] for chosen_values in settings]) for name in self.axes},
             "params": settings,
             **{f"split{f}_test_score": self.scores[:, f] for f in range(self.folds)},
             "mean_test_score": self.mean, "std_test_score": spread, "rank_test_score": rank, "ended": self.ended,
@@ -430,7 +430,7 @@ class GridColumns:
         Description of the score.
     smaller : bool
         True if smaller scores are better.
-    one : bool
+    single : bool
         True if one setting was chosen for all parts, False if each part chose its own.
     """
 
@@ -439,7 +439,7 @@ class GridColumns:
     score: str
     title: str
     smaller: bool = False
-    one: bool = True
+    single: bool = True
 
 
 def best_lines(grid: Sequence[Mapping[str, Any]], names: Sequence[str], columns: GridColumns) -> list[str]:

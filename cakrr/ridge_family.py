@@ -108,7 +108,7 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
     ) -> dict[str, object]:
         """Errors of the model's route, and of other routes under their names."""
         made = {route: _told(model, answer) for route, answer in answers.items()}
-        metrics = {route: self.judged(model, test, answer, comm) for route, answer in made.items()}
+        metrics = {route: self.evaluate(model, test, answer, comm) for route, answer in made.items()}
         own = metrics.pop(model.route)
         return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
 
@@ -151,7 +151,7 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
                 "gcv_mse": "all rows, by generalised cross-validation"}  # fmt: skip
         known = (name for row in made["grid"] for name in rows if row.get(name) is not None)
         score, one = next(known, "validation_mse"), np.ndim(made["params"]["sigma"]) == 0
-        return GridColumns("sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, one=one)
+        return GridColumns("sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, single=one)
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield lines of the table: best settings, conjugate gradients, and the bytes that ScaLAPACK sends."""
@@ -216,14 +216,14 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
         """Predictions for this rank's rows and their uncertainty; collective."""
         return _predicted(model, rows.X, job, comm)
 
-    def judged(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
+    def evaluate(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Errors of the predictions, or accuracy of a classifier; collective."""
         if model.classes is not None:
             found = labels.tested(model.classes, rows, model.labels(answers.mean), comm)
             if answers.probabilities is not None and rows.y is not None:
                 found |= labels.tested_probabilities(model.classes, rows, answers.probabilities, comm)
             return found
-        return super().judged(model, rows, answers, comm)
+        return super().evaluate(model, rows, answers, comm)
 
     def probability(
         self, model: KRRModel, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator

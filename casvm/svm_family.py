@@ -148,7 +148,7 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
     def columns(self, report: dict[str, Any]) -> GridColumns:
         """Columns of the grid in the report: C, gamma and a score."""
         name, single_grid = report["cv"]["scoring"], not report["cv"]["per_part"]
-        return GridColumns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=single_grid)
+        return GridColumns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", single=single_grid)
 
     def load(self, path: Path, comm: Communicator) -> InParts:
         """Load a saved SVM of any kind: classifier, regression or one class; collective."""
@@ -317,9 +317,9 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any])
         self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
     ) -> dict[str, object]:
         """Metrics of the test rows; see :meth:`judged`."""
-        return self.judged(model, test, answers["values"], comm)
+        return self.evaluate(model, test, answers["values"], comm)
 
-    def judged(self, model: SVRModel, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, object]:
+    def evaluate(self, model: SVRModel, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, object]:
         """Regression errors, or for one class the share of outliers and, with labels 1 and -1, accuracy. Collective."""
         with comm.phase("predict"):
             if model.svm_type != "one_class":
@@ -456,9 +456,9 @@ class Quantiles(Values):
         self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
     ) -> dict[str, object]:
         """Pinball losses of the test rows, and the share of targets below each quantile; collective."""
-        return self.judged(model, test, PredictedQuantiles(answers["values"]), comm)
+        return self.evaluate(model, test, PredictedQuantiles(answers["values"]), comm)
 
-    def judged(
+    def evaluate(
         self, model: SVRModel, rows: Dataset, answers: PredictedQuantiles, comm: Communicator
     ) -> dict[str, object]:
         """Pinball losses, and the share of targets below each quantile; collective."""

@@ -85,7 +85,7 @@ class PartTask(ABC, Generic[Part, Trained, Fitted]):
         """
 
     @abstractmethod
-    def part(self, rows: Samples, arrays: Kept) -> Part:
+    def part(self, rows: Samples, kept: Kept) -> Part:
         """Model of the part with these rows, from the arrays of :meth:`solve`."""
 
     def completed(
@@ -129,12 +129,12 @@ def in_parts(task: PartTask[Part, Trained, Fitted], comm: Communicator) -> Fitte
         del parts  # frees memory before the next division
         with comm.phase("partition"):
             parts = task.divided(number, comm)
-        division_model, lines, seconds = _trained(task, parts, number, comm)
-        model.add(division_model)
+        other, lines, seconds = _trained(task, parts, number, comm)
+        model.add(other)
         numbers, busy = np.concatenate([numbers, lines]), busy + seconds
     with comm.uncounted():
-        all_seconds = comm.allgather(np.array([busy]))
-    return task.fit(model, numbers, all_seconds)
+        every = comm.allgather(np.array([busy]))
+    return task.fit(model, numbers, every)
 
 
 def _trained(
@@ -161,11 +161,11 @@ def _trained(
         soft = task.soft(parts, centers, comm) if P > 1 else None
     model = task.model(
         route=task.route if P > 1 else "nearest", centers=centers, sizes=sizes_of_all, owners=owners, soft=soft,
-        parts={number: part.part for number, part in solved.items()},
+        parts={number: one.part for number, one in solved.items()},
     )  # fmt: skip
     numbers = np.zeros((P, task.statistics))
-    for number, part in solved.items():
-        numbers[number] = part.numbers
+    for number, one in solved.items():
+        numbers[number] = one.numbers
     with comm.uncounted():
         return model, comm.allreduce(numbers), busy
 
@@ -197,10 +197,10 @@ def solve_all(
 
     def solve(number: int) -> SolvedPart[Part]:
         name, rows = load(number)
-        arrays = remembered(task.checkpoint, name, lambda: task.solve(number, rows, side_by_side))
+        kept = remembered(task.checkpoint, name, lambda: task.solve(number, rows, side_by_side))
         with lock:
             advance()
-        return SolvedPart(task.part(rows, arrays), arrays["statistics"])
+        return SolvedPart(task.part(rows, kept), kept["statistics"])
 
     with threads.in_order(solve, [(number,) for number in todo]) as solved:
         return dict(zip(todo, solved, strict=True))

@@ -261,5 +261,5 @@ def test_a_heat_map_of_errors_has_a_panel_for_each_kernel():
     assert [panel.get_title() for panel in (first, second)] == ["gaussian", "l1"]
     assert [len(panel.patches) for panel in (first, second)] == [1, 0]
     assert figure.get_supxlabel() == "empty: no solution; framed: the best"
-    own = figures.heat_map(grid, GridColumns("sigma", "lambda", "mse", "error", smaller=True, one=False))
+    own = figures.heat_map(grid, GridColumns("sigma", "lambda", "mse", "error", smaller=True, single=False))
     assert not own.axes[0].patches

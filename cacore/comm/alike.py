@@ -46,22 +46,24 @@ def require_same(facts: Mapping[str, object], comm: Communicator) -> None:
     """
     if comm.size == 1:
         return
-    text = json.dumps(list(_told(facts))).encode()
+    text = json.dumps(list(_texts(facts))).encode()
     digest = np.frombuffer(hashlib.blake2b(text, digest_size=24).digest(), np.int64) >> 1  # so that -digest exists
-    least, most = np.split(comm.allreduce(np.concatenate([digest, -digest]), "min"), 2)
-    if (least == -most).all():
+    smallest, negated = np.split(comm.allreduce(np.concatenate([digest, -digest]), "min"), 2)
+    if (smallest == -negated).all():
         return
     texts, lengths = comm.allgather_parts(np.frombuffer(text, np.uint8))
     with comm.agreed():
-        raise InputError(_first_difference([dict(json.loads(one.tobytes())) for one in _split(texts, lengths)]))
+        raise InputError(
+            _first_difference([dict(json.loads(rank_text.tobytes())) for rank_text in _split(texts, lengths)])
+        )
 
 
-def _told(facts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def _texts(facts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Names and texts of the facts; an estimator's parameters are facts of their own, as in its `get_params`."""
     for name, value in facts.items():
         if hasattr(value, "get_params") and not isinstance(value, type):
             yield name, _class(value)
-            yield from ((f"{name}__{one}", canonical(own, one)) for one, own in _parameters(value))
+            yield from ((f"{name}__{key}", canonical(parameter, key)) for key, parameter in _parameters(value))
         else:
             yield name, canonical(value, name)
 
@@ -70,10 +72,10 @@ def _split(texts: NDArray[np.uint8], lengths: NDArray[np.int64]) -> list[NDArray
     return np.split(texts, np.cumsum(lengths)[:-1])
 
 
-def _first_difference(told: Sequence[Mapping[str, str]]) -> str:
+def _first_difference(facts_of_ranks: Sequence[Mapping[str, str]]) -> str:
     """Message about the first fact in which the ranks differ, from all ranks' facts."""
-    names = dict.fromkeys(name for facts in told for name in facts)
-    each = ((name, [facts.get(name, "not given") for facts in told]) for name in names)
+    names = dict.fromkeys(name for facts in facts_of_ranks for name in facts)
+    each = ((name, [facts.get(name, "not given") for facts in facts_of_ranks]) for name in names)
     return next(unlike(name, values) for name, values in each if len(set(values)) > 1)
 
 
@@ -84,8 +86,8 @@ def unlike(name: str, values: Iterable[str]) -> str:
         if value:
             where.setdefault(value, []).append(rank)
     listed = ", ".join(f"{_short(value)} on {_ranks(ranks)}" for value, ranks in list(where.items())[:3])
-    more = f", and {len(where) - 3} more" if len(where) > 3 else ""
-    return f"{name}: not the same on all ranks ({listed}{more}); give every rank the same"
+    omitted = f", and {len(where) - 3} more" if len(where) > 3 else ""
+    return f"{name}: not the same on all ranks ({listed}{omitted}); give every rank the same"
 
 
 def _short(value: str) -> str:
@@ -150,7 +152,7 @@ def _number(value: Real) -> str:
 
 def _collection(value: Mapping[Any, object] | Set[object] | Sequence[object]) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(sorted(f"{canonical(key)}: {canonical(one)}" for key, one in value.items())) + "}"
+        return "{" + ", ".join(sorted(f"{canonical(key)}: {canonical(item)}" for key, item in value.items())) + "}"
     if isinstance(value, Set):
         return "{" + ", ".join(sorted(map(canonical, value))) + "}"
     return "[" + ", ".join(map(canonical, value)) + "]"
@@ -166,9 +168,10 @@ def _object(value: object) -> str:
     """A function, or an object by its class and parameters."""
     if callable(value) and hasattr(value, "__qualname__"):
         code = getattr(value, "__code__", None)
-        told = "" if code is None else f" [{_digest(code.co_code + repr(_constants(code)).encode())}]"
-        return f"{value.__module__}.{value.__qualname__}{told}"
-    return f"{_class(value)}({', '.join(f'{name}={canonical(one, name)}' for name, one in _parameters(value))})"
+        code_digest = "" if code is None else f" [{_digest(code.co_code + repr(_constants(code)).encode())}]"
+        return f"{value.__module__}.{value.__qualname__}{code_digest}"
+    texts = (f"{name}={canonical(parameter, name)}" for name, parameter in _parameters(value))
+    return f"{_class(value)}({', '.join(texts)})"
 
 
 def _class(value: object) -> str:
@@ -176,7 +179,7 @@ def _class(value: object) -> str:
 
 
 def _constants(code: CodeType) -> list[object]:
-    return [one for one in code.co_consts if isinstance(one, int | float | str | None)]
+    return [constant for constant in code.co_consts if isinstance(constant, int | float | str | None)]
 
 
 def _parameters(value: object) -> Iterator[tuple[str, object]]:
@@ -186,7 +189,7 @@ def _parameters(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, partial):
         yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
     elif is_dataclass(value):
-        yield from ((one.name, getattr(value, one.name)) for one in fields(value))
+        yield from ((attribute.name, getattr(value, attribute.name)) for attribute in fields(value))
     elif hasattr(value, "path"):
         yield "path", value.path
 

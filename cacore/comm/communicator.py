@@ -383,7 +383,12 @@ class Communicator(Ledger):
     """
 
     def __init__(
-        self, comm: MPI.Comm | None = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False, own: bool = False
+        self,
+        comm: MPI.Comm | None = None,
+        chunk_bytes: int = 1 << 30,
+        *,
+        ends_job: bool = False,
+        owns_comm: bool = False,
     ) -> None:
         # A communicator of one rank needs no MPI library and sends nothing.
         self._mpi = comm if comm is not None and comm.Get_size() > 1 else None
@@ -391,7 +396,7 @@ class Communicator(Ledger):
         self._transport: Any = Transport(self._mpi, self._spent) if self._mpi is not None else None
         self._chunk, self._ends_job = int(chunk_bytes), ends_job
         self._node: Communicator | None = None
-        self._made = [comm] if own and comm is not None else []
+        self._to_free = [comm] if owns_comm and comm is not None else []
         self._guards, self._ranks = 0, object()
 
     @property
@@ -611,8 +616,8 @@ class Communicator(Ledger):
                 from mpi4py import MPI
 
                 self.barrier()  # detects failed ranks, which Split_type does not
-                self._made.append(self._mpi.Split_type(MPI.COMM_TYPE_SHARED))
-            self._node = Communicator(self._made[-1] if self._made else None, self._chunk)
+                self._to_free.append(self._mpi.Split_type(MPI.COMM_TYPE_SHARED))
+            self._node = Communicator(self._to_free[-1] if self._to_free else None, self._chunk)
             self._node.share_failures(self)
         return self._node
 
@@ -706,6 +711,6 @@ class Communicator(Ledger):
 
     def free(self) -> None:
         """Free the communicator made by :meth:`node`, and `comm` if it is the Communicator's own; collective."""
-        for made in reversed(self._made):
-            made.Free()
-        self._node, self._made = None, []
+        for comm in reversed(self._to_free):
+            comm.Free()
+        self._node, self._to_free = None, []

@@ -45,7 +45,7 @@ def collective(comm: CommLike) -> Iterator[Communicator]:
         with ranks.guard(), usual_errors():
             yield ranks
         return
-    ranks = Communicator(_duplicate(comm, "the other ranks to make this call"), own=True)
+    ranks = Communicator(_duplicate(comm, "the other ranks to make this call"), owns_comm=True)
     try:
         with ranks.guard(), usual_errors():
             yield ranks
@@ -75,7 +75,7 @@ def world() -> Communicator:
     if ranks is None or ranks.Get_size() == 1:
         return Communicator(ranks, ends_job=True)
     # At the end MPICH prints a line about calls that are pending on the original.
-    return Communicator(_duplicate(ranks, "the other ranks to start"), ends_job=True, own=True)
+    return Communicator(_duplicate(ranks, "the other ranks to start"), ends_job=True, owns_comm=True)
 
 
 class _Team(Communicator):
@@ -109,10 +109,10 @@ def team(comm: Communicator, number: int) -> Iterator[Communicator]:
         comm.barrier()  # detects failed ranks, which Split does not
         ranks = comm.mpi.Split(number, comm.rank)
     with comm.uncounted():
-        made = _Team(comm, ranks)
+        members = _Team(comm, ranks)
     failed = True
     try:
-        yield made
+        yield members
         failed = False
     finally:
         if ranks is not None and not failed:

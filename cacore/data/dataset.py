@@ -70,12 +70,12 @@ class Columns:
         InputError
             The entry is damaged.
         """
-        found = source.get("columns")
-        if found is None:
+        entry = source.get("columns")
+        if entry is None:
             return cls()
-        lists = [found.get(key) for key in ("features", "target")] if isinstance(found, dict) else []
-        words = [one for one in lists if isinstance(one, list) and all(isinstance(word, str) for word in one)]
-        kinds = found.get("kinds") if isinstance(found, dict) else None
+        lists = [entry.get(key) for key in ("features", "target")] if isinstance(entry, dict) else []
+        words = [names for names in lists if isinstance(names, list) and all(isinstance(word, str) for word in names)]
+        kinds = entry.get("kinds") if isinstance(entry, dict) else None
         if len(words) < 2 or not isinstance(kinds, str) or len(kinds) not in (0, len(words[0])):
             raise InputError("its columns are not lists of names")
         return cls(tuple(words[0]), tuple(words[1]), kinds)
@@ -141,8 +141,8 @@ class Dataset:
         """The rows with a positive weight: these rows themselves if they have no weights."""
         if self.weights is None:
             return self
-        kept = self.weights > 0
-        return replace(self, X=self.X[kept], y=self.target()[kept], weights=self.weights[kept])
+        weighted = self.weights > 0
+        return replace(self, X=self.X[weighted], y=self.target()[weighted], weights=self.weights[weighted])
 
     def give(self) -> AnyRows:
         """Return the rows and drop them here, so that they are not kept in memory twice."""
@@ -186,9 +186,9 @@ class Samples:
 
     def give(self) -> Samples:
         """Return the rows and drop them here, so that they are not kept in memory twice."""
-        given = Samples(self.X, self.columns)
+        released = Samples(self.X, self.columns)
         self.X, self.columns = self.X[:0].copy(), {}
-        return given
+        return released
 
     @classmethod
     def stacked(cls, blocks: Sequence[Samples]) -> Samples:

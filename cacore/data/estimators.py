@@ -35,14 +35,14 @@ from cacore.data.validation import checked_weights, columns_of, is_plain_column,
 from cacore.errors import InputError
 
 
-def same_fit(estimator: BaseEstimator, comm: Communicator, own: tuple[str, ...] = ()) -> None:
+def same_fit(estimator: BaseEstimator, comm: Communicator, excluded: tuple[str, ...] = ()) -> None:
     """Raise an InputError on all ranks if they fit estimators of other classes or parameters; collective.
 
-    `own` names parameters of which each rank has its own.
+    `excluded` names parameters of which each rank has its own.
     """
     if comm.size > 1:
         parameters = estimator.get_params(deep=False)
-        for name in ("comm", *own):
+        for name in ("comm", *excluded):
             parameters.pop(name, None)
         _same_call(estimator, "fit", comm, parameters)
 
@@ -68,9 +68,9 @@ def asking(estimator: BaseEstimator, call: str, **arguments: Any) -> Iterator[Co
     check_is_fitted(estimator, "model_")
 
 
-def _same_call(estimator: BaseEstimator, call: str, comm: Communicator, given: dict[str, Any]) -> None:
+def _same_call(estimator: BaseEstimator, call: str, comm: Communicator, parameters: dict[str, Any]) -> None:
     with comm.uncounted():
-        require_same({"call": Unquoted(f"{type(estimator).__name__}.{call}"), **given}, comm)
+        require_same({"call": Unquoted(f"{type(estimator).__name__}.{call}"), **parameters}, comm)
 
 
 ROWS: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
@@ -123,8 +123,8 @@ class Labelled(ClassifierMixin, BaseEstimator):
         predicted = self.predict(X)
         with collective(ranks) as comm:
             weights = np.ones(len(predicted)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-            right, every = comm.allreduce(np.array([weights @ (predicted == np.asarray(y)), weights.sum()]))
-        return float(right / every)
+            right, total = comm.allreduce(np.array([weights @ (predicted == np.asarray(y)), weights.sum()]))
+        return float(right / total)
 
 
 def _are_plain(y: Any) -> bool:
@@ -146,11 +146,11 @@ class Regressing(RegressorMixin, BaseEstimator):
             raise InputError("y: sparse targets cannot be used; give y.toarray()")
         targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
         names = columns_of(X, y)
-        X, given = validated(self, X, y, validate_separately=(rows, targets))
-        if not given.ndim or not all(given.shape[1:]):
-            raise InputError(f"y has shape {given.shape}: there is no target")
+        X, read_targets = validated(self, X, y, validate_separately=(rows, targets))
+        if not read_targets.ndim or not all(read_targets.shape[1:]):
+            raise InputError(f"y has shape {read_targets.shape}: there is no target")
         try:
-            y = np.asarray(given if columns else column_or_1d(given, warn=True), np.float64)
+            y = np.asarray(read_targets if columns else column_or_1d(read_targets, warn=True), np.float64)
         except (ValueError, TypeError) as error:
             remedy = f"the targets of a regression are numbers, and {_classifier(type(self))} has classes"
             raise InputError(f"y: {error}; {remedy}") from error
@@ -181,9 +181,9 @@ def _classifier(kind: type) -> str:
     for base in kind.__mro__:
         name, home = base.__name__, base.__module__.partition(".")[0]
         stem = name.removesuffix("Regressor").replace("Quantile", "")
-        other = f"{stem[:-1]}C" if stem.endswith("SVR") else f"{stem}Classifier"
-        if home in ("asygcd", "cakernels", "cakriging", "cakrr", "casvm") and hasattr(import_module(home), other):
-            return other
+        classifier = f"{stem[:-1]}C" if stem.endswith("SVR") else f"{stem}Classifier"
+        if home in ("asygcd", "cakernels", "cakriging", "cakrr", "casvm") and hasattr(import_module(home), classifier):
+            return classifier
     return "a classifier"
 
 

@@ -53,12 +53,12 @@ def all_classes(y: NDArray[np.generic], comm: Communicator) -> NDArray[np.generi
     if comm.size == 1:
         return classes
     text = np.frombuffer((json.dumps(classes.tolist()) + "\n").encode(), np.uint8)
-    told = [json.loads(line) for line in comm.allgather(text).tobytes().decode().splitlines()]
-    kinds = [("text" if isinstance(labels[0], str) else "numbers") if labels else "" for labels in told]
+    labels_of_ranks = [json.loads(line) for line in comm.allgather(text).tobytes().decode().splitlines()]
+    kinds = [("text" if isinstance(labels[0], str) else "numbers") if labels else "" for labels in labels_of_ranks]
     if {"text", "numbers"} <= set(kinds):
         with comm.agreed():
             raise InputError(unlike("labels", kinds))
-    return np.unique(_array([label for labels in told for label in labels]))
+    return np.unique(_array([label for labels in labels_of_ranks for label in labels]))
 
 
 def _array(labels: list[Any]) -> NDArray[Any]:
@@ -134,7 +134,7 @@ def tested_probabilities(
     classes: NDArray[np.generic], test: Dataset, P: NDArray[np.float64], comm: Communicator
 ) -> dict[str, float]:
     """Scores of the predicted probabilities `P` of the test rows; collective."""
-    codes = _known(classes, test, comm)
+    codes = _codes_of(classes, test, comm)
     with comm.phase("predict"):
         return {} if codes is None else class_scores(codes, P, comm)
 
@@ -143,12 +143,12 @@ def tested_reliability(
     classes: NDArray[np.generic], test: Dataset, P: NDArray[np.float64], comm: Communicator
 ) -> list[dict[str, float]]:
     """Bins of a reliability diagram of the predicted probabilities `P`; collective."""
-    codes = _known(classes, test, comm)
+    codes = _codes_of(classes, test, comm)
     with comm.phase("predict"):
         return [] if codes is None else reliability(codes, P, comm)
 
 
-def _known(classes: NDArray[np.generic], test: Dataset, comm: Communicator) -> NDArray[np.int64] | None:
+def _codes_of(classes: NDArray[np.generic], test: Dataset, comm: Communicator) -> NDArray[np.int64] | None:
     """Class codes of the test rows; None if only one of the rows' labels and the classes is text."""
     y = from_file(test, comm)
     return None if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf") else class_codes(y, classes)

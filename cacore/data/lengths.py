@@ -79,7 +79,7 @@ def best_scales(
     """
     from scipy.optimize import minimize  # not loaded by commands without length scales
 
-    room = _room(max((len(one.Y) for one in parts), default=0))
+    room = _room(max((len(part.Y) for part in parts), default=0))
     spread = np.eye(d + 1)
     if tied:
         spread = np.vstack([spread[:d].any(axis=0), spread[d]]).astype(np.float64)
@@ -87,9 +87,9 @@ def best_scales(
     def error(free: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Logarithm of the mean squared error, the same on all ranks, and its gradient."""
         total, factors = np.zeros(d + 3), np.exp(free @ spread)
-        for one in parts:
-            left, slopes = slope(kernel, one.X * factors[:d], one.Y, factors[d] * one.ridge, one.weights, room)
-            total += np.concatenate([[left, one.weights.sum()], slopes])
+        for part in parts:
+            loss, slopes = slope(kernel, part.X * factors[:d], part.Y, factors[d] * part.ridge, part.weights, room)
+            total += np.concatenate([[loss, part.weights.sum()], slopes])
         with comm.phase("train"):
             total = comm.allreduce(total)
         with comm.uncounted():  # the ranks' sums may differ in the last bit
@@ -98,12 +98,12 @@ def best_scales(
             return 1e3, np.zeros(len(free))  # no solution: L-BFGS backtracks
         return math.log(total[0] / total[1]), spread @ (total[2:] / total[0])
 
-    found = minimize(
+    optimum = minimize(
         error, np.zeros(len(spread)), jac=True, method="L-BFGS-B", bounds=[(-FARTHEST, FARTHEST)] * len(spread),
         options={"maxfun": evaluations},
     )  # fmt: skip
-    factors = np.exp(found.x @ spread)
-    flat = (spread.T @ found.jac)[:d] == 0.0  # a constant feature has no effect
+    factors = np.exp(optimum.x @ spread)
+    flat = (spread.T @ optimum.jac)[:d] == 0.0  # a constant feature has no effect
     return np.append(np.where(flat, factors[:d].min(), factors[:d]), factors[d])
 
 
@@ -141,7 +141,7 @@ def slope(
     """
     poll()
     m = len(X)
-    H, scaled, B = (one[: m * m].reshape(m, m) for one in (_room(m) if room is None else room))
+    H, scaled, B = (buffer[: m * m].reshape(m, m) for buffer in (_room(m) if room is None else room))
     points = kernel.points(X)
     kernel.gram(points, H)
     H.reshape(-1)[:: m + 1] += ridge
@@ -164,8 +164,8 @@ def slope(
         W[:, lo:] = np.tril(W[:, lo:], -1)
         return _by_scales(kernel, points[lo:hi], points[:hi], W)
 
-    with in_order(of_rows, cut) as found:
-        by_scales = np.sum(list(found), axis=0)
+    with in_order(of_rows, cut) as slopes:
+        by_scales = np.sum(list(slopes), axis=0)
     return float(squares.sum()), np.append(by_scales, by_ridge)
 
 
@@ -185,14 +185,14 @@ def _scaled_rows(
     out[lo:hi] *= factors[lo:hi, None]
 
 
-def _by_scales(kernel: Kernel, left: Points, right: Points, W: NDArray[np.float64]) -> NDArray[np.float64]:
+def _by_scales(kernel: Kernel, rows: Points, columns: Points, W: NDArray[np.float64]) -> NDArray[np.float64]:
     """Derivatives by the logarithms of the scales, from those `W` by the kernel values of pairs; changes `W`.
 
     W has 0 for all but one of the orders of two rows.
     """
-    t = kernel.arguments(left, right)
+    t = kernel.arguments(rows, columns)
     W *= t if kernel.separable else kernel.derivative(t)
-    A, B = dense(left.X), dense(right.X)
+    A, B = dense(rows.X), dense(columns.X)
     if kernel.separable or kernel.declared.of == L1:
 
         def changes(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -156,12 +156,12 @@ def best_round(
     `BEHIND` times that of the best after `TRIAL` rounds.
     """
     begun, notes = _begun(ways, comm)
-    best, errors, told = _way(*begun[0], rounds, comm, [])
+    best, errors, run_notes = _way(*begun[0], rounds, comm, [])
     for start, error in begun[1:]:
-        run, others, said = _way(start, error, rounds, comm, errors)
+        run, others, way_notes = _way(start, error, rounds, comm, errors)
         if min(others) < min(errors):
-            best, errors, told = run, others, said
-    return best, errors, notes + told
+            best, errors, run_notes = run, others, way_notes
+    return best, errors, notes + run_notes
 
 
 def _begun(ways: Sequence[Sequence[AnyRound]], comm: Communicator) -> tuple[list[tuple[AnyRound, float]], list[str]]:
@@ -175,11 +175,11 @@ def _begun(ways: Sequence[Sequence[AnyRound]], comm: Communicator) -> tuple[list
         except InputError as error:  # raised by all ranks
             failed.append(error)
             continue
-        found = [_agreed(start, comm) for start in starts]
-        begun.append((starts[int(np.argmin(found))], min(found)))
+        errors = [_agreed(start, comm) for start in starts]
+        begun.append((starts[int(np.argmin(errors))], min(errors)))
     if not begun:
         raise failed[0]
-    return sorted(begun, key=lambda one: one[1]), [f"left out: {error}" for error in failed]
+    return sorted(begun, key=lambda start_and_error: start_and_error[1]), [f"left out: {error}" for error in failed]
 
 
 def _way(
@@ -190,10 +190,10 @@ def _way(
     errors = [error]
     for number in range(1, rounds + 1):
         try:
-            found = run.moments()
-            if not found.any():
+            moments = run.moments()
+            if not moments.any():
                 break  # the models are constant
-            run = run.again(next_root(run.root, found))
+            run = run.again(next_root(run.root, moments))
             run.choose()
         except InputError as error:  # raised by all ranks
             return best, errors, [f"the metric is that of the best of {number} rounds; round {number}: {error}"]

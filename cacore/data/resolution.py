@@ -222,8 +222,8 @@ def check_given(X: object, rows: AnyRows, comm: Communicator, names: tuple[str, 
     """
     with comm.uncounted():
         check_alike(rows, comm)
-    given: AnyRows = X.tocsr() if hasattr(X, "tocsr") else rows if is_sparse(rows) else np.asarray(X)
-    check_resolved(given, rows.dtype, comm, names=names)
+    original: AnyRows = X.tocsr() if hasattr(X, "tocsr") else rows if is_sparse(rows) else np.asarray(X)
+    check_resolved(original, rows.dtype, comm, names=names)
 
 
 def check_steps(
@@ -276,14 +276,14 @@ def notes(data: Dataset, comm: Communicator) -> list[str]:
 
     The deviation is the range of nine tenths of a sample about its median, as a normal distribution has it.
     """
-    said: list[str] = []
+    lines: list[str] = []
     columns = data.columns
     if not (is_sparse(data.X) or is_stored(data.X)):
-        said += _of_columns(data.X, "feature", columns.features, data.where, comm)
+        lines += _of_columns(data.X, "feature", columns.features, data.where, comm)
     if data.y is not None and data.y.dtype.kind == "f":
         targets = data.y.reshape(len(data.y), -1)
-        said += _of_columns(targets, "target", columns.target, data.where, comm)
-    return said
+        lines += _of_columns(targets, "target", columns.target, data.where, comm)
+    return lines
 
 
 def _of_columns(
@@ -291,9 +291,9 @@ def _of_columns(
 ) -> list[str]:  # fmt: skip
     """A note on the column with the farthest number, if it is far."""
     rows, d = X.shape
-    most = max(1, min(_SAMPLE, _NUMBERS // d) // comm.size)
+    max_rows = max(1, min(_SAMPLE, _NUMBERS // d) // comm.size)
     with comm.uncounted(), np.errstate(over="ignore", invalid="ignore"):
-        sample = comm.allgather(np.ascontiguousarray(X[:: max(1, -(-rows // most))], np.float64))
+        sample = comm.allgather(np.ascontiguousarray(X[:: max(1, -(-rows // max_rows))], np.float64))
         if len(sample) < 10:
             return []
         middle = np.median(sample, axis=0)
@@ -303,8 +303,8 @@ def _of_columns(
             for ends in (block.max(axis=0), block.min(axis=0)):
                 further = np.abs(ends - middle) > np.abs(far)
                 far[further], place[further] = (ends - middle)[further], ends[further]
-        every = comm.allgather(np.column_stack([far, place])[None])
-    best = every[np.abs(every[:, :, 0]).argmax(axis=0), np.arange(d)]
+        all_ends = comm.allgather(np.column_stack([far, place])[None])
+    best = all_ends[np.abs(all_ends[:, :, 0]).argmax(axis=0), np.arange(d)]
     ratio = np.divide(np.abs(best[:, 0]), scale, out=np.zeros(d), where=scale > 0)
     j = int(ratio.argmax())
     if ratio[j] <= FAR:

@@ -256,13 +256,15 @@ def _gathered_in_file(X: StoredRows, comm: Communicator) -> StoredRows:
 
 def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
     """The root's rows on every rank; the argument of the other ranks is ignored."""
-    own = X if comm.rank == root else None
-    if own is not None and comm.size == 1:
-        return own
-    shape = comm.bcast(None if own is None else np.array([*own.shape, is_sparse(own)], np.int64), root)
+    root_rows = X if comm.rank == root else None
+    if root_rows is not None and comm.size == 1:
+        return root_rows
+    shape = comm.bcast(
+        None if root_rows is None else np.array([*root_rows.shape, is_sparse(root_rows)], np.int64), root
+    )
     if not shape[2]:
-        return comm.bcast(None if own is None or is_sparse(own) else own, root)
-    sparse = own if is_sparse(own) else None
+        return comm.bcast(None if root_rows is None or is_sparse(root_rows) else root_rows, root)
+    sparse = root_rows if is_sparse(root_rows) else None
     lengths = comm.bcast(None if sparse is None else np.diff(sparse.indptr).astype(np.int64), root)
     data = comm.bcast(None if sparse is None else sparse.data, root)
     return _csr(data, comm.bcast(None if sparse is None else sparse.indices, root), lengths, int(shape[1]))
@@ -294,11 +296,11 @@ def scatter_rows(X: Rows | None, n: int, comm: Communicator, root: int = 0) -> R
     if not kind[0]:
         return comm.scatter(None if X is None else np.asarray(X), counts, root)
     # Other ranks take the value type from the root.
-    own = X if is_sparse(X) and comm.rank == root else None
-    example = comm.bcast(None if own is None else own.data[:0], root)
+    root_csr = X if is_sparse(X) and comm.rank == root else None
+    example = comm.bcast(None if root_csr is None else root_csr.data[:0], root)
     none = np.zeros(0, np.int64)
-    send = _csr(example, none, none, int(kind[1])) if own is None else own
-    return exchange_rows(send, np.zeros(comm.size, np.int64) if own is None else counts, comm)
+    send = _csr(example, none, none, int(kind[1])) if root_csr is None else root_csr
+    return exchange_rows(send, np.zeros(comm.size, np.int64) if root_csr is None else counts, comm)
 
 
 def _csr(data: NDArray[Any], indices: NDArray[np.int64], lengths: NDArray[np.int64], d: int) -> CSR:
@@ -366,18 +368,18 @@ def largest_usable(dtype: DTypeLike) -> float:
 
 def check_range(X: AnyRows, where: str = "X") -> float:
     """Largest absolute value; an InputError, beginning with `where`, if its square may overflow. One pass over `X`."""
-    most, largest = largest_usable(X.dtype), largest_size(X)
-    if largest <= most:
+    limit, largest = largest_usable(X.dtype), largest_size(X)
+    if largest <= limit:
         return largest
     first = 0
     for values in [X.data] if is_sparse(X) else in_blocks(X):
-        if len(places := np.argwhere(~(np.abs(values) <= most))):
+        if len(places := np.argwhere(~(np.abs(values) <= limit))):
             break
         first += len(values)
     at, *others = places[0].tolist()
     (row, column), value = _where(X, first + at, *others), values[tuple(places[0])]
     raise InputError(
-        f"{where}: row {row}, feature {column} is {value:g}, and squares of numbers above {most:g} may overflow in "
+        f"{where}: row {row}, feature {column} is {value:g}, and squares of numbers above {limit:g} may overflow in "
         f"{X.dtype}: {range_remedy(X.dtype)}"
     )
 
@@ -390,8 +392,8 @@ def check_squares(X: AnyRows, comm: Communicator) -> None:
     """
     with comm.uncounted():
         with comm.agreed():
-            own = check_range(X, "the training rows")
-        largest = float(comm.allreduce(np.array([own]), "max")[0])
+            local_largest = check_range(X, "the training rows")
+        largest = float(comm.allreduce(np.array([local_largest]), "max")[0])
         with comm.agreed():
             if 0 < largest < 1 / largest_usable(X.dtype):
                 raise InputError(
@@ -426,8 +428,8 @@ def _spread(X: AnyRows, comm: Communicator) -> float:
     for block in () if is_sparse(X) else in_blocks(X):
         low = np.minimum(low, block.min(axis=0, initial=np.inf))
         high = np.maximum(high, block.max(axis=0, initial=-np.inf))
-    every = comm.allreduce(np.concatenate([low, -high]), "min")
-    return float(np.max(-every[d:] - every[:d], initial=0.0))
+    ends = comm.allreduce(np.concatenate([low, -high]), "min")
+    return float(np.max(-ends[d:] - ends[:d], initial=0.0))
 
 
 def range_remedy(dtype: DTypeLike) -> str:
@@ -435,7 +437,7 @@ def range_remedy(dtype: DTypeLike) -> str:
     return "standardise the features" + (", or use float64" if dtype == np.float32 else "")
 
 
-def check_targets(y: NDArray[Any], where: str, most: float, comm: Communicator) -> None:
+def check_targets(y: NDArray[Any], where: str, limit: float, comm: Communicator) -> None:
     """Refuse targets whose squares overflow or all underflow: errors would all be NaN, or all 0.
 
     Parameters
@@ -443,7 +445,7 @@ def check_targets(y: NDArray[Any], where: str, most: float, comm: Communicator) 
     y : ndarray, shape (n_local,) or (n_local, t)
     where : str
         Name of the rows in the message.
-    most : float
+    limit : float
         Largest usable target; the inverse of the smallest.
     comm : Communicator
     """
@@ -452,9 +454,9 @@ def check_targets(y: NDArray[Any], where: str, most: float, comm: Communicator) 
         first = comm.offset(len(y))[0]
         largest = float(comm.allreduce(np.array([sizes.max(initial=0.0)]), "max")[0])
         with comm.agreed():
-            if (over := np.flatnonzero(sizes > most)).size:
+            if (over := np.flatnonzero(sizes > limit)).size:
                 value = f"row {first + over[0]:,}, the target is {np.ravel(y[over[0]])[0]:g}"
-                raise InputError(f"{where}: {value}; above {most:g} a model's errors may overflow: scale the targets")
-            if 0 < largest < 1 / most:
+                raise InputError(f"{where}: {value}; above {limit:g} a model's errors may overflow: scale the targets")
+            if 0 < largest < 1 / limit:
                 what = f"no target is above {largest:g}, so squares underflow"
                 raise InputError(f"{where}: {what}: scale the targets")

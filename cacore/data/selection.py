@@ -33,18 +33,18 @@ def order_statistics(values: NDArray[np.float64], ranks: ArrayLike, comm: Commun
     counts for each distinct prefix, of which there are at most k. O(n_local log n_local) for sorting.
     """
     keys = np.sort(_ordered(values))
-    left = np.asarray(ranks, np.int64) - 1  # number of smaller values with the same prefix
-    found = np.zeros(left.shape, np.uint64)
+    remaining = np.asarray(ranks, np.int64) - 1  # number of smaller values with the same prefix
+    prefix = np.zeros(remaining.shape, np.uint64)
     for shift in np.arange(56, -8, -8).astype(np.uint64):
-        open_, at = np.unique(found, return_inverse=True)
+        open_, at = np.unique(prefix, return_inverse=True)
         first = np.searchsorted(keys, open_[:, None] | (_DIGITS << shift))
         last = np.searchsorted(keys, open_ | (_DIGITS[-1] << shift) | ((np.uint64(1) << shift) - np.uint64(1)), "right")
         counts = np.diff(np.concatenate([first, last[:, None]], axis=1)).astype(np.int64)
         before = np.cumsum(comm.allreduce(counts), axis=1)[at]
-        digit = np.count_nonzero(before <= left[:, None], axis=1)
-        left = left - np.where(digit > 0, before[np.arange(len(digit)), digit - 1], 0)
-        found |= digit.astype(np.uint64) << shift
-    return _numbers(found)
+        digit = np.count_nonzero(before <= remaining[:, None], axis=1)
+        remaining = remaining - np.where(digit > 0, before[np.arange(len(digit)), digit - 1], 0)
+        prefix |= digit.astype(np.uint64) << shift
+    return _numbers(prefix)
 
 
 def smallest(values: NDArray[np.float64], count: int, comm: Communicator) -> NDArray[np.bool_]:
@@ -71,9 +71,9 @@ def smallest(values: NDArray[np.float64], count: int, comm: Communicator) -> NDA
     limit = order_statistics(values, [count], comm)[0]
     among: NDArray[np.bool_] = np.less(values, limit)
     equal = np.flatnonzero(values == limit)
-    left = count - int(comm.allreduce(np.array([np.count_nonzero(among)]))[0])
+    missing = count - int(comm.allreduce(np.array([np.count_nonzero(among)]))[0])
     first, _ = comm.offset(len(equal))
-    among[equal[: max(0, left - first)]] = True
+    among[equal[: max(0, missing - first)]] = True
     return among
 
 

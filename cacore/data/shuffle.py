@@ -46,16 +46,16 @@ class Shuffle:
         self._keys = mix64(start + mix64(np.array([seed], dtype=np.uint64)))
 
     def _permute(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        left, right = x >> self._half, x & self._mask
+        high, low = x >> self._half, x & self._mask
         for key in self._keys:
-            left, right = right, left ^ (mix64(right + key) & self._mask)
-        return (left << self._half) | right
+            high, low = low, high ^ (mix64(low + key) & self._mask)
+        return (high << self._half) | low
 
     def _unpermute(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        left, right = x >> self._half, x & self._mask
+        high, low = x >> self._half, x & self._mask
         for key in self._keys[::-1]:
-            left, right = right ^ (mix64(left + key) & self._mask), left
-        return (left << self._half) | right
+            high, low = low ^ (mix64(high + key) & self._mask), high
+        return (high << self._half) | low
 
     def _walk(self, rows: ArrayLike, inverse: bool) -> NDArray[np.int64]:
         step = self._unpermute if inverse else self._permute

@@ -90,23 +90,23 @@ def levels_of(X: NDArray[np.floating], comm: Communicator) -> Levels | None:
     -----
     One Allgather of 20 d numbers per rank. n d log(n) comparisons for features of few whole numbers.
     """
-    own = np.full((X.shape[1], MOST), np.inf)  # too many values are -inf, missing ones inf
+    local = np.full((X.shape[1], MOST), np.inf)  # too many values are -inf, missing ones inf
     for j in range(X.shape[1]):
         values = np.unique(X[:_GLANCE, j])
         if len(values) <= MOST:
             values = np.unique(X[:, j])
         whole = len(values) <= MOST and bool((values == np.rint(values)).all() and (np.abs(values) <= _EXACT).all())
-        own[j, : len(values) if whole else MOST] = values if whole else -np.inf
-    every = comm.allgather(own[None])
+        local[j, : len(values) if whole else MOST] = values if whole else -np.inf
+    all_values = comm.allgather(local[None])
     features, columns = [], []
     for j in range(X.shape[1]):
-        values = np.unique(every[:, j])
+        values = np.unique(all_values[:, j])
         values = values[values < np.inf]
-        some = FEWEST <= len(values) <= MOST and np.isfinite(values).all()
-        columns.append(values if some else np.zeros(1))
+        few = FEWEST <= len(values) <= MOST and np.isfinite(values).all()
+        columns.append(values if few else np.zeros(1))
         features.append(np.full(len(columns[-1]), j))
-    made = Levels(np.concatenate(features).astype(np.int64), np.concatenate(columns))
-    return made if len(made.feature) > X.shape[1] else None
+    levels = Levels(np.concatenate(features).astype(np.int64), np.concatenate(columns))
+    return levels if len(levels.feature) > X.shape[1] else None
 
 
 SCORES = np.linspace(-3.9, 3.9, 1001)
@@ -280,25 +280,25 @@ class Standardizer:
             sums = [np.bincount(X.indices, v, d) for v in (rows, rows * gap, rows * gap * gap)]
             # On a rank without rows, bincount returns integers, which must not enter the sum of floats.
             packed = np.concatenate(sums).astype(np.float64)
-            stored, left, square = np.split(comm.allreduce(packed), 3)
+            stored, residual, square = np.split(comm.allreduce(packed), 3)
             zeros = total[d] - stored
-            left, square = (left - zeros * mean) / total[d], (square + zeros * mean**2) / total[d]
+            residual, square = (residual - zeros * mean) / total[d], (square + zeros * mean**2) / total[d]
             mean = np.zeros(d)
         else:
-            square, left = np.zeros(d), np.zeros(d)
+            square, residual = np.zeros(d), np.zeros(d)
             for lo, hi in _blocks(X):
                 gap = X[lo:hi] - mean
-                left += w[lo:hi] @ gap  # rounding error of the mean
+                residual += w[lo:hi] @ gap  # rounding error of the mean
                 np.multiply(gap, gap, out=gap)
                 square += w[lo:hi] @ gap
                 del gap  # before the next rows are read
-            square, left = np.split(comm.allreduce(np.concatenate([square, left])) / total[d], 2)
-        vanished = (square < 1e-290) & (level < 1e-140) & ((level > 0) | (left != 0))
+            square, residual = np.split(comm.allreduce(np.concatenate([square, residual])) / total[d], 2)
+        vanished = (square < 1e-290) & (level < 1e-140) & ((level > 0) | (residual != 0))
         bad = np.flatnonzero(vanished | ~(square < np.inf))
         if bad.size:
             size = "small" if vanished[bad[0]] else "large"
             raise InputError(f"feature {bad[0]}: its numbers are too {size} to have a variance; scale the feature")
-        scale = np.sqrt(np.maximum(0.0, square - left**2))
+        scale = np.sqrt(np.maximum(0.0, square - residual**2))
         if not is_sparse(X):
             with comm.uncounted(), comm.agreed():
                 check_steps(mean, scale, X.dtype)

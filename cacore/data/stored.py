@@ -96,8 +96,8 @@ class StoredRows:
         if isinstance(rows, slice):
             chosen = self._rows[rows]
             return chosen if not isinstance(chosen, range) or chosen.step == 1 else np.array(chosen, np.int64)
-        given = np.asarray(rows)
-        numbers = np.flatnonzero(given) if given.dtype == np.bool_ else given.astype(np.int64, copy=False)
+        selector = np.asarray(rows)
+        numbers = np.flatnonzero(selector) if selector.dtype == np.bool_ else selector.astype(np.int64, copy=False)
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
             raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {len(self)}")
         return numbers + self._rows.start if isinstance(self._rows, range) else self._rows[numbers]

@@ -118,17 +118,17 @@ def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
 
     if not kwargs.get("skip_check_array"):
         readers = (plain, plain if is_regressor(estimator) else unmasked)
-        args = tuple(read(one, name) for one, name, read in zip(args, "Xy", readers, strict=False))
+        args = tuple(read(argument, name) for argument, name, read in zip(args, "Xy", readers, strict=False))
         if kwargs.get("reset", True):
-            for given, name in zip(args if is_regressor(estimator) else args[:1], "Xy", strict=False):
-                check_whole_columns(given, name)
+            for array, name in zip(args if is_regressor(estimator) else args[:1], "Xy", strict=False):
+                check_whole_columns(array, name)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # validate_data sums all numbers, which may overflow
-            found = validate_data(estimator, *args, **kwargs)
+            checked = validate_data(estimator, *args, **kwargs)
     except (ValueError, TypeError) as error:
         _refuse(error, *args)
     _check_columns(args[0])
-    return found
+    return checked
 
 
 def _needs_nothing(
@@ -143,10 +143,10 @@ def _needs_nothing(
     dtypes = (dtype,) if isinstance(dtype, str) else dtype
     if others or type(X) is not np.ndarray or not _usable(X, dtypes, order) or len(X) < ensure_min_samples:
         return False
-    known = vars(estimator)
-    if "feature_names_in_" in known or (not reset and known.get("n_features_in_") != X.shape[1]):
+    attributes = vars(estimator)
+    if "feature_names_in_" in attributes or (not reset and attributes.get("n_features_in_") != X.shape[1]):
         return False
-    if not all(is_plain_column(one) and len(one) == len(X) for one in y):
+    if not all(is_plain_column(target) and len(target) == len(X) for target in y):
         return False
     if reset:
         estimator.n_features_in_ = X.shape[1]
@@ -160,14 +160,14 @@ def is_plain_column(y: object) -> bool:
 
 def columns_of(X: object, y: object = None) -> Columns:
     """Names and types of the columns of a DataFrame with names of text, and of the target; none of other input."""
-    found = column_types(X)
-    if not found or not all(isinstance(name, str) for name, _ in found):
+    typed = column_types(X)
+    if not typed or not all(isinstance(name, str) for name, _ in typed):
         return Columns()
     target = [name for name, _ in column_types(y) or ()] or [getattr(y, "name", None)]
-    known = all(isinstance(name, str) for name in target)
-    kinds = "".join(_LETTERS.get(kind.lower().lstrip("<>=").rstrip("0123456789"), "f") for _, kind in found)
+    named = all(isinstance(name, str) for name in target)
+    kinds = "".join(_LETTERS.get(kind.lower().lstrip("<>=").rstrip("0123456789"), "f") for _, kind in typed)
     return Columns(
-        tuple(clean(name) for name, _ in found), tuple(clean(name) for name in target) if known else (), kinds
+        tuple(clean(name) for name, _ in typed), tuple(clean(name) for name in target) if named else (), kinds
     )
 
 
@@ -191,8 +191,8 @@ def check_same_names(estimator: BaseEstimator, comm: Communicator) -> None:
     with comm.agreed():
         if names != first:
             pairs = zip_longest(names, first, fillvalue="no name")
-            j, (name, other) = next((j, pair) for j, pair in enumerate(pairs) if pair[0] != pair[1])
-            where = f"X, column {j}: {name!r} on rank {comm.rank}, {other!r} on rank 0"
+            j, (name, first_name) = next((j, pair) for j, pair in enumerate(pairs) if pair[0] != pair[1])
+            where = f"X, column {j}: {name!r} on rank {comm.rank}, {first_name!r} on rank 0"
             raise InputError(f"{where}; give all ranks the same columns")
 
 
@@ -208,32 +208,32 @@ def _check_columns(X: object) -> None:
             raise InputError(f"X, column {name!r}: of type {kind[:60]}, as {str(column[0])[:60]!r}: {ENCODE}")
 
 
-def check_whole_columns(given: Any, name: str) -> None:
+def check_whole_columns(data: Any, name: str) -> None:
     """Refuse training rows or targets with a column of whole numbers that double precision does not tell apart."""
-    columns = column_types(given)
+    columns = column_types(data)
     if columns is not None:
         for j, (column, kind) in enumerate(columns):
             if re.match("u?int64|object", kind, re.IGNORECASE):
-                check_whole_numbers(column_of(given, j), f"{name}, column {column!r}")
+                check_whole_numbers(column_of(data, j), f"{name}, column {column!r}")
         return
-    if given is None or is_stored(given) or isinstance(given, str):
+    if data is None or is_stored(data) or isinstance(data, str):
         return
-    for number, values in _whole_columns(given):
+    for number, values in _whole_columns(data):
         check_whole_numbers(values, name if number is None else f"{name}, column {number}")
 
 
-def _whole_columns(given: Any) -> Iterator[tuple[int | None, NDArray[Any]]]:
+def _whole_columns(data: Any) -> Iterator[tuple[int | None, NDArray[Any]]]:
     """Yield the number and the values of each column that may be of large whole numbers; None for the only one."""
-    if hasattr(given, "tocsc"):  # sparse, in any format
-        if given.dtype.kind in "iu":
-            rows, every = given.tocsr(), given.tocsc()
+    if hasattr(data, "tocsc"):  # sparse, in any format
+        if data.dtype.kind in "iu":
+            rows, by_columns = data.tocsr(), data.tocsc()
             for j in np.flatnonzero(rounded_columns(rows)).tolist():
-                yield j, every[:, [j]].toarray().ravel()
+                yield j, by_columns[:, [j]].toarray().ravel()
         return
     try:
-        cells = np.asarray(given)
-        if cells.dtype.kind == "f" and not hasattr(given, "dtype") and np.abs(cells).max(initial=0) > 2**53:
-            cells = np.array(given, object)  # whole numbers of a list, beside others
+        cells = np.asarray(data)
+        if cells.dtype.kind == "f" and not hasattr(data, "dtype") and np.abs(cells).max(initial=0) > 2**53:
+            cells = np.array(data, object)  # whole numbers of a list, beside others
     except (ValueError, TypeError):
         return  # validate_data says what is wrong
     if cells.dtype.kind in "iuO" and cells.ndim in (1, 2):
@@ -274,8 +274,8 @@ def place_in_targets(y: object) -> str | None:
 def _place(X: Any) -> str | None:
     """Message on the first value of `X` that is not a finite number, with position and remedy; None without one."""
     if is_sparse(X):
-        found = first_nonfinite(X)
-        return None if found is None else f"X, column {found[1]}: row {found[0]} is {_what(found[2])}"
+        place = first_nonfinite(X)
+        return None if place is None else f"X, column {place[1]}: row {place[0]} is {_what(place[2])}"
     columns = column_types(X)
     cells = X if columns is not None else np.asarray(X, None if isinstance(X, np.ndarray) else object)
     if len(np.shape(cells)) != 2:

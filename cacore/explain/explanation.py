@@ -113,7 +113,7 @@ class Players:
         first = np.arange(len(names))
         seen: dict[int, int] = {}
         for number, group in enumerate(_listed(groups)):
-            places = [_place(one, names) for one in group]
+            places = [_place(feature, names) for feature in group]
             if not places:
                 raise InputError(f"group {number} has no features")
             for place in places:
@@ -137,26 +137,26 @@ class Players:
 def _listed(groups: Groups | None) -> list[list[int | str]]:
     """The groups as lists."""
     try:
-        given = [] if groups is None else list(groups)
-        if not any(isinstance(group, str) for group in given):
-            return [list(group) for group in given]
+        listed = [] if groups is None else list(groups)
+        if not any(isinstance(group, str) for group in listed):
+            return [list(group) for group in listed]
     except TypeError:
         pass  # refused below
     raise InputError(f"groups = {groups!r}: give a list of lists of features, such as [[0, 1], [4, 5]]")
 
 
-def _place(one: int | str, names: Sequence[str]) -> int:
+def _place(feature: int | str, names: Sequence[str]) -> int:
     """Place of a feature, given by its number or name; a text of digits that is no name is a number."""
-    if isinstance(one, str):
-        if one in names:
-            return list(names).index(one)
-        if not one.isdecimal():
-            raise InputError(f"groups: there is no feature {one!r}; there are {', '.join(names[:8])}")
-        one = int(one)
+    if isinstance(feature, str):
+        if feature in names:
+            return list(names).index(feature)
+        if not feature.isdecimal():
+            raise InputError(f"groups: there is no feature {feature!r}; there are {', '.join(names[:8])}")
+        feature = int(feature)
     try:
-        place = operator.index(one)
+        place = operator.index(feature)
     except TypeError as error:
-        raise InputError(f"groups: {one!r} is neither the number nor the name of a feature") from error
+        raise InputError(f"groups: {feature!r} is neither the number nor the name of a feature") from error
     if not 0 <= place < len(names):
         raise InputError(f"groups: there is no feature {place}; they are numbered from 0 to {len(names) - 1}")
     return place
@@ -172,12 +172,16 @@ def require_columns(standardizer: Standardizer | None) -> None:
 
 
 def outcome(
-    found: NDArray[np.float64], X: RowsLike, players: Players, outputs: tuple[str, ...], single: bool,
+    values: NDArray[np.float64], X: RowsLike, players: Players, outputs: tuple[str, ...], single: bool,
     interactions: bool,
 ) -> Explanation:  # fmt: skip
     """The explanation of rows, given what :func:`answered` returns."""
     g = len(players.names)
-    each, base, pairs = found[:, :g], found[:, g], _matrices(found[:, :g], found[:, g + 1 :]) if interactions else None
+    each, base, pairs = (
+        values[:, :g],
+        values[:, g],
+        _matrices(values[:, :g], values[:, g + 1 :]) if interactions else None,
+    )
     if single:
         each, base, pairs = each[:, :, 0], base[:, 0], None if pairs is None else pairs[..., 0]
     data = np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float64)
@@ -238,8 +242,8 @@ class Explains:
             from sklearn.utils.validation import check_is_fitted
 
             check_is_fitted(self, "model_")
-            found: Explanation = vars(self)["model_"].explain(X, background, groups, interactions=interactions)
-            return found
+            explanation: Explanation = vars(self)["model_"].explain(X, background, groups, interactions=interactions)
+            return explanation
         with asking(self, "explain") as comm:
             model: Any = vars(self)["model_"]
             return model.explain(X, background, groups, comm, interactions)  # type: ignore[no-any-return]

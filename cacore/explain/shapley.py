@@ -82,9 +82,9 @@ def require_factors(kernel: Kernel | None) -> None:
     """Raise an InputError if the kernel is no product over the features."""
     if kernel is None or kernel.declared.factor is None:
         name = "given" if kernel is None else kernel.kind
-        known = ", ".join(kind.name for kind in KINDS.values() if kind.factor)
+        products = ", ".join(kind.name for kind in KINDS.values() if kind.factor)
         raise InputError(
-            f"Shapley values in closed form need a kernel that is a product over the features ({known}), and the "
+            f"Shapley values in closed form need a kernel that is a product over the features ({products}), and the "
             f"kernel is {name}: use sklearn.inspection.permutation_importance, or shap's samplers"
         )
 
@@ -136,17 +136,17 @@ def _values(f: Expansion, Z: AnyRows, game: Game) -> tuple[NDArray[np.float64], 
     """Values of the players for each row, and the number of nodes with which they add up."""
     require_factors(f.kernel)
     out, used = np.zeros((Z.shape[0], game.players, f.weights.shape[1])), np.zeros(Z.shape[0], np.int64)
-    rows, most = np.arange(Z.shape[0]), _exact(game)
-    nodes = _nodes(f, Z, game) if out.size and len(f.weights) else most
+    rows, enough = np.arange(Z.shape[0]), _exact(game)
+    nodes = _nodes(f, Z, game) if out.size and len(f.weights) else enough
     while len(rows):
-        some = Z if len(rows) == len(out) else Z[rows]
-        out[rows], used[rows] = _on_all_threads(f, some, game, nodes, game.players, False), nodes
-        if nodes >= most:
+        Z_remaining = Z if len(rows) == len(out) else Z[rows]
+        out[rows], used[rows] = _on_all_threads(f, Z_remaining, game, nodes, game.players, False), nodes
+        if nodes >= enough:
             break
-        off = np.abs(out[rows].sum(axis=1) - (f.at(in_memory(some)) - game.base(f)))
+        off = np.abs(out[rows].sum(axis=1) - (f.at(in_memory(Z_remaining)) - game.base(f)))
         rounding = 64 * np.finfo(np.float64).eps * np.abs(f.weights).sum(axis=0)
         rows = rows[(off > np.maximum(_ADD_UP * np.abs(out[rows]).max(axis=1), rounding)).any(axis=1)]
-        nodes = min(2 * nodes, most)
+        nodes = min(2 * nodes, enough)
     return out, used
 
 
@@ -174,17 +174,17 @@ def _exact(game: Game) -> int:
 
 def _nodes(f: Expansion, Z: AnyRows, game: Game) -> int:
     """Number of nodes: enough to be exact, or so many that half of them make no difference on a few rows."""
-    most = _exact(game)
+    enough = _exact(game)
     few = Game(None if game.baselines is None else game.baselines[:2], game.player)
     rows = Z[:: max(1, Z.shape[0] // 3)]
     nodes, before = _EXACT, None
-    while nodes < most:
-        found = np.zeros((rows.shape[0], game.players, f.weights.shape[1]))
-        _block(f, rows, few, nodes, found, False)
-        if before is not None and (_largest(found - before) <= _AGREE * _largest(found)).all():
+    while nodes < enough:
+        values = np.zeros((rows.shape[0], game.players, f.weights.shape[1]))
+        _block(f, rows, few, nodes, values, False)
+        if before is not None and (_largest(values - before) <= _AGREE * _largest(values)).all():
             return nodes
-        nodes, before = 2 * nodes, found
-    return most
+        nodes, before = 2 * nodes, values
+    return enough
 
 
 def _largest(values: NDArray[np.float64]) -> NDArray[np.float64]:

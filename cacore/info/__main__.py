@@ -19,14 +19,14 @@ PROG = "cacore.info"
 SCHEMA = "cakernels-info/1"
 
 
-def inspect(job: Job, comm: Communicator, known: list[str]) -> dict[str, Any]:
+def inspect(job: Job, comm: Communicator, faults: list[str]) -> dict[str, Any]:
     """Collect the report, which is the same on all ranks but for versions and libraries; collective.
 
     Parameters
     ----------
     job : Job
     comm : Communicator
-    known : list of str
+    faults : list of str
         Faults found before.
     """
     begin = perf_counter()
@@ -36,7 +36,7 @@ def inspect(job: Job, comm: Communicator, known: list[str]) -> dict[str, Any]:
 
     everyone = installation.ranks(comm)
     sent, speeds = installation.messages(comm), installation.rates(comm, limit)
-    each = [{**asdict(one), **{name: speed[one.rank] for name, speed in speeds.items()}} for one in everyone]
+    each = [{**asdict(rank), **{name: speed[rank.rank] for name, speed in speeds.items()}} for rank in everyone]
     return {
         "schema": SCHEMA,
         "command": sys.argv,
@@ -47,36 +47,36 @@ def inspect(job: Job, comm: Communicator, known: list[str]) -> dict[str, Any]:
         "memory": installation.memory_of(comm, limit),
         "messages": sent,
         "scalapack": installation.scalapack(),  # last, because the libraries it loads stay loaded
-        "faults": [*known, *installation.of(everyone, comm)],
+        "faults": [*faults, *installation.of(everyone, comm)],
         "notes": installation.notes(everyone),
         "seconds": perf_counter() - begin,
     }
 
 
-def _show(made: dict[str, Any], job: Job) -> None:
+def _show(document: dict[str, Any], job: Job) -> None:
     from cacore.info import installation
     from cacore.run import report
 
     if job.report is not None:
-        report.write(job.report, made)
+        report.write(job.report, document)
     with printing():
         if not job.quiet:
-            count = len(made["ranks"])
-            title = f"cakernels {made['versions']['cakernels']} on {count} rank{'' if count == 1 else 's'}"
-            report.show_rows(title, installation.rows(made))
-        for line in made["faults"]:
+            count = len(document["ranks"])
+            title = f"cakernels {document['versions']['cakernels']} on {count} rank{'' if count == 1 else 's'}"
+            report.show_rows(title, installation.rows(document))
+        for line in document["faults"]:
             say(f"WRONG: {line}")
         if job.quiet:
             return
-        for line in made["notes"]:
+        for line in document["notes"]:
             say(f"Note: {line}")
-        if not made["faults"]:
+        if not document["faults"]:
             say("All is well.")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    found: list[str] = []
+    faults: list[str] = []
 
     def work(comm: Communicator) -> None:
         parser = Parser(
@@ -91,11 +91,11 @@ def main(argv: list[str] | None = None) -> None:
         with comm.agreed():
             if job.report is not None and comm.rank == 0:
                 check_writable(job.report)
-        made = inspect(job, comm, list(found))
-        found[:] = made["faults"]
+        document = inspect(job, comm, list(faults))
+        faults[:] = document["faults"]
         with comm.agreed():
             if comm.rank == 0:
-                _show(made, job)
+                _show(document, job)
 
     words = sys.argv[1:] if argv is None else argv
     try:
@@ -104,9 +104,9 @@ def main(argv: list[str] | None = None) -> None:
         if launched_rank() > 0 and launched_size() > 1:
             return  # rank 0 reports the same fault
         comm = Communicator()
-        found.append(str(error))
+        faults.append(str(error))
     run(work, PROG, comm)
-    if found:
+    if faults:
         sys.exit(1)
 
 

@@ -72,17 +72,17 @@ def versions() -> dict[str, str]:
 
     from cacore.run.report import mpi_version
 
-    found = {"cakernels": __version__, "python": platform.python_version()}
+    by_package = {"cakernels": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            by_package[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "none"
+            by_package[name] = "none"
     try:
-        found["mpi"] = " ".join(mpi_version().split())
+        by_package["mpi"] = " ".join(mpi_version().split())
     except (ImportError, RuntimeError):  # mpi4py or an MPI library is missing
-        found["mpi"] = "none"
-    return {**found, "hdf5": h5py.version.hdf5_version}
+        by_package["mpi"] = "none"
+    return {**by_package, "hdf5": h5py.version.hdf5_version}
 
 
 def blas() -> list[dict[str, Any]]:
@@ -90,9 +90,9 @@ def blas() -> list[dict[str, Any]]:
     from threadpoolctl import threadpool_info
 
     return [
-        {"name": one["internal_api"], "version": one["version"], "threads": one["num_threads"]}
-        for one in threadpool_info()
-        if one["user_api"] == "blas"
+        {"name": library["internal_api"], "version": library["version"], "threads": library["num_threads"]}
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
     ]
 
 
@@ -202,8 +202,8 @@ def _repeated(comm: Communicator, work: Callable[[], object]) -> list[float]:
     comm.barrier()
     first = [_timed(work) for _ in range(FEWEST)]
     wanted = min(MOST, int(SECONDS / max(sum(first) / FEWEST, 1e-9)))
-    more = int(comm.bcast(np.array([max(0, wanted - FEWEST)]))[0])  # rank 0 decides
-    seconds = [*first, *(_timed(work) for _ in range(more))]
+    further = int(comm.bcast(np.array([max(0, wanted - FEWEST)]))[0])  # rank 0 decides
+    seconds = [*first, *(_timed(work) for _ in range(further))]
     comm.barrier()
     return seconds
 
@@ -226,13 +226,13 @@ def rates(comm: Communicator, limit: int) -> dict[str, NDArray[np.float64]]:
     """
     with comm.agreed():
         memory.require(NEEDED, limit, "measuring", "give the job more memory, or fewer ranks per node")
-    found = {}
+    measured = {}
     for name, (work, amount) in {"product_gflop_s": _product(), "copy_gb_s": _copy()}.items():
         work()  # one-time work, such as starting threads
         with comm.uncounted():
             comm.barrier()
-            found[name] = comm.allgather(np.array([amount / _seconds(work) / 1e9]))
-    return found
+            measured[name] = comm.allgather(np.array([amount / _seconds(work) / 1e9]))
+    return measured
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -266,10 +266,10 @@ class Sharers:
     ranks: list[Rank] = field(default_factory=list)
     cores: set[int] = field(default_factory=set)
 
-    def add(self, other: Sharers) -> None:
+    def add(self, joining: Sharers) -> None:
         """Add the ranks and cores of another group."""
-        self.ranks += other.ranks
-        self.cores |= other.cores
+        self.ranks += joining.ranks
+        self.cores |= joining.cores
 
     @property
     def threads(self) -> int:
@@ -287,20 +287,20 @@ def sharers(ranks: list[Rank]) -> list[Sharers]:
     groups: dict[int, list[Sharers]] = {}
     for rank in ranks:
         on_node, joined = groups.setdefault(rank.node, []), Sharers([rank], set(rank.cores))
-        for group in [one for one in on_node if one.cores & joined.cores]:
+        for group in [group_there for group_there in on_node if group_there.cores & joined.cores]:
             on_node.remove(group)
             joined.add(group)
         on_node.append(joined)
-    found = [group for on_node in groups.values() for group in on_node]
-    return sorted(found, key=lambda group: min(one.rank for one in group.ranks))
+    merged = [group for on_node in groups.values() for group in on_node]
+    return sorted(merged, key=lambda group: min(sharing.rank for sharing in group.ranks))
 
 
 def of(ranks: list[Rank], comm: Communicator) -> list[str]:
     """All faults of this job, the same on all ranks."""
     alone = alone_by_mistake(comm.size)
-    found = [*([alone] if alone else []), *(line for group in sharers(ranks) for line in _of_cores(group))]
-    found += [f"{one.host}: {one.cache_fault}" for one in ranks if one.cache_fault]
-    return list(dict.fromkeys(found))
+    faults = [*([alone] if alone else []), *(line for group in sharers(ranks) for line in _of_cores(group))]
+    faults += [f"{rank.host}: {rank.cache_fault}" for rank in ranks if rank.cache_fault]
+    return list(dict.fromkeys(faults))
 
 
 def notes(ranks: list[Rank]) -> list[str]:
@@ -321,16 +321,16 @@ def _shared(group: Sharers) -> str:
 
 def _of_cores(group: Sharers) -> Iterator[str]:
     """Faults of a group: ranks bound to one core by mistake, or more threads than cores."""
-    one, count, cores = group.ranks[0], len(group.ranks), len(group.cores)
+    rank, count, cores = group.ranks[0], len(group.ranks), len(group.cores)
     if group.threads <= cores or group.fill_the_machine:
         return
-    if cores == 1 < min(count, one.node_cores):
+    if cores == 1 < min(count, rank.node_cores):
         yield (
-            f"{one.host}: {count} ranks are all bound to core {min(group.cores)}, of {one.node_cores} cores: "
+            f"{rank.host}: {count} ranks are all bound to core {min(group.cores)}, of {rank.node_cores} cores: "
             "start with mpiexec --bind-to none or srun --cpu-bind=cores, and without taskset"
         )
         return
-    if one.threads == 1:
+    if rank.threads == 1:
         remedy = f"start at most {cores} ranks there, or ask for more cores (srun --cpus-per-task)"
     else:
         remedy = f"leave --threads away, or give at most --threads {max(1, cores // count)}"
@@ -341,46 +341,55 @@ GIB = 1 << 30
 _MOST = 6  # machines or ranks listed by name
 
 
-def rows(made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Rows of the table: name and text."""
-    found = made["versions"]
-    yield "packages", ", ".join(f"{name} {found[name]}" for name in found if name not in ("cakernels", "mpi"))
+    package_versions = document["versions"]
+    yield (
+        "packages",
+        ", ".join(f"{name} {package_versions[name]}" for name in package_versions if name not in ("cakernels", "mpi")),
+    )
     none = "none can be loaded, so there is one rank only; for more: pip install 'cakernels[mpi]'"
-    yield "MPI", none if found["mpi"] == "none" else found["mpi"]
-    yield "processor", made["cpu"]
-    yield from _places(made["ranks"])
-    yield "BLAS", ", ".join(f"{one['name']} {one['version']} (threads: {one['threads']})" for one in made["blas"])
-    library = made["scalapack"]
+    yield "MPI", none if package_versions["mpi"] == "none" else package_versions["mpi"]
+    yield "processor", document["cpu"]
+    yield from _places(document["ranks"])
+    yield (
+        "BLAS",
+        ", ".join(
+            f"{library_facts['name']} {library_facts['version']} (threads: {library_facts['threads']})"
+            for library_facts in document["blas"]
+        ),
+    )
+    library = document["scalapack"]
     yield "ScaLAPACK", library.get("path") or f"none; {library['missing']}"
-    sizes = {name: size / GIB for name, size in made["memory"].items()}
+    sizes = {name: size / GIB for name, size in document["memory"].items()}
     text = "{node:.1f} GiB per node, {free:.1f} of them free; {limit_per_rank:.1f} allowed per rank"
     yield "memory", text.format(**sizes)
-    yield "numba's cache", _first_of({one["cache"]: None for one in made["ranks"] if one["cache"]})
-    yield "messages", _messages(made["messages"], len(made["ranks"]))
+    yield "numba's cache", _first_of({rank["cache"]: None for rank in document["ranks"] if rank["cache"]})
+    yield "messages", _messages(document["messages"], len(document["ranks"]))
     for title, key, unit in (("matrix product", "product_gflop_s", "GFLOP/s"), ("memory copy", "copy_gb_s", "GB/s")):
-        yield title, _rates([one[key] for one in made["ranks"]], unit)
-    yield "this took", f"{made['seconds']:.1f} s"
+        yield title, _rates([rank[key] for rank in document["ranks"]], unit)
+    yield "this took", f"{document['seconds']:.1f} s"
 
 
 def _places(ranks: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Rows about where the ranks run, and about their cores and threads."""
     nodes: dict[int, list[dict[str, Any]]] = {}
-    for one in ranks:
-        nodes.setdefault(one["node"], []).append(one)
+    for rank in ranks:
+        nodes.setdefault(rank["node"], []).append(rank)
     hosts = {f"{len(there)} on {there[0]['host']}": None for there in nodes.values()}
     where = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
     yield "ranks", f"{len(ranks)}{where}: {_first_of(hosts)}"
-    threads = sorted({one["threads"] for one in ranks})
+    threads = sorted({rank["threads"] for rank in ranks})
     yield "threads", f"{' to '.join(str(t) for t in (threads[0], threads[-1])[: len(threads)])} per rank"
-    bound = {f"rank {one['rank']}: {intervals(one['cores'])}": None for one in ranks}
-    free = all(len(one["cores"]) == one["node_cores"] for one in ranks)
-    cores = " or ".join(str(count) for count in sorted({one["node_cores"] for one in ranks}))
+    bound = {f"rank {rank['rank']}: {intervals(rank['cores'])}": None for rank in ranks}
+    free = all(len(rank["cores"]) == rank["node_cores"] for rank in ranks)
+    cores = " or ".join(str(count) for count in sorted({rank["node_cores"] for rank in ranks}))
     yield "cores", f"{cores} per node; " + ("no rank is bound to a part of them" if free else _first_of(bound))
 
 
 def _first_of(texts: dict[str, None]) -> str:
-    more = len(texts) - _MOST
-    return ", ".join(list(texts)[:_MOST]) + (f" and {more} more" if more > 0 else "")
+    hidden = len(texts) - _MOST
+    return ", ".join(list(texts)[:_MOST]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def intervals(numbers: list[int]) -> str:
@@ -394,11 +403,11 @@ def intervals(numbers: list[int]) -> str:
     return " ".join("-".join(map(str, run)) for run in runs)
 
 
-def _messages(found: dict[str, float], count: int) -> str:
-    if not found:
+def _messages(measured: dict[str, float], count: int) -> str:
+    if not measured:
         return "one rank sends none"
-    between = f"rank 0 to rank {count - 1}: {found['latency_us']:.3g} us, {found['bandwidth_gb_s']:.3g} GB/s"
-    return f"{between}; a sum over all ranks: {found['allreduce_us']:.3g} us"
+    between = f"rank 0 to rank {count - 1}: {measured['latency_us']:.3g} us, {measured['bandwidth_gb_s']:.3g} GB/s"
+    return f"{between}; a sum over all ranks: {measured['allreduce_us']:.3g} us"
 
 
 def _rates(values: list[float], unit: str) -> str:

@@ -124,7 +124,7 @@ class Layout:
         shift = shift_of(sample, kernel)
         features = None
         if is_sparse(X):
-            features = Features.of(X, every=largest is not None) if d > WIDEST and not kernel.separable else None
+            features = Features.of(X, all_features=largest is not None) if d > WIDEST and not kernel.separable else None
             met = features.met if features else d if kernel.separable else X.nnz / max(1, n)
             nonzero = met / max(1, d)
         else:
@@ -213,7 +213,7 @@ def weighted(
     for first, last in blocks(len(columns), 8192):
         side = layout.columns(X, columns[first:last])
         for lo, hi in blocks(len(rows), 2048):
-            some = layout.rows(A, rows[lo:hi])
-            add = partial(side.add, kernel, some, coefficients=change[lo:hi], total=total[first:last])
+            block = layout.rows(A, rows[lo:hi])
+            add = partial(side.add, kernel, block, coefficients=change[lo:hi], total=total[first:last])
             for_blocks(add, side.tasks(2 * threads.current()))
     return total

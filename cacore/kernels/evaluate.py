@@ -236,18 +236,18 @@ def multiplied(
         )
         call = builder.inttoptr(args[0], function.as_pointer())
 
-        def some(pointer: ir.Value) -> ir.Value:
-            made = context.make_array(array)(context, builder)
+        def array_at(pointer: ir.Value) -> ir.Value:
+            view = context.make_array(array)(context, builder)
             step = context.get_constant(types.intp, size)
-            populate_array(made, data=pointer, shape=[width], strides=[step], itemsize=step, meminfo=None)
-            return made._getvalue()
+            populate_array(view, data=pointer, shape=[width], strides=[step], itemsize=step, meminfo=None)
+            return view._getvalue()
 
         with cgutils.for_range(builder, width) as loop:
             builder.store(ir.Constant(real, 1.0), builder.gep(o, [loop.index]))
-        row = some(o)
+        row = array_at(o)
         with cgutils.for_range_slice(builder, args[6], args[7], ir.Constant(i64, 1)) as (q, _):
             start = builder.mul(builder.sext(builder.load(builder.gep(c, [q])), i64), ir.Constant(i64, lanes))
-            value, panel = builder.load(builder.gep(v, [q])), some(builder.gep(p, [start]))
+            value, panel = builder.load(builder.gep(v, [q])), array_at(builder.gep(p, [start]))
             builder.call(call, [row, value, panel, *args[1:4]])
         return context.get_dummy_value()
 

@@ -39,11 +39,11 @@ register(KernelKind("linear", "x.z", PRODUCT, None, _linear_derivative, libsvm="
 def _polynomial(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
     for j in range(row.size):
         x = gamma * row[j] + coef0
-        value, left = row.dtype.type(1.0), degree
-        while left:  # exponentiation by squaring, as in LIBSVM: at most 31 steps
-            if left & 1:
+        value, exponent = row.dtype.type(1.0), degree
+        while exponent:  # exponentiation by squaring, as in LIBSVM: at most 31 steps
+            if exponent & 1:
                 value *= x
-            left >>= 1
+            exponent >>= 1
             x *= x
         row[j] = value
 
@@ -123,11 +123,11 @@ _FAR64, _FAR32 = 345.0, 43.0
 
 
 def _matern32(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
-    one, far = row.dtype.type(1.0), row.dtype.type(_FAR32 if row.itemsize == 4 else _FAR64)
+    unit, far = row.dtype.type(1.0), row.dtype.type(_FAR32 if row.itemsize == 4 else _FAR64)
     scale = math.sqrt(row.dtype.type(6.0)) * math.sqrt(gamma)
     for j in range(row.size):
         r = min(far, scale * length(row[j], a, b[j]))
-        row[j] = (one + r) * exp_near(-r)
+        row[j] = (unit + r) * exp_near(-r)
 
 
 def _matern32_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
@@ -142,14 +142,14 @@ register(
 
 
 def _matern52(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
-    one, third = row.dtype.type(1.0), row.dtype.type(1.0 / 3.0)
+    unit, third = row.dtype.type(1.0), row.dtype.type(1.0 / 3.0)
     far, scale = (
         row.dtype.type(_FAR32 if row.itemsize == 4 else _FAR64),
         math.sqrt(row.dtype.type(10.0)) * math.sqrt(gamma),
     )
     for j in range(row.size):
         r = min(far, scale * length(row[j], a, b[j]))
-        row[j] = (one + r * (one + third * r)) * exp_near(-r)
+        row[j] = (unit + r * (unit + third * r)) * exp_near(-r)
 
 
 def _matern52_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
@@ -187,21 +187,21 @@ register(
 
 
 def _rational(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
-    one, scale, left = row.dtype.type(1.0), gamma / row.dtype.type(degree), degree
-    most = row.dtype.type(1e19 if row.itemsize == 4 else 1e150)  # avoids denormal numbers, as exp does
+    unit, scale, exponent = row.dtype.type(1.0), gamma / row.dtype.type(degree), degree
+    cap = row.dtype.type(1e19 if row.itemsize == 4 else 1e150)  # avoids denormal numbers, as exp does
     x = np.empty(row.size, row.dtype)
     for j in range(row.size):
-        x[j] = one + scale * distance(row[j], a, b[j])
-        row[j] = one
-    while left:  # exponentiation by squaring, each step over the whole row: vector code
-        if left & 1:
+        x[j] = unit + scale * distance(row[j], a, b[j])
+        row[j] = unit
+    while exponent:  # exponentiation by squaring, each step over the whole row: vector code
+        if exponent & 1:
             for j in range(row.size):
                 row[j] *= x[j]
-        left >>= 1
+        exponent >>= 1
         for j in range(row.size):
             x[j] *= x[j]
     for j in range(row.size):
-        row[j] = one / min(most, row[j])
+        row[j] = unit / min(cap, row[j])
 
 
 def _rational_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
@@ -222,13 +222,13 @@ register(
 
 
 def _wendland0(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
-    zero, one = row.dtype.type(0.0), row.dtype.type(1.0)
+    zero, unit = row.dtype.type(0.0), row.dtype.type(1.0)
     for j in range(row.size):
-        x, left = max(zero, one - gamma * length(row[j], a, b[j])), degree // 2
+        x, exponent = max(zero, unit - gamma * length(row[j], a, b[j])), degree // 2
         value = x
-        while left:
+        while exponent:
             value *= x
-            left -= 1
+            exponent -= 1
         row[j] = value
 
 
@@ -247,15 +247,15 @@ register(
 
 
 def _wendland2(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
-    zero, one, more = row.dtype.type(0.0), row.dtype.type(1.0), row.dtype.type(degree // 2 + 3)
+    zero, unit, linear = row.dtype.type(0.0), row.dtype.type(1.0), row.dtype.type(degree // 2 + 3)
     for j in range(row.size):
         r = gamma * length(row[j], a, b[j])
-        x, left = max(zero, one - r), degree // 2 + 2
+        x, exponent = max(zero, unit - r), degree // 2 + 2
         value = x
-        while left:
+        while exponent:
             value *= x
-            left -= 1
-        row[j] = value * (one + more * r) if value > zero else zero  # r may overflow far away
+            exponent -= 1
+        row[j] = value * (unit + linear * r) if value > zero else zero  # r may overflow far away
 
 
 def _wendland2_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
@@ -272,16 +272,16 @@ register(
 
 
 def _wendland4(row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int) -> None:  # pragma: no cover
-    zero, one, ell = row.dtype.type(0.0), row.dtype.type(1.0), degree // 2 + 3
+    zero, unit, ell = row.dtype.type(0.0), row.dtype.type(1.0), degree // 2 + 3
     linear, square = row.dtype.type(ell + 2), row.dtype.type((ell * ell + 4 * ell + 3) / 3)
     for j in range(row.size):
         r = gamma * length(row[j], a, b[j])
-        x, left = max(zero, one - r), ell + 1
+        x, exponent = max(zero, unit - r), ell + 1
         value = x
-        while left:
+        while exponent:
             value *= x
-            left -= 1
-        row[j] = value * (one + r * (linear + square * r)) if value > zero else zero
+            exponent -= 1
+        row[j] = value * (unit + r * (linear + square * r)) if value > zero else zero
 
 
 def _wendland4_derivative(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
@@ -308,14 +308,14 @@ _LEAST = 2.0**-53  # smallest 1 - r above 0
 def _wendland0_factor(
     row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int
 ) -> None:  # pragma: no cover - compiled
-    one = row.dtype.type(1.0)
+    unit = row.dtype.type(1.0)
     for j in range(row.size):
-        row[j] *= one - min(one, gamma * abs(a - b[j]))
+        row[j] *= unit - min(unit, gamma * abs(a - b[j]))
 
 
 def _wendland0_slope(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
-    left = 1.0 - np.minimum(gamma * t, 1.0)
-    return -gamma * (left > 0) / np.maximum(left, _LEAST)
+    gap = 1.0 - np.minimum(gamma * t, 1.0)
+    return -gamma * (gap > 0) / np.maximum(gap, _LEAST)
 
 
 register(
@@ -329,17 +329,17 @@ register(
 def _wendland2_factor(
     row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int
 ) -> None:  # pragma: no cover - compiled
-    one, three = row.dtype.type(1.0), row.dtype.type(3.0)
+    unit, three = row.dtype.type(1.0), row.dtype.type(3.0)
     for j in range(row.size):
-        r = min(one, gamma * abs(a - b[j]))
-        x = one - r
-        row[j] *= x * x * x * (one + three * r)
+        r = min(unit, gamma * abs(a - b[j]))
+        x = unit - r
+        row[j] *= x * x * x * (unit + three * r)
 
 
 def _wendland2_slope(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     r = np.minimum(gamma * t, 1.0)
-    left = 1.0 - r
-    return -12.0 * gamma * r * (left > 0) / (np.maximum(left, _LEAST) * (1.0 + 3.0 * r))
+    gap = 1.0 - r
+    return -12.0 * gamma * r * (gap > 0) / (np.maximum(gap, _LEAST) * (1.0 + 3.0 * r))
 
 
 register(
@@ -353,18 +353,18 @@ register(
 def _wendland4_factor(
     row: Reals, a: float, b: Reals, gamma: float, coef0: float, degree: int
 ) -> None:  # pragma: no cover - compiled
-    one, five, eight = row.dtype.type(1.0), row.dtype.type(5.0), row.dtype.type(8.0)
+    unit, five, eight = row.dtype.type(1.0), row.dtype.type(5.0), row.dtype.type(8.0)
     for j in range(row.size):
-        r = min(one, gamma * abs(a - b[j]))
-        x = one - r
+        r = min(unit, gamma * abs(a - b[j]))
+        x = unit - r
         square = x * x
-        row[j] *= square * square * x * (one + r * (five + eight * r))
+        row[j] *= square * square * x * (unit + r * (five + eight * r))
 
 
 def _wendland4_slope(t: Reals, gamma: float, coef0: float, degree: int) -> Reals:
     r = np.minimum(gamma * t, 1.0)
-    left, rest = 1.0 - r, 1.0 + r * (5.0 + 8.0 * r)
-    return -14.0 * gamma * r * (1.0 + 4.0 * r) * (left > 0) / (np.maximum(left, _LEAST) * rest)
+    gap, quadratic = 1.0 - r, 1.0 + r * (5.0 + 8.0 * r)
+    return -14.0 * gamma * r * (1.0 + 4.0 * r) * (gap > 0) / (np.maximum(gap, _LEAST) * quadratic)
 
 
 register(

@@ -106,8 +106,8 @@ class GivenKernel(Kernel):
         """See :class:`Kernel`; computed from blocks of 32 rows."""
         out = np.empty(X.shape[0])
         for lo, hi in blocks(len(out), _ALONE):
-            some = Points(X[lo:hi].astype(np.float64))
-            out[lo:hi] = np.diagonal(self.block(some, some))
+            points = Points(X[lo:hi].astype(np.float64))
+            out[lo:hi] = np.diagonal(self.block(points, points))
         return out
 
     def largest(self, X: AnyRows, dtype: DTypeLike) -> float:
@@ -157,5 +157,7 @@ def is_of_new_rows(kernel: Kernel) -> bool:
 
 def given_kernel(function: Callable[[Rows, Rows], object]) -> GivenKernel:
     """Kernel that evaluates this function."""
-    known = isinstance(function, Precomputed)
-    return GivenKernel(function=function, name=_PRECOMPUTED if known else f"the callable kernel {named(function)}")
+    precomputed = isinstance(function, Precomputed)
+    return GivenKernel(
+        function=function, name=_PRECOMPUTED if precomputed else f"the callable kernel {named(function)}"
+    )

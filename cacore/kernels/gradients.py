@@ -48,25 +48,25 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals) -> Iterator
     gradient; likewise for `l1` and `wendland0_product`, because sign(0) = 0.
     """
     c = np.asarray(coefficients, np.float64)
-    right = kernel.points(Z.astype(np.float64))
+    Z_points = kernel.points(Z.astype(np.float64))
     of, step = kernel.declared.of, rows_in(_BYTES, max(Z.shape))
-    whole = dense(right.X) if of in (L1, FEATURES) else np.zeros((0, 0))
+    whole = dense(Z_points.X) if of in (L1, FEATURES) else np.zeros((0, 0))
     for lo, hi in blocks(X.shape[0], step):
-        left = kernel.points(X[lo:hi].astype(np.float64), like=right)
-        t = kernel.arguments(left, right)
+        rows = kernel.points(X[lo:hi].astype(np.float64), like=Z_points)
+        t = kernel.arguments(rows, Z_points)
         slopes = t if of == FEATURES else kernel.derivative(t)
-        for one in c:
-            W = slopes * one
+        for expansion in c:
+            W = slopes * expansion
             if of == L1:
                 out = np.zeros((hi - lo, X.shape[1]))
-                _signs(dense(left.X), whole, W, out)
+                _signs(dense(rows.X), whole, W, out)
             elif of == FEATURES:
-                columns = zip(dense(left.X).T, whole.T, strict=True)
+                columns = zip(dense(rows.X).T, whole.T, strict=True)
                 out = np.stack([np.einsum("ij,ij->i", W, slope(kernel, x, z)) for x, z in columns], axis=1)
             elif of == SQUARED:
-                out = 2.0 * (W.sum(axis=1)[:, None] * dense(left.X) - W @ right.X)
+                out = 2.0 * (W.sum(axis=1)[:, None] * dense(rows.X) - W @ Z_points.X)
             else:
-                out = np.asarray(W @ right.X)
+                out = np.asarray(W @ Z_points.X)
             yield out
 
 
@@ -79,8 +79,8 @@ def slope(kernel: Kernel, x: Reals, z: Reals) -> NDArray[np.float64]:
 def stacked(kernel: Kernel, X: Rows, Z: Rows, coefficients: Reals) -> NDArray[np.float64]:
     """Gradients of all expansions at all rows, shape (k, n, d); see :func:`gradients`."""
     k = len(coefficients)
-    found = list(gradients(kernel, X, Z, coefficients))
-    return np.stack([np.concatenate(found[i::k]) for i in range(k)])
+    blocks_of_rows = list(gradients(kernel, X, Z, coefficients))
+    return np.stack([np.concatenate(blocks_of_rows[i::k]) for i in range(k)])
 
 
 def moments(

@@ -34,12 +34,12 @@ _DEPTH = 48  # of the tree: limits the halving of ever smaller clusters
 _GRID = 4096  # distances at which a kernel is evaluated
 
 
-def squared_cutoff(kernel: Kernel, most: float, floor: float) -> float:
-    """The squared distance, up to `most`, beyond which kernel values are at most `floor`; infinity if there is none."""
+def squared_cutoff(kernel: Kernel, largest: float, floor: float) -> float:
+    """The squared distance, up to `largest`, beyond which kernel values are at most `floor`, or infinity."""
     far = kernel.compiled and kernel.of_distance and kernel.measure() in (PRODUCTS, FACTORS)
-    if not (far and 0 < most < np.inf):
+    if not (far and 0 < largest < np.inf):
         return np.inf
-    squares = most * np.geomspace(1e-16, 1.0, _GRID)
+    squares = largest * np.geomspace(1e-16, 1.0, _GRID)
     values = kernel.block(Points(np.zeros((1, 1))), Points(np.sqrt(squares)[:, None]))[0]
     seen = np.flatnonzero(~(np.abs(values) <= floor))
     at = int(seen[-1]) + 1 if seen.size else 0
@@ -127,9 +127,9 @@ class NearPanels:
         count = -(-self.n // size)
         self._low, self._high = np.empty((count, X.shape[1]), dtype), np.empty((count, X.shape[1]), dtype)
         for box in range(count):
-            some = X[rows[box * size : (box + 1) * size]]
+            box_rows = X[rows[box * size : (box + 1) * size]]
             # The extremes of the packed values: rounding is monotone.
-            ends = np.array([some.min(axis=0), some.max(axis=0)])
+            ends = np.array([box_rows.min(axis=0), box_rows.max(axis=0)])
             self._low[box], self._high[box] = ends if shift is None else ends - shift
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
@@ -187,7 +187,7 @@ def _halve(X: Reals, order: Longs, leaf: int, ends: Flags) -> None:  # pragma: n
     """
     n, d = X.shape
     parts = [(0, n, 0)]
-    other = np.empty_like(order)
+    upper_half = np.empty_like(order)
     sums, squares = np.empty(d), np.empty(d)
     while len(parts):
         lo, hi, depth = parts.pop()
@@ -203,11 +203,11 @@ def _halve(X: Reals, order: Longs, leaf: int, ends: Flags) -> None:  # pragma: n
                 x = np.float64(row[c]) - np.float64(origin[c])
                 sums[c] += x
                 squares[c] += x * x
-        widest, most = 0, 0.0
+        widest, largest = 0, 0.0
         for c in range(d):
             spread = squares[c] - sums[c] * sums[c] / (hi - lo)
-            if spread > most:
-                widest, most = c, spread
+            if spread > largest:
+                widest, largest = c, spread
         cut = sums[widest] / (hi - lo)
         below, above = lo, 0
         for k in range(lo, hi):
@@ -215,9 +215,9 @@ def _halve(X: Reals, order: Longs, leaf: int, ends: Flags) -> None:  # pragma: n
                 order[below] = order[k]
                 below += 1
             else:
-                other[above] = order[k]
+                upper_half[above] = order[k]
                 above += 1
-        order[below:hi] = other[:above]
+        order[below:hi] = upper_half[:above]
         if lo < below < hi:
             parts.append((lo, below, depth + 1))
             parts.append((below, hi, depth + 1))
@@ -255,8 +255,8 @@ def _from_box(
             square = max(square, _outside(values[q], low[columns[q]], high[columns[q]]))
         return square
     for q in range(first, last):
-        least, most = low[columns[q]], high[columns[q]]
-        square += _outside(values[q], least, most) - _outside(0 * values[q], least, most)
+        lowest, highest = low[columns[q]], high[columns[q]]
+        square += _outside(values[q], lowest, highest) - _outside(0 * values[q], lowest, highest)
     return square
 
 
@@ -271,8 +271,8 @@ def _of_origin(low: Reals, high: Reals) -> float:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _meet(
-    values: Reals, columns: Ints, starts: Integers, a: Reals, low: Reals, high: Reals, cutoff: float, some: Reals,
-    where: Ints, ends: Integers, squares: Reals, who: Longs, measure: int,
+    values: Reals, columns: Ints, starts: Integers, a: Reals, low: Reals, high: Reals, cutoff: float,
+    near_values: Reals, where: Ints, ends: Integers, squares: Reals, who: Longs, measure: int,
 ) -> int:  # fmt: skip  # pragma: no cover - compiled
     """Copy the rows that are near a box, and return how many there are.
 
@@ -295,7 +295,7 @@ def _meet(
         if not _from_box(values, columns, first, last, low, high, zero, measure) > cutoff:
             begin = ends[m]
             for q in range(last - first):
-                some[begin + q], where[begin + q] = values[first + q], columns[first + q]
+                near_values[begin + q], where[begin + q] = values[first + q], columns[first + q]
             ends[m + 1], squares[m], who[m] = begin + last - first, a[i], i
             m += 1
     return m
@@ -317,19 +317,24 @@ def _add_near(
         Columns per box.
     cutoff : float64
     """
-    some, where, ends, squares = np.empty_like(values), np.empty_like(columns), np.zeros_like(starts), np.empty_like(a)
+    near_values, where, ends, squares = (
+        np.empty_like(values),
+        np.empty_like(columns),
+        np.zeros_like(starts),
+        np.empty_like(a),
+    )
     who, weights = np.empty(a.size, np.int64), np.empty_like(coefficients)
     store, places, computed = np.empty((0, 0), data.dtype), np.empty(0, np.int64), 0
     for at in range(lo, hi, size):
         box, end = at // size, min(at + size, hi)
         m = _meet(
-            values, columns, starts, a, low[box], high[box], cutoff, some, where, ends, squares, who, kernel[4]
+            values, columns, starts, a, low[box], high[box], cutoff, near_values, where, ends, squares, who, kernel[4]
         )  # fmt: skip
         for i in range(m):
             weights[i] = coefficients[who[i]]
         if m:
             accumulate(
-                data, b, some, where, ends, squares[:m], kernel, at, end, weights[:m], total, store, places
+                data, b, near_values, where, ends, squares[:m], kernel, at, end, weights[:m], total, store, places
             )  # fmt: skip
         computed += m * (end - at)
     return computed

@@ -69,8 +69,8 @@ class Panels:
         self.norms = np.zeros(count * W, dtype)
 
         def fill(lo: int, hi: int) -> None:
-            these = slice(lo * W, hi * W)
-            block = X[these if rows is None else rows[these]]
+            part = slice(lo * W, hi * W)
+            block = X[part if rows is None else rows[part]]
             if is_sparse(block) and shift is None:
                 pack_csr(block.data, block.indices, block.indptr, self.data[lo:hi])
             else:
@@ -144,14 +144,14 @@ def nonzeros(
         csr = sp.csr_matrix((X.data.astype(dtype), X.indices.astype(np.int32), X.indptr.astype(np.int64)), X.shape)
         csr.sum_duplicates()  # in the copy: the norm needs the square of the sum of duplicate entries
     else:
-        some, offset = np.arange(m) if rows is None else rows, np.zeros(X.shape[1]) if shift is None else shift
+        chosen, offset = np.arange(m) if rows is None else rows, np.zeros(X.shape[1]) if shift is None else shift
         like, whole, pieces = np.zeros(0, dtype), with_zeros(measure), []
         # Block by block: large temporary arrays would cost more than the work on them.
         for lo, hi in blocks(m, max(256, _PIECE // max(1, X.shape[1]))):
             if is_sparse(X):
-                pieces.append(_compress(dense(X[some[lo:hi]]), np.arange(hi - lo), offset, like, whole))
+                pieces.append(_compress(dense(X[chosen[lo:hi]]), np.arange(hi - lo), offset, like, whole))
             else:
-                pieces.append(_compress(X, some[lo:hi], offset, like, whole))
+                pieces.append(_compress(X, chosen[lo:hi], offset, like, whole))
         csr = sp.csr_matrix(pieces[0] if len(pieces) == 1 else _stacked(pieces, like), (m, X.shape[1]))
     squares = np.zeros(m, csr.dtype) if measure == DIFFERENCES else _norms(csr.data, csr.indptr)
     points.X, points.shift, points.squares, points.gaps = csr, shift, squares, False

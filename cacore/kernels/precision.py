@@ -63,13 +63,13 @@ class Extent:
             row = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
             sizes = np.abs(X.data[X.indptr[0] : X.indptr[-1]].astype(np.float64))
             squares, sums = np.bincount(row, sizes**2), np.bincount(row, sizes)
-            return cls(_most(squares), _most(sums), _most(sizes), X.shape[1])
+            return cls(_largest(squares), _largest(sums), _largest(sizes), X.shape[1])
         largest = np.zeros(3)
         for block in in_blocks(X):
             about = block.astype(np.float64) if shift is None else block - shift
             sizes = np.abs(about)
             norms = np.einsum("ij,ij->i", about, about), sizes.sum(axis=1), sizes.ravel()
-            largest = np.maximum(largest, [_most(norm) for norm in norms])
+            largest = np.maximum(largest, [_largest(norm) for norm in norms])
         return cls(float(largest[0]), float(largest[1]), float(largest[2]), X.shape[1])
 
     @property
@@ -100,7 +100,7 @@ class Accuracy:
         return cls(tol / C, max(0.1 * size, 100.0 * tol) / C) if C > 0 else cls(np.inf)
 
 
-def _most(values: NDArray[Any]) -> float:
+def _largest(values: NDArray[Any]) -> float:
     return float(values.max(initial=0.0))
 
 

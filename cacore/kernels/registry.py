@@ -117,10 +117,10 @@ class KernelKind:
 
     def gamma_of(self, sigma: float) -> float:
         """Gamma for this width; the largest double instead of infinity, and 0 if it underflows."""
-        most = float(np.finfo(float).max)
+        largest = float(np.finfo(float).max)
         if self.per_length:
-            return min(1.0 / sigma, most) if sigma > 1e-300 else most
-        return 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else most
+            return min(1.0 / sigma, largest) if sigma > 1e-300 else largest
+        return 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else largest
 
     def typical_distance(self, d: int) -> float:
         """Typical distance between rows of d standardised features, in the kernel's metric: a natural width.

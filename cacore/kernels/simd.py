@@ -77,8 +77,8 @@ class Loop:
     def splat(self, scalar: ir.Value) -> ir.Value:
         """A vector of copies of a scalar."""
         vector = ir.VectorType(scalar.type, self.lanes)
-        one = self.b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
-        return self.b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), self.constant(_I32, 0))
+        single = self.b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
+        return self.b.shuffle_vector(single, ir.Constant(vector, ir.Undefined), self.constant(_I32, 0))
 
     def _at(self, pointer: ir.Value, chain: int, vector: ir.Type) -> ir.Value:
         place = self.b.gep(pointer, [self.b.add(self.k, ir.Constant(_I64, chain * self.lanes))])
@@ -137,11 +137,11 @@ class Loop:
         """Elementwise minimum."""
         return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
 
-    def best(self, x: ir.Value, most: ir.Value, where: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Elementwise maximum of `x` and `most`, and the :attr:`k` of the iteration that the larger one is from."""
-        better = self.b.fcmp_ordered(">", x, most)
+    def best(self, x: ir.Value, maximum: ir.Value, where: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Elementwise maximum of `x` and `maximum`, and the :attr:`k` of the iteration that the larger one is from."""
+        better = self.b.fcmp_ordered(">", x, maximum)
         here = self.k if self.place == _I64 else self.b.trunc(self.k, self.place)
-        return self.b.select(better, x, most), self.b.select(better, self.splat(here), where)
+        return self.b.select(better, x, maximum), self.b.select(better, self.splat(here), where)
 
     def across(self, vectors: list[ir.Value], combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
         """Reduce all lanes of these vectors to one number by `combine`."""
@@ -153,15 +153,15 @@ class Loop:
             x, half = combine(x, self.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), turned)), half // 2
         return self.b.extract_element(x, ir.Constant(_I32, 0))
 
-    def winner(self, most: list[ir.Value], where: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
+    def winner(self, maxima: list[ir.Value], where: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
         """Index (int64) and value of the largest element, the first among equals.
 
-        `most` and `where` hold the results of :meth:`best`, one per chain.
+        `maxima` and `where` hold the results of :meth:`best`, one per chain.
         """
-        largest = self.across(most, self.larger)
+        largest = self.across(maxima, self.larger)
         all_largest, nowhere = self.splat(largest), self.constant(self.place, 2**31 - 1)
         places = []
-        for chain, (x, turn) in enumerate(zip(most, where, strict=True)):
+        for chain, (x, turn) in enumerate(zip(maxima, where, strict=True)):
             offsets = ir.Constant(turn.type, [chain * self.lanes + lane for lane in range(self.lanes)])
             places.append(self.b.select(self.b.fcmp_ordered("==", x, all_largest), self.b.add(turn, offsets), nowhere))
         place = self.across(places, lambda a, b: self.b.select(self.b.icmp_signed("<", a, b), a, b))

@@ -252,7 +252,7 @@ def hand_over(
     coefficients, total, store, places
         See :func:`cacore.kernels.panels.accumulate`. Values are rounded to the type of `store` before they are added.
     """
-    kept, norms, size = store.dtype.type, b[lo:hi], hi - lo
+    rounded, norms, size = store.dtype.type, b[lo:hi], hi - lo
     for r in range(count):
         if places.size and r + 1 < count and places[first + r + 1] >= 0:
             # Without a prefetch, writes to uncached memory stall: a third of the time for short rows.
@@ -266,12 +266,12 @@ def hand_over(
             for k in range(size):
                 row[k] = line[k]
     if total.size:
-        _add_up(tile, count, coefficients, first, total[lo:hi], kept)
+        _add_up(tile, count, coefficients, first, total[lo:hi], rounded)
 
 
 @numba.njit(inline="always")
 def _add_up(
-    tile: Reals, count: int, coefficients: Doubles, first: int, total: Doubles, kept: type[np.floating]
+    tile: Reals, count: int, coefficients: Doubles, first: int, total: Doubles, rounded: type[np.floating]
 ) -> None:  # pragma: no cover - compiled
     """Add `count` rows of a tile, times coefficients from `first` on, to `total`: four rows per pass, in order."""
     r = 0
@@ -280,13 +280,13 @@ def _add_up(
         p, q, s, t = coefficients[at], coefficients[at + 1], coefficients[at + 2], coefficients[at + 3]
         w, x, y, z = tile[r], tile[r + 1], tile[r + 2], tile[r + 3]
         for k in range(total.size):
-            some = total[k] + p * np.float64(kept(w[k]))
-            some += q * np.float64(kept(x[k]))
-            some += s * np.float64(kept(y[k]))
-            total[k] = some + t * np.float64(kept(z[k]))
+            partial = total[k] + p * np.float64(rounded(w[k]))
+            partial += q * np.float64(rounded(x[k]))
+            partial += s * np.float64(rounded(y[k]))
+            total[k] = partial + t * np.float64(rounded(z[k]))
         r += 4
     while r < count:
         p, w = coefficients[first + r], tile[r]
         for k in range(total.size):
-            total[k] += p * np.float64(kept(w[k]))
+            total[k] += p * np.float64(rounded(w[k]))
         r += 1

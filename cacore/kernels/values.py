@@ -140,12 +140,12 @@ def _sparse(measure: int, A: CSR, B: CSR, out: NDArray[np.floating]) -> None:
     """:func:`compare` for CSR rows: blocks of `A` are the columns, and all rows of `B` meet each block."""
     measure = PRODUCTS if measure == PRODUCTS else NONZEROS
     for lo, hi in blocks(A.shape[0], _BLOCK):
-        some, (part, ld) = A[lo:hi], flat(out[lo:hi])
-        features = Features.of(some)
-        columns = Wide(some, features, out.dtype, measure=measure)
+        part_of_A, (part_of_out, ld) = A[lo:hi], flat(out[lo:hi])
+        features = Features.of(part_of_A)
+        columns = Wide(part_of_A, features, out.dtype, measure=measure)
         for first, last in blocks(B.shape[0], _ROWS):
             rows = Arranged.of(B, features, out.dtype, np.arange(first, last), measure)
-            columns.compare(rows, part, ld, first)
+            columns.compare(rows, part_of_out, ld, first)
 
 
 def _sparse_factors(kernel: Parameters, A: CSR, B: CSR, out: NDArray[np.floating]) -> None:
@@ -153,8 +153,8 @@ def _sparse_factors(kernel: Parameters, A: CSR, B: CSR, out: NDArray[np.floating
     present = np.unique(np.concatenate([A.indices, B.indices]))
     out[...] = 1.0
     for lo, hi in blocks(len(present), _FEATURES):
-        some, part = present[lo:hi], np.empty_like(out)
-        compare(kernel, dense(A[:, some]), dense(B[:, some]), part)
+        features, part = present[lo:hi], np.empty_like(out)
+        compare(kernel, dense(A[:, features]), dense(B[:, features]), part)
         out *= part
 
 
@@ -183,12 +183,12 @@ def _meet_all(
         for i in range(m):
             row = A[i]
             for p in range(panels):
-                here, left = i * ld + at + p * W, count - p * W
-                if left >= W:
+                here, remaining = i * ld + at + p * W, count - p * W
+                if remaining >= W:
                     meet(row, columns, 0, d, data[p], G[here : here + W], kernel)
                 else:
                     meet(row, columns, 0, d, data[p], line, kernel)
-                    for k in range(left):
+                    for k in range(remaining):
                         G[here + k] = line[k]
 
 
@@ -226,9 +226,11 @@ class Kernel:
         least = self.declared.least_degree
         if self.degree < least:
             raise InputError(f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at least {least}")
-        most = _MOST_FEATURES if self.declared.limited else MOST_DEGREE
-        if self.degree > most:
-            raise InputError(f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at most {most}")
+        greatest = _MOST_FEATURES if self.declared.limited else MOST_DEGREE
+        if self.degree > greatest:
+            raise InputError(
+                f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at most {greatest}"
+            )
 
     @property
     def compiled(self) -> bool:
@@ -366,9 +368,9 @@ class Kernel:
         points = Points(X, shift)
         if self.declared.of != SQUARED or X.shape[1] > WIDEST:
             return points
-        most = (1e-11 if X.dtype == np.float64 else 1e-4) if allowed is None else allowed
+        tolerated = (1e-11 if X.dtype == np.float64 else 1e-4) if allowed is None else allowed
         square = float(points.squares.max())
-        if rounding(self, Extent(square, 0.0, math.sqrt(square), X.shape[1]), X.dtype) <= most:
+        if rounding(self, Extent(square, 0.0, math.sqrt(square), X.shape[1]), X.dtype) <= tolerated:
             return points
         return Points(X, shift, gaps=True)
 
@@ -415,10 +417,10 @@ class Kernel:
         InputError
             If the bound overflows this dtype.
         """
-        some = () if self.of_distance else [X] if is_sparse(X) else in_blocks(X)
-        most = np.max([self._squares(block).max(initial=0.0) for block in some], initial=0.0)
+        row_blocks = () if self.of_distance else [X] if is_sparse(X) else in_blocks(X)
+        square = np.max([self._squares(block).max(initial=0.0) for block in row_blocks], initial=0.0)
         # The longest row with itself, and with its negative.
-        value = float(np.abs(self.of_squares(np.array([most, -most]))).max())
+        value = float(np.abs(self.of_squares(np.array([square, -square]))).max())
         if not value <= float(np.finfo(dtype).max) / 4:  # the curvature of a pair adds up four kernel values
             remedy = "scale the features" + (", or use a smaller degree" if self.has("degree") else "")
             raise InputError(f"{self.kind} kernel: its values overflow {np.dtype(dtype)}; {remedy}")

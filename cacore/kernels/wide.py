@@ -65,11 +65,11 @@ class Features:
         return self.count - self.packed
 
     @classmethod
-    def of(cls, X: CSR, every: bool = False) -> Features:
+    def of(cls, X: CSR, all_features: bool = False) -> Features:
         """Numbering for CSR rows, shape (n, d): one pass over the nonzeros and the features.
 
         Only features that both sides of a kernel value contain matter, so it is enough if one side is among the rows
-        of `X`. If `X` is a sample and neither side is, `every` gives a number to every feature.
+        of `X`. If `X` is a sample and neither side is, `all_features` gives a number to every feature.
         """
         n, d = X.shape
         counts = np.bincount(X.indices, minlength=d)
@@ -77,7 +77,7 @@ class Features:
         often = often[np.argsort(-counts[often], kind="stable")][:MOST]
         number = np.full(d, -1, np.int32)
         number[often] = np.arange(len(often))
-        rare = np.flatnonzero(((counts > 0) | every) & (number < 0))
+        rare = np.flatnonzero(((counts > 0) | all_features) & (number < 0))
         number[rare] = np.arange(len(often), len(often) + len(rare))
         share, alone = counts[often] / max(1, n), counts[rare] / max(1, n)
         met = float(share.sum() + alone @ alone / FREQUENT)
@@ -113,18 +113,18 @@ class Arranged:
         measure: int = PRODUCTS,
     ) -> Arranged:  # fmt: skip
         """Arrange `X`, shape (n, d), or the given rows of it; two passes over the nonzeros, on all threads."""
-        some = X if rows is None else X[rows]
-        X = some if is_sparse(some) else sp.csr_matrix(some)
+        chosen = X if rows is None else X[rows]
+        X = chosen if is_sparse(chosen) else sp.csr_matrix(chosen)
         if not X.has_canonical_format:  # norms need the square of the sum of duplicate entries
             X = X.copy() if rows is None else X
             X.sum_duplicates()
         m, number, first = X.shape[0], features.number, features.packed
-        known, packed, pieces = np.zeros(m, np.int64), np.zeros(m, np.int64), blocks(m, _PIECE)
+        numbered, packed, pieces = np.zeros(m, np.int64), np.zeros(m, np.int64), blocks(m, _PIECE)
         for_blocks(
-            lambda lo, hi: count_known(X.indices, X.indptr[lo : hi + 1], number, first, known[lo:hi], packed[lo:hi]),
+            lambda lo, hi: count_known(X.indices, X.indptr[lo : hi + 1], number, first, numbered[lo:hi], packed[lo:hi]),
             pieces,
         )
-        starts = np.append(0, np.cumsum(known))
+        starts = np.append(0, np.cumsum(numbered))
         values, places = np.empty(starts[-1], dtype), np.empty(starts[-1], np.int32)
         norms, middles = np.zeros(m, dtype), starts[:-1] + packed
         for_blocks(
@@ -184,25 +184,25 @@ class Wide:
         self, X: Rows, features: Features, dtype: DTypeLike, rows: NDArray[np.int64] | None = None,
         measure: int = PRODUCTS,
     ) -> None:  # fmt: skip
-        given = Arranged.of(X, features, dtype, rows, measure)
-        self.n, self.measure, W = len(given), measure, width(dtype)
-        count, before = -(-self.n // W), np.append(0, np.cumsum(given.starts[1:] - given.middles))
+        arranged = Arranged.of(X, features, dtype, rows, measure)
+        self.n, self.measure, W = len(arranged), measure, width(dtype)
+        count, before = -(-self.n // W), np.append(0, np.cumsum(arranged.starts[1:] - arranged.middles))
         self.data = room((count, features.packed, W), dtype)
         self.norms = np.zeros(count * W, dtype)
-        self.norms[: self.n] = given.norms
+        self.norms[: self.n] = arranged.norms
         listed = int(before[-1])
         tiles = _tiles(self.n, count, listed, features.listed)
         self.starts = np.zeros((tiles, features.listed + 1), np.int32 if listed < 1 << 31 else np.int64)
         self.values, self.rows = np.empty(listed, dtype), np.empty(listed, np.int32)
 
         def fill(lo: int, hi: int) -> None:
-            some = slice(lo * W, hi * W)
-            pack(given.values, given.features, given.starts[some], given.middles[some], self.data[lo:hi])
+            part = slice(lo * W, hi * W)
+            pack(arranged.values, arranged.features, arranged.starts[part], arranged.middles[part], self.data[lo:hi])
 
         def enter(tile: int, lo: int, hi: int) -> None:
             enlist(
-                given.values, given.features, given.starts[lo : hi + 1], given.middles[lo:hi], features.packed,
-                before[lo], self.starts[tile], self.values, self.rows,
+                arranged.values, arranged.features, arranged.starts[lo : hi + 1], arranged.middles[lo:hi],
+                features.packed, before[lo], self.starts[tile], self.values, self.rows,
             )  # fmt: skip
 
         for_blocks(fill, portions(count, features.packed * W))
@@ -267,13 +267,13 @@ AHEAD = 8  # nonzeros by which prefetches run ahead
 
 @numba.njit(cache=True, nogil=True)
 def count_known(
-    indices: Integers, starts: Integers, number: Ints, first: int, known: Longs, packed: Longs
+    indices: Integers, starts: Integers, number: Ints, first: int, numbered: Longs, packed: Longs
 ) -> None:  # pragma: no cover - compiled
-    """Count the features of each row that have a number (`known`), and one below `first` (`packed`)."""
-    for i in range(known.size):
+    """Count the features of each row that have a number (`numbered`), and one below `first` (`packed`)."""
+    for i in range(numbered.size):
         for p in range(starts[i], starts[i + 1]):
             k = number[indices[p]]
-            known[i] += k >= 0
+            numbered[i] += k >= 0
             packed[i] += 0 <= k < first
 
 
@@ -286,11 +286,11 @@ def arrange(
 
     Norms are added up in the order of the products, or of the l1 terms, so that equal rows are at distance 0.
     """
-    one = values[:0].dtype.type
+    real = values[:0].dtype.type
     for i in range(norms.size):
-        at, to, rest, norm = new_starts[i], middles[i], one(0), one(0)
+        at, to, unnumbered, norm = new_starts[i], middles[i], real(0), real(0)
         for p in range(starts[i], starts[i + 1]):
-            k, x = number[indices[p]], one(data[p])
+            k, x = number[indices[p]], real(data[p])
             if k >= first:
                 values[to], features[to] = x, k
                 to += 1
@@ -298,10 +298,10 @@ def arrange(
                 values[at], features[at] = x, k
                 at += 1
             else:
-                rest += abs(x) if measure == NONZEROS else x * x
+                unnumbered += abs(x) if measure == NONZEROS else x * x
         for q in range(new_starts[i], new_starts[i + 1]):
             norm += abs(values[q]) if measure == NONZEROS else values[q] * values[q]
-        norms[i] = norm + rest
+        norms[i] = norm + unnumbered
 
 
 @numba.njit(cache=True, nogil=True)
@@ -358,12 +358,14 @@ def _first(rows: Ints, p: int, end: int, least: int) -> int:  # pragma: no cover
 
 
 @numba.njit(cache=True, nogil=True)
-def _within(rows: Ints, p: int, end: int, left: int, right: int) -> tuple[int, int]:  # pragma: no cover - compiled
+def _within(
+    rows: Ints, p: int, end: int, first_column: int, end_column: int
+) -> tuple[int, int]:  # pragma: no cover - compiled
     """First index and end of the stretch of p:end whose rows are in left:right."""
-    if p < end and rows[p] < left:
-        p = _first(rows, p, end, left)
-    if p < end and rows[end - 1] >= right:
-        end = _first(rows, p, end, right)
+    if p < end and rows[p] < first_column:
+        p = _first(rows, p, end, first_column)
+    if p < end and rows[end - 1] >= end_column:
+        end = _first(rows, p, end, end_column)
     return p, end
 
 
@@ -376,9 +378,10 @@ def _later(q: int, last: int, further: int) -> int:  # pragma: no cover - compil
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _meet_lists(
     values: Reals, features: Ints, starts: Integers, middles: Longs, i: int, count: int, list_values: Reals,
-    list_rows: Ints, lists: Integers, packed: int, left: int, right: int, whole: bool, measure: int, tile: Reals,
+    list_rows: Ints, lists: Integers, packed: int, first_column: int, end_column: int, whole: bool, measure: int,
+    tile: Reals,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """Add the terms of listed nonzeros, of `count` rows from `i` on and columns `left` to `right`, to `tile`.
+    """Add the terms of listed nonzeros to `tile`: `count` rows from `i` on, columns `first_column` to `end_column`.
 
     `lists` holds the starts of the tile's lists; `whole` is true if they contain no other columns. Arrays are not
     sliced, see :func:`cacore.kernels.sums._sums`.
@@ -399,14 +402,14 @@ def _meet_lists(
             x, k = values[q], features[q] - packed
             p, stop = np.int64(lists[k]), np.int64(lists[k + 1])
             if not whole:
-                p, stop = _within(list_rows, p, stop, left, right)
+                p, stop = _within(list_rows, p, stop, first_column, end_column)
             if measure == PRODUCTS:
                 for place in range(p, stop):
-                    tile[r, np.uint32(list_rows[place] - left)] += x * list_values[place]
+                    tile[r, np.uint32(list_rows[place] - first_column)] += x * list_values[place]
             else:
                 for place in range(p, stop):
                     z = list_values[place]
-                    tile[r, np.uint32(list_rows[place] - left)] += abs(z - x) - (abs(z) + abs(x))
+                    tile[r, np.uint32(list_rows[place] - first_column)] += abs(z - x) - (abs(z) + abs(x))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -424,11 +427,11 @@ def _fill(
             else:
                 common(values, features, starts[i + r], middles[i + r], data, here, tile, to)
     span = columns_per_tile(data, list_starts)
-    left, right = at - number * span, end - number * span  # columns counted within the tile
-    whole = left == 0 and (right == span or end > norms.size - W)
+    first_column, end_column = at - number * span, end - number * span  # columns counted within the tile
+    whole = first_column == 0 and (end_column == span or end > norms.size - W)
     _meet_lists(
-        values, features, starts, middles, i, count, list_values, list_rows, list_starts[number], packed, left, right,
-        whole, measure, tile,
+        values, features, starts, middles, i, count, list_values, list_rows, list_starts[number], packed, first_column,
+        end_column, whole, measure, tile,
     )  # fmt: skip
     if measure == NONZEROS:
         others = norms[at:end]
@@ -451,14 +454,14 @@ def accumulate(
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """``Wide.add`` for compiled code; `sides` is from ``Wide._sides``."""
     data, norms, a, span = sides[0], sides[1], sides[9], columns_per_tile(sides[0], sides[4])
-    some = _rows(span, a.size)
-    tile = np.empty((some, min(span, -(-(hi - lo) // data.shape[2]) * data.shape[2])), data.dtype)
+    tile_rows = _rows(span, a.size)
+    tile = np.empty((tile_rows, min(span, -(-(hi - lo) // data.shape[2]) * data.shape[2])), data.dtype)
     at = lo
     while at < hi:
         number = at // span
         end = min((number + 1) * span, hi)
-        for i in range(0, a.size, some):
-            count = min(some, a.size - i)
+        for i in range(0, a.size, tile_rows):
+            count = min(tile_rows, a.size - i)
             _fill(sides, kernel[4], i, count, number, at, end, tile)
             hand_over(tile, count, i, at, end, a, norms, kernel, coefficients, total, store, places)
         at = end
@@ -468,13 +471,13 @@ def accumulate(
 def compare(sides: Sides, measure: int, n: int, out: Reals, ld: int, first: int) -> None:  # pragma: no cover - compiled
     """``Wide.compare`` for compiled code with `n` columns; `sides` is from ``Wide._sides``."""
     data, m, span = sides[0], sides[9].size, columns_per_tile(sides[0], sides[4])
-    some = _rows(span, m)
-    tile = np.empty((some, span), data.dtype)
+    tile_rows = _rows(span, m)
+    tile = np.empty((tile_rows, span), data.dtype)
     for number in range(-(-n // span)):
         at = number * span
         end = min(at + span, n)
-        for i in range(0, m, some):
-            count = min(some, m - i)
+        for i in range(0, m, tile_rows):
+            count = min(tile_rows, m - i)
             _fill(sides, measure, i, count, number, at, end, tile)
             for k in range(end - at):
                 here = (at + k) * ld + first + i

@@ -80,7 +80,7 @@ class Method:
 
     def has(self, name: str) -> bool:
         """True if the command of this method has the option `name`, whether its own or one that all commands share."""
-        only = next((known.only for one, known in declared(self.options) if one.name == name), None)
+        only = next((declaration.only for option, declaration in declared(self.options) if option.name == name), None)
         return name not in self.without and (only is None or only(self))
 
     @property
@@ -116,23 +116,23 @@ def same_training(method: str, train: Dataset, options: Any, comm: Communicator)
     """Raise an InputError on all ranks if methods, options or kinds of rows differ between them; collective."""
     if comm.size == 1:
         return
-    given = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _OWN}
+    settings = {option.name: getattr(options, option.name) for option in fields(options) if option.name not in _OWN}
     y = train.y
     shape = None if y is None else y.shape[1:]
     rows = {**kind_of_rows(train.X), "shape of a row's target": shape, "sample_weight given": train.weights is not None}
     with comm.uncounted():
-        require_same({"method": Unquoted(method), **given, **rows}, comm)
+        require_same({"method": Unquoted(method), **settings, **rows}, comm)
 
 
 def same_command(
-    prog: str, given: Mapping[str, Any], comm: Communicator, files: Mapping[str, Path | None] | None = None
+    prog: str, options: Mapping[str, Any], comm: Communicator, files: Mapping[str, Path | None] | None = None
 ) -> None:
     """Raise an InputError on all ranks if commands, options or input files differ between them; collective.
 
     Parameters
     ----------
     prog : str
-    given : mapping of str to object
+    options : mapping of str to object
         Values of the options, by flag.
     comm : Communicator
     files : mapping of str to Path or None
@@ -140,14 +140,21 @@ def same_command(
     """
     if comm.size == 1:
         return
-    found = {f"{flag} {path}": Unquoted(described(path)) for flag, path in (files or {}).items() if path is not None}
+    input_files = {
+        f"{flag} {path}": Unquoted(described(path)) for flag, path in (files or {}).items() if path is not None
+    }
     with comm.uncounted():
-        require_same({"command": Unquoted(prog), **given, **found}, comm)
+        require_same({"command": Unquoted(prog), **options, **input_files}, comm)
 
 
 def flags(*chosen: Options) -> dict[str, Any]:
     """Values of the options that commands have, by flag."""
-    return {_flag(known): getattr(one, field.name) for one in chosen for field, known in declared(one) if known.flag}
+    return {
+        _flag(declaration): getattr(chosen_options, field.name)
+        for chosen_options in chosen
+        for field, declaration in declared(chosen_options)
+        if declaration.flag
+    }
 
 
 def _flag(option: Option) -> str:

@@ -99,17 +99,17 @@ def declared(options: type | Any) -> tuple[tuple[Field[Any], Option], ...]:
 
 @functools.cache
 def _declared(kind: type) -> tuple[tuple[Field[Any], Option], ...]:
-    known = []
-    for one in fields(kind):
-        if "option" in one.metadata:
-            text, convert, flag, estimator, report, group, only, parser = one.metadata["option"]
+    declarations = []
+    for option in fields(kind):
+        if "option" in option.metadata:
+            text, convert, flag, estimator, report, group, only, parser = option.metadata["option"]
             declaration = Option(
-                text, convert, f"--{one.name.replace('_', '-')}" if flag is None else flag,
-                one.name if estimator is None else estimator,
-                one.name if report is True else report or "", group, only, parser,
+                text, convert, f"--{option.name.replace('_', '-')}" if flag is None else flag,
+                option.name if estimator is None else estimator,
+                option.name if report is True else report or "", group, only, parser,
             )  # fmt: skip
-            known.append((one, declaration))
-    return tuple(known)
+            declarations.append((option, declaration))
+    return tuple(declarations)
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        for one, known in declared(self):
-            value = getattr(self, one.name)
-            if value is not one.default:  # a default may be None where no value a user gives can be
-                object.__setattr__(self, one.name, known.convert(value, f"{one.name} ="))
+        for option, declaration in declared(self):
+            value = getattr(self, option.name)
+            if value is not option.default:  # a default may be None where no value a user gives can be
+                object.__setattr__(self, option.name, declaration.convert(value, f"{option.name} ="))
 
 
 def add_options(
@@ -141,53 +141,63 @@ def add_options(
     defaults, choices = defaults or {}, choices or {}
     groups = {title: parser.add_argument_group(title or "common options") for title in ("", *GROUPS)}
     exclusive: dict[type, Any] = {}
-    for source, one, known in ((kind, *option) for kind in kinds for option in _in_order(kind)):
-        if not (known.flag and has(one.name)):
+    for source, record, declaration in ((kind, *option) for kind in kinds for option in _in_order(kind)):
+        if not (declaration.flag and has(record.name)):
             continue
-        more = dict(known.parser)
-        target: Any = groups[known.group]
-        if more.pop("exclusive", False):
+        arguments = dict(declaration.parser)
+        target: Any = groups[declaration.group]
+        if arguments.pop("exclusive", False):
             target = exclusive[source] = exclusive.get(source) or target.add_mutually_exclusive_group()
-        words = [*([more.pop("short")] if "short" in more else []), known.flag]
-        if one.name in choices:
-            more["choices"] = choices[one.name]
-        if known.flag.startswith("-"):
-            more |= {"dest": one.name, "default": defaults.get(one.name, one.default)}
-        target.add_argument(*words, help=known.help, **more)
+        words = [*([arguments.pop("short")] if "short" in arguments else []), declaration.flag]
+        if record.name in choices:
+            arguments["choices"] = choices[record.name]
+        if declaration.flag.startswith("-"):
+            arguments |= {"dest": record.name, "default": defaults.get(record.name, record.default)}
+        target.add_argument(*words, help=declaration.help, **arguments)
 
 
 def _in_order(kind: type) -> list[tuple[Field[Any], Option]]:
     """The options as help shows them: arguments without a flag first, and what the class inherits last."""
-    own = vars(kind)["__annotations__"]
-    return sorted(declared(kind), key=lambda one: (one[1].flag.startswith("-"), one[0].name not in own))
+    annotations = vars(kind)["__annotations__"]
+    return sorted(
+        declared(kind), key=lambda option: (option[1].flag.startswith("-"), option[0].name not in annotations)
+    )
 
 
 def from_arguments(options: type, arguments: argparse.Namespace) -> Any:
     """The dataclass of options from parsed arguments; messages name the flags."""
-    given = {}
-    for one, known in declared(options):
-        if known.flag and one.name in vars(arguments):
-            value = getattr(arguments, one.name)
-            given[one.name] = value if value is None else known.convert(value, known.flag)
-    return options(**given)
+    values = {}
+    for option, declaration in declared(options):
+        if declaration.flag and option.name in vars(arguments):
+            value = getattr(arguments, option.name)
+            values[option.name] = value if value is None else declaration.convert(value, declaration.flag)
+    return options(**values)
 
 
 def from_estimator(options: type, estimator: object, **more: object) -> Any:
     """The dataclass of options from an estimator's parameters; messages name the parameters."""
-    given = dict(more)
-    for one, known in declared(options):
-        if known.estimator and one.name not in given:
-            value = getattr(estimator, known.estimator, one.default)
-            if value is not one.default:
-                checked_later = known.estimator == one.name and value is not None  # the dataclass has the same message
-                given[one.name] = value if checked_later else known.convert(value, f"{known.estimator} =")
-    return options(**given)
+    values = dict(more)
+    for option, declaration in declared(options):
+        if declaration.estimator and option.name not in values:
+            value = getattr(estimator, declaration.estimator, option.default)
+            if value is not option.default:
+                checked_later = (
+                    declaration.estimator == option.name and value is not None
+                )  # the dataclass has the same message
+                values[option.name] = (
+                    value if checked_later else declaration.convert(value, f"{declaration.estimator} =")
+                )
+    return options(**values)
 
 
 def reported(options: object, has: Callable[[str], bool]) -> dict[str, object]:
     """The report's `params` of those options that the command `has`."""
-    shown = [(one.name, known.report) for one, known in declared(options) if known.report and has(one.name)]
-    return {key: getattr(options, name) for name, key in shown}
+    keys = [
+        (option.name, declaration.report)
+        for option, declaration in declared(options)
+        if declaration.report and has(option.name)
+    ]
+    return {key: getattr(options, name) for name, key in keys}
 
 
 LENGTHS = "lengths"  # metric of length scales that minimise the leave-one-out error
@@ -226,8 +236,8 @@ def scratch(text: str, estimator: str | None = None, only: Callable[[Any], bool]
     return option(None, text, path, estimator=estimator, group=RESOURCES, only=only, metavar="DIR")
 
 
-def check_out_of_core(wanted: bool, scratch: Path | None, given: dict[str, bool]) -> None:
-    """Refuse options, of those `given`, that exclude ``--out-of-core``; and ``--scratch`` without it.
+def check_out_of_core(wanted: bool, scratch: Path | None, needs_memory: dict[str, bool]) -> None:
+    """Refuse options, of those `needs_memory`, that exclude ``--out-of-core``; and ``--scratch`` without it.
 
     Raises
     ------
@@ -237,7 +247,7 @@ def check_out_of_core(wanted: bool, scratch: Path | None, given: dict[str, bool]
         if scratch is not None:
             raise InputError("--scratch: there is nothing to put there; give --out-of-core as well, or leave it out")
         return
-    for name, there in given.items():
+    for name, there in needs_memory.items():
         if there:
             raise InputError(f"{name}: needs all rows in memory; leave it out, or --out-of-core")
 

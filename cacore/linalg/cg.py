@@ -88,7 +88,7 @@ class State:
 
     def arrays(self) -> dict[str, NDArray[np.float64] | NDArray[np.int64]]:
         """The arrays by name, for a checkpoint."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {array_field.name: getattr(self, array_field.name) for array_field in fields(self)}
 
 
 # Stopping criterion: called once per iteration with the state, |x| of the active right-hand sides, and True if a rank's

@@ -84,9 +84,9 @@ def cholesky(A: NDArray[np.floating]) -> int:
         info = call("potrf", dtype, b"U", b, corner, m)
         if info:
             return k + info
-        rest = m - k - b
-        if rest:
-            call("trsm", dtype, b"L", b"U", b"T", b"N", b, rest, 1.0, corner, m, at(A, k + b, k), m)
+        remaining = m - k - b
+        if remaining:
+            call("trsm", dtype, b"L", b"U", b"T", b"N", b, remaining, 1.0, corner, m, at(A, k + b, k), m)
         for j in range(k + b, m, UPDATE):
             s = min(UPDATE, m - j)
             panel = at(A, j, k)
@@ -169,9 +169,9 @@ def diagonal_of_inverse(L: NDArray[np.floating]) -> NDArray[np.float64]:
     m, dtype = _check(L)
     out = np.empty(m)
     for lo in range(0, m, INVERSE):
-        k, rest = min(INVERSE, m - lo), m - lo
-        columns = np.eye(k, rest, dtype=dtype)
-        call("trsm", dtype, b"L", b"U", b"T", b"N", rest, k, 1.0, at(L, lo, lo), m, at(columns), rest)
+        k, remaining = min(INVERSE, m - lo), m - lo
+        columns = np.eye(k, remaining, dtype=dtype)
+        call("trsm", dtype, b"L", b"U", b"T", b"N", remaining, k, 1.0, at(L, lo, lo), m, at(columns), remaining)
         out[lo : lo + k] = np.einsum("ij,ij->i", columns, columns, dtype=np.float64)
     return out
 

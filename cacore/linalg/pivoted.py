@@ -81,7 +81,7 @@ Enough = Callable[[NDArray[np.float64]], bool]
 
 
 def pivoted_cholesky(
-    spread: Spread, kernel: Kernel, most: int, seed: int, enough: Enough, dtype: DTypeLike = np.float32,
+    spread: Spread, kernel: Kernel, max_rank: int, seed: int, enough: Enough, dtype: DTypeLike = np.float32,
     uniform: bool = False, room: Callable[[tuple[int, int], DTypeLike], NDArray[np.floating]] = np.empty,
     advance: Callable[[int], None] = lambda rank: None,
 ) -> Pivoted:  # fmt: skip
@@ -91,7 +91,7 @@ def pivoted_cholesky(
     ----------
     spread : Spread
     kernel : Kernel
-    most : int
+    max_rank : int
         The largest rank. The factorisation also stops if the residual is only rounding.
     seed : int
     enough : callable
@@ -116,26 +116,26 @@ def pivoted_cholesky(
     candidates' rows, numbers, weights and rows of the factor; one byte per candidate for its acceptance; and a trace.
     """
     comm, points, diagonal = spread.comm, spread.points(dtype), spread.diagonal(kernel)
-    left = diagonal.copy()
-    largest, trace = _agreed(comm, left)
-    most, sent = min(most, spread.n), 16 * comm.size
-    F = room((most, len(left)), dtype)
+    residual = diagonal.copy()
+    largest, trace = _agreed(comm, residual)
+    max_rank, sent = min(max_rank, spread.n), 16 * comm.size
+    F = room((max_rank, len(residual)), dtype)
     pivots, centers, traces, k, number = [], [], [(0.0, trace)], 0, 0
     tiny = _TINY[np.dtype(dtype).name] * largest
-    while k < most and trace > 0 and not enough(np.array(traces)):
-        mine, order, owner, chances = _drawn(spread, left, tiny, uniform, seed, number)
+    while k < max_rank and trace > 0 and not enough(np.array(traces)):
+        mine, order, owner, chances = _drawn(spread, residual, tiny, uniform, seed, number)
         sent += 16 * int(np.minimum(spread.counts, BLOCK).sum())
         if not len(order):
             break
-        given = np.bincount(owner, minlength=comm.size)
-        rows = gather_rows(spread.X[mine], comm, given)[order]
-        above = comm.allgather(np.ascontiguousarray(F[:k, mine].T), given)[order]
-        scale = None if spread.scale is None else comm.allgather(spread.scale[mine], given)[order]
-        names = comm.allgather(spread.number[mine], given)[order]
+        counts = np.bincount(owner, minlength=comm.size)
+        rows = gather_rows(spread.X[mine], comm, counts)[order]
+        above = comm.allgather(np.ascontiguousarray(F[:k, mine].T), counts)[order]
+        scale = None if spread.scale is None else comm.allgather(spread.scale[mine], counts)[order]
+        names = comm.allgather(spread.number[mine], counts)[order]
         with one_blas_thread():  # on small matrices the threads of a BLAS wait more than they work
             C = _left_of_block(spread, kernel, rows, above, scale)
         taken = comm.bcast(_taken(C, chances, tiny, uniform).astype(np.uint8)).astype(np.bool_)
-        taken[np.flatnonzero(taken)[most - k :]] = False
+        taken[np.flatnonzero(taken)[max_rank - k :]] = False
         b = int(taken.sum())
         number += 1
         if b:
@@ -144,14 +144,14 @@ def pivoted_cholesky(
                 inverse = np.linalg.inv(L).astype(dtype)
             block = spread.ready(rows[taken], dtype)
             row_scale = None if scale is None else scale[taken]
-            _append(F, k, b, kernel, block, points, above[taken], inverse, (row_scale, spread.scale), left)
+            _append(F, k, b, kernel, block, points, above[taken], inverse, (row_scale, spread.scale), residual)
             pivots.append(names[taken])
             centers.append(rows[taken])
             k += b
-        left[mine[np.isin(spread.number[mine], names[taken])]] = 0.0
+        residual[mine[np.isin(spread.number[mine], names[taken])]] = 0.0
         if not b:  # the candidates' residuals are only rounding: do not draw them again
-            left[mine] = 0.0
-        trace = float(comm.allreduce(np.array([left.sum()]))[0])
+            residual[mine] = 0.0
+        trace = float(comm.allreduce(np.array([residual.sum()]))[0])
         each = above.shape[1] * F.itemsize + (8 if scale is None else 16)
         sent += len(order) * each + _travelling(rows) + (comm.size - 1) * (64 + len(order)) + 8 * comm.size
         traces.append((float(k), trace))
@@ -182,27 +182,27 @@ def uniform_numbers(seed: int, block: int, number: NDArray[np.int64], salt: int 
 
 
 def _drawn(
-    spread: Spread, left: NDArray[np.float64], tiny: float, uniform: bool, seed: int, block: int
+    spread: Spread, residual: NDArray[np.float64], tiny: float, uniform: bool, seed: int, block: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Draw candidates without replacement, with probability in proportion to `left` (Efraimidis and Spirakis, 2006).
+    """Draw candidates without replacement, with probability proportional to `residual` (Efraimidis and Spirakis, 2006).
 
     Returns this rank's candidates as local row numbers. Then, for the candidates of all ranks: the permutation from
     rank order to selection order, the owner of each in rank order, and a number in (0, 1) each in selection order.
     """
     comm = spread.comm
-    there = np.flatnonzero(left > tiny)
-    chance = np.ones(len(there)) if uniform else left[there]
+    there = np.flatnonzero(residual > tiny)
+    chance = np.ones(len(there)) if uniform else residual[there]
     key = -np.log(uniform_numbers(seed, block, spread.number[there])) / chance
     first = np.argsort(key, kind="stable")[:BLOCK]
     mine, key = there[first], key[first]
     offers = np.minimum(spread.counts, BLOCK)
     table = np.full((int(offers[comm.rank]), 2), np.inf)
     table[: len(mine), 0], table[: len(mine), 1] = key, spread.number[mine]
-    every = comm.allgather(table, offers)
-    best = np.lexsort((every[:, 1], every[:, 0]))[:BLOCK]
-    best = best[np.isfinite(every[best, 0])]
+    table_of_ranks = comm.allgather(table, offers)
+    best = np.lexsort((table_of_ranks[:, 1], table_of_ranks[:, 0]))[:BLOCK]
+    best = best[np.isfinite(table_of_ranks[best, 0])]
     owner = np.repeat(np.arange(comm.size), offers)[best]
-    names = every[best, 1].astype(np.int64)
+    names = table_of_ranks[best, 1].astype(np.int64)
     mine = mine[np.isin(spread.number[mine], names[owner == comm.rank])]
     # Each rank sends its candidates in the order of its own keys; selection follows the order of all keys.
     arrival = np.lexsort((np.arange(len(best)), owner))
@@ -232,17 +232,17 @@ def _taken(C: NDArray[np.float64], chances: NDArray[np.float64], tiny: float, un
         share = 0.0 if uniform else chances[i] * before[i]
         if M[i, i] > max(tiny, share, 1e-3 * before[i]):
             taken[i] = True
-            rest = M[i + 1 :, i] / M[i, i]
-            M[i + 1 :, i + 1 :] -= np.outer(rest, M[i, i + 1 :])
+            factor = M[i + 1 :, i] / M[i, i]
+            M[i + 1 :, i + 1 :] -= np.outer(factor, M[i, i + 1 :])
     return taken
 
 
 def _append(
     F: NDArray[np.floating], k: int, b: int, kernel: Kernel, block: Points, points: Points, above: NDArray[np.floating],
     inverse: NDArray[np.floating], scales: tuple[NDArray[np.float64] | None, NDArray[np.float64] | None],
-    left: NDArray[np.float64],
+    residual: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Compute rows k to k + b of F^T for this rank's rows, and subtract their squares from the residual `left`."""
+    """Compute rows k to k + b of F^T for this rank's rows, and subtract their squares from the residual `residual`."""
     above = np.ascontiguousarray(above[:, :k])
 
     def fill(lo: int, hi: int) -> None:
@@ -253,6 +253,6 @@ def _append(
             G -= above @ F[:k, lo:hi]
         new = inverse @ G
         F[k : k + b, lo:hi] = new
-        left[lo:hi] = np.maximum(0.0, left[lo:hi] - np.einsum("ij,ij->j", new, new, dtype=np.float64))
+        residual[lo:hi] = np.maximum(0.0, residual[lo:hi] - np.einsum("ij,ij->j", new, new, dtype=np.float64))
 
-    for_blocks(fill, blocks(len(left), _COLUMNS))
+    for_blocks(fill, blocks(len(residual), _COLUMNS))

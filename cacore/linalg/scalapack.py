@@ -205,9 +205,9 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         row, column = number % Pr == self.comm.rank // Pc, number % Pc == self.comm.rank % Pc
         below = (height * row)[::-1].cumsum()[::-1] - height * row  # this rank's rows below block row k
         panels = int((below * height)[column].sum()) * (Pc - 1)
-        left = number * self.block  # columns of L left of each diagonal block
+        columns_before = number * self.block  # columns of L left of each diagonal block
         diagonal = np.where(number + 1 < len(height), height, 0)  # the last one is not sent
-        transposed = int((height * (left + diagonal))[row & column].sum()) * (Pr - 1)
+        transposed = int((height * (columns_before + diagonal))[row & column].sum()) * (Pr - 1)
         return (panels + transposed) * self.dtype.itemsize
 
 

@@ -19,8 +19,8 @@ _MANY = 24  # number of vectors from which on BLAS is faster
 
 
 def multiply_both(
-    T: NDArray[np.floating], V: NDArray[np.floating], U: NDArray[np.floating], right: NDArray[np.float64],
-    left: NDArray[np.float64],
+    T: NDArray[np.floating], V: NDArray[np.floating], U: NDArray[np.floating], from_V: NDArray[np.float64],
+    from_U: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """``right += V T^T`` and ``left += U T``: 4 t m c flops, in the calling thread.
 
@@ -29,17 +29,17 @@ def multiply_both(
     T : ndarray of float32 or float64, shape (m, c)
         Rows contiguous.
     V, U : ndarray of that dtype, shape (t, c) and (t, m), rows contiguous
-    right, left : ndarray of float64, shape (t, m) and (t, c)
+    from_V, from_U : ndarray of float64, shape (t, m) and (t, c)
         Updated in place. Sums within the block are taken in its dtype, so keep blocks small: about 1,000 terms each.
     """
     if len(V) >= _MANY:
-        right += V @ T.T
-        left += U @ T
+        from_V += V @ T.T
+        from_U += U @ T
         return
-    one, other = np.zeros((len(V), len(T)), T.dtype), np.zeros((len(V), T.shape[1]), T.dtype)
-    _both(T, V, U, one, other)
-    right += one
-    left += other
+    part_V, part_U = np.zeros((len(V), len(T)), T.dtype), np.zeros((len(V), T.shape[1]), T.dtype)
+    _both(T, V, U, part_V, part_U)
+    from_V += part_V
+    from_U += part_U
 
 
 def warm_up() -> None:
@@ -50,28 +50,28 @@ def warm_up() -> None:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
-def _both(T: Reals, V: Reals, U: Reals, right: Reals, left: Reals) -> None:  # pragma: no cover - compiled
+def _both(T: Reals, V: Reals, U: Reals, from_V: Reals, from_U: Reals) -> None:  # pragma: no cover - compiled
     """:func:`multiply_both` for 2-D arrays of one type, four rows and three vectors at a time."""
     m, t = T.shape[0], V.shape[0]
     for i in range(0, m - m % 4, 4):
         a, b, c, d = T[i], T[i + 1], T[i + 2], T[i + 3]
         for k in range(0, t - t % 3, 3):
-            _three(a, b, c, d, V, U, right, left, i, k)
+            _three(a, b, c, d, V, U, from_V, from_U, i, k)
         for k in range(t - t % 3, t):
-            _one(a, b, c, d, V[k], U[k], right[k], left[k], i)
+            _one_vector(a, b, c, d, V[k], U[k], from_V[k], from_U[k], i)
     for i in range(m - m % 4, m):
         row = T[i]
         for k in range(t):
-            v, u, out, total = V[k], U[k, i], left[k], row.dtype.type(0)
+            v, u, out, total = V[k], U[k, i], from_U[k], row.dtype.type(0)
             for j in range(row.size):
                 total += row[j] * v[j]
                 out[j] += row[j] * u
-            right[k, i] += total
+            from_V[k, i] += total
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
-def _one(
-    a: Reals, b: Reals, c: Reals, d: Reals, v: Reals, u: Reals, right: Reals, left: Reals, i: int
+def _one_vector(
+    a: Reals, b: Reals, c: Reals, d: Reals, v: Reals, u: Reals, from_V: Reals, from_U: Reals, i: int
 ) -> None:  # pragma: no cover
     """Products of the four rows from `i` on with one vector on either side; 1-D arrays of one type."""
     zero = a.dtype.type(0)
@@ -83,23 +83,23 @@ def _one(
         sb += b[j] * w
         sc += c[j] * w
         sd += d[j] * w
-        left[j] += (a[j] * p + b[j] * q) + (c[j] * r + d[j] * s)
-    right[i] += sa
-    right[i + 1] += sb
-    right[i + 2] += sc
-    right[i + 3] += sd
+        from_U[j] += (a[j] * p + b[j] * q) + (c[j] * r + d[j] * s)
+    from_V[i] += sa
+    from_V[i + 1] += sb
+    from_V[i + 2] += sc
+    from_V[i + 3] += sd
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _three(
-    a: Reals, b: Reals, c: Reals, d: Reals, V: Reals, U: Reals, right: Reals, left: Reals, i: int, k: int
+    a: Reals, b: Reals, c: Reals, d: Reals, V: Reals, U: Reals, from_V: Reals, from_U: Reals, i: int, k: int
 ) -> None:  # pragma: no cover - compiled
-    """:func:`_one` for the three vectors k, k + 1 and k + 2."""
+    """:func:`_one_vector` for the three vectors k, k + 1 and k + 2."""
     zero = a.dtype.type(0)
     sa0, sb0, sc0, sd0 = zero, zero, zero, zero
     sa1, sb1, sc1, sd1 = zero, zero, zero, zero
     sa2, sb2, sc2, sd2 = zero, zero, zero, zero
-    v0, v1, v2, l0, l1, l2 = V[k], V[k + 1], V[k + 2], left[k], left[k + 1], left[k + 2]
+    v0, v1, v2, l0, l1, l2 = V[k], V[k + 1], V[k + 2], from_U[k], from_U[k + 1], from_U[k + 2]
     u0, u1, u2 = U[k], U[k + 1], U[k + 2]
     p0, q0, r0, s0 = u0[i], u0[i + 1], u0[i + 2], u0[i + 3]
     p1, q1, r1, s1 = u1[i], u1[i + 1], u1[i + 2], u1[i + 3]
@@ -122,15 +122,15 @@ def _three(
         l0[j] += (x * p0 + y * q0) + (z * r0 + w * s0)
         l1[j] += (x * p1 + y * q1) + (z * r1 + w * s1)
         l2[j] += (x * p2 + y * q2) + (z * r2 + w * s2)
-    right[k, i] += sa0
-    right[k, i + 1] += sb0
-    right[k, i + 2] += sc0
-    right[k, i + 3] += sd0
-    right[k + 1, i] += sa1
-    right[k + 1, i + 1] += sb1
-    right[k + 1, i + 2] += sc1
-    right[k + 1, i + 3] += sd1
-    right[k + 2, i] += sa2
-    right[k + 2, i + 1] += sb2
-    right[k + 2, i + 2] += sc2
-    right[k + 2, i + 3] += sd2
+    from_V[k, i] += sa0
+    from_V[k, i + 1] += sb0
+    from_V[k, i + 2] += sc0
+    from_V[k, i + 3] += sd0
+    from_V[k + 1, i] += sa1
+    from_V[k + 1, i + 1] += sb1
+    from_V[k + 1, i + 2] += sc1
+    from_V[k + 1, i + 3] += sd1
+    from_V[k + 2, i] += sa2
+    from_V[k + 2, i + 1] += sb2
+    from_V[k + 2, i + 2] += sc2
+    from_V[k + 2, i + 3] += sd2

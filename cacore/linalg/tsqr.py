@@ -47,8 +47,8 @@ Blocks = Callable[[int, int], Iterator[Array]]
 
 def leaves_of(n: int, columns: int) -> int:
     """Number of leaves for n rows: the largest power of two with `LEAF` x `columns` rows each, at most 1,024."""
-    most = min(MOST_LEAVES, n // (LEAF * columns))
-    return 1 << max(0, most.bit_length() - 1)
+    limit = min(MOST_LEAVES, n // (LEAF * columns))
+    return 1 << max(0, limit.bit_length() - 1)
 
 
 def bounds(total: int, pieces: int) -> NDArray[np.int64]:
@@ -76,7 +76,7 @@ def merges(leaves: int, ranks: int) -> Iterator[tuple[int, int, int, int]]:
 
 def messages(leaves: int, ranks: int) -> int:
     """Number of triangles that are sent between ranks; R - 1 for R ranks, if R is a power of two."""
-    return sum(left != right for _, _, left, right in merges(leaves, ranks))
+    return sum(left_rank != right_rank for _, _, left_rank, right_rank in merges(leaves, ranks))
 
 
 def sent_bytes(columns: int, leaves: int, ranks: int, shared: bool = True) -> int:
@@ -186,8 +186,8 @@ def tsqr(
     mine = _Folding(blocks, N, owners(leaves, comm.size), comm.rank)
     name = f"{piece}-rank{comm.rank:06d}"
     with comm.agreed():
-        if checkpoint is not None and (known := checkpoint.get(name)) is not None:
-            mine.resume(known)
+        if checkpoint is not None and (stored := checkpoint.get(name)) is not None:
+            mine.resume(stored)
         _fold_leaves(mine, checkpoint, name, seconds)
     root, rows = _combined(mine, leaves, comm)
     R = unpacked(root, N)
@@ -210,13 +210,13 @@ def _fold_leaves(mine: _Folding, checkpoint: Checkpoint | None, name: str, secon
 def _combined(mine: _Folding, leaves: int, comm: Communicator) -> tuple[Array, int]:
     """The packed triangle of all leaves and the number of their rows, on every rank; collective."""
     N, nodes = mine.columns, mine.finished
-    for level, node, left, right in merges(leaves, comm.size):
-        if comm.rank == right != left:
-            comm.send(nodes.pop((level - 1, 2 * node + 1)), left)
-        elif comm.rank == left and (level, node) not in nodes and (level - 1, 2 * node) in nodes:
+    for level, node, left_rank, right_rank in merges(leaves, comm.size):
+        if comm.rank == right_rank != left_rank:
+            comm.send(nodes.pop((level - 1, 2 * node + 1)), left_rank)
+        elif comm.rank == left_rank and (level, node) not in nodes and (level - 1, 2 * node) in nodes:
             mine_half = unpacked(nodes.pop((level - 1, 2 * node)), N)
-            other = comm.recv(right) if right != left else nodes.pop((level - 1, 2 * node + 1))
-            nodes[level, node] = packed(_merged(mine_half, unpacked(other, N)))
+            other_half = comm.recv(right_rank) if right_rank != left_rank else nodes.pop((level - 1, 2 * node + 1))
+            nodes[level, node] = packed(_merged(mine_half, unpacked(other_half, N)))
     root = nodes.get((leaves.bit_length() - 1, 0))
     rows = int(comm.allreduce(np.array([mine.rows], np.int64))[0])
     return comm.bcast(root, int(owners(leaves, comm.size)[0])), rows
@@ -235,8 +235,8 @@ class _Folding:
 
     def __init__(self, blocks: Blocks, columns: int, owner: NDArray[np.int64], rank: int) -> None:
         self.columns, self.finished, self.rows, self._rank = columns, dict[tuple[int, int], Array](), 0, rank
-        own = np.flatnonzero(owner == rank)
-        self._leaf, self._end = (int(own[0]), int(own[-1]) + 1) if own.size else (0, 0)
+        own_leaves = np.flatnonzero(owner == rank)
+        self._leaf, self._end = (int(own_leaves[0]), int(own_leaves[-1]) + 1) if own_leaves.size else (0, 0)
         self._blocks, self._taken = blocks, 0  # blocks taken of the present leaf
         self._new_leaf()
 
@@ -344,9 +344,9 @@ class _Folding:
 def _first(rows: Array) -> Array:
     """Triangle of at least as many rows as columns; the rows are overwritten, and become the triangle if square."""
     N = rows.shape[1]
-    found, _, _, info = lapack.dgeqrf(np.asfortranarray(rows), overwrite_a=1, lwork=PANEL * N)
+    factored, _, _, info = lapack.dgeqrf(np.asfortranarray(rows), overwrite_a=1, lwork=PANEL * N)
     assert info == 0
-    R = found if len(found) == N else np.array(found[:N], order="F")
+    R = factored if len(factored) == N else np.array(factored[:N], order="F")
     for j in range(N):  # in place: np.triu would need two more squares
         R[j + 1 :, j] = 0.0
     return np.asarray(R)
@@ -355,9 +355,9 @@ def _first(rows: Array) -> Array:
 def _folded(R: Array, rows: Array, trapezoid: int) -> Array:
     """Triangle of R above `rows`, whose last `trapezoid` rows are upper triangular; both are overwritten."""
     rows = np.asfortranarray(rows)
-    found, _, _, info = lapack.dtpqrt(trapezoid, min(PANEL, len(R)), R, rows, overwrite_a=1, overwrite_b=1)
+    triangle, _, _, info = lapack.dtpqrt(trapezoid, min(PANEL, len(R)), R, rows, overwrite_a=1, overwrite_b=1)
     assert info == 0
-    return np.asarray(found)
+    return np.asarray(triangle)
 
 
 def _merged(upper: Array, lower: Array) -> Array:

@@ -294,9 +294,9 @@ def ahead(work: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterat
 
 def _planned(tasks: Iterable[tuple[object, ...]], parallel: bool) -> tuple[Iterator[tuple[object, ...]], bool]:
     """The tasks again, and True if there are several of them and several threads for them."""
-    left = _polled(tasks)
-    first = list(islice(left, 2))
-    return chain(first, left), parallel and min(current(), len(first)) > 1 and not getattr(_here, "busy", False)
+    tasks_left = _polled(tasks)
+    first = list(islice(tasks_left, 2))
+    return chain(first, tasks_left), parallel and min(current(), len(first)) > 1 and not getattr(_here, "busy", False)
 
 
 def _polled(tasks: Iterable[tuple[object, ...]]) -> Iterator[tuple[object, ...]]:
@@ -318,7 +318,7 @@ def _by_pool(
     """Yield the results of tasks that run in `setting` on the pool's threads; holds no setting between two results."""
     limit = deadline.current()
 
-    def one(task: tuple[object, ...]) -> T:
+    def run(task: tuple[object, ...]) -> T:
         _here.busy = True
         with setting(), deadline.observed(limit):  # until the task ends, even if nobody waits for it any more
             return work(*task)
@@ -327,12 +327,12 @@ def _by_pool(
         with collect_nothing():  # for the thread that ends the task, too
             return waiting.popleft().result()
 
-    most, pool, waiting = 2 * current(), _pool(current()), deque[Future[T]]()
+    max_waiting, pool, waiting = 2 * current(), _pool(current()), deque[Future[T]]()
     try:
         for task in todo:
-            if len(waiting) >= most:
+            if len(waiting) >= max_waiting:
                 yield result()
-            waiting.append(pool.submit(one, task))
+            waiting.append(pool.submit(run, task))
         while waiting:
             yield result()
     finally:

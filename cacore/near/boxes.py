@@ -95,18 +95,18 @@ class Boxes:
         2 d operations per pair of groups, on all threads.
         """
         groups = len(self)
-        found = np.zeros((groups, 2), np.int64)  # runs, and blocks in them
+        totals = np.zeros((groups, 2), np.int64)  # runs, and blocks in them
         tasks = _tasks(groups)
         pieces: dict[int, NDArray[np.int64]] = {}
 
         def search(lo: int, hi: int) -> None:
             sides = self.lower, self.upper, columns.lower, columns.upper
-            pieces[lo] = _runs(*sides, self.separable, squared, lo, hi, found)
+            pieces[lo] = _runs(*sides, self.separable, squared, lo, hi, totals)
 
         for_blocks(search, tasks)
         first, last = np.concatenate([np.zeros((0, 2), np.int64), *(pieces[lo] for lo, _ in tasks)]).T.copy()
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(found[:, 0])])
-        return Runs(starts, first, last, found[:, 1].copy())
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(totals[:, 0])])
+        return Runs(starts, first, last, totals[:, 1].copy())
 
     def left_out(self, counts: Index, kernel: Kernel, squares: NDArray[np.float64]) -> NDArray[np.float64]:
         """Bounds on the row sums of K that is left out between boxes farther apart than each squared distance.
@@ -179,9 +179,9 @@ def _distances(
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def _runs(
     lower: Doubles, upper: Doubles, b_lower: Doubles, b_upper: Doubles, separable: bool, squared: float, lo: int,
-    hi: int, found: Longs,
+    hi: int, totals: Longs,
 ) -> Longs:  # fmt: skip  # pragma: no cover - compiled
-    """Runs, int64, shape (runs, 2), of boxes b near each of the boxes `lo` to `hi`; `found` takes their counts."""
+    """Runs, int64, shape (runs, 2), of boxes b near each of the boxes `lo` to `hi`; `totals` takes their counts."""
     count = b_lower.shape[1]
     runs, used, distance = np.empty((64, 2), np.int64), 0, np.empty(count)
     for group in range(lo, hi):
@@ -196,19 +196,19 @@ def _runs(
                     runs = np.concatenate((runs, np.empty_like(runs)))
                 runs[used, 0] = k
                 used += 1
-                found[group, 0] += 1
+                totals[group, 0] += 1
                 begun = True
             runs[used - 1, 1] = k + 1
-            found[group, 1] += 1
+            totals[group, 1] += 1
     return runs[:used].copy()
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def _left_out(
     lower: Doubles, upper: Doubles, counts: Doubles, kernel: Parameters, squares: Doubles, lo: int, hi: int,
-    most: Doubles,
+    largest: Doubles,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """Raise `most`, shape (s,), to the sums of boxes `lo` to `hi`; see :meth:`Boxes.left_out`."""
+    """Raise `largest`, shape (s,), to the sums of boxes `lo` to `hi`; see :meth:`Boxes.left_out`."""
     count = lower.shape[1]
     distance, values, zeros, sums = np.empty(count), np.empty(count), np.zeros(count), np.zeros(squares.size + 1)
     for group in range(lo, hi):
@@ -220,7 +220,7 @@ def _left_out(
         total = 0.0
         for s in range(squares.size - 1, -1, -1):
             total += sums[s + 1]
-            most[s] = max(most[s], total)
+            largest[s] = max(largest[s], total)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -229,8 +229,8 @@ def _joined(starts: Longs, first: Longs, last: Longs) -> Longs:  # pragma: no co
     parent = np.arange(starts.size - 1)
     for group in range(parent.size):
         for run in range(starts[group], starts[group + 1]):
-            for other in range(first[run], last[run]):
-                a, b = group, other
+            for neighbour in range(first[run], last[run]):
+                a, b = group, neighbour
                 while parent[a] != a:
                     parent[a] = parent[parent[a]]
                     a = parent[a]

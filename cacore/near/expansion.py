@@ -59,15 +59,15 @@ def expansion(
     near, if there are too few new rows to repay the order, or if CSR rows would be much larger as dense ones.
     """
     rows = [A for A, _ in pieces]
-    coefficients = pieces[0][1] if len(pieces) == 1 else np.concatenate([some for _, some in pieces])
+    coefficients = pieces[0][1] if len(pieces) == 1 else np.concatenate([piece for _, piece in pieces])
     if not all_pairs and may_pay(kernel, rows, X):
         near = NearGroups.of(kernel, dense(concatenate([dense(A) for A in rows])), coefficients, dense(X))
         if near is not None:
             return near(coefficients)
     total = np.zeros((X.shape[0], *coefficients.shape[1:]), coefficients.dtype)
-    for A, some in pieces:
+    for A, piece_coefficients in pieces:
         points = kernel.points(A)
-        total += kernel.apply(kernel.points(X, like=points), points, some)
+        total += kernel.apply(kernel.points(X, like=points), points, piece_coefficients)
     return total
 
 
@@ -97,15 +97,15 @@ def reach(
     If rows are on several ranks, `reduce` combines their arrays by "sum", "min" or "max". See :func:`expansion` for the
     bound.
     """
-    some = [(A, np.abs(c.reshape(len(c), -1)).astype(np.float64), np.finfo(c.dtype).eps) for A, c in pieces if len(c)]
+    sized = [(A, np.abs(c.reshape(len(c), -1)).astype(np.float64), np.finfo(c.dtype).eps) for A, c in pieces if len(c)]
     ends = np.full((2, X.shape[1]), np.inf)
-    for A in [X, *(dense(A) for A, _, _ in some)]:
+    for A in [X, *(dense(A) for A, _, _ in sized)]:
         ends = np.minimum(ends, [A.min(axis=0, initial=np.inf), -A.max(axis=0, initial=-np.inf)])
     low, high = reduce(ends, "min") * [[1.0], [-1.0]]
-    most = [max((size.shape[1] for _, size, _ in some), default=0), max((eps for _, _, eps in some), default=0.0)]
-    columns, eps = reduce(np.array(most, np.float64), "max").tolist()
+    widest = [max((size.shape[1] for _, size, _ in sized), default=0), max((eps for _, _, eps in sized), default=0.0)]
+    columns, eps = reduce(np.array(widest, np.float64), "max").tolist()
     sums, largest = np.zeros(int(columns)), np.zeros(int(columns))
-    for _, size, _ in some:
+    for _, size, _ in sized:
         sums, largest = sums + size.sum(axis=0), np.maximum(largest, size.max(axis=0))
     sums, largest = reduce(sums, "sum"), reduce(largest, "max")
     used, span = sums > 0, high - low
@@ -141,9 +141,9 @@ class NearGroups:
     @classmethod
     def of(
         cls, kernel: Kernel, A: NDArray[np.floating], coefficients: NDArray[np.floating], X: NDArray[np.floating],
-        most: float = _SHARE,
+        max_share: float = _SHARE,
     ) -> NearGroups | None:  # fmt: skip
-        """The near groups; None if a share of `most` of the pairs, or more, counts."""
+        """The near groups; None if a share of `max_share` of the pairs, or more, counts."""
         squared = reach(kernel, [(A, coefficients)], X)
         if not math.isfinite(squared):
             return None
@@ -153,12 +153,12 @@ class NearGroups:
         runs = boxes.near(Boxes.of_rows(rows, ends, kernel.separable), squared)
         points = kernel.points(rows)
         near = cls(kernel, points, kernel.points(X, like=points), order, places, ends, stops, runs)
-        return near if near.share < most else None
+        return near if near.share < max_share else None
 
     def columns(self, group: int) -> Index:
         """Numbers of the expansion's rows that are near a group of new rows, in the order of their groups."""
-        some = slice(*self.runs.starts[group : group + 2])
-        first, last = self.ends[self.runs.first[some]].tolist(), self.ends[self.runs.last[some]].tolist()
+        span = slice(*self.runs.starts[group : group + 2])
+        first, last = self.ends[self.runs.first[span]].tolist(), self.ends[self.runs.last[span]].tolist()
         return np.concatenate([np.zeros(0, np.int64), *map(np.arange, first, last)])
 
     @property
@@ -171,16 +171,16 @@ class NearGroups:
     def __call__(self, coefficients: NDArray[np.floating]) -> NDArray[np.floating]:
         """The sums, in the order of the new rows; `coefficients` are in the order of the expansion's rows given."""
         out = np.zeros((len(self.places), *coefficients.shape[1:]), coefficients.dtype)
-        given = coefficients[self.order]
+        ordered = coefficients[self.order]
 
         def add(lo: int, hi: int) -> None:
             for group in range(lo, hi):
                 mine = self.places[self.stops[group] : self.stops[group + 1]]
-                points, total = self.asked[mine], np.zeros((len(mine), *given.shape[1:]), given.dtype)
+                points, total = self.asked[mine], np.zeros((len(mine), *ordered.shape[1:]), ordered.dtype)
                 columns = self.columns(group)
                 for a, b in blocks(len(columns), _COLUMNS):
-                    some = columns[a:b]
-                    total += self.kernel.block(points, self.rows[some]) @ given[some]
+                    part = columns[a:b]
+                    total += self.kernel.block(points, self.rows[part]) @ ordered[part]
                 out[mine] = total
 
         for_blocks(add, blocks(len(self.stops) - 1, 16))

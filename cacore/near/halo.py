@@ -34,7 +34,7 @@ class Halo:
 
     Parameters
     ----------
-    own : int
+    n_owned : int
         Number of this rank's rows.
     lent : list of ndarray of int64
         Own rows that each rank borrows.
@@ -56,16 +56,16 @@ class Halo:
     ranks.
     """
 
-    def __init__(self, own: int, lent: list[NDArray[np.int64]], comm: Communicator) -> None:
-        self.comm, self.own, self.lent = comm, own, lent
+    def __init__(self, n_owned: int, lent: list[NDArray[np.int64]], comm: Communicator) -> None:
+        self.comm, self.n_owned, self.lent = comm, n_owned, lent
         self._lent = np.concatenate(self.lent)
-        self._out = _parts([len(some) for some in self.lent])  # ranks that borrow from this one
+        self._out = _parts([len(numbers) for numbers in self.lent])  # ranks that borrow from this one
         self.borrowed = np.zeros(comm.size, np.int64)
         self._in: list[tuple[int, slice]] = []
 
     def fetch(self, rows: NDArray[Number]) -> NDArray[Number]:
         """The borrowed ones of all ranks' `rows`, shape (own, c) here: shape (size, c); collective, first of all."""
-        counts = np.array([len(some) for some in self.lent], np.int64)
+        counts = np.array([len(numbers) for numbers in self.lent], np.int64)
         arrived, self.borrowed = self.comm.alltoall(rows[self._lent], counts)
         self._in = _parts(self.borrowed.tolist())
         return arrived
@@ -78,24 +78,24 @@ class Halo:
     @property
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Numbers of rows lent to and borrowed from each rank, shape (R,) each."""
-        return np.array([len(some) for some in self.lent], np.int64), self.borrowed
+        return np.array([len(numbers) for numbers in self.lent], np.int64), self.borrowed
 
     @property
     def border(self) -> NDArray[np.bool_]:
         """True for own rows that some rank borrows."""
-        border = np.zeros(self.own, np.bool_)
+        border = np.zeros(self.n_owned, np.bool_)
         border[self._lent] = True
         return border
 
     def begin(self, V: NDArray[Number]) -> BorrowedEntries[Number]:
         """Begin to fetch the entries of borrowed rows in `V`, shape (t, own)."""
-        every = np.empty((self.own + self.size, len(V)), V.dtype)
-        every[: self.own] = V.T
-        leaving, arriving = every[self._lent], every[self.own :]
+        entries = np.empty((self.n_owned + self.size, len(V)), V.dtype)
+        entries[: self.n_owned] = V.T
+        leaving, arriving = entries[self._lent], entries[self.n_owned :]
         moving = self.comm.exchange_all(
             [(leaving[part], rank) for rank, part in self._out], [(arriving[part], rank) for rank, part in self._in]
         )
-        return BorrowedEntries(every.T, moving)
+        return BorrowedEntries(entries.T, moving)
 
     def begin_home(self, entries: NDArray[np.float64]) -> ReturnedEntries:
         """Begin to send the `entries` of borrowed rows, C-contiguous, shape (size, t), to their owners.
@@ -172,9 +172,9 @@ class Routed:
 
     def home(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Answers to the rows, shape (m, k), back on the ranks that sent them, shape (n_local, k); collective."""
-        found, _ = self.comm.alltoall(answers, self._received)
-        out = np.empty_like(found)
-        out[self._send] = found
+        returned, _ = self.comm.alltoall(answers, self._received)
+        out = np.empty_like(returned)
+        out[self._send] = returned
         return out
 
 
@@ -223,20 +223,20 @@ def near_ranks(
     if not math.isfinite(squared):
         return None
     mine = [_boxes(dense(A), kernel) for A, _ in pieces]
-    table = np.concatenate([np.zeros((0, 2 * d)), *(np.concatenate([one.lower, one.upper]).T for one in mine)])
-    every, counts = comm.allgather_parts(table)
-    lower, upper = (np.ascontiguousarray(side.T) for side in np.split(every, 2, axis=1))
+    table = np.concatenate([np.zeros((0, 2 * d)), *(np.concatenate([box.lower, box.upper]).T for box in mine)])
+    corners, counts = comm.allgather_parts(table)
+    lower, upper = (np.ascontiguousarray(side.T) for side in np.split(corners, 2, axis=1))
     owner = np.repeat(np.arange(comm.size), counts)
     order, ends = spatial_groups(Z, GROUP)
     runs = Boxes.of_rows(Z[order], ends, kernel.separable).near(Boxes(lower, upper, kernel.separable), squared)
     near = np.zeros((len(ends) - 1, comm.size), np.bool_)
-    for group, some in enumerate(zip(runs.starts[:-1].tolist(), runs.starts[1:].tolist(), strict=True)):
-        for first, last in zip(runs.first[slice(*some)].tolist(), runs.last[slice(*some)].tolist(), strict=True):
+    for group, span in enumerate(zip(runs.starts[:-1].tolist(), runs.starts[1:].tolist(), strict=True)):
+        for first, last in zip(runs.first[slice(*span)].tolist(), runs.last[slice(*span)].tolist(), strict=True):
             near[group, owner[first:last]] = True
-    found = np.empty((X.shape[0], comm.size), np.bool_)
-    found[order] = np.repeat(near, np.diff(ends), axis=0)
-    visits = int(comm.allreduce(np.array([np.count_nonzero(found)]))[0])
-    return found if visits < _SHARE * int(rows[0]) * comm.size else None
+    visited = np.empty((X.shape[0], comm.size), np.bool_)
+    visited[order] = np.repeat(near, np.diff(ends), axis=0)
+    visits = int(comm.allreduce(np.array([np.count_nonzero(visited)]))[0])
+    return visited if visits < _SHARE * int(rows[0]) * comm.size else None
 
 
 def visit_near(
@@ -252,8 +252,8 @@ def visit_near(
         rank, row = np.nonzero(near[lo:hi].T)
         counts = np.bincount(rank, minlength=comm.size).astype(np.int64)
         rows, arrived = comm.alltoall(X[lo:hi][row], counts)
-        given = np.ascontiguousarray(answer(rows)) if len(rows) else np.zeros((0, *shape))
-        home, _ = comm.alltoall(given, arrived)
+        values = np.ascontiguousarray(answer(rows)) if len(rows) else np.zeros((0, *shape))
+        home, _ = comm.alltoall(values, arrived)
         for first, last in pairwise(np.append(0, np.cumsum(counts)).tolist()):
             out[lo + row[first:last]] += home[first:last]
     return out

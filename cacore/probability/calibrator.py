@@ -67,10 +67,10 @@ def _system(r: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     """Matrices Q with a border of ones, shape (n, k + 1, k + 1)."""
     system = np.zeros((len(r), k + 1, k + 1))
     for pair, (i, j) in enumerate(combinations(range(k), 2)):
-        one, other = r[:, pair], 1.0 - r[:, pair]
-        system[:, i, j] = system[:, j, i] = -one * other
-        system[:, i, i] += other**2
-        system[:, j, j] += one**2
+        p, q = r[:, pair], 1.0 - r[:, pair]
+        system[:, i, j] = system[:, j, i] = -p * q
+        system[:, i, i] += q**2
+        system[:, j, j] += p**2
     system[:, :k, k] = system[:, k, :k] = 1.0
     return system
 
@@ -107,7 +107,7 @@ class Calibrator:
     steps: isotonic.Steps | None = None
 
     @classmethod
-    def fit(cls, form: str, found: LeftOutDecisions, problems: int, comm: Communicator) -> Self:
+    def fit(cls, form: str, decisions: LeftOutDecisions, problems: int, comm: Communicator) -> Self:
         """Fit to the decisions of all ranks; collective. See :func:`platt.fit` and :func:`isotonic.fit` for the cost.
 
         Raises
@@ -116,12 +116,12 @@ class Calibrator:
             On all ranks, if a decision is not finite.
         """
         with comm.agreed():
-            if not np.isfinite(found.decisions).all():
+            if not np.isfinite(decisions.decisions).all():
                 raise InputError("probability: decisions overflow; scale the features, or use a smaller C")
-        rows = comm.offset(len(found.decisions))[1]
+        rows = comm.offset(len(decisions.decisions))[1]
         if form == "isotonic":
-            return cls(form, rows, steps=isotonic.fit(found, problems, comm))
-        A, B = platt.fit(found, problems, comm)
+            return cls(form, rows, steps=isotonic.fit(decisions, problems, comm))
+        A, B = platt.fit(decisions, problems, comm)
         return cls(form, rows, A, B)
 
     def first(self, decisions: NDArray[np.float64], problems: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
@@ -144,10 +144,10 @@ class Calibrator:
         """
         k = outputs.shape[1]
         if k == 1:
-            found = LeftOutDecisions(-outputs[:, 0], codes == 0, np.zeros_like(codes))
+            decisions = LeftOutDecisions(-outputs[:, 0], codes == 0, np.zeros_like(codes))
         else:
-            found = LeftOutDecisions.of_classes(outputs, codes, k)
-        return cls.fit(form, found, k, comm)
+            decisions = LeftOutDecisions.of_classes(outputs, codes, k)
+        return cls.fit(form, decisions, k, comm)
 
     def of_classes(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities of the classes, shape (n, k), from outputs as in :meth:`of_outputs`."""
@@ -167,11 +167,11 @@ class Calibrator:
         with np.errstate(divide="ignore", invalid="ignore"):
             return max(float((np.diff(p) / np.diff(x)).max(initial=0.0)) for x, p in curves)
 
-    def of_part(self, found: LeftOutDecisions) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    def of_part(self, decisions: LeftOutDecisions) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """A and B of sigmoids for one part, fitted to its decisions with the model's own as prior; None for curves."""
         if self.A is None or self.B is None:
             return None
-        return platt.fit(found, len(self.A), Communicator(), (self.A, self.B))
+        return platt.fit(decisions, len(self.A), Communicator(), (self.A, self.B))
 
     @property
     def problems(self) -> int:
@@ -211,12 +211,12 @@ class Calibrator:
         require(all(name in shared for name in need), f"{form} probabilities without {', '.join(need)}")
         values = [shared[name] for name in need]
         if form == "sigmoid":
-            require(all(np.isfinite(one).all() for one in values), "sigmoid parameters that are not finite")
+            require(all(np.isfinite(parameter).all() for parameter in values), "sigmoid parameters that are not finite")
             return cls(form, rows, *values)
-        made = cls(form, rows, steps=isotonic.Steps(*values))
-        assert made.steps is not None
-        made.steps.check()
-        return made
+        curves = cls(form, rows, steps=isotonic.Steps(*values))
+        assert curves.steps is not None
+        curves.steps.check()
+        return curves
 
 
 NONE = "the model has no probabilities: train it with probability=True, --probability"

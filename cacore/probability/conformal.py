@@ -46,8 +46,8 @@ def set_aside(train: Dataset, share: float, seed: int, comm: Communicator) -> tu
     """Split off a random share of all ranks' rows, the same on any number of ranks: (training, aside). Collective."""
     with comm.agreed():
         train.target()
-    chosen, left, count = rows_aside(train.X.shape[0], share, seed, comm)
-    parted = [_some(train, ~chosen, left), _some(train, chosen, count)]
+    chosen, remaining, count = rows_aside(train.X.shape[0], share, seed, comm)
+    parted = [_subset(train, ~chosen, remaining), _subset(train, chosen, count)]
     train.give()
     return parted[0], parted[1]
 
@@ -76,7 +76,7 @@ def rows_aside(rows: int, share: float, seed: int, comm: Communicator) -> tuple[
     return np.asarray(chosen), n - count, count
 
 
-def _some(rows: Dataset, which: NDArray[np.bool_], n: int) -> Dataset:
+def _subset(rows: Dataset, which: NDArray[np.bool_], n: int) -> Dataset:
     weights = None if rows.weights is None else rows.weights[which]
     return replace(rows, X=rows.X[which], y=rows.target()[which], weights=weights, n=n)
 
@@ -145,8 +145,8 @@ class Calibration:
 
     def check(self) -> None:
         """Refuse inconsistent fields."""
-        known = isinstance(self.n, int) and self.n > 0 and self.rows in (HELD_OUT, LEFT_OUT, JACKKNIFE, SEARCHED)
-        require(known, f"calibration on {self.n!r} rows, {self.rows!r}")
+        valid = isinstance(self.n, int) and self.n > 0 and self.rows in (HELD_OUT, LEFT_OUT, JACKKNIFE, SEARCHED)
+        require(valid, f"calibration on {self.n!r} rows, {self.rows!r}")
         require(np.array_equal(self.ranks, kept_ranks(self.n)), "the stored errors do not match the number of rows")
 
     def half_width(self, coverage: float, scaled: bool = False) -> Any:
@@ -169,8 +169,8 @@ class Calibration:
                 f"coverage {coverage:g} needs {rows_for(coverage):,} rows to calibrate on, and the model has "
                 f"{self.n:,}: train with a larger share in calibrate (--calibrate)"
             )
-        kept = self.errors if not scaled or self.scaled is None else self.scaled
-        return kept[np.searchsorted(self.ranks, rank)]
+        errors = self.errors if not scaled or self.scaled is None else self.scaled
+        return errors[np.searchsorted(self.ranks, rank)]
 
 
 def rank_of(coverage: float, n: int) -> int:
@@ -269,9 +269,9 @@ def quantile_pairs(levels: tuple[float, ...]) -> tuple[Pair, ...]:
     above = [place for place, level in enumerate(levels) if level > 0.5]
     below = [place for place, level in enumerate(levels) if level < 0.5]
     if not above or not below:
-        shown = ",".join(f"{level:g}" for level in levels)
+        text = ",".join(f"{level:g}" for level in levels)
         raise InputError(
-            f"intervals: quantile = {shown} has no levels on both sides of 0.5; give a lower and an upper one, such as "
+            f"intervals: quantile = {text} has no levels on both sides of 0.5; give a lower and an upper one, such as "
             "0.05,0.95"
         )
     return tuple((low, min(above, key=lambda high: abs(levels[low] + levels[high] - 1.0))) for low in below)

@@ -39,10 +39,10 @@ class Steps:
     def curve(self, problem: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Points of a problem's curve; a single one of probability 1/2 if the problem has no points."""
         stops = np.append(self.starts[1:], len(self.x))
-        own = slice(self.starts[problem], stops[problem])
+        stretch = slice(self.starts[problem], stops[problem])
         if self.starts[problem] == stops[problem]:
             return np.zeros(1), np.full(1, 0.5)
-        return self.x[own], self.p[own]
+        return self.x[stretch], self.p[stretch]
 
     def at(self, decisions: NDArray[np.float64], problem: int) -> NDArray[np.float64]:
         """Probabilities of the first class; 1/2 if the problem has no points."""
@@ -62,7 +62,7 @@ def rounded(decisions: NDArray[np.float64]) -> NDArray[np.float64]:
     return _numbers(_keys(decisions))
 
 
-def fit(found: LeftOutDecisions, problems: int, comm: Communicator) -> Steps:
+def fit(decisions: LeftOutDecisions, problems: int, comm: Communicator) -> Steps:
     """Fit one curve per problem to the decisions of all ranks; a collective call.
 
     With N decisions, probabilities stay between 1 / (N + 2) and 1 - 1 / (N + 2), since a class that did not occur in
@@ -74,23 +74,23 @@ def fit(found: LeftOutDecisions, problems: int, comm: Communicator) -> Steps:
     """
     from scipy.optimize import isotonic_regression  # a seventh of the start of a command, which most do not need
 
-    codes, place = np.unique((found.problem << _PLACES) | _keys(found.decisions), return_inverse=True)
+    codes, place = np.unique((decisions.problem << _PLACES) | _keys(decisions.decisions), return_inverse=True)
     count = np.bincount(place, minlength=len(codes)).astype(np.int64)
-    first = np.bincount(place, found.first, len(codes)).astype(np.int64)
+    first = np.bincount(place, decisions.first, len(codes)).astype(np.int64)
     table = comm.allgather(np.stack([codes, count, first], axis=1).reshape(-1, 3))
     codes, place = np.unique(table[:, 0], return_inverse=True)
     count, first = (np.bincount(place, column, len(codes)) for column in table[:, 1:].T)
     of, x = codes >> _PLACES, _numbers(codes & ((1 << _PLACES) - 1))
     starts, xs, ps = np.zeros(problems, np.int64), [np.zeros(0)], [np.zeros(0)]
     for problem in range(problems):
-        own = of == problem
+        of_problem = of == problem
         starts[problem] = sum(map(len, xs))
-        if own.any():
-            p = isotonic_regression(first[own] / count[own], weights=count[own]).x
-            least = 1.0 / (count[own].sum() + 2.0)
+        if of_problem.any():
+            p = isotonic_regression(first[of_problem] / count[of_problem], weights=count[of_problem]).x
+            least = 1.0 / (count[of_problem].sum() + 2.0)
             ends = np.append(True, p[1:] != p[:-1])  # a constant piece needs only its first and last point
             ends |= np.append(ends[1:], True)
-            xs.append(x[own][ends])
+            xs.append(x[of_problem][ends])
             ps.append(np.clip(p[ends], least, 1.0 - least))
     return Steps(starts, np.concatenate(xs), np.concatenate(ps))
 

@@ -40,11 +40,11 @@ class LeftOutDecisions:
 
         Missing decisions are NaN.
         """
-        found = []
+        sets = []
         for pair, (i, j) in enumerate(combinations(range(k), 2)):
             rows = np.flatnonzero(((codes == i) | (codes == j)) & ~np.isnan(D[:, pair]))
-            found.append(cls(D[rows, pair], codes[rows] == i, np.full(len(rows), pair)))
-        return cls.stacked(found)
+            sets.append(cls(D[rows, pair], codes[rows] == i, np.full(len(rows), pair)))
+        return cls.stacked(sets)
 
     @classmethod
     def of_classes(cls, D: NDArray[np.float64], codes: NDArray[np.int64], k: int) -> LeftOutDecisions:
@@ -53,12 +53,12 @@ class LeftOutDecisions:
         return cls(D.ravel(), problem == codes.repeat(k), problem)
 
     @classmethod
-    def stacked(cls, some: Sequence[LeftOutDecisions]) -> LeftOutDecisions:
+    def stacked(cls, sets: Sequence[LeftOutDecisions]) -> LeftOutDecisions:
         """Concatenation of several sets of decisions."""
         none = cls(np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.int64))
-        every = [none, *some]
+        all_sets = [none, *sets]
         names = ("decisions", "first", "problem")
-        return cls(*(np.concatenate([getattr(one, name) for one in every]) for name in names))
+        return cls(*(np.concatenate([getattr(decisions, name) for decisions in all_sets]) for name in names))
 
 
 def folds_to_leave_out(counts: NDArray[np.int64]) -> int:

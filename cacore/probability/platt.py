@@ -40,17 +40,17 @@ _PRIOR = 100.0  # weight, in rows, of the sigmoids of all parts when those of on
 
 
 def fit(
-    found: LeftOutDecisions, problems: int, comm: Communicator, known: tuple[Vector, Vector] | None = None
+    decisions: LeftOutDecisions, problems: int, comm: Communicator, prior: tuple[Vector, Vector] | None = None
 ) -> tuple[Vector, Vector]:
     """Fit A and B of each problem to the decisions of all ranks; a collective call.
 
     Parameters
     ----------
-    found : LeftOutDecisions
+    decisions : LeftOutDecisions
         This rank's decisions.
     problems : int
     comm : Communicator
-    known : tuple of two ndarrays, shape (problems,), optional
+    prior : tuple of two ndarrays, shape (problems,), optional
         Prior A and B, fitted to more rows. They count as 100 additional rows: each target is a weighted mean of 0 or 1
         and of the prior probability.
 
@@ -66,12 +66,12 @@ def fit(
     """
     from scipy.special import expit  # not loaded by commands without probabilities
 
-    f, first, problem = found.decisions, found.first.astype(np.float64), found.problem
+    f, first, problem = decisions.decisions, decisions.first.astype(np.float64), decisions.problem
 
     def sums(*terms: Vector) -> Vector:
-        own = [np.bincount(problem, term, problems) for term in terms]
+        local = [np.bincount(problem, term, problems) for term in terms]
         # Without decisions, bincount returns integers.
-        return np.asarray(comm.allreduce(np.array(own, np.float64)))
+        return np.asarray(comm.allreduce(np.array(local, np.float64)))
 
     count, positive, total, square = sums(np.ones(len(f)), first, f, f * f)
     n = np.maximum(count, 1.0)
@@ -83,12 +83,12 @@ def fit(
     z = (f - middle[problem]) / unit[problem]
     negative = count - positive
     A, B = np.zeros(problems), np.log((negative + 1.0) / (positive + 1.0))
-    if known is None:
+    if prior is None:
         target = np.where(first > 0, ((positive + 1) / (positive + 2))[problem], (1 / (negative + 2))[problem])
     else:
         share = (_PRIOR / (_PRIOR + n))[problem]
-        target = (1.0 - share) * first + share * expit(-(known[0][problem] * f + known[1][problem]))
-        A, B = known[0] * unit, known[1] + known[0] * middle
+        target = (1.0 - share) * first + share * expit(-(prior[0][problem] * f + prior[1][problem]))
+        A, B = prior[0] * unit, prior[1] + prior[0] * middle
 
     def at(A: Vector, B: Vector) -> _Sums:
         s = A[problem] * z + B[problem]
@@ -117,14 +117,14 @@ def _stepped(
     dB = np.where(going, (here.AB * here.A - AA * here.B) / area, 0.0)
     fall = here.A * dA + here.B * dB
     slack = 4 * np.finfo(np.float64).eps * np.abs(here.value)  # near the minimum, differences are only rounding
-    part, left = np.ones(len(A)), going.copy()
+    part, searching = np.ones(len(A)), going.copy()
     while True:
         there = at(A + part * dA, B + part * dB)
-        left &= there.value > here.value + 1e-4 * part * fall + slack
-        part = np.where(left, part / 2, part)
-        failed = left & (part < _SHORTEST)
-        if not left.any():
+        searching &= there.value > here.value + 1e-4 * part * fall + slack
+        part = np.where(searching, part / 2, part)
+        failed = searching & (part < _SHORTEST)
+        if not searching.any():
             return A + part * dA, B + part * dB, there, going
         if failed.any():
             dA, dB = np.where(failed, 0.0, dA), np.where(failed, 0.0, dB)
-            going, left = going & ~failed, left & ~failed
+            going, searching = going & ~failed, searching & ~failed

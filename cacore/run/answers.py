@@ -82,15 +82,15 @@ class ClassAnswering(Answering[LabelModelT, Answers], Generic[LabelModelT]):
 
     def _answers(self, model: LabelModelT, rows: Dataset, comm: Communicator, sure: bool) -> Answers:
         with comm.phase("predict"):
-            found = {"scores": np.asarray(model.scores(rows.X, comm))}
-            return found | ({"probabilities": model.probabilities(rows.X, comm)} if sure else {})
+            answers = {"scores": np.asarray(model.scores(rows.X, comm))}
+            return answers | ({"probabilities": model.probabilities(rows.X, comm)} if sure else {})
 
-    def judged(self, model: LabelModelT, rows: Dataset, answers: Answers, comm: Communicator) -> dict[str, object]:
+    def evaluate(self, model: LabelModelT, rows: Dataset, answers: Answers, comm: Communicator) -> dict[str, object]:
         """Metrics of these answers; collective."""
-        found = labels.tested(model.classes, rows, model.labels(answers["scores"]), comm)
+        metrics = labels.tested(model.classes, rows, model.labels(answers["scores"]), comm)
         if "probabilities" in answers:
-            found |= labels.tested_probabilities(model.classes, rows, answers["probabilities"], comm)
-        return found
+            metrics |= labels.tested_probabilities(model.classes, rows, answers["probabilities"], comm)
+        return metrics
 
     def probability(
         self, model: LabelModelT, rows: Dataset | None, answers: Answers, metrics: dict[str, Any], comm: Communicator
@@ -98,24 +98,24 @@ class ClassAnswering(Answering[LabelModelT, Answers], Generic[LabelModelT]):
         """Form of the calibration, and scores of the probabilities if the rows have labels; collective."""
         if model.calibrator is None or (rows is not None and "probabilities" not in answers):
             return {}
-        said = {"form": model.calibrator.form, "left_out": model.calibrator.rows}
+        entry = {"form": model.calibrator.form, "left_out": model.calibrator.rows}
         if rows is None or rows.y is None:
-            return said
+            return entry
         lines = labels.tested_reliability(model.classes, rows, answers["probabilities"], comm)
-        return {**said, **probability_scores(metrics), "reliability": lines}
+        return {**entry, **probability_scores(metrics), "reliability": lines}
 
     def predictions(self, model: LabelModelT, answers: Answers, decisions: bool) -> dict[str, Column]:
         """Column ``prediction``; on request columns of decision values, and one of probabilities per class."""
         scores = answers["scores"]
         names = [str(label) for label in model.classes]
         codes = np.searchsorted(model.classes, model.labels(scores)).astype(np.int64)
-        found: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
+        columns: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
         if decisions:
             heads = ["decision"] if scores.shape[1] == 1 else [f"decision {name}" for name in names]
-            found |= dict(zip(heads, scores.T, strict=True))
+            columns |= dict(zip(heads, scores.T, strict=True))
         if "probabilities" in answers:
-            found |= {f"probability {name}": p for name, p in zip(names, answers["probabilities"].T, strict=True)}
-        return found
+            columns |= {f"probability {name}": p for name, p in zip(names, answers["probabilities"].T, strict=True)}
+        return columns
 
 
 class Classifiers(
@@ -130,7 +130,7 @@ class Classifiers(
 
     def metrics(self, model: ClassModelT, test: Dataset, answers: Answers, comm: Communicator) -> dict[str, object]:
         """Accuracy, balanced accuracy and the confusion matrix, log loss and Brier score; collective."""
-        return self.judged(model, test, answers, comm)
+        return self.evaluate(model, test, answers, comm)
 
     def params(self, model: ClassModelT, options: DualOptions) -> dict[str, Any]:
         """C, the kernel and its parameters, for the report."""
@@ -169,12 +169,12 @@ class Predicted:
         """Columns of the file, by name."""
         if self.std is None and self.ends is None:
             return {"prediction": self.mean}
-        found = {"mean": self.mean}
+        columns = {"mean": self.mean}
         if self.std is not None:
-            found["std"] = self.std
+            columns["std"] = self.std
         if self.ends is not None:
-            found["lower"], found["upper"] = self.ends
-        return found
+            columns["lower"], columns["upper"] = self.ends
+        return columns
 
     def by_target(self) -> dict[str, NDArray[np.float64]]:
         """Columns of the file, by name; one per target if there are several."""
@@ -184,8 +184,8 @@ class Predicted:
 
     def metrics(self, y: NDArray[np.floating], comm: Communicator) -> dict[str, object]:
         """Errors; with standard deviations also scores of the predictive normal distributions; collective."""
-        found: dict[str, Any] = errors.regression_metrics(y, self.mean, comm)
-        return found if self.std is None else found | gaussian_scores(y, self.mean, self.std, comm)
+        scores: dict[str, Any] = errors.regression_metrics(y, self.mean, comm)
+        return scores if self.std is None else scores | gaussian_scores(y, self.mean, self.std, comm)
 
     def intervals(self, y: NDArray[np.floating] | None, comm: Communicator) -> dict[str, object]:
         """Entries of the report about the intervals, if there are any; collective."""
@@ -195,7 +195,7 @@ class Predicted:
 class RegressionAnswering(Answering[ModelT, Predicted], Generic[ModelT]):
     """Models that predict numbers with their uncertainty, as the predicting command sees them."""
 
-    def judged(self, model: ModelT, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
+    def evaluate(self, model: ModelT, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Errors of the predictions; collective."""
         with comm.phase("predict"):
             return answers.metrics(rows.target(), comm)

@@ -64,12 +64,12 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
             "--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, "--plot": job.plot,
             "--html": job.html, **others,
         }  # fmt: skip
-        kept = getattr(options, "checkpoint", None)
-        folder = None if kept is None else kept.path
+        checkpoint = getattr(options, "checkpoint", None)
+        folder = None if checkpoint is None else checkpoint.path
         check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm)
         _check_rows(job.data, job.test, comm=comm)
-    if kept is not None and not job.quiet:
-        kept.tell = _tell
+    if checkpoint is not None and not job.quiet:
+        checkpoint.tell = _tell
     compiled_ahead(lambda: _warm_up(family, job.dtype, method, options), comm, not job.quiet)
     from cacore.machine.clock import ctrl_c_waits
     from cacore.run import reading, report
@@ -85,15 +85,15 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
     notes = reading.notes(rows, test, job.test or job.data)
     data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
     data |= named(columns, chosen)
-    made = report.build(
+    document = report.build(
         method.name, comm, data=data | tested.pop("data", {}), metrics=tested.pop("metrics", {}),
         partition_sizes=fitted.sizes, **tested, **family.report(method, fitted, options, job),
-        resumed=None if kept is None else kept.resumed,
+        resumed=None if checkpoint is None else checkpoint.resumed,
     )  # fmt: skip
-    if "metric" in made and columns.features:
-        made["metric"]["names"] = list(columns.features)
+    if "metric" in document and columns.features:
+        document["metric"]["names"] = list(columns.features)
     with may_compile(comm, not job.quiet):
-        _write(method, family, job, options, fitted, made, notes, comm)
+        _write(method, family, job, options, fitted, document, notes, comm)
 
 
 def _tell(line: str) -> None:
@@ -102,7 +102,7 @@ def _tell(line: str) -> None:
 
 
 def _write(
-    method: Method, family: AnyFamily, job: Training, options: Options, fitted: Any, made: dict[str, Any],
+    method: Method, family: AnyFamily, job: Training, options: Options, fitted: Any, document: dict[str, Any],
     notes: list[str], comm: Communicator,
 ) -> None:  # fmt: skip
     """Write model, other files and table; if one cannot be written, the others still are. Collective."""
@@ -110,16 +110,16 @@ def _write(
 
     unwritten = Unwritten()
     with unwritten, comm.agreed():
-        kept = vars(options).get("checkpoint")
-        if kept is not None and kept.failure is not None:
-            raise kept.failure
+        checkpoint = vars(options).get("checkpoint")
+        if checkpoint is not None and checkpoint.failure is not None:
+            raise checkpoint.failure
     traffic = None
     if job.comm_matrix is not None or job.html is not None:
         from cacore.traffic import collect, described
 
         traffic = collect(comm, method.name)  # before what follows is sent
         if traffic is not None and comm.size > 1:
-            made["traffic"] = described(traffic)
+            document["traffic"] = described(traffic)
     with comm.phase("write"):
         if job.model is not None:
             with unwritten:
@@ -129,12 +129,15 @@ def _write(
         with unwritten, comm.agreed():
             if traffic is not None and job.comm_matrix is not None:
                 traffic.save(job.comm_matrix)
-    made["seconds"], made["seconds_by_rank"] = report.seconds(comm), report.seconds_by_rank(comm)  # with the files'
+    document["seconds"], document["seconds_by_rank"] = (
+        report.seconds(comm),
+        report.seconds_by_rank(comm),
+    )  # with the files'
     with comm.agreed():
         if comm.rank == 0:
-            made["notes"] = [*family.notes(method, fitted, options), *_notes(made["data"]), *notes]
+            document["notes"] = [*family.notes(method, fitted, options), *_notes(document["data"]), *notes]
     if comm.rank == 0:
-        out = _Out(method, family, job, options, fitted, made)
+        out = _Out(method, family, job, options, fitted, document)
     for write in (_Out.plot, _Out.report, _Out.page, _Out.table):
         with unwritten, comm.agreed():
             if comm.rank == 0:
@@ -151,47 +154,47 @@ class _Out:
     job: Training
     options: Options
     fitted: Any
-    made: dict[str, Any]
+    document: dict[str, Any]
 
     def plot(self) -> None:
         if self.job.plot is not None:
-            drawn = _draw(self.job.plot, self.method, self.family, self.options, self.fitted, self.made)
-            self.made["notes"] += drawn
+            drawn = _draw(self.job.plot, self.method, self.family, self.options, self.fitted, self.document)
+            self.document["notes"] += drawn
 
     def report(self) -> None:
-        _report(self.job, self.made)
+        _report(self.job, self.document)
 
     def page(self) -> None:
         if self.job.html is not None:
             from cacore.run import page
 
-            page.write(self.job.html, {self.method.name: self.made})
+            page.write(self.job.html, {self.method.name: self.document})
 
     def table(self) -> None:
         with printing():
-            _show(self.job, self.made, self.family.lines(self.made))
+            _show(self.job, self.document, self.family.lines(self.document))
             if self.job.verbose:
-                say(*self.family.details(self.made))
+                say(*self.family.details(self.document))
 
 
 def _draw(
-    path: Path, method: Method, family: AnyFamily, options: Options, fitted: Any, made: dict[str, Any]
+    path: Path, method: Method, family: AnyFamily, options: Options, fitted: Any, document: dict[str, Any]
 ) -> Iterator[str]:  # fmt: skip
     """Draw the family's own figure, the metric, a calibration curve or the settings, or yield a note why not."""
     from cacore.run import figures
 
-    drawn, own = family.draws(method, options), family.figure(fitted)
-    if own is not None:
-        figures.save(own, path)
+    drawn, own_figure = family.draws(method, options), family.figure(fitted)
+    if own_figure is not None:
+        figures.save(own_figure, path)
     elif drawn == "metric":
-        figures.save(figures.metric(made["metric"], fitted.model.standardizer), path)
+        figures.save(figures.metric(document["metric"], fitted.model.standardizer), path)
     elif drawn == "reliability":
-        if lines := made["probability"].get("reliability"):
-            figures.save(figures.reliability(lines, made["probability"], len(fitted.model.classes)), path)
+        if lines := document["probability"].get("reliability"):
+            figures.save(figures.reliability(lines, document["probability"], len(fitted.model.classes)), path)
         else:
             yield "--plot: there are no test rows, so there is no calibration curve to draw"
-    elif made["grid"]:
-        figures.save(figures.heat_map(made["grid"], family.columns(made)), path)
+    elif document["grid"]:
+        figures.save(figures.heat_map(document["grid"], family.columns(document)), path)
     else:
         yield "--plot: no settings were compared, so there is nothing to draw"
 
@@ -212,19 +215,22 @@ def _tested(
         return {"probability": family.probability(model, None, {}, {}, comm)}
     answers = _answers(family, model, test, comm, limit)
     metrics = family.metrics(model, test, answers, comm)
-    said: dict[str, Any] = {"metrics": metrics, "probability": family.probability(model, test, answers, metrics, comm)}
+    entries: dict[str, Any] = {
+        "metrics": metrics,
+        "probability": family.probability(model, test, answers, metrics, comm),
+    }
     if test.overlap is None:
-        return said
+        return entries
     with comm.uncounted():
         count = int(comm.allreduce(np.array([np.count_nonzero(test.overlap)]))[0])
-    said["data"] = {"overlap": count}
+    entries["data"] = {"overlap": count}
     if 0 < count < test.n:
         new = ~test.overlap
         y = None if test.y is None else test.y[new]
-        rest = replace(test, X=stored.some(test.X, new), y=y, n=test.n - count)
-        some = {name: answer[new] for name, answer in answers.items()}
-        said["metrics_without_overlap"] = family.metrics(model, rest, some, comm)
-    return said
+        new_rows = replace(test, X=stored.some(test.X, new), y=y, n=test.n - count)
+        new_answers = {name: answer[new] for name, answer in answers.items()}
+        entries["metrics_without_overlap"] = family.metrics(model, new_rows, new_answers, comm)
+    return entries
 
 
 def _answers(
@@ -236,24 +242,25 @@ def _answers(
     step = max(1, min(limit // _TEST_SHARE, 1 << 30) // test.X.row_bytes)
     with comm.uncounted():
         longest = int(comm.allreduce(np.array([len(test.X)]), "max")[0])
-    found = []
+    answers_of_blocks = []
     for lo, hi in blocks(longest, step):
         y = None if test.y is None else test.y[lo:hi]
-        found.append(family.tested(model, replace(test, X=test.X[lo:hi], y=y, overlap=None), comm))
-    return {name: np.concatenate([answers[name] for answers in found]) for name in found[0]}
+        answers_of_blocks.append(family.tested(model, replace(test, X=test.X[lo:hi], y=y, overlap=None), comm))
+    return {name: np.concatenate([answers[name] for answers in answers_of_blocks]) for name in answers_of_blocks[0]}
 
 
 def predict(
     load: Callable[[], Loader], prog: str, comm: Communicator, argv: list[str] | None,
-    own: tuple[str, ...] = (),
+    flags_of_family: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     """``python -m PACKAGE.predict MODEL DATA``: predict with a saved model, on any number of ranks or without MPI.
 
-    `prog` is the module, or the command and its first word. `own` names the options of :data:`OWN` that it has.
+    `prog` is the module, or the command and its first word. `flags_of_family` names those options of :data:`OWN`
+    that it has.
     """
     typed = prog if " " in prog else f"python -m {prog}"
     parser = Parser(prog=typed, description="Predict with a saved model.", rank=comm.rank)
-    add_options(parser, (Predicting,), lambda name: name in own or name not in OWN)
+    add_options(parser, (Predicting,), lambda name: name in flags_of_family or name not in OWN)
     args = parsed(parser, argv, comm)
     with comm.agreed():
         job = from_arguments(Predicting, args)
@@ -273,12 +280,12 @@ def predict(
             predictions.check(job.output)
     compiled_ahead(lambda: family.warm_up_prediction(model.dtype), comm, not job.quiet)
     with may_compile(comm, not job.quiet):
-        made = _answered(model, family, job, comm, limit)
+        document = _answered(model, family, job, comm, limit)
     with comm.agreed():
         if comm.rank == 0:
-            _report(job, made)
+            _report(job, document)
             with printing():
-                _show(job, made)
+                _show(job, document)
 
 
 def _answered(
@@ -292,8 +299,8 @@ def _answered(
     rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
     notes = reading.notes(None, rows, job.data)
     answers = family.answers(model, rows, job, comm)
-    metrics = {} if rows.y is None else family.judged(model, rows, answers, comm)
-    made = report.build(
+    metrics = {} if rows.y is None else family.evaluate(model, rows, answers, comm)
+    document = report.build(
         "predict", comm, partition_sizes=model.sizes, metrics=metrics,
         data={
             "path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1],
@@ -305,15 +312,18 @@ def _answered(
     if job.output is not None:
         with comm.phase("write"):
             predictions.write(job.output, family.predictions(model, answers, job.decisions), comm)
-    made["seconds"], made["seconds_by_rank"] = report.seconds(comm), report.seconds_by_rank(comm)  # with the file's
-    made["notes"] = notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"]
-    return made
+    document["seconds"], document["seconds_by_rank"] = (
+        report.seconds(comm),
+        report.seconds_by_rank(comm),
+    )  # with the file's
+    document["notes"] = notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"]
+    return document
 
 
 def named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
     """Names of the columns, and the target if the user named none, for the report; nothing that is not known."""
-    known = {"columns": columns.described(), "target": chosen}
-    return {key: value for key, value in known.items() if value}
+    fields = {"columns": columns.described(), "target": chosen}
+    return {key: value for key, value in fields.items() if value}
 
 
 def _warm_up(family: AnyFamily, dtype: str, method: Method, options: Options) -> None:
@@ -343,18 +353,18 @@ def _check_rows(*paths: Path | None, comm: Communicator) -> None:
                 text.kind(path)
 
 
-def _show(job: Job, made: dict[str, Any], lines: Iterable[tuple[str, str]] = ()) -> None:
+def _show(job: Job, document: dict[str, Any], lines: Iterable[tuple[str, str]] = ()) -> None:
     if not job.quiet:
         from cacore.run import report
 
-        report.show(made, lines)
+        report.show(document, lines)
 
 
-def _report(job: Job, made: dict[str, Any]) -> None:
+def _report(job: Job, document: dict[str, Any]) -> None:
     if job.report is not None:
         from cacore.run import report
 
-        report.write(job.report, made)
+        report.write(job.report, document)
 
 
 class Unwritten:
@@ -407,15 +417,15 @@ def save_model(model: Saveable, path: Path, comm: Communicator) -> None:
         model.save(path, comm)
     except (InputError, OutputError) as error:
         failure = OutputError(str(error))
-        for other in _elsewhere(path, comm):
+        for elsewhere in _elsewhere(path, comm):
             try:
-                model.save(other, comm)
+                model.save(elsewhere, comm)
             except (InputError, OutputError):
                 if comm.rank == 0:
                     with suppress(OSError):
-                        other.parent.rmdir()
+                        elsewhere.parent.rmdir()
                 continue
-            failure = OutputError(f"{error}; the model was saved as {other} instead")
+            failure = OutputError(f"{error}; the model was saved as {elsewhere} instead")
             break
         with comm.agreed():
             raise failure from error

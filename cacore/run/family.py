@@ -109,7 +109,7 @@ class Answering(ABC, Generic[ModelT, AnswersT]):
         return {}
 
     @abstractmethod
-    def judged(self, model: ModelT, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, object]:
+    def evaluate(self, model: ModelT, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, object]:
         """Metrics of these answers, if the rows have targets; collective."""
 
     @abstractmethod
@@ -190,7 +190,7 @@ class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, Model
     def save(self, fitted: FitT, job: Training) -> None:
         """Write the family's other files, besides model and report."""
 
-    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Lines that this family adds to the printed table, from the report."""
         yield from ()
 
@@ -199,7 +199,7 @@ class Family(Answering[ModelT, AnswersT], Generic[MethodT, OptionsT, FitT, Model
         """Notes under the printed table."""
 
     @abstractmethod
-    def details(self, made: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: dict[str, Any]) -> Iterator[str]:
         """Lines that ``--verbose`` prints, from the report."""
 
 

@@ -176,13 +176,13 @@ class Parser(argparse.ArgumentParser):
 
 def _joined(words: Sequence[str]) -> list[str]:
     """The words, with a value such as -180:180:1, which argparse takes for an option, joined to the option before."""
-    found: list[str] = []
+    joined: list[str] = []
     for word in words:
-        if found and re.fullmatch(r"--[a-zA-Z][\w-]*", found[-1]) and re.match(r"-[\d.]", word):
-            found[-1] += f"={word}"
+        if joined and re.fullmatch(r"--[a-zA-Z][\w-]*", joined[-1]) and re.match(r"-[\d.]", word):
+            joined[-1] += f"={word}"
         else:
-            found.append(word)
-    return found
+            joined.append(word)
+    return joined
 
 
 def _without_value(words: Sequence[str], optional: Mapping[str, argparse.Action]) -> Iterator[str]:
@@ -221,7 +221,7 @@ def run(
         if comm is None:
             first_prints(f"{prog}: {error}")
         elif comm.rank == 0:  # all ranks have the same error
-            say(*(f"{prog}: {one}" for one in (error, *error.others)), error=True)
+            say(*(f"{prog}: {line}" for line in (error, *error.others)), error=True)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
         if launched():

@@ -110,14 +110,14 @@ def read(
     return train, test
 
 
-def _expected(job: Training | Predicting, comm: Communicator, **more: Any) -> Expected:
+def _expected(job: Training | Predicting, comm: Communicator, **expected: Any) -> Expected:
     """Expected columns according to the options; without `columns`, their names follow later."""
 
     def tell(line: str) -> None:
         if comm.rank == 0 and not job.quiet:
             say(line, error=True)
 
-    return Expected(ignore_extra=job.ignore_extra_columns, tell=tell, **more)
+    return Expected(ignore_extra=job.ignore_extra_columns, tell=tell, **expected)
 
 
 def _check_test(train: Dataset, test: Dataset, wanted: Targets) -> None:
@@ -156,8 +156,8 @@ def _mark_overlap(job: Training, train: Dataset, test: Dataset, comm: Communicat
 def _check_same_targets(rows: Dataset, kind: tuple[int, ...], where: str) -> None:
     """Raise an InputError if the number of targets per row differs from that of the training rows."""
     if rows.target().shape[1:] != kind:
-        found, need = (shape[0] if shape else 1 for shape in (rows.target().shape[1:], kind))
-        raise InputError(f"{rows.where}: {found} targets per row, but {need} in {where}")
+        count, need = (shape[0] if shape else 1 for shape in (rows.target().shape[1:], kind))
+        raise InputError(f"{rows.where}: {count} targets per row, but {need} in {where}")
 
 
 def _check_base(rows: Dataset, base: int | None, where: str) -> None:
@@ -186,10 +186,10 @@ def _lacks(rows: Dataset) -> bool:
 
 def notes(train: Dataset | None, rows: Dataset | None, path: Path) -> list[str]:
     """Notes for the report: on the training rows, and on features missing in the file of further rows."""
-    said = [] if train is None else list(train.notes)
+    lines = [] if train is None else list(train.notes)
     if rows is None or not _lacks(rows):
-        return said
-    return [*said, f"{path} has {rows.features} of {rows.X.shape[1]} features; the others are taken as 0"]
+        return lines
+    return [*lines, f"{path} has {rows.features} of {rows.X.shape[1]} features; the others are taken as 0"]
 
 
 def read_to_predict(
@@ -245,8 +245,8 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
         place = np.arange(n) if seed is None else np.argsort(Shuffle(n, seed).position(np.arange(n)))
         X, y = data.X[place], data.target()[place].reshape(-1, 1)
         if y.dtype.kind == "U":
-            known, y = np.unique(y, return_inverse=True)
-            words, y = np.frombuffer(json.dumps(known.tolist()).encode(), np.uint8), y.reshape(-1, 1)
+            labels, y = np.unique(y, return_inverse=True)
+            words, y = np.frombuffer(json.dumps(labels.tolist()).encode(), np.uint8), y.reshape(-1, 1)
         facts[:] = n, -1 if data.base is None else data.base, data.overlap is not None
     n, base, marked = comm.bcast(facts).tolist()
     rows = scatter_rows(X, n, comm)

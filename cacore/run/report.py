@@ -45,10 +45,10 @@ def read(path: Path) -> dict[str, Any]:
     InputError
         There is no such file, or it is not a report, or it is damaged.
     """
-    found = _parsed(path)
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    parsed = _parsed(path)
+    if not isinstance(parsed, dict) or parsed.get("schema") != SCHEMA:
         raise InputError(f"{path}: is not a report of this version ({SCHEMA}); {_REMEDY}")
-    report: dict[str, Any] = found
+    report: dict[str, Any] = parsed
     for name, kind in _FIELDS.items():
         if not isinstance(report.get(name), kind):
             raise InputError(f"{path}: damaged: field {name} is missing or has the wrong type; repeat the run")
@@ -136,10 +136,10 @@ def build(
 
 def seconds(comm: Communicator) -> dict[str, float]:
     """Seconds of the slowest rank so far, by phase and in all; collective, and its own messages are not counted."""
-    _, found = comm.totals()
+    _, by_phase = comm.totals()
     with comm.uncounted():
-        found["total"] = float(comm.allreduce(np.array([sum(comm.seconds.values())]), "max")[0])
-    return found
+        by_phase["total"] = float(comm.allreduce(np.array([sum(comm.seconds.values())]), "max")[0])
+    return by_phase
 
 
 def seconds_by_rank(comm: Communicator) -> dict[str, list[float]]:
@@ -147,8 +147,8 @@ def seconds_by_rank(comm: Communicator) -> dict[str, list[float]]:
     clock = comm.clock()
     with comm.uncounted():
         spent = comm.allgather(np.array([list(clock.values())]))
-    some = np.unique(np.linspace(0, comm.size - 1, min(comm.size, _RANKS)).astype(np.int64))
-    return {"ranks": some.tolist(), **dict(zip(clock, spent[some].T.round(6).tolist(), strict=True))}
+    chosen = np.unique(np.linspace(0, comm.size - 1, min(comm.size, _RANKS)).astype(np.int64))
+    return {"ranks": chosen.tolist(), **dict(zip(clock, spent[chosen].T.round(6).tolist(), strict=True))}
 
 
 def _balance(busy: NDArray[np.float64]) -> dict[str, object]:
@@ -254,8 +254,8 @@ def _confusion(matrix: list[list[int]]) -> tuple[str, str]:
         return "confusion", CellLines(map(str, matrix))
     recalls = [row[k] / sum(row) if sum(row) else None for k, row in enumerate(matrix)]
     if len(matrix) > _RECALLS:
-        known = [recall for recall in recalls if recall is not None] or [math.nan]
-        text = f"{len(matrix):,} classes: {min(known):.3f} to {max(known):.3f}, median {np.median(known):.3f}"
+        numbers = [recall for recall in recalls if recall is not None] or [math.nan]
+        text = f"{len(matrix):,} classes: {min(numbers):.3f} to {max(numbers):.3f}, median {np.median(numbers):.3f}"
         return "recall by class", text
     words = ["    -" if recall is None else f"{recall:.3f}" for recall in recalls]
     lines = [" ".join(words[k : k + 5]) for k in range(0, len(words), 5)]
@@ -271,34 +271,34 @@ def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "target", _target(data["target"])
 
 
-def _target(found: dict[str, Any]) -> str:
+def _target(target: dict[str, Any]) -> str:
     """The target column that the user did not name, with its classes or its range, and how to choose another."""
-    values = f"{found['classes']:,} classes" if "classes" in found else "{:g} to {:g}".format(*found["range"])
-    if "values" in found:
-        values += f", {counted(found['values'], 'value')}"
-    return f"{printable(found['column'])}: {values}; --target names another"
+    values = f"{target['classes']:,} classes" if "classes" in target else "{:g} to {:g}".format(*target["range"])
+    if "values" in target:
+        values += f", {counted(target['values'], 'value')}"
+    return f"{printable(target['column'])}: {values}; --target names another"
 
 
 def _metric(metric: dict[str, Any]) -> str:
     shares = metric["importances"]
     first = sorted(range(len(shares)), key=lambda k: -shares[k])[:5]
     names = metric.get("names", range(len(shares)))
-    most = ", ".join(f"{names[k]} ({shares[k]:.3g})" for k in first)
+    important = ", ".join(f"{names[k]} ({shares[k]:.3g})" for k in first)
     rounds = f"the best of rounds 0 to {len(metric['errors']) - 1} by validation error"
-    return f"{metric['form']}, of round {metric['round']}, {rounds}; most important features: {most}"
+    return f"{metric['form']}, of round {metric['round']}, {rounds}; most important features: {important}"
 
 
-def _intervals(found: dict[str, Any]) -> str:
-    held = f", and {100 * found['coverage']:.2f} % held" if "coverage" in found else ""
-    width, rows = f"mean width {as_text(found['mean_width'])}", f"{found['calibration_rows']:,} rows {found['rows']}"
-    shared = found.get("parts_sharing_a_width")
+def _intervals(facts: dict[str, Any]) -> str:
+    held = f", and {100 * facts['coverage']:.2f} % held" if "coverage" in facts else ""
+    width, rows = f"mean width {as_text(facts['mean_width'])}", f"{facts['calibration_rows']:,} rows {facts['rows']}"
+    shared = facts.get("parts_sharing_a_width")
     few = f"; {shared:,} parts with few of them share a width" if shared else ""
-    return f"{100 * found['asked']:g} % asked{held}; {width}; from {rows}{few}"
+    return f"{100 * facts['asked']:g} % asked{held}; {width}; from {rows}{few}"
 
 
-def _probability(found: dict[str, Any]) -> str:
-    origin = f", from {found['left_out']:,} decisions on held-out rows" if found["left_out"] else ""
-    return f"{found['form']}{origin}"
+def _probability(facts: dict[str, Any]) -> str:
+    origin = f", from {facts['left_out']:,} decisions on held-out rows" if facts["left_out"] else ""
+    return f"{facts['form']}{origin}"
 
 
 def _listed(values: Mapping[str, object]) -> str:

@@ -116,8 +116,8 @@ def _decide(
     tasks = _tasks(columns, layout, len(A))
     if weights.shape[1] == 1:
         total = np.zeros(X.shape[0])
-        given = np.ascontiguousarray(weights[:, 0])
-        for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, given, total), tasks)
+        column = np.ascontiguousarray(weights[:, 0])
+        for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, column, total), tasks)
         out[:, 0] = total
         return
     K = np.empty((len(A), X.shape[0]), layout.dtype)
@@ -133,9 +133,9 @@ def _tasks(columns: Columns, layout: Layout, rows: int) -> list[tuple[int, int]]
 
 def decisions_of_pairs(
     kernel: Kernel | None, A: Rows, coef: NDArray[np.float64], b: NDArray[np.float64], n_support: NDArray[np.int64],
-    X: Rows, told: Callable[[NDArray[np.float64]], NDArray[np.float64]], columns: int,
+    X: Rows, of_decisions: Callable[[NDArray[np.float64]], NDArray[np.float64]], columns: int,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Result of `told` for the decisions of all pairs of k classes, block by block of rows, on all threads.
+    """Result of `of_decisions` for the decisions of all pairs of k classes, block by block of rows, on all threads.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def decisions_of_pairs(
         Support vectors of each class.
     X : ndarray or CSR, shape (n, d)
         Rows; without a `kernel`, kernel values, shape (n, n_train).
-    told : callable
+    of_decisions : callable
         Maps the decisions of some rows, shape (m, k (k - 1) / 2), to an array of shape (m, columns).
     columns : int
 
@@ -174,8 +174,8 @@ def decisions_of_pairs(
         for side, mine in zip(sides, pairs, strict=True):
             weights[side, mine] = coef[:, side].T
         if linear:
-            return told(expansion(kernel, A, weights, X) + b)
-        if _of_near_pairs(kernel, A, weights, X, lambda sums: told(sums + b), out):
+            return of_decisions(expansion(kernel, A, weights, X) + b)
+        if _of_near_pairs(kernel, A, weights, X, lambda sums: of_decisions(sums + b), out):
             return out
     layout = None if kernel is None else layout_of(A, kernel, X.dtype, coef)
     widest = max(1 if layout is None else layout.width(X), len(b), int(n_support.max()))
@@ -195,11 +195,11 @@ def decisions_of_pairs(
         block, D = X[lo:hi], np.empty((len(b), hi - lo))
         D[:] = b[:, None]
         columns = None if layout is None else layout.columns(block)
-        every = values(columns, block, 0) if together else None
+        all_values = values(columns, block, 0) if together else None
         for i, side in enumerate(sides):
             if n_support[i]:
-                D[pairs[i]] += coef[:, side] @ (values(columns, block, i) if every is None else every[side])
-        out[lo:hi] = told(D.T)
+                D[pairs[i]] += coef[:, side] @ (values(columns, block, i) if all_values is None else all_values[side])
+        out[lo:hi] = of_decisions(D.T)
 
     for_blocks(decide, blocks(X.shape[0], step))
     return out
@@ -215,9 +215,9 @@ def _pairs_of_classes(k: int) -> list[NDArray[np.int64]]:
 
 def _of_near_pairs(
     kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows,
-    told: Callable[[NDArray[np.float64]], NDArray[np.float64]], out: NDArray[np.float64],
+    of_decisions: Callable[[NDArray[np.float64]], NDArray[np.float64]], out: NDArray[np.float64],
 ) -> bool:  # fmt: skip
-    """Write what is `told` of ``K(X, A) @ weights`` without distant pairs of rows to `out`, and return True.
+    """Write what is `of_decisions` of ``K(X, A) @ weights`` without distant pairs of rows to `out`, and return True.
 
     False where these count, or leaving them out does not pay. In double precision, since narrow kernels magnify the
     rounding of distances.
@@ -227,7 +227,7 @@ def _of_near_pairs(
         near = NearGroups.of(kernel, points, rounded, dense(X[lo:hi]).astype(np.float64, copy=False), _NEAR)
         if near is None:
             return False
-        out[lo:hi] = told(np.asarray(near(weights), np.float64))
+        out[lo:hi] = of_decisions(np.asarray(near(weights), np.float64))
     return True
 
 

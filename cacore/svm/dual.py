@@ -203,8 +203,8 @@ class Dual:
         y, bound = np.asarray(y, np.float64), np.asarray(weights, np.float64)
         half, least = 0.5 * nu * float(bound.sum()), min(float(bound[y > 0].sum()), float(bound[y < 0].sum()))
         if half > least * (1 + 1e-12):
-            most = nu * least / half if half else 0.0
-            raise InputError(f"nu = {nu:g} is infeasible: with classes of these sizes it is at most {most:.6g}")
+            largest_nu = nu * least / half if half else 0.0
+            raise InputError(f"nu = {nu:g} is infeasible: with classes of these sizes it is at most {largest_nu:.6g}")
         start = _filled(np.where(y > 0, bound, 0.0), half) - _filled(np.where(y < 0, bound, 0.0), half)
         signed = y * bound
         return cls(np.zeros(len(y)), np.minimum(signed, 0.0), np.maximum(signed, 0.0), start, start.sum(), by_sign=True)

@@ -152,7 +152,7 @@ class SubsetKRR(OnPoints, Regressor):
         if X is not None or y is not None or sample_weight is not None:
             raise InputError("rows: its blocks have the targets and weights; fit takes no X, y or sample_weight then")
         with collective(self.comm) as comm:
-            same_fit(self, comm, own=("rows",))
+            same_fit(self, comm, excluded=("rows",))
             threads.share_once(comm)
             options = self._observing(comm)
             fitted = fit_observed(self._method, self.rows, self.shares, options, comm)

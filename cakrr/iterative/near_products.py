@@ -114,7 +114,7 @@ class NearProducts(KernelProducts):
         own, away = self.steps
         arriving = self._halo.begin(mine)
         yield own, self.spread.points(dtype), mine, arriving.move
-        theirs = arriving.wait()[:, self._halo.own :]
+        theirs = arriving.wait()[:, self._halo.n_owned :]
         if away:
             points = self._points_of(self.comm.size, 0, self._halo.size, dtype)
             yield away, points, np.ascontiguousarray(theirs), arriving.move

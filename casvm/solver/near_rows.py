@@ -130,9 +130,9 @@ class NearRows:
         self.X, self.kernel, self.dtype, self.layout, self.cutoff = X, kernel, np.dtype(dtype), layout, cutoff
         self.n, self.width = int(X.shape[0]), width(layout.dtype)
         self._points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
-        self.biased, self.own = n_own is not None, np.arange(self.n if n_own is None else n_own)
+        self.biased, self.own_columns = n_own is not None, np.arange(self.n if n_own is None else n_own)
         self._boxes = self._around(np.arange(self.n), self.width)
-        self._columns = self._around(self.own, self.width) if self.biased else self._boxes
+        self._columns = self._around(self.own_columns, self.width) if self.biased else self._boxes
         self._runs = self._boxes.near(self._columns, cutoff)
         csr = self._points.X
         packed = layout.nbytes(X) + csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
@@ -141,7 +141,7 @@ class NearRows:
         self._counts = np.zeros(4, np.int64)
         # Behind the rows a whole group: the bias has a number there.
         self._place, self._used = np.full(self.n + 2 * self.width, -1), np.zeros(self.n + 2 * self.width, np.int64)
-        self.active, self._begun = self.own, False
+        self.active, self._begun = self.own_columns, False
 
     @property
     def diagonal(self) -> float:
@@ -184,9 +184,9 @@ class NearRows:
 
     def begin(self) -> None:
         """Make all columns active. The first call allocates the memory; later ones keep its rows if they still fit."""
-        if self._begun and len(self.active) == len(self.own):
+        if self._begun and len(self.active) == len(self.own_columns):
             return
-        self.active, self._begun = self.own, True
+        self.active, self._begun = self.own_columns, True
         least = _LEAST * self.width * int(self._runs.blocks.max(initial=0))
         if self._pool.size < min(least, self.size):
             self._pool = np.zeros(min(max(self.room, least), self.size), self.dtype)
@@ -195,7 +195,7 @@ class NearRows:
     def activate(self, rows: Index) -> None:
         """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
         self.active, layout = rows, self.layout
-        all_active = len(rows) == len(self.own)
+        all_active = len(rows) == len(self.own_columns)
         panels = Panels(self.X, layout.dtype, layout.shift, None if len(rows) == self.n else rows, layout.measure)
         self._active = self._columns if all_active else self._around(rows, self.width)
         self.runs = self._runs if all_active else self._boxes.near(self._active, self.cutoff)
@@ -216,7 +216,7 @@ class NearRows:
         """See :class:`casvm.solver.kernel_rows.KernelMatrix`; kept values are cut to these columns."""
         before, places = self.runs, self._place.copy()
         self.activate(self.active[staying])
-        places[self.own], active_places = -1, places[self.active]
+        places[self.own_columns], active_places = -1, places[self.active]
         places[self.active] = (
             active_places  # own rows that are no longer active will hardly move; those of other ranks may
         )

@@ -138,7 +138,7 @@ class Shares(OnRanks):
     ) -> None:  # fmt: skip
         super().__init__(limits, watch)
         gram.begin()
-        self.gram, self.order, self.own, self.comm = gram, order, own_rows, comm
+        self.gram, self.order, self.own_rows, self.comm = gram, order, own_rows, comm
         self.first, self.sizes = ends[comm.rank], np.diff(ends)
         self.active = ActiveSet(dual, gram, SHRINKING, comm.allreduce, lambda numbers: comm.allreduce(numbers, "max"))
         self.b: float | None = None
@@ -283,7 +283,7 @@ class Shares(OnRanks):
         kink = active.dual.epsilon * float(np.abs(beta + change).sum() - np.abs(beta).sum())
         self.objective += 0.5 * float(change @ (v + after)) - kink
         self.excess += float(change.sum())
-        here = (numbers < len(gram.own)).nonzero()[0]
+        here = (numbers < len(gram.own_columns)).nonzero()[0]
         moved = np.flatnonzero(change)
         solved = active.beta.copy()
         solved[places] = problem.beta[here]
@@ -322,4 +322,4 @@ class Shares(OnRanks):
         """Values of the rows that this rank was given, from those of its share. Collective."""
         spread = np.empty(len(self.order))
         spread[self.order] = self.comm.allgather(values, self.sizes)
-        return spread[self.own]
+        return spread[self.own_rows]
