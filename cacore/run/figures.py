@@ -72,9 +72,9 @@ def check(path: Path | None = None) -> None:
 
 def _kind(path: Path, figure: Figure) -> str:
     kind = path.suffix[1:].lower()
-    known: dict[str, str] = figure.canvas.get_supported_filetypes()
-    if kind not in known:
-        raise InputError(f"{path}: the name of a figure ends with one of .{', .'.join(sorted(known))}")
+    formats: dict[str, str] = figure.canvas.get_supported_filetypes()
+    if kind not in formats:
+        raise InputError(f"{path}: the name of a figure ends with one of .{', .'.join(sorted(formats))}")
     return kind
 
 
@@ -116,17 +116,17 @@ def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], pha
     rows = math.ceil(len(titles) / columns)
     figure = blank(max(6.5, 3.2 * columns + 0.8), 3.2 * rows + 1.0)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    most = max(float(matrix.max()) for matrix in matrices) / 1e6
+    largest = max(float(matrix.max()) for matrix in matrices) / 1e6
     image: Any = None
     for panel, title, matrix in zip(panels, titles, matrices, strict=False):
-        shown = np.ma.masked_equal(matrix.T / 1e6, 0)  # cells without traffic stay white
-        image = panel.imshow(shown, origin="lower", cmap="YlGnBu", vmin=0.0, vmax=most or 1.0)
+        megabytes = np.ma.masked_equal(matrix.T / 1e6, 0)  # cells without traffic stay white
+        image = panel.imshow(megabytes, origin="lower", cmap="YlGnBu", vmin=0.0, vmax=largest or 1.0)
         panel.set_title(f"{title}: {_megabytes(float(matrix.sum()))} MB")
         panel.set(xlabel=f"sending {side}", ylabel=f"receiving {side}")
         ticks = range(0, len(matrix), -(-len(matrix) // 8))
         panel.set(xticks=ticks, yticks=ticks)
         if len(matrix) <= _LABELLED:
-            _write_numbers(panel, matrix, most * 1e6)
+            _write_numbers(panel, matrix, largest * 1e6)
     for panel in panels[len(titles) :]:
         panel.set_axis_off()
     figure.colorbar(image, ax=list(panels), label="MB", shrink=0.8)
@@ -135,10 +135,10 @@ def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], pha
     return figure
 
 
-def _write_numbers(panel: Axes, matrix: NDArray[np.float64], most: float) -> None:
+def _write_numbers(panel: Axes, matrix: NDArray[np.float64], largest: float) -> None:
     for sender, receiver in np.argwhere(matrix > 0):
         value = float(matrix[sender, receiver])
-        colour = "white" if value > 0.6 * most else "black"
+        colour = "white" if value > 0.6 * largest else "black"
         panel.text(sender, receiver, amount(value), ha="center", va="center", fontsize=7, color=colour)
 
 
@@ -173,22 +173,22 @@ def metric(described: dict[str, Any], standardizer: Standardizer | None) -> Figu
     root = np.zeros(0) if standardizer is None or standardizer.root is None else standardizer.root
     full = root.ndim == 2
     figure = blank(11.0 if full else 7.5, 4.0)
-    left, middle, *right = figure.subplots(1, 3 if full else 2, squeeze=True)
+    first, middle, *right = figure.subplots(1, 3 if full else 2, squeeze=True)
     order = np.argsort(-shares, kind="stable")[:_FEATURES]
-    left.barh(np.arange(len(order)), shares[order], color="tab:blue")
+    first.barh(np.arange(len(order)), shares[order], color="tab:blue")
     names = described.get("names", range(len(shares)))
-    left.set_yticks(np.arange(len(order)), [_label(names[k]) for k in order])
-    left.invert_yaxis()
-    shown = f" ({len(order)} of {len(shares)})" if len(order) < len(shares) else ""
-    left.set(xlabel="importance", ylabel=f"feature{shown}", title="Importance of each feature")
+    first.set_yticks(np.arange(len(order)), [_label(names[k]) for k in order])
+    first.invert_yaxis()
+    count = f" ({len(order)} of {len(shares)})" if len(order) < len(shares) else ""
+    first.set(xlabel="importance", ylabel=f"feature{count}", title="Importance of each feature")
     middle.plot(errors, "o-", color="tab:gray")
     middle.plot(described["round"], errors[described["round"]], "o", color="tab:orange", label="kept")
     middle.set(xlabel="round", ylabel="error on validation rows", title="Rounds", xticks=range(len(errors)))
     middle.legend()
     if full:
         M = root @ root
-        most = float(np.abs(M).max())
-        image = right[0].imshow(M, cmap="RdBu_r", vmin=-most, vmax=most)
+        largest = float(np.abs(M).max())
+        image = right[0].imshow(M, cmap="RdBu_r", vmin=-largest, vmax=largest)
         right[0].set(xlabel="feature", ylabel="feature", title="The metric")
         if "names" in described and len(shares) == len(M) <= _FEATURES:
             words = [_label(name) for name in names]
@@ -234,7 +234,10 @@ def heat_map(grid: Sequence[dict[str, Any]], columns: GridColumns) -> Figure:
     """
     kinds = [*dict.fromkeys(row.get("kernel", "") for row in grid)]
     maps = [_Cells.of([row for row in grid if row.get("kernel", "") == kind], columns) for kind in kinds]
-    width, height = max(len(one.xs) for one in maps), max(len(one.ys) for one in maps)
+    width, height = (
+        max(len(cells_of_kind.xs) for cells_of_kind in maps),
+        max(len(cells_of_kind.ys) for cells_of_kind in maps),
+    )
     across = min(2, len(maps))
     down = -(-len(maps) // across)
     cell = 0.8 if columns.smaller else 0.62  # inches; errors have more digits than shares
@@ -246,36 +249,36 @@ def heat_map(grid: Sequence[dict[str, Any]], columns: GridColumns) -> Figure:
         panel.set(xlabel=columns.x, ylabel=columns.y, title=kind)
     for panel in panels[len(maps) :]:
         panel.set_axis_off()
-    more = "max" if columns.smaller else "min"
-    figure.colorbar(image, ax=list(panels[: len(maps)]), extend=more, label=columns.title)
-    said = ["hatched: ended early, mean of the folds tried"] if any(cells.ended.any() for cells in maps) else []
-    said += ["empty: no solution"] if any(np.isnan(cells.scores[~cells.ended]).any() for cells in maps) else []
-    figure.supxlabel("; ".join(said + ["framed: the best"] * columns.one), fontsize=7)
+    beyond = "max" if columns.smaller else "min"
+    figure.colorbar(image, ax=list(panels[: len(maps)]), extend=beyond, label=columns.title)
+    legend = ["hatched: ended early, mean of the folds tried"] if any(cells.ended.any() for cells in maps) else []
+    legend += ["empty: no solution"] if any(np.isnan(cells.scores[~cells.ended]).any() for cells in maps) else []
+    figure.supxlabel("; ".join(legend + ["framed: the best"] * columns.single), fontsize=7)
     return figure
 
 
 def _close_to_the_best(maps: Sequence[_Cells]) -> tuple[float, float]:
     """Range of scores that the colour scale covers, from some way below the best score up to it."""
     tried = np.concatenate([cells.scores[~np.isnan(cells.scores)] for cells in maps])
-    known = np.concatenate([cells.known for cells in maps])
-    if not known.size:
+    scored = np.concatenate([cells.scored for cells in maps])
+    if not scored.size:
         return 0.0, 1.0
-    top = float(known.max())
-    return max(float(tried.min()), top - max(4.0 * (top - float(np.median(known))), 0.02 * abs(top))), top
+    top = float(scored.max())
+    return max(float(tried.min()), top - max(4.0 * (top - float(np.median(scored))), 0.02 * abs(top))), top
 
 
 def _show(panel: Axes, cells: _Cells, columns: GridColumns, low: float, top: float) -> AxesImage:
     """Draw the cells with their numbers, and return the image for the colour bar."""
-    shown, ends = (-cells.scores, (-top, -low)) if columns.smaller else (cells.scores, (low, top))
+    drawn, ends = (-cells.scores, (-top, -low)) if columns.smaller else (cells.scores, (low, top))
     colours = "viridis_r" if columns.smaller else "viridis"
-    image = panel.imshow(shown, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto")
-    for i, j in np.argwhere(~np.isnan(shown)):
-        text = f"{shown[i, j]:.4g}" if columns.smaller else f"{shown[i, j]:.3f}"
+    image = panel.imshow(drawn, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto")
+    for i, j in np.argwhere(~np.isnan(drawn)):
+        text = f"{drawn[i, j]:.4g}" if columns.smaller else f"{drawn[i, j]:.3f}"
         colour = "w" if cells.scores[i, j] < 0.5 * (low + top) else "k"
         panel.text(j, i, text, ha="center", va="center", fontsize=7, color=colour)
         if cells.ended[i, j]:
             panel.add_patch(_outline(i, j, hatch="///", edgecolor="0.6", linewidth=0))
-    if columns.one:
+    if columns.single:
         for i, j in np.argwhere(~cells.ended & (cells.scores == top))[:1]:
             panel.add_patch(_outline(i, j, edgecolor="tab:red", linewidth=2))
     panel.set_xticks(range(len(cells.xs)), [f"{value:.4g}" for value in cells.xs], rotation=45, ha="right")
@@ -303,17 +306,17 @@ class _Cells:
     def of(cls, rows: Sequence[dict[str, Any]], columns: GridColumns) -> _Cells:
         """Build the panel from the rows of the report."""
         xs, ys = (sorted({row.get(axis, 0.0) for row in rows}) for axis in (columns.x, columns.y))
-        made = cls(xs, ys, np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_))
+        cells = cls(xs, ys, np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_))
         for row in rows:
             place = ys.index(row.get(columns.y, 0.0)), xs.index(row.get(columns.x, 0.0))
             score = row[columns.score]
             if score is not None:
-                made.scores[place] = np.fmax(made.scores[place], -score if columns.smaller else score)
-            made.ended[place] |= row.get("ended", False)
-        return made
+                cells.scores[place] = np.fmax(cells.scores[place], -score if columns.smaller else score)
+            cells.ended[place] |= row.get("ended", False)
+        return cells
 
     @property
-    def known(self) -> NDArray[np.float64]:
+    def scored(self) -> NDArray[np.float64]:
         """Scores that come from all folds."""
         return self.scores[~self.ended & ~np.isnan(self.scores)]
 
@@ -363,14 +366,14 @@ def stacked(names: Sequence[str], parts: Mapping[str, Sequence[float]], shown: C
     tall = 0.26 if len(names) <= 16 else 0.17
     figure = blank(5.0, 0.9 + tall * len(names) + 0.2 * math.ceil(len(parts) / 4))
     panel = figure.subplots()
-    places, left = np.arange(len(names)), np.zeros(len(names))
+    places, begins = np.arange(len(names)), np.zeros(len(names))
     for part, values in parts.items():
-        panel.barh(places, values, left=left, height=0.75, color=_PHASES.get(part, "tab:blue"), label=part)
-        left += values
-    for place, total in zip(places, left, strict=True):
+        panel.barh(places, values, left=begins, height=0.75, color=_PHASES.get(part, "tab:blue"), label=part)
+        begins += values
+    for place, total in zip(places, begins, strict=True):
         panel.text(float(total), float(place), f" {shown(float(total))}", va="center", fontsize=8)
     panel.set_yticks(places, [_label(name) for name in names], fontsize=8)
-    panel.set(xlim=(0.0, 1.2 * (float(left.max()) or 1.0)), xticks=[])
+    panel.set(xlim=(0.0, 1.2 * (float(begins.max()) or 1.0)), xticks=[])
     panel.invert_yaxis()
     panel.spines[["top", "right", "bottom"]].set_visible(False)
     if len(parts) > 1:
@@ -426,16 +429,16 @@ def fates(board: Sequence[Row]) -> list[str]:
 
     A candidate is kept if it was trained on more rows, even without a result, and on the largest sample.
     """
-    most: dict[str, int] = {}
+    largest: dict[str, int] = {}
     for row in board:
-        most[row["candidate"]] = max(most.get(row["candidate"], 0), row["rows"])
+        largest[row["candidate"]] = max(largest.get(row["candidate"], 0), row["rows"])
     enough = max((row["rows"] for row in board if row["score"] is not None), default=0)
-    found = []
+    outcomes = []
     for row in board:
-        kept = row["rows"] == enough or row["rows"] < most[row["candidate"]]
+        in_race = row["rows"] == enough or row["rows"] < largest[row["candidate"]]
         lost = TOO_SLOW if row["why"] else STOPPED
-        found.append(FAILED if row["score"] is None else KEPT if kept else lost)
-    return found
+        outcomes.append(FAILED if row["score"] is None else KEPT if in_race else lost)
+    return outcomes
 
 
 def _title(name: str, trainings: int, chosen: Sequence[str]) -> str:
@@ -443,8 +446,8 @@ def _title(name: str, trainings: int, chosen: Sequence[str]) -> str:
     first = f"{name} on held-out rows; {counted(trainings, 'training')}"
     if not chosen:
         return first
-    more = f", blended with {counted(len(chosen) - 1, 'other')}" if len(chosen) > 1 else ""
-    return "\n".join([first, *textwrap.wrap(f"chosen: {chosen[0]}{more}", 66)])
+    others = f", blended with {counted(len(chosen) - 1, 'other')}" if len(chosen) > 1 else ""
+    return "\n".join([first, *textwrap.wrap(f"chosen: {chosen[0]}{others}", 66)])
 
 
 def _error(score: float | None, regression: bool) -> float:
@@ -460,31 +463,47 @@ def _trainings(axes: Axes, good: Sequence[Row], chosen: Sequence[str]) -> None:
     names = [row["candidate"] for row in good]
     low = errors.min()
     top = min(errors.max(), low + _TALL * (np.median(errors) - low)) if len(good) > 2 else errors.max()
-    shown = np.minimum(errors, top)
+    heights = np.minimum(errors, top)
     for name in dict.fromkeys(names):
-        mine = sorted((i for i, other in enumerate(names) if other == name), key=lambda i: ended[i])
-        axes.plot(ended[mine], shown[mine], color="0.8", lw=1, zorder=1)
+        mine = sorted((i for i, candidate in enumerate(names) if candidate == name), key=lambda i: ended[i])
+        axes.plot(ended[mine], heights[mine], color="0.8", lw=1, zorder=1)
     order = np.argsort(ended)
     best = np.minimum.accumulate(errors[order])
     axes.step(ended[order], np.minimum(best, top), where="post", color=_GREY, lw=1.5, label="best so far", zorder=2)
-    _marks(axes, good, ended, shown)
-    found = [max((i for i, other in enumerate(names) if other == name), key=lambda i: good[i]["rows"])
+    _marks(axes, good, ended, heights)
+    chosen_places = [max((i for i, candidate in enumerate(names) if candidate == name), key=lambda i: good[i]["rows"])
              for name in chosen if name in names]  # fmt: skip
-    if found:
-        axes.plot(ended[found], shown[found], "o", mfc="none", mec=_ORANGE, ms=15, mew=2.2, zorder=4, label="chosen")
+    if chosen_places:
+        axes.plot(
+            ended[chosen_places],
+            heights[chosen_places],
+            "o",
+            mfc="none",
+            mec=_ORANGE,
+            ms=15,
+            mew=2.2,
+            zorder=4,
+            label="chosen",
+        )
 
 
-def _marks(axes: Axes, good: Sequence[Row], ended: NDArray[np.float64], shown: NDArray[np.float64]) -> None:
+def _marks(axes: Axes, good: Sequence[Row], ended: NDArray[np.float64], heights: NDArray[np.float64]) -> None:
     """Draw one mark per training, and list colours and shapes in the legend."""
-    sizes, told = sorted({row["rows"] for row in good}), [row["fate"] for row in good]
+    sizes, outcomes = sorted({row["rows"] for row in good}), [row["fate"] for row in good]
     style: dict[str, Any] = {"linestyle": "", "ms": 8, "mew": 1.8}
     for rows, color in zip(sizes, [*_SHADES, *[_SHADES[-1]] * len(sizes)], strict=False):
         for fate, marker in _MARKS.items():
-            some = [i for i, row in enumerate(good) if row["rows"] == rows and told[i] == fate]
+            places = [i for i, row in enumerate(good) if row["rows"] == rows and outcomes[i] == fate]
             axes.plot(
-                ended[some], shown[some], marker, color=color, mfc=color if fate == KEPT else "white", zorder=3, **style
+                ended[places],
+                heights[places],
+                marker,
+                color=color,
+                mfc=color if fate == KEPT else "white",
+                zorder=3,
+                **style,
             )
         axes.plot([], [], "o", color=color, label=f"{rows:,} training rows", **style)
     for fate in (STOPPED, TOO_SLOW):
-        if fate in told:
-            axes.plot([], [], _MARKS[fate], color=_GREY, mfc="white", label=f"{fate}: {told.count(fate)}", **style)
+        if fate in outcomes:
+            axes.plot([], [], _MARKS[fate], color=_GREY, mfc="white", label=f"{fate}: {outcomes.count(fate)}", **style)

@@ -51,7 +51,7 @@ def element(kind: str, /, *content: str, **attributes: object) -> Markup:
 
 def joined(content: tuple[str, ...] | list[str]) -> Markup:
     """Texts, escaped, and markup, in their order."""
-    return Markup("".join(one if isinstance(one, Markup) else escape(one) for one in content))
+    return Markup("".join(text if isinstance(text, Markup) else escape(text) for text in content))
 
 
 def figure(drawing: Figure, title: str, *caption: str) -> Markup:
@@ -124,14 +124,14 @@ def settings(report: Report) -> Iterator[Markup]:
         yield from _compared(grid)
     names = [name for name in grid[0] if any(row.get(name) not in (None, "") for row in grid)]
     lines = [tuple("" if row.get(name) is None else row[name] for name in names) for row in grid[:_LINES]]
-    more = f"the first {_LINES} of " if len(grid) > _LINES else ""
-    yield folded(f"{more}{len(grid):,} settings", table(tuple(name.replace("_", " ") for name in names), lines))
+    beginning = f"the first {_LINES} of " if len(grid) > _LINES else ""
+    yield folded(f"{beginning}{len(grid):,} settings", table(tuple(name.replace("_", " ") for name in names), lines))
 
 
 def _compared(grid: list[dict[str, Any]]) -> Iterator[Markup]:
     """A heat map by two parameters, or a curve by one; of settings that differ in others, the best is shown."""
-    known = [name for name in _SCORES if any(row.get(name) is not None for row in grid)]
-    score = (known or [name for name in grid[0] if name.startswith("cv_")] or ["validation_mse"])[0]
+    scored = [name for name in _SCORES if any(row.get(name) is not None for row in grid)]
+    score = (scored or [name for name in grid[0] if name.startswith("cv_")] or ["validation_mse"])[0]
     rows = [row for row in grid if row.get(score) is not None]
     varied = _varied(rows) if len(rows) > 1 else []
     if not varied:
@@ -167,19 +167,19 @@ def parts(report: Report) -> Iterator[Markup]:
     sizes, solver = report["partition_sizes"], report["solver"]
     if len(sizes) < 2:
         return
-    some = f" The first {_PARTS} of {len(sizes):,} parts are shown." if len(sizes) > _PARTS else ""
-    yield figure(figures.numbered(sizes[:_PARTS], "part", "rows"), "Rows of the parts", f"Rows of each part.{some}")
+    remark = f" The first {_PARTS} of {len(sizes):,} parts are shown." if len(sizes) > _PARTS else ""
+    yield figure(figures.numbered(sizes[:_PARTS], "part", "rows"), "Rows of the parts", f"Rows of each part.{remark}")
     spent = solver.get("seconds") or []
     if len(spent) == len(sizes) and max(spent) > 0:
         drawing = figures.numbered(spent[:_PARTS], "part", "seconds")
-        yield figure(drawing, "Seconds of the parts", f"Seconds to train each part.{some}")
-    known = [
+        yield figure(drawing, "Seconds of the parts", f"Seconds to train each part.{remark}")
+    columns = [
         name for name in ("seconds", "iterations", "n_support", "gap") if len(solver.get(name) or []) == len(sizes)
     ]
-    lines = [(k + 1, sizes[k], *(solver[name][k] for name in known)) for k in range(min(len(sizes), _LINES))]
+    lines = [(k + 1, sizes[k], *(solver[name][k] for name in columns)) for k in range(min(len(sizes), _LINES))]
     yield folded(
         "figures of the parts",
-        table(("part", "rows", *(name.replace("n_", "").replace("_", " ") for name in known)), lines),
+        table(("part", "rows", *(name.replace("n_", "").replace("_", " ") for name in columns)), lines),
     )
 
 
@@ -205,7 +205,11 @@ def traffic(report: Report) -> Iterator[Markup]:
     """Bytes by phase, and between ranks if they were recorded."""
     if report["ranks"] < 2:
         return
-    sent = {phase: one["bytes"] for phase, one in report["comm"].items() if one["bytes"]}
+    sent = {
+        phase: traffic_of_phase["bytes"]
+        for phase, traffic_of_phase in report["comm"].items()
+        if traffic_of_phase["bytes"]
+    }
     if sent:
         drawing = figures.stacked(list(sent), {"bytes": list(sent.values())}, amount)
         yield figure(drawing, "Bytes sent by phase", "Bytes sent by all ranks, by phase.")
@@ -262,12 +266,12 @@ SECTIONS = {
 
 def drawn(section: Iterator[Markup]) -> Markup | None:
     """A section's pictures side by side, and its tables below; None if it has none."""
-    made = list(section)
-    charts = [one for one in made if one.startswith("<figure")]
-    rest = [one for one in made if not one.startswith("<figure")]
-    if not made:
+    elements = list(section)
+    charts = [markup for markup in elements if markup.startswith("<figure")]
+    tables = [markup for markup in elements if not markup.startswith("<figure")]
+    if not elements:
         return None
-    return joined([*([element("div", *charts, cls="figures")] if charts else []), *rest])
+    return joined([*([element("div", *charts, cls="figures")] if charts else []), *tables])
 
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # a browser loads and runs nothing
@@ -276,7 +280,7 @@ _SHOWN = ("accuracy", "balanced_accuracy", "rmse", "r2", "outliers")  # metrics 
 
 def write(path: Path, reports: dict[str, dict[str, Any]]) -> None:
     """Write the page of these reports, by name, whole or not at all."""
-    save(path, built({name: report.plain(one) for name, one in reports.items()}))
+    save(path, built({name: report.plain(content) for name, content in reports.items()}))
 
 
 def save(path: Path, text: str) -> None:
@@ -292,9 +296,9 @@ def built(reports: dict[str, dict[str, Any]]) -> str:
     content = [element("h1", title)]
     content += [*_alone(runs[0])] if len(runs) == 1 else [*_beside(reports)]
     for name, section in SECTIONS.items():
-        found = {label: drawn(section(one)) for label, one in reports.items()}
-        if any(one is not None for one in found.values()):
-            content += [element("h2", name), _runs(found)]
+        drawn_sections = {label: drawn(section(run)) for label, run in reports.items()}
+        if any(section_drawn is not None for section_drawn in drawn_sections.values()):
+            content += [element("h2", name), _runs(drawn_sections)]
     head = joined([
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
@@ -311,77 +315,79 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _title(one: dict[str, Any]) -> str:
-    return f"{one['method']} on {printable(PurePath(one['data']['path']).name)}"
+def _title(run: dict[str, Any]) -> str:
+    return f"{run['method']} on {printable(PurePath(run['data']['path']).name)}"
 
 
-def _runs(found: dict[str, Markup | None]) -> Markup:
+def _runs(sections: dict[str, Markup | None]) -> Markup:
     """A section of each run, side by side where there are several."""
-    if len(found) == 1:
-        return next(one for one in found.values() if one is not None)
+    if len(sections) == 1:
+        return next(section for section in sections.values() if section is not None)
     nothing = element("p", "nothing to show", cls="soft")
     return element(
-        "div", *(element("article", element("h3", label), one or nothing) for label, one in found.items()), cls="runs"
+        "div",
+        *(element("article", element("h3", label), section or nothing) for label, section in sections.items()),
+        cls="runs",
     )
 
 
-def _alone(one: dict[str, Any]) -> list[Markup]:
+def _alone(run: dict[str, Any]) -> list[Markup]:
     """Head of the page of one run: its command, the most important figures, and the printed table."""
-    cards = element("div", *(element("div", element("b", value), name) for name, value in _cards(one)), cls="cards")
-    rows: list[tuple[object, ...]] = [(name, text) for name, text in report.rows(one) if name != "parameters"]
-    chosen: list[tuple[object, ...]] = [(name, report.as_text(value)) for name, value in one["params"].items()]
+    cards = element("div", *(element("div", element("b", value), name) for name, value in _cards(run)), cls="cards")
+    rows: list[tuple[object, ...]] = [(name, text) for name, text in report.rows(run) if name != "parameters"]
+    chosen: list[tuple[object, ...]] = [(name, report.as_text(value)) for name, value in run["params"].items()]
     return [
-        element("pre", _command(one)), cards, element("h2", "Summary"), table(("what", "value"), rows),
+        element("pre", _command(run)), cards, element("h2", "Summary"), table(("what", "value"), rows),
         folded("all parameters", table(("parameter", "value"), chosen)),
     ]  # fmt: skip
 
 
-def _cards(one: dict[str, Any]) -> list[tuple[str, str]]:
+def _cards(run: dict[str, Any]) -> list[tuple[str, str]]:
     """The most important figures: metrics of the test rows, seconds, bytes and memory."""
-    found = [
-        (name.replace("_", " "), report.as_text(one["metrics"][name]))
+    cards = [
+        (name.replace("_", " "), report.as_text(run["metrics"][name]))
         for name in _SHOWN
-        if one["metrics"].get(name) is not None
+        if run["metrics"].get(name) is not None
     ]
-    if "intervals" in one and one["intervals"].get("coverage") is not None:
-        found.append(
+    if "intervals" in run and run["intervals"].get("coverage") is not None:
+        cards.append(
             (
-                f"of {100 * one['intervals']['asked']:g} % asked inside intervals",
-                f"{100 * one['intervals']['coverage']:.1f} %",
+                f"of {100 * run['intervals']['asked']:g} % asked inside intervals",
+                f"{100 * run['intervals']['coverage']:.1f} %",
             )
         )
     return [
-        *found, ("seconds in all", seconds(one["seconds"]["total"])),
-        (f"parts on {counted(one['ranks'], 'rank')}", f"{one['partitions']:,}"),
-        ("sent in training", amount(one["comm"]["train"]["bytes"])),
-        ("peak memory of a rank", f"{max(one['memory']['peak_rss_mib']):,.0f} MiB"),
+        *cards, ("seconds in all", seconds(run["seconds"]["total"])),
+        (f"parts on {counted(run['ranks'], 'rank')}", f"{run['partitions']:,}"),
+        ("sent in training", amount(run["comm"]["train"]["bytes"])),
+        ("peak memory of a rank", f"{max(run['memory']['peak_rss_mib']):,.0f} MiB"),
     ]  # fmt: skip
 
 
-def _command(one: dict[str, Any]) -> Markup:
+def _command(run: dict[str, Any]) -> Markup:
     """The command as it was typed, as far as the report knows it; lines break between its words."""
-    first, *words = one["command"]
+    first, *words = run["command"]
     path = PurePath(first)
     if path.suffix == ".py":
         module = path.parent.name if path.stem == "__main__" else f"{path.parent.name}.{path.stem}"
         first = f"python -m {module}"
     else:
         first = path.name
-    start = f"mpiexec -n {one['ranks']} " if one["ranks"] > 1 else ""
+    start = f"mpiexec -n {run['ranks']} " if run["ranks"] > 1 else ""
     typed = [*f"{start}{first}".split(), *map(shlex.quote, words)]
-    return joined([one for word in typed for one in (element("span", printable(word), cls="word"), " ")][:-1])
+    return joined([part for word in typed for part in (element("span", printable(word), cls="word"), " ")][:-1])
 
 
 def _beside(reports: dict[str, dict[str, Any]]) -> list[Markup]:
     """Head of the page of several runs: a table with a column per run, and the parameters that differ."""
-    lines = {label: {"command": _command(one), **dict(report.rows(one))} for label, one in reports.items()}
+    lines = {label: {"command": _command(run), **dict(report.rows(run))} for label, run in reports.items()}
     for line in lines.values():
         line.pop("parameters")
     chosen = {
-        label: {name: report.as_text(value) for name, value in one["params"].items()} for label, one in reports.items()
+        label: {name: report.as_text(value) for name, value in run["params"].items()} for label, run in reports.items()
     }
-    phases = [phase for phase in PHASES if any(one["seconds"].get(phase) for one in reports.values())]
-    spent = {phase: [one["seconds"].get(phase) or 0.0 for one in reports.values()] for phase in phases}
+    phases = [phase for phase in PHASES if any(run["seconds"].get(phase) for run in reports.values())]
+    spent = {phase: [run["seconds"].get(phase) or 0.0 for run in reports.values()] for phase in phases}
     drawing = figures.stacked(list(reports), spent, seconds)
     picture = figure(drawing, "Seconds of the runs", "Seconds of the slowest rank in each phase.")
     return [
@@ -392,10 +398,10 @@ def _beside(reports: dict[str, dict[str, Any]]) -> list[Markup]:
 
 def _columns(values: dict[str, dict[str, str]], name: str) -> Markup:
     """A table with a column per run, whose lines are bold where the runs differ."""
-    keys = list(dict.fromkeys(key for one in values.values() for key in one))
-    lines = [element("tr", *(element("th", one, scope="col") for one in (name, *values)))]
+    keys = list(dict.fromkeys(key for texts_of_run in values.values() for key in texts_of_run))
+    lines = [element("tr", *(element("th", head, scope="col") for head in (name, *values)))]
     for key in keys:
-        texts = [one.get(key, "") for one in values.values()]
+        texts = [texts_of_run.get(key, "") for texts_of_run in values.values()]
         cells = [element("td", text) for text in (key, *texts)]
         lines.append(element("tr", *cells, cls="differs" if name == "parameter" and len(set(texts)) > 1 else None))
     return element("div", element("table", *lines), cls="wide")

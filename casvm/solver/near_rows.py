@@ -112,7 +112,7 @@ class NearRows:
         Squared distance beyond which values are left out.
     cache_bytes : int
         Memory for the rows (as CSR and packed) and the kept values.
-    own : int, optional
+    n_own : int, optional
         Number of rows, the first ones, that are columns. Behind the active columns then stands the bias: one more
         row, in a group of its own, without kernel values.
     pool : ndarray of `dtype`, optional

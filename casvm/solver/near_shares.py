@@ -110,7 +110,7 @@ class Shares(OnRanks):
         Number of the row at each place of the spatial order.
     ends : list of int, length ranks + 1
         Ends of the shares in this order.
-    own : slice
+    own_rows : slice
         Numbers of the rows that this rank was given.
     limits, watch, comm
         See :func:`casvm.solver.distributed.solve`.
