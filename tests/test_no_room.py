@@ -190,6 +190,7 @@ try:
     from mpi4py import MPI  # whose own files may be larger
 except ImportError:
     pass
+sys.dont_write_bytecode = True  # Python would leave half a .pyc, on which every later import ends
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
 sys.argv = sys.argv[1:]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
