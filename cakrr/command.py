@@ -28,5 +28,5 @@ def main(method: Method, argv: list[str] | None = None) -> None:
 
 def main_predict(argv: list[str] | None = None) -> None:
     """Run ``python -m cakrr.predict MODEL DATA``, and end the process."""
-    prog, own = "cakrr.predict", ("probability", "std", "interval", "adaptive")
-    run(lambda comm: command.predict(_load, prog, comm, argv, own), prog, argv=argv)
+    prog, flags = "cakrr.predict", ("probability", "std", "interval", "adaptive")
+    run(lambda comm: command.predict(_load, prog, comm, argv, flags), prog, argv=argv)

@@ -101,10 +101,12 @@ class Judges:
         everywhere = comm.allgather(y), comm.allgather(weights)
         if route == "soft":
             first, _ = comm.offset(X.shape[0])
-            k = min(max(one.k for one in soft), P)
+            k = min(max(weights_of_models.k for weights_of_models in soft), P)
             labels, squares = closest(X, centers, k)
             columns = {"number": np.repeat(np.arange(first, first + len(labels)), k)}
-            columns |= {f"share{i}": one.weights(squares).ravel() for i, one in enumerate(soft)}
+            columns |= {
+                f"share{i}": weights_of_models.weights(squares).ravel() for i, weights_of_models in enumerate(soft)
+            }
             repeated = Samples(some(X, np.arange(len(labels)).repeat(k)), columns)
             owned = redistribute(repeated, labels.ravel(), owners, comm)
             share = np.stack([owned[f"share{i}"] for i in range(len(soft))])
@@ -118,13 +120,13 @@ class Judges:
     @classmethod
     def of_own_parts(cls, parts: Parts, held: NDArray[np.bool_], y: NDArray[np.float64]) -> Judges:
         """Each part's held-out rows, predicted by the part's own model; nothing is sent. `y`: shape (n_local, 1, t)."""
-        first, judged = 0, {}
+        first, own_rows = 0, {}
         for part, rows in parts:
             count = int(held[rows].sum())  # the first ones
             X = some(parts.X, slice(rows.start, rows.start + count))
-            judged[part] = JudgedRows(X, np.arange(first, first + count), np.ones((1, count)))
+            own_rows[part] = JudgedRows(X, np.arange(first, first + count), np.ones((1, count)))
             first += count
-        return cls("nearest", judged, y[held], parts.row_weights()[held])
+        return cls("nearest", own_rows, y[held], parts.row_weights()[held])
 
     def totals(self, shape: tuple[int, int, int]) -> NDArray[np.float64]:
         """Array in which the parts' contributions are added up, for all C x S x L settings."""
@@ -138,25 +140,25 @@ class Judges:
 
         Shape (C, L, t, q), or (C, L, 1) for "nearest".
         """
-        judged = self.parts[part]
+        judged_rows = self.parts[part]
         predicted = predicted.astype(np.float64).transpose(1, 0, 2, 3)
         if self.rule == "shared":
-            return predicted * judged.share[:, None, None, :]
-        gap = np.square(predicted - self.y[judged.number].transpose(1, 2, 0)[:, None])
-        return gap if self.rule == "oracle" else weighted_sum(gap, self.weights[judged.number])[..., None]
+            return predicted * judged_rows.share[:, None, None, :]
+        gap = np.square(predicted - self.y[judged_rows.number].transpose(1, 2, 0)[:, None])
+        return gap if self.rule == "oracle" else weighted_sum(gap, self.weights[judged_rows.number])[..., None]
 
     def add(
-        self, totals: NDArray[np.float64], part: int, given: NDArray[np.float64], solved: NDArray[np.bool_]
+        self, totals: NDArray[np.float64], part: int, contribution: NDArray[np.float64], solved: NDArray[np.bool_]
     ) -> None:
         """Add one part's contribution, for all settings, to `totals`."""
         if self.rule == "nearest":
-            totals += np.where(solved[None, :, :, None], given, np.nan)
+            totals += np.where(solved[None, :, :, None], contribution, np.nan)
             return
         number = self.parts[part].number + len(self.y) * np.arange(self.y.shape[2])[:, None]
         if self.rule == "oracle":
-            totals[..., number] = np.minimum(totals[..., number], given)
+            totals[..., number] = np.minimum(totals[..., number], contribution)
         else:
-            totals[..., number] += given
+            totals[..., number] += contribution
         totals[:, ~solved, -1] = np.nan
 
     def errors(self, totals: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
@@ -264,7 +266,7 @@ class Search:
     name: str
     seconds: NDArray[np.float64]
     advance: Advance
-    own: dict[int, tuple[Width, float]] = field(default_factory=dict)
+    per_part: dict[int, tuple[Width, float]] = field(default_factory=dict)
     before: NDArray[np.float64] | float = 0.0
     by_part: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
@@ -314,15 +316,15 @@ class Search:
 
         def judge(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
             alphas, solved = system.solve(kernel, self._lams(part), y.reshape(len(y), -1).T)
-            judged = judges.parts[part]
-            every = alphas.reshape(-1, alphas.shape[-1]).T
-            predicted = np.empty((judged.X.shape[0], every.shape[1]), every.dtype)
+            judged_rows = judges.parts[part]
+            coefficients = alphas.reshape(-1, alphas.shape[-1]).T
+            predicted = np.empty((judged_rows.X.shape[0], coefficients.shape[1]), coefficients.dtype)
             for lo, hi in threads.blocks(len(predicted), _JUDGED):
-                rows = kernel.points(judged.X[lo:hi], like=system.points)
-                predicted[lo:hi] = kernel.apply(rows, system.points, every)
+                rows = kernel.points(judged_rows.X[lo:hi], like=system.points)
+                predicted[lo:hi] = kernel.apply(rows, system.points, coefficients)
             return judges.judge(part, predicted.T.reshape(len(alphas), *y.shape[1:], -1)), solved
 
-        return self._judged(judge, judges, shape, comm)
+        return self._totals(judge, judges, shape, comm)
 
     def left_out_errors(self, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Leave-one-out errors in closed form, each row by its own part's model; returns what :meth:`errors` does."""
@@ -334,27 +336,27 @@ class Search:
             return weighted_sum(np.square(errors), weights[rows[part]])[None, :, None], solved
 
         # Each row evaluates the model of its own part, on the rank where it is.
-        return self._judged(judge, Judges("nearest", {}, self.targets, weights), self.shape, comm)
+        return self._totals(judge, Judges("nearest", {}, self.targets, weights), self.shape, comm)
 
     def _lams(self, part: int) -> tuple[float, ...]:
-        return (self.own[part][1],) if self.own else self.lams
+        return (self.per_part[part][1],) if self.per_part else self.lams
 
-    def _judged(
+    def _totals(
         self, judge: Callable[..., tuple[Any, Any]], judges: Judges, shape: tuple[int, int, int], comm: Communicator
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Call `judge` for every part and sigma, add up the results in the order of the parts, and reduce once."""
         totals, failed = judges.totals(shape), np.full(self.shape[1:], -1, np.int64)
 
         def whole(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-            left, step = cost(rows) * shape[1], cost(rows)
+            work_left, step = cost(rows) * shape[1], cost(rows)
 
             def work() -> Kept:
-                nonlocal left
+                nonlocal work_left
                 begun = working_time()
                 learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
                 weights = self.parts.columns["weight"][learn] if "weight" in self.parts.columns else None
                 y, results = self.targets[learn], []
-                widths = (self.own[part][0],) if self.own else self.widths
+                widths = (self.per_part[part][0],) if self.per_part else self.widths
                 for _, alike in groupby(widths, lambda width: width.like.declared.of):
                     kernels = [width.kernel for width in alike]
                     X = self.parts.X[learn]
@@ -362,25 +364,25 @@ class Search:
                     for kernel in kernels:
                         results.append(judge(part, system, kernel, y))
                         self.advance(step)
-                        left -= step
-                given, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])
-                return {"given": given, "solved": solved, "seconds": np.array(working_time() - begun)}
+                        work_left -= step
+                contributions, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])
+                return {"given": contributions, "solved": solved, "seconds": np.array(working_time() - begun)}
 
             done = remembered(self.checkpoint, f"{self.name}-{part:06d}", work)
             self.seconds[part] += done["seconds"]
-            self.advance(left)  # the checkpoint already has the part
+            self.advance(work_left)  # the checkpoint already has the part
             return done["given"], done["solved"]
 
-        judged = 0
+        parts_done = 0
 
-        def take(part: int, rows: slice, found: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> None:
-            nonlocal judged
-            judged += 1
-            given, solved = found
-            judges.add(totals, part, given, solved)
+        def take(part: int, rows: slice, result: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> None:
+            nonlocal parts_done
+            parts_done += 1
+            contributions, solved = result
+            judges.add(totals, part, contributions, solved)
             if judges.rule == "nearest":
-                self.by_part[part] = np.where(solved, given[0, ..., 0], np.nan)
-                self._tell(totals[..., 0] + self.before, judged)
+                self.by_part[part] = np.where(solved, contributions[0, ..., 0], np.nan)
+                self._tell(totals[..., 0] + self.before, parts_done)
             failed[...] = np.where(solved, failed, np.maximum(failed, part))
 
         with comm.phase("train"):
@@ -393,11 +395,11 @@ class Search:
 
     def _tell(self, totals: NDArray[np.float64], done: int) -> None:
         """Show the best pair of this rank's first `done` parts on the progress bar."""
-        if self.own or not np.isfinite(totals).any():
+        if self.per_part or not np.isfinite(totals).any():
             return
         _, s, ell = np.unravel_index(int(np.nanargmin(totals)), totals.shape)
         width = self.widths[s]
-        kernel = f"{width.like.kind} " if len({one.like for one in self.widths}) > 1 else ""
+        kernel = f"{width.like.kind} " if len({width_tried.like for width_tried in self.widths}) > 1 else ""
         best = f"{kernel}sigma {width.sigma:.3g} lambda {self.lams[ell]:.3g}"
         self.advance(0, f"{CHOOSING}: best of {done} of {len(self.parts.parts)} parts {best}")
 
@@ -416,8 +418,8 @@ def left_out(
     for s, ell in np.argwhere(failed >= 0):
         word = f"part {failed[s, ell]}" if words is None else words[s, ell]
         pairs.append(f"sigma {widths[s].sigma:g} lambda {lams[ell]:g} ({word})")
-    more = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
-    return [f"left out, {reason}: {', '.join(pairs[:3])}{more}"] if pairs else []
+    beyond = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+    return [f"left out, {reason}: {', '.join(pairs[:3])}{beyond}"] if pairs else []
 
 
 def larger_lambda(dtype: DTypeLike) -> str:
@@ -427,7 +429,7 @@ def larger_lambda(dtype: DTypeLike) -> str:
 
 def least(errors: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
     """Smallest error along an axis of (C, S, L); infinite where no pair could be solved."""
-    others = tuple(one for one in range(errors.ndim) if one != axis)
+    others = tuple(dimension for dimension in range(errors.ndim) if dimension != axis)
     return np.asarray(np.where(np.isfinite(errors), errors, np.inf).min(axis=others))
 
 

@@ -82,10 +82,10 @@ class _Gradients(Observation):
         d, Z = self.X.shape[1], dense(centers).astype(np.float64)
         shift = Z.mean(axis=0) if kernel.shifts else np.zeros(d)
         at, places = self.X - shift, Z - shift
-        left, right = Points(at), Points(places)
+        new_points, center_points = Points(at), Points(places)
         if kernel.separable:
-            return self._of_factors(kernel, left, right)
-        slopes = np.asarray(kernel.derivative(kernel.arguments(left, right)), np.float64)
+            return self._of_factors(kernel, new_points, center_points)
+        slopes = np.asarray(kernel.derivative(kernel.arguments(new_points, center_points)), np.float64)
         if self.along is None:  # along every feature: d k / d x_i
             steps = places.T[None] if kernel.declared.of != SQUARED else at[:, :, None] - places.T
         else:
@@ -95,14 +95,14 @@ class _Gradients(Observation):
         factor = 2.0 if kernel.declared.of == SQUARED else 1.0
         return np.asarray(factor * slopes[:, None] * steps).reshape(len(self), len(Z))
 
-    def _of_factors(self, kernel: Kernel, left: Points, right: Points) -> NDArray[np.float64]:
+    def _of_factors(self, kernel: Kernel, new_points: Points, center_points: Points) -> NDArray[np.float64]:
         """:meth:`rows` of a product over the features."""
-        values = kernel.arguments(left, right)
-        columns = zip(dense(left.X).T, dense(right.X).T, strict=True)
-        every = np.stack([values * slope(kernel, x, z) for x, z in columns], axis=1)
+        values = kernel.arguments(new_points, center_points)
+        columns = zip(dense(new_points.X).T, dense(center_points.X).T, strict=True)
+        steps = np.stack([values * slope(kernel, x, z) for x, z in columns], axis=1)
         if self.along is not None:
-            every = self.along @ every
-        return every.reshape(len(self), len(right))
+            steps = self.along @ steps
+        return steps.reshape(len(self), len(center_points))
 
 
 def require_smooth(kernel: Kernel) -> None:
@@ -162,8 +162,8 @@ def gradients(X: RowsLike, along: ArrayLike | None = None, groups: ArrayLike | N
     directions = None if along is None else np.asarray(along, np.float64)
     if directions is not None and (directions.ndim != 3 or directions.shape[::2] != (n, d)):
         raise InputError(f"observe.gradients: along has shape {directions.shape}; ({n}, k, {d}) is needed")
-    found = _Gradients(X, directions)
-    return found if groups is None else _grouped(found, groups)
+    observation = _Gradients(X, directions)
+    return observation if groups is None else _grouped(observation, groups)
 
 
 def _grouped(of: Observation, groups: ArrayLike) -> Observation:

@@ -235,8 +235,8 @@ LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 def _route(value: object, name: str) -> str:
     """Check a route: one that the user can choose, or a method's own."""
-    own = isinstance(value, str) and value in ("oracle", "sum")
-    return str(value) if own else checks.one_of(*ROUTES)(value, name)
+    of_method = isinstance(value, str) and value in ("oracle", "sum")
+    return str(value) if of_method else checks.one_of(*ROUTES)(value, name)
 
 
 def _exact(method: RidgeMethod) -> bool:
@@ -495,20 +495,22 @@ class RidgeOptions(Options):
         ------
         InputError
         """
-        given = {
+        needs_memory = {
             "--metric": self.metric != "none", "--scaling": self.scaling != "deviation",
             "--divisions": self.divisions > 1, "--cv": self.cv is not None, "--keep-factors": self.keep_factors,
             "--calibrate": self.calibrate is not None, "--probability": self.probability is not None,
         }  # fmt: skip
         if method.partitioner:
-            options.check_out_of_core(self.out_of_core, self.scratch, given)
+            options.check_out_of_core(self.out_of_core, self.scratch, needs_memory)
 
     def of_iteration(self) -> list[str]:
         """Flags of the given options that do not apply to a factorisation."""
-        given = {one.name: one.default for one in fields(self) if one.name in EXACT and one.name != "solver"}
+        defaults = {
+            entry.name: entry.default for entry in fields(self) if entry.name in EXACT and entry.name != "solver"
+        }
         apart = ("scratch",) if self.out_of_core else ()
-        given = {name: usual for name, usual in given.items() if name not in apart}
-        return [name.replace("_", "-") for name, usual in given.items() if getattr(self, name) != usual]
+        defaults = {name: usual for name, usual in defaults.items() if name not in apart}
+        return [name.replace("_", "-") for name, usual in defaults.items() if getattr(self, name) != usual]
 
     @property
     def without_width(self) -> str:
@@ -538,12 +540,12 @@ class RidgeOptions(Options):
 
     def widths(self, method: RidgeMethod, d: int) -> tuple[Width, ...]:
         """The widths to try for each kernel, given d features; 1 for a kernel without a width."""
-        found: list[Width] = []
+        tried: list[Width] = []
         for like in self.kernels():
             natural = like.declared.typical_distance(d)
             sigmas = self.sigma or (method.sigmas(natural) if self.wide or method.coarse else (natural,))
-            found += [Width(like, sigma) for sigma in (sigmas if like.declared.has_width else (1.0,))]
-        return tuple(found)
+            tried += [Width(like, sigma) for sigma in (sigmas if like.declared.has_width else (1.0,))]
+        return tuple(tried)
 
     def coarse_grid(self, n: int, d: int) -> CoarseGrid:
         """Widths, numbers of centres and lambdas of the coarse models to try, for n rows with d features."""
@@ -651,9 +653,9 @@ class SubsetOptions(RidgeOptions):
     def checked(self, method: RidgeMethod) -> SubsetOptions:
         """These options, after checking them; raises an InputError."""
         check((BALANCED, SCALED), self, method)
-        for one, known in declared(self):
-            if known.flag and not method.has(one.name) and getattr(self, one.name) != one.default:
-                raise InputError(f"{one.name}: {method.name} has no such option; leave it out")
+        for entry, declaration in declared(self):
+            if declaration.flag and not method.has(entry.name) and getattr(self, entry.name) != entry.default:
+                raise InputError(f"{entry.name}: {method.name} has no such option; leave it out")
         if self.sigma is not None and self.without_width:
             raise InputError(f"sigma: the {self.without_width} kernel has no width; leave it out")
         return self
@@ -687,7 +689,7 @@ class SubsetMethod(RidgeMethod):
 
     def has(self, name: str) -> bool:
         """True for the options of :data:`OPTIONS`, those declared for points, and those of all commands but libsvm."""
-        inherited = {one.name for one, _ in declared(RidgeOptions)} - SubsetOptions.__annotations__.keys()
+        inherited = {entry.name for entry, _ in declared(RidgeOptions)} - SubsetOptions.__annotations__.keys()
         return name in OPTIONS or name not in {"libsvm", *inherited}
 
     @property

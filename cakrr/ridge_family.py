@@ -107,10 +107,12 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
         self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
     ) -> dict[str, object]:
         """Errors of the model's route, and of other routes under their names."""
-        made = {route: _told(model, answer) for route, answer in answers.items()}
-        metrics = {route: self.evaluate(model, test, answer, comm) for route, answer in made.items()}
-        own = metrics.pop(model.route)
-        return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
+        predicted = {route: _as_predicted(model, answer) for route, answer in answers.items()}
+        metrics = {route: self.evaluate(model, test, answer, comm) for route, answer in predicted.items()}
+        own_scores = metrics.pop(model.route)
+        return own_scores | {
+            f"{route}_{name}": value for route, scores in metrics.items() for name, value in scores.items()
+        }
 
     def report(self, method: RidgeMethod, fitted: RidgeFit, options: RidgeOptions, job: Training) -> dict[str, Any]:
         """Fields of the report: chosen parameters, errors of the grid, seconds and residuals of the parts."""
@@ -141,32 +143,34 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
 
     def draws(self, method: RidgeMethod, options: RidgeOptions) -> str:
         """Name of the figure of --plot: the metric if there is one, else the grid, if settings were compared."""
-        one = options.sigma is not None and len(options.sigma) * len(options.lam) == 1
-        compared = not one or method.coarse or options.chooses_kernel
+        single = options.sigma is not None and len(options.sigma) * len(options.lam) == 1
+        compared = not single or method.coarse or options.chooses_kernel
         return super().draws(method, options) or ("grid" if compared else "")
 
-    def columns(self, made: dict[str, Any]) -> GridColumns:
+    def columns(self, report: dict[str, Any]) -> GridColumns:
         """Columns of the grid in the report: sigma, lambda, those of a coarse model, and the error."""
         rows = {"validation_mse": "rows held out", "test_mse": "test rows", "loo_mse": "rows left out one by one",
                 "gcv_mse": "all rows, by generalised cross-validation"}  # fmt: skip
-        known = (name for row in made["grid"] for name in rows if row.get(name) is not None)
-        score, one = next(known, "validation_mse"), np.ndim(made["params"]["sigma"]) == 0
-        return GridColumns("sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, single=one)
+        scores = (name for row in report["grid"] for name in rows if row.get(name) is not None)
+        score, single = next(scores, "validation_mse"), np.ndim(report["params"]["sigma"]) == 0
+        return GridColumns(
+            "sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, single=single
+        )
 
-    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield lines of the table: best settings, conjugate gradients, and the bytes that ScaLAPACK sends."""
-        if len(made["grid"]) > 1:
-            grid, columns = made["grid"], self.columns(made)
+        if len(report["grid"]) > 1:
+            grid, columns = report["grid"], self.columns(report)
             names = [name for name in grid[0] if not name.endswith("_mse") and len({row[name] for row in grid}) > 1]
             yield (
                 "best settings",
                 CellLines([*best_lines(grid, names, columns), f"{columns.title}, {len(grid)} settings"]),
             )
-        if "solutions" in made["solver"]:
-            yield "iterations", _described(made["solver"])
-            if made["solver"]["solutions"] and "near" in made["solver"]["solutions"][-1]:
-                yield "near rows", _near(made["solver"]["solutions"][-1]["near"])
-        sent = made["comm"]["train"].get("library_bytes_predicted")
+        if "solutions" in report["solver"]:
+            yield "iterations", _described(report["solver"])
+            if report["solver"]["solutions"] and "near" in report["solver"]["solutions"][-1]:
+                yield "near rows", _near(report["solver"]["solutions"][-1]["near"])
+        sent = report["comm"]["train"].get("library_bytes_predicted")
         if sent is not None:
             yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
 
@@ -190,17 +194,17 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
             notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
         return notes + end_lines(fitted.at_grid_end)
 
-    def details(self, made: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: dict[str, Any]) -> Iterator[str]:
         """Yield the lines of --verbose: errors of the grid, and seconds of each part."""
-        for row in made["grid"]:
+        for row in report["grid"]:
             errors = [value for name, value in row.items() if name.endswith("_mse") and value is not None]
-            shown = f"{errors[0]:.6g}" if errors else "not positive definite"
+            error = f"{errors[0]:.6g}" if errors else "not positive definite"
             coarse = f"centers {row['centers']:<6} " if "centers" in row else ""
             if "coarse_sigma" in row:
                 coarse += f"coarse sigma {row['coarse_sigma']:<8.4g} coarse lambda {row['coarse_lambda']:<8.4g} "
             kernel = f"{row['kernel']:<10} " if "kernel" in row else ""
-            yield f"{coarse}{kernel}sigma {row['sigma']:<10.4g} lambda {row['lambda']:<10.4g} mse {shown}"
-        for part, (m, seconds) in enumerate(zip(made["partition_sizes"], made["solver"]["seconds"], strict=True)):
+            yield f"{coarse}{kernel}sigma {row['sigma']:<10.4g} lambda {row['lambda']:<10.4g} mse {error}"
+        for part, (m, seconds) in enumerate(zip(report["partition_sizes"], report["solver"]["seconds"], strict=True)):
             yield f"part {part}: {m:,} rows, {seconds:.3f} s"
 
     def check_prediction(self, model: KRRModel, job: Predicting) -> None:
@@ -219,40 +223,43 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
     def evaluate(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
         """Errors of the predictions, or accuracy of a classifier; collective."""
         if model.classes is not None:
-            found = labels.tested(model.classes, rows, model.labels(answers.mean), comm)
+            metrics = labels.tested(model.classes, rows, model.labels(answers.mean), comm)
             if answers.probabilities is not None and rows.y is not None:
-                found |= labels.tested_probabilities(model.classes, rows, answers.probabilities, comm)
-            return found
+                metrics |= labels.tested_probabilities(model.classes, rows, answers.probabilities, comm)
+            return metrics
         return super().evaluate(model, rows, answers, comm)
 
     def probability(
         self, model: KRRModel, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator
     ) -> dict[str, object]:
         """Scores of a classifier's probabilities, if the rows have labels; collective."""
-        known = model.calibrator
-        said = {"form": "clipped" if known is None else known.form, "left_out": 0 if known is None else known.rows}
+        calibrator = model.calibrator
+        entry = {
+            "form": "clipped" if calibrator is None else calibrator.form,
+            "left_out": 0 if calibrator is None else calibrator.rows,
+        }
         if isinstance(answers, dict):  # from a training command, by route
-            if known is None:
+            if calibrator is None:
                 return {}
-            answers = _told(model, answers[model.route]) if rows is not None else None
+            answers = _as_predicted(model, answers[model.route]) if rows is not None else None
         if answers is None:
-            return said
+            return entry
         if rows is None or answers.probabilities is None:
             return {}
         if model.classes is None or rows.y is None:
-            return said
+            return entry
         lines = labels.tested_reliability(model.classes, rows, answers.probabilities, comm)
-        return {**said, **probability_scores(metrics), **({"reliability": lines} if lines else {})}
+        return {**entry, **probability_scores(metrics), **({"reliability": lines} if lines else {})}
 
     def predictions(self, model: KRRModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
         """Column ``prediction``, or ``mean`` and the requested ones; one column per target if there are several."""
         if model.classes is not None:
             codes = np.searchsorted(model.classes, model.labels(answers.mean)).astype(np.int64)
-            found: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
+            columns: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
             if answers.probabilities is not None:
                 names = [f"probability {label}" for label in model.classes]
-                found |= dict(zip(names, answers.probabilities.T, strict=True))
-            return found
+                columns |= dict(zip(names, answers.probabilities.T, strict=True))
+            return columns
         return super().predictions(model, answers, decisions)
 
 
@@ -265,21 +272,21 @@ def _predicted(model: KRRModel, X: AnyRows, job: Predicting, comm: Communicator)
     """Predictions with what the command requests, computing standard deviations only once; collective."""
     with comm.phase("predict"):
         mean, std, ends = answered(model, X, _request(job), comm, memory.limit_per_rank(comm, job.memory_limit))
-    shown = std if job.std else None
+    reported = std if job.std else None
     if job.probability:
-        return Predicted(mean, shown, None, {}, model.probabilities(mean))
+        return Predicted(mean, reported, None, {}, model.probabilities(mean))
     if ends is None or model.calibration is None:
-        return Predicted(mean, shown, None, {})
+        return Predicted(mean, reported, None, {})
     facts = {
         "asked": job.interval, "adaptive": job.adaptive, "rows": model.calibration.rows,
         "calibration_rows": model.calibration.n,
     }  # fmt: skip
     if job.interval and job.adaptive == "parts" and (shared := parts_sharing(model, job.interval, comm)):
         facts["parts_sharing_a_width"] = shared
-    return Predicted(mean, shown, ends, facts)
+    return Predicted(mean, reported, ends, facts)
 
 
-def _told(model: KRRModel, answer: NDArray[Any]) -> Predicted:
+def _as_predicted(model: KRRModel, answer: NDArray[Any]) -> Predicted:
     """Predictions for test rows, with probabilities of the classes if the model is calibrated."""
     return Predicted(answer, None, None, {}, None if model.calibrator is None else model.probabilities(answer))
 
@@ -295,12 +302,12 @@ def _described(solver: dict[str, Any]) -> str:
     )
 
 
-def _near(found: dict[str, Any]) -> str:
+def _near(near: dict[str, Any]) -> str:
     """A line on the kernel values that the last solution left out."""
-    if found["radius"] is None:
+    if near["radius"] is None:
         return "all of them: no kernel value is small enough to be left out"
     return (
-        f"{found['share']:.1%} of all pairs, up to distance {found['radius']:.4g}; norm of the rest at most "
-        f"{found['bound']:.1e}, {found['allowed']:.1e} allowed; {found['islands']:,} "
-        f"system{'s' if found['islands'] > 1 else ''}"
+        f"{near['share']:.1%} of all pairs, up to distance {near['radius']:.4g}; norm of the rest at most "
+        f"{near['bound']:.1e}, {near['allowed']:.1e} allowed; {near['islands']:,} "
+        f"system{'s' if near['islands'] > 1 else ''}"
     )

@@ -107,8 +107,8 @@ def joined(
 
     def predict(X: Rows) -> NDArray[np.float64]:
         total = np.zeros((X.shape[0], *shape))
-        for _, some in groupby(range(len(parts)), lambda number: int(ends[number])):
-            pieces = [parts[number].piece for number in some]
+        for _, numbers in groupby(range(len(parts)), lambda number: int(ends[number])):
+            pieces = [parts[number].piece for number in numbers]
             total += expansion(kernel, pieces, X.astype(pieces[0][1].dtype, copy=False), all_pairs)
         return total
 
@@ -186,9 +186,9 @@ def read_coarse(attributes: dict[str, Any] | None, arrays: dict[str, Any], like:
 def check_coarse(coarse: CoarseModel) -> None:
     """Refuse a coarse model whose numbers cannot be those of a trained one."""
     coarse.kernel.with_sigma(coarse.sigma)
-    kept = coarse.factor is not None
-    require(kept == (coarse.unit is not None), "a triangle of the centres without its unit, or the reverse")
-    require(not kept or (is_real(coarse.weight) and coarse.weight > 0), "weight of the triangle's rows")
+    factored = coarse.factor is not None
+    require(factored == (coarse.unit is not None), "a triangle of the centres without its unit, or the reverse")
+    require(not factored or (is_real(coarse.weight) and coarse.weight > 0), "weight of the triangle's rows")
 
 
 Offset = float | NDArray[np.float64]  # mean of the targets: a number, or one per target, shape (t,)
@@ -486,23 +486,23 @@ class KRRModel(InParts):
             attributes |= stored_classes(self.classes)
         if self.like.kind != "gaussian":
             attributes["kernel"] = self.like.stored()
-        own: dict[str, Rows] = {}
+        stored: dict[str, Rows] = {}
         if self.sigmas is not None and self.lams is not None:
-            own |= {"sigmas": self.sigmas, "lams": self.lams}
+            stored |= {"sigmas": self.sigmas, "lams": self.lams}
         if self.calibration is not None:
-            kept = self.calibration
-            attributes["calibration"] = {"n": kept.n, "rows": kept.rows}
-            own |= {"error_ranks": kept.ranks, "errors": kept.errors}
-            own |= {} if kept.scaled is None else {"scaled_errors": kept.scaled}
+            calibration = self.calibration
+            attributes["calibration"] = {"n": calibration.n, "rows": calibration.rows}
+            stored |= {"error_ranks": calibration.ranks, "errors": calibration.errors}
+            stored |= {} if calibration.scaled is None else {"scaled_errors": calibration.scaled}
         if self.noise is not None:
-            own["noise"] = self.noise.table
+            stored["noise"] = self.noise.table
         if self.calibrator is not None:
             attributes["probability"] = self.calibrator.attributes
-            own |= self.calibrator.arrays
+            stored |= self.calibrator.arrays
         if self.coarse is not None:
             attributes["coarse"], arrays = stored_coarse(self.coarse, self.like)
-            own |= arrays
-        return attributes, own
+            stored |= arrays
+        return attributes, stored
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
@@ -519,8 +519,8 @@ class KRRModel(InParts):
         like = Kernel(**attributes.pop("kernel", {}))
         coarse = read_coarse(attributes.pop("coarse", None), shared, like)
         if (calibration := attributes.pop("calibration", None)) is not None:
-            kept = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
-            attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *kept)
+            errors = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
+            attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *errors)
         attributes["noise"] = Noise(shared["noise"]) if "noise" in shared else None
         attributes["calibrator"] = Calibrator.stored(attributes, shared)
         attributes |= {name: shared.get(name) for name in ("sigmas", "lams")}
@@ -543,8 +543,8 @@ class KRRModel(InParts):
         for part in self.parts.values():
             require((part.factor is None) == (part.unit is None), "a factor without its unit, or a unit without factor")
             require(part.errors is None or (np.diff(part.errors, axis=0) >= 0).all(), "errors do not ascend")
-            kept = self.calibration is not None and self.calibration.rows == JACKKNIFE
-            require((part.left_out is not None) == kept, "leave-one-out errors do not match the kind of intervals")
+            jackknife = self.calibration is not None and self.calibration.rows == JACKKNIFE
+            require((part.left_out is not None) == jackknife, "leave-one-out errors do not match the kind of intervals")
             require(part.weight is None or min(part.weight) > 0, "a sample weight is not above 0")
         require((self.sigmas is None) == (self.lams is None), "sigmas or lams without the other")
         if self.sigmas is not None and self.lams is not None:

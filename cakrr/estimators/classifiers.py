@@ -80,7 +80,7 @@ class RidgeClassifier(Labelled, KernelRidge):
         classes = all_classes(train.target(), comm)
         with comm.agreed():
             require_classes(classes, pairs=False)
-            return self._made(classify=True, class_weight=self._class_weight(classes))
+            return self._checked_options(classify=True, class_weight=self._class_weight(classes))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

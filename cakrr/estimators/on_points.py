@@ -43,16 +43,16 @@ class OnPoints(KernelRidge):
     centers: int | list[int] | Rows | None
     checkpoint: str | os.PathLike[str] | None
 
-    def _made(self, **more: Any) -> SubsetOptions:
-        more |= self._automatic()
+    def _checked_options(self, **extra: Any) -> SubsetOptions:
+        extra |= self._automatic()
         if self.checkpoint is not None:
-            more["checkpoint"] = Checkpoint(Path(self.checkpoint))
+            extra["checkpoint"] = Checkpoint(Path(self.checkpoint))
         points: Any = self.centers
         if hasattr(points, "tocsr"):
-            more |= {"centers": None, "points": points.tocsr()}
+            extra |= {"centers": None, "points": points.tocsr()}
         elif np.ndim(points) == 2:
-            more |= {"centers": None, "points": np.asarray(points)}
-        options: SubsetOptions = from_estimator(SubsetOptions, self, **more)
+            extra |= {"centers": None, "points": np.asarray(points)}
+        options: SubsetOptions = from_estimator(SubsetOptions, self, **extra)
         return options
 
     def _expose(self, fitted: RidgeFit) -> None:
@@ -171,7 +171,7 @@ class SubsetKRR(OnPoints, Regressor):
                 raise InputError(f"shares = {shares}: it must be a power of two")
             if isinstance(self.sigma, str):
                 raise InputError("rows: give sigma; rows of your own are not scaled, so there is no natural width")
-            options = self._made()
+            options = self._checked_options()
         return replace(options, seed=seed, memory_limit=limit)
 
 

@@ -160,9 +160,9 @@ class DKRR(Iterated, Regressor):
         rows = Dataset(numbered(len(K), K.dtype), train.target())
         if sample_weight is not None:
             weights = checked_weights(sample_weight, len(K))
-            kept = weights > 0
-            rows = Dataset(rows.X[kept], rows.target()[kept], weights=weights[kept])
-        return rows, self._made(kernel=Precomputed(K), standardize=False)
+            weighted = weights > 0
+            rows = Dataset(rows.X[weighted], rows.target()[weighted], weights=weights[weighted])
+        return rows, self._checked_options(kernel=Precomputed(K), standardize=False)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

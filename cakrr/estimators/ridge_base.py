@@ -112,21 +112,21 @@ class KernelRidge(Saved, Explains, BaseEstimator):
     def _options(self, train: Dataset, comm: Communicator) -> RidgeOptions:
         """The options of training; collective."""
         with comm.agreed():
-            return self._made()
+            return self._checked_options()
 
-    def _made(self, **more: Any) -> RidgeOptions:
-        """The parameters, checked; `more` are options that are no parameters."""
-        options: RidgeOptions = from_estimator(RidgeOptions, self, **more, **self._automatic())
+    def _checked_options(self, **extra: Any) -> RidgeOptions:
+        """The parameters, checked; `extra` are options that are no parameters."""
+        options: RidgeOptions = from_estimator(RidgeOptions, self, **extra, **self._automatic())
         return options
 
     def _automatic(self) -> dict[str, object]:
         """The command's grids, for parameters set to "auto"."""
-        given: dict[str, object] = {}
+        options: dict[str, object] = {}
         if is_auto(self.sigma):
-            given |= {"sigma": None, "wide": True}
+            options |= {"sigma": None, "wide": True}
         if is_auto(self.lam):
-            given["lam"] = self._method.lams
-        return given
+            options["lam"] = self._method.lams
+        return options
 
     def _values(self, X: RowsLike, call: str = "predict") -> NDArray[np.float64]:
         """The model's outputs for `X`, shape (n_local, d); with `comm`, a collective call."""

@@ -52,9 +52,9 @@ class Work:
         """Cost of the factor, its Gram matrix in double precision, and the core."""
         return self.n * rank * (rank * (1.0 + DOUBLE) + VALUE + 2 * self.d) + DOUBLE * rank**3 / 3
 
-    def iterations(self, rest: float) -> float:
-        """Number of iterations by the theory of conjugate gradients; `rest` is the residual's largest eigenvalue."""
-        return 0.5 * math.sqrt(1.0 + max(0.0, rest) / self.mu) * math.log(2.0 / self.tol)
+    def iterations(self, residual: float) -> float:
+        """Number of iterations by the theory of conjugate gradients; `residual`: its largest eigenvalue."""
+        return 0.5 * math.sqrt(1.0 + max(0.0, residual) / self.mu) * math.log(2.0 / self.tol)
 
     def cholesky(self, pairs: int) -> float:
         """Cost of `pairs` factorisations of the whole matrix in double precision."""
@@ -89,9 +89,9 @@ def enough(work: Work, traces: NDArray[np.float64]) -> bool:
     if now <= 0:
         return True
     power = math.log(max(before / now, 1.0)) / math.log(at / earlier) if at > earlier else 0.0
-    more = GROWTH * rank
+    larger = GROWTH * rank
     saved = work.iterations(now) - work.iterations(min(now, trace) * GROWTH**-power)
-    return saved * work.iteration(int(rank)) <= work.factor(int(more)) - work.factor(int(rank))
+    return saved * work.iteration(int(rank)) <= work.factor(int(larger)) - work.factor(int(rank))
 
 
 def _slope(traces: NDArray[np.float64], at: int) -> float:

@@ -64,9 +64,9 @@ class Tiles:
     boxes: list[Boxes]
     squared: float
 
-    def near(self, rank: int, other: int) -> list[list[tuple[int, int]]]:
-        """Ranges of rows of `other` that each box of `rank` is near."""
-        runs, ends = self.boxes[rank].near(self.boxes[other], self.squared), self.ends[other]
+    def near(self, rank: int, rank_of_columns: int) -> list[list[tuple[int, int]]]:
+        """Ranges of rows of `rank_of_columns` that each box of `rank` is near."""
+        runs, ends = self.boxes[rank].near(self.boxes[rank_of_columns], self.squared), self.ends[rank_of_columns]
         first, last = ends[runs.first].tolist(), ends[runs.last].tolist()
         return [
             list(zip(first[a:b], last[a:b], strict=True))
@@ -123,12 +123,18 @@ def islands(
     About n d log2(n / `BOX`) operations for the order, shared by the ranks, and 6 d B^2 for B boxes on each of them.
     One Allgather of 2 d + 1 numbers per box.
     """
-    every = _Everywhere.of(X, kernel, comm)
-    order, ends, boxes, counts, owner = every.order, every.ends, every.boxes, every.counts, every.owner
+    everywhere = _Everywhere.of(X, kernel, comm)
+    order, ends, boxes, counts, owner = (
+        everywhere.order,
+        everywhere.ends,
+        everywhere.boxes,
+        everywhere.counts,
+        everywhere.owner,
+    )
     d, per_rank = X.shape[1], np.bincount(owner, minlength=comm.size)
     squared, bound = _cut(boxes, counts, kernel, allowed)
     systems = _systems(boxes.near(boxes, squared).joined(), counts)
-    found, pairs = [], 0
+    systems_found, pairs = [], 0
     starts = np.concatenate([[0], np.cumsum(np.diff(ends))])
     for system in range(int(systems.max(initial=-1)) + 1):
         inside = [np.flatnonzero((systems == system) & (owner == rank)) for rank in range(comm.size)]
@@ -136,15 +142,15 @@ def islands(
         varies = np.flatnonzero(boxes.lower[:, all_of_it].min(axis=1) < boxes.upper[:, all_of_it].max(axis=1))
         features = varies if len(varies) else np.zeros(min(1, d), np.int64)
         tiles = Tiles(
-            [np.concatenate([[0], np.cumsum(counts[some])]) for some in inside],
-            [boxes.some(some, features) for some in inside], squared,
+            [np.concatenate([[0], np.cumsum(counts[part])]) for part in inside],
+            [boxes.some(part, features) for part in inside], squared,
         )  # fmt: skip
         here = inside[comm.rank] - int(per_rank[: comm.rank].sum())
         rows = np.concatenate([np.zeros(0, np.int64), *(order[starts[box] : starts[box + 1]] for box in here.tolist())])
-        found.append(Island(rows, features, tiles))
+        systems_found.append(Island(rows, features, tiles))
         pairs += tiles.pairs
     n = int(counts.sum())
-    return found, KernelCut(squared, bound, allowed, pairs / max(1, n * n))
+    return systems_found, KernelCut(squared, bound, allowed, pairs / max(1, n * n))
 
 
 def owners(X: NDArray[np.floating], kernel: Kernel, allowed: float, comm: Communicator) -> Index:
@@ -166,20 +172,20 @@ def owners(X: NDArray[np.floating], kernel: Kernel, allowed: float, comm: Commun
     -----
     As costly as :func:`islands`. Boxes of rows that are anywhere on the ranks are wider than those after the move.
     """
-    every = _Everywhere.of(X, kernel, comm)
-    boxes, counts = every.boxes, every.counts
+    everywhere = _Everywhere.of(X, kernel, comm)
+    boxes, counts = everywhere.boxes, everywhere.counts
     runs = boxes.near(boxes, _cut(boxes, counts, kernel, allowed)[0])
     work = (counts * _near_rows(runs, counts)).astype(np.float64)
     systems, middles = _systems(runs.joined(), counts), (boxes.lower + boxes.upper).T / 2.0
     rank = np.zeros(len(boxes), np.int64)
     for system in range(int(systems.max(initial=-1)) + 1):
-        some = np.flatnonzero(systems == system)
-        some = some[spatial_order(middles[some], 1)]
-        ends = np.cumsum(work[some])
+        members = np.flatnonzero(systems == system)
+        members = members[spatial_order(middles[members], 1)]
+        ends = np.cumsum(work[members])
         turn = _GOLDEN * system  # the few boxes of small islands are not always the same rank's
-        rank[some] = np.floor(((ends - work[some] / 2.0) / ends[-1] + turn) % 1.0 * comm.size)
+        rank[members] = np.floor(((ends - work[members] / 2.0) / ends[-1] + turn) % 1.0 * comm.size)
     toward = np.empty(len(X), np.int64)
-    toward[every.order] = np.repeat(rank[every.owner == comm.rank], np.diff(every.ends))
+    toward[everywhere.order] = np.repeat(rank[everywhere.owner == comm.rank], np.diff(everywhere.ends))
     return toward
 
 
@@ -210,9 +216,9 @@ class _Everywhere:
         mine = Boxes.of_rows(X[order], ends, kernel.separable)
         table = np.concatenate([mine.lower, mine.upper, np.diff(ends)[None].astype(np.float64)]).T
         per_rank = comm.allgather(np.array([len(mine)], np.int64), np.ones(comm.size, np.int64))
-        every = comm.allgather(np.ascontiguousarray(table), per_rank)
-        lower, upper = (np.ascontiguousarray(side.T) for side in (every[:, :d], every[:, d:-1]))
-        boxes, counts = Boxes(lower, upper, kernel.separable), every[:, -1].astype(np.int64)
+        table_of_all = comm.allgather(np.ascontiguousarray(table), per_rank)
+        lower, upper = (np.ascontiguousarray(side.T) for side in (table_of_all[:, :d], table_of_all[:, d:-1]))
+        boxes, counts = Boxes(lower, upper, kernel.separable), table_of_all[:, -1].astype(np.int64)
         return cls(order, ends, boxes, counts, np.repeat(np.arange(comm.size), per_rank))
 
 
@@ -223,9 +229,9 @@ def _near_rows(runs: Runs, counts: Index) -> Index:
     return np.asarray(each[runs.starts[1:]] - each[runs.starts[:-1]])
 
 
-def _together(some: list[Boxes]) -> Boxes:
-    lower, upper = (np.concatenate([getattr(boxes, side) for boxes in some], axis=1) for side in ("lower", "upper"))
-    return Boxes(lower, upper, some[0].separable)
+def _together(sets: list[Boxes]) -> Boxes:
+    lower, upper = (np.concatenate([getattr(boxes, side) for boxes in sets], axis=1) for side in ("lower", "upper"))
+    return Boxes(lower, upper, sets[0].separable)
 
 
 def _ordered(X: NDArray[np.floating], kernel: Kernel) -> tuple[Index, Index]:
@@ -248,7 +254,7 @@ def _ordered(X: NDArray[np.floating], kernel: Kernel) -> tuple[Index, Index]:
 def _by_gaps(X: NDArray[np.floating], span: NDArray[np.float64], gap: float) -> Index:
     """Labels of rows that no gap wider than `gap` in any feature separates; all 0 if these would be too many."""
     n, labels, count = len(X), np.zeros(len(X), np.int64), 1
-    most = max(BOX, n // BOX)
+    max_groups = max(BOX, n // BOX)
     for feature in np.flatnonzero(span > gap).tolist():
         column = np.sort(X[:, feature])
         middle = np.flatnonzero(np.diff(column) > gap)
@@ -259,10 +265,10 @@ def _by_gaps(X: NDArray[np.floating], span: NDArray[np.float64], gap: float) -> 
         if count > 1 << 40:
             labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
             count = int(labels.max()) + 1
-            if count > most:
+            if count > max_groups:
                 break
     labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
-    return labels if labels.max(initial=0) < most else np.zeros_like(labels)
+    return labels if labels.max(initial=0) < max_groups else np.zeros_like(labels)
 
 
 def _cut(boxes: Boxes, counts: Index, kernel: Kernel, allowed: float) -> tuple[float, float]:
@@ -281,12 +287,12 @@ def _systems(component: Index, counts: Index) -> Index:
     """Number of the system of each box: components, of which small ones are put together."""
     rows = np.bincount(component, counts).astype(np.int64)
     system, number, filled = np.zeros(len(rows), np.int64), -1, LEAST
-    for one, size in enumerate(rows.tolist()):
+    for component_number, size in enumerate(rows.tolist()):
         if size >= LEAST:
             continue
         if filled >= LEAST:
             number, filled = number + 1, 0
-        system[one] = number
+        system[component_number] = number
         filled += size
     large = np.flatnonzero(rows >= LEAST)
     system[large] = number + 1 + np.arange(len(large))

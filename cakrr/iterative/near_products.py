@@ -53,9 +53,9 @@ class Borrowing:
         return sum(map(len, self.borrowed))
 
 
-def _columns(some: list[Strip]) -> NDArray[np.int64]:
+def _columns(strips: list[Strip]) -> NDArray[np.int64]:
     """The columns of all tiles, each once."""
-    ends = sorted({tile for strip in some for tile in strip.tiles})
+    ends = sorted({tile for strip in strips for tile in strip.tiles})
     return np.unique(np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in ends)]))
 
 
@@ -99,7 +99,7 @@ class NearProducts(KernelProducts):
         starts = np.cumsum(self._halo.borrowed) - self._halo.borrowed
         away = [
             replace(strip, rank=comm.size, tiles=[self._placed(strip, tile, starts) for tile in strip.tiles])
-            for some in self.steps[1:] for strip in some
+            for strips in self.steps[1:] for strip in strips
         ]  # fmt: skip
         self.steps = [self.steps[0], away]
 
@@ -111,9 +111,9 @@ class NearProducts(KernelProducts):
     def _visits(
         self, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
     ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
-        own, away = self.steps
+        own_strips, away = self.steps
         arriving = self._halo.begin(mine)
-        yield own, self.spread.points(dtype), mine, arriving.move
+        yield own_strips, self.spread.points(dtype), mine, arriving.move
         theirs = arriving.wait()[:, self._halo.n_owned :]
         if away:
             points = self._points_of(self.comm.size, 0, self._halo.size, dtype)
@@ -133,9 +133,9 @@ class NearProducts(KernelProducts):
         return int(self.borrowed * self.spread.X.shape[1] * self.spread.X.dtype.itemsize) + 8 * R * (R - 1) + 8 * R
 
 
-def borrows(borrowing: Borrowing, own: int, gathered: bool, comm: Communicator) -> bool:
+def borrows(borrowing: Borrowing, n_owned: int, gathered: bool, comm: Communicator) -> bool:
     """True if the rows borrowed fit into the memory that is set aside for other ranks' rows; collective.
 
     That is for all rows if they are to be gathered, and otherwise for twice this rank's rows, as in a ring.
     """
-    return gathered or comm.all(borrowing.size <= 2 * own)
+    return gathered or comm.all(borrowing.size <= 2 * n_owned)

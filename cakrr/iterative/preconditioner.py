@@ -97,15 +97,15 @@ class SpreadRows:
         assert is_sparse(self.X)
         full = np.bincount(self.X.indices, minlength=len(middle)) == self.X.shape[0]
         with self.comm.uncounted():
-            every = self.comm.allreduce(full.astype(np.int64), "min") > 0
-        return np.where(every, middle, 0.0) if every.any() else None
+            stored_by_all = self.comm.allreduce(full.astype(np.int64), "min") > 0
+        return np.where(stored_by_all, middle, 0.0) if stored_by_all.any() else None
 
     def rounding(self, kernel: Kernel) -> float:
         """Bound on the error of a kernel value in single precision over all pairs of rows; collective."""
         if self._extent is None:
-            own = Extent.of(self.X, self.shift)
+            extent = Extent.of(self.X, self.shift)
             with self.comm.uncounted():
-                self._extent = own.over_ranks(self.comm.allreduce(own.norms, "max"))
+                self._extent = extent.over_ranks(self.comm.allreduce(extent.norms, "max"))
         return rounding(kernel, self._extent, np.float32, kernel.measure(is_sparse(self.X)))
 
     def holds_single(self, kernel: Kernel) -> bool:
@@ -202,8 +202,8 @@ class Factor:
         def work(i: tuple[int, int], j: tuple[int, int]) -> None:
             tile = G[slice(*i), slice(*j)]
             for lo, hi in blocks(n, _COLUMNS):
-                one, other = (F[slice(*side), lo:hi].astype(np.float64) for side in (i, j))
-                tile += one @ other.T
+                part_i, part_j = (F[slice(*side), lo:hi].astype(np.float64) for side in (i, j))
+                tile += part_i @ part_j.T
 
         for_blocks(work, [(i, j) for i in sides for j in sides if j <= i])
         return G
@@ -225,23 +225,23 @@ class ResidualBlocks:
 
     def factored(self, mu: float) -> list[NDArray[np.float64]] | None:
         """Cholesky factors of the blocks at this ridge, m^3/3 flops each; None if a block is not positive definite."""
-        found = []
+        factors = []
         for values in self._values:
             L = values.copy()
             L.reshape(-1)[:: len(L) + 1] += mu
             if lapack.cholesky(L) != 0:
                 return None
-            found.append(L)
-        return found
+            factors.append(L)
+        return factors
 
     def solve(self, factors: list[NDArray[np.float64]], V: Vectors) -> Vectors:
         """Multiply each row of `V` by B^-1."""
         out = np.empty_like(V)
 
         def work(rows: NDArray[np.int64], L: NDArray[np.float64]) -> None:
-            some = np.ascontiguousarray(V[:, rows])
-            lapack.cholesky_solve(L, some)
-            out[:, rows] = some
+            part = np.ascontiguousarray(V[:, rows])
+            lapack.cholesky_solve(L, part)
+            out[:, rows] = part
 
         for_blocks(work, zip(self.parts, factors, strict=True))
         return out
@@ -251,9 +251,9 @@ class ResidualBlocks:
         G = np.zeros((len(factor.rows),) * 2)
         for rows, L in zip(self.parts, factors, strict=True):
             solved = np.ascontiguousarray(factor.rows[:, rows], np.float64)
-            some = np.ascontiguousarray(solved.T)
+            transposed = np.ascontiguousarray(solved.T)
             lapack.cholesky_solve(L, solved)
-            lapack.add_product(some, np.ascontiguousarray(solved.T), G)
+            lapack.add_product(transposed, np.ascontiguousarray(solved.T), G)
         return G
 
 
@@ -365,14 +365,14 @@ class Preconditioner:
         u, sums = together[: len(R) * k].reshape(len(R), k), together[len(R) * k :]
 
         def work(mu: float) -> None:
-            core, these = self._of[mu].core, ridges == mu
+            core, of_ridge = self._of[mu].core, ridges == mu
             if core is None:
-                u[these] = 0.0
+                u[of_ridge] = 0.0
                 return
-            some = np.ascontiguousarray(u[these])
-            lapack.cholesky_solve(core, some)
+            part = np.ascontiguousarray(u[of_ridge])
+            lapack.cholesky_solve(core, part)
             # Of B = mu I the core is mu I + F^T F, and u is F^T r / mu.
-            u[these] = some * mu if self.blocks is None else some
+            u[of_ridge] = part * mu if self.blocks is None else part
 
         with one_blas_thread():
             for_blocks(work, [(mu,) for mu in np.unique(ridges).tolist()])
@@ -384,20 +384,20 @@ class Preconditioner:
             return np.asarray(R / ridges[:, None])
         out = np.empty_like(R)
         for mu in np.unique(ridges):
-            these, factors = ridges == mu, self._of[float(mu)].blocks
-            out[these] = R[these] if factors is None else self.blocks.solve(factors, R[these])
+            of_ridge, factors = ridges == mu, self._of[float(mu)].blocks
+            out[of_ridge] = R[of_ridge] if factors is None else self.blocks.solve(factors, R[of_ridge])
         return out
 
 
 def _core_factored(gram: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
     """Cholesky factor of ``gram + ridge I``; the diagonal grows if rounding errors have made the matrix indefinite."""
-    size, more = float(np.trace(gram)) + len(gram) * ridge, 0.0
-    while np.isfinite(size) and more <= size:
+    size, shift = float(np.trace(gram)) + len(gram) * ridge, 0.0
+    while np.isfinite(size) and shift <= size:
         L = gram.copy()
-        L.reshape(-1)[:: len(L) + 1] += ridge + more
+        L.reshape(-1)[:: len(L) + 1] += ridge + shift
         if lapack.cholesky(L) == 0:
             return L
-        more = max(10 * more, 1e-14 * size)
+        shift = max(10 * shift, 1e-14 * size)
     raise InputError(
         "the preconditioner's core is not finite, or far from positive definite: "
         "use --preconditioner local, a larger lambda, or features of ordinary size"

@@ -74,12 +74,12 @@ class Keep:
         where = self._where[strip.number] if dtype == np.float32 else 0
         key = strip.number, columns
         if where == 1:
-            known = self._tiles.get(key)
-            if known is None:
-                known = np.empty(shape, dtype)
-                compute(known)
-                self._tiles[key] = known
-            return known
+            values = self._tiles.get(key)
+            if values is None:
+                values = np.empty(shape, dtype)
+                compute(values)
+                self._tiles[key] = values
+            return values
         out = self._buffer(shape, dtype)
         if where == 2 and self.scratch is not None:
             if key in self._places:
@@ -153,38 +153,38 @@ def strips(counts: NDArray[np.int64], rank: int, tiles: Tiles | None = None) -> 
     With `tiles`, a strip is a box of rows, and has the columns near it.
     """
     R, number = len(counts), 0
-    found: list[list[Strip]] = []
+    by_rank: list[list[Strip]] = []
     for step in range(R // 2 + 1):
-        found.append(strips_with(counts, rank, step, tiles, number))
-        number += len(found[-1])
-    return found
+        by_rank.append(strips_with(counts, rank, step, tiles, number))
+        number += len(by_rank[-1])
+    return by_rank
 
 
 def strips_with(
     counts: NDArray[np.int64], rank: int, step: int, tiles: Tiles | None = None, number: int = 0
 ) -> list[Strip]:  # fmt: skip
     """Strips that `rank` computes with the rank that is `step` ranks further, the first of which has this `number`."""
-    R, own = len(counts), int(counts[rank])
-    other = (rank + step) % R
-    rows, columns = (0, own), (0, int(counts[other]))
+    R, own_rows = len(counts), int(counts[rank])
+    partner = (rank + step) % R
+    rows, columns = (0, own_rows), (0, int(counts[partner]))
     if step and 2 * step == R:  # these two ranks share their block: it is halved along the lower rank's rows
-        if rank < other:
-            rows = (0, own // 2)
+        if rank < partner:
+            rows = (0, own_rows // 2)
         else:
-            columns = (int(counts[other]) // 2, int(counts[other]))
+            columns = (int(counts[partner]) // 2, int(counts[partner]))
     if tiles is None:
-        heights = blocks(own, _ROWS)
-        near = [[(0, int(counts[other]))]] * len(heights)
+        heights = blocks(own_rows, _ROWS)
+        near = [[(0, int(counts[partner]))]] * len(heights)
     else:
-        heights, near = list(pairwise(tiles.ends[rank].tolist())), tiles.near(rank, other)
-    some: list[Strip] = []
+        heights, near = list(pairwise(tiles.ends[rank].tolist())), tiles.near(rank, partner)
+    cut: list[Strip] = []
     for (lo, end), ranges in zip(heights, near, strict=True):
         hi = min(end, rows[1])
         if lo >= hi:
             break
         beside = _cut_up(ranges, columns[0] if step else hi, columns[1])
-        some.append(Strip(number + len(some), other, (lo, hi), not step, beside))
-    return some
+        cut.append(Strip(number + len(cut), partner, (lo, hi), not step, beside))
+    return cut
 
 
 def _cut_up(ranges: list[tuple[int, int]], first: int, end: int) -> list[tuple[int, int]]:
@@ -235,7 +235,7 @@ class KernelProducts:
         self._nonzeros = np.zeros(self.comm.size, np.int64)
         self.calls, self.sent = {"single": 0, "double": 0}, 0
         self._meet()
-        keep.plan([strip for some in self.steps for strip in some])
+        keep.plan([strip for strips_of_rank in self.steps for strip in strips_of_rank])
 
     @property
     def rows(self) -> str:
@@ -274,8 +274,8 @@ class KernelProducts:
         out = np.zeros_like(V)
         mine = np.ascontiguousarray(V, dtype)
         back: dict[int, NDArray[np.float64]] = {}
-        for some, points, theirs, move in self._visits(mine, dtype):
-            self._add(some, points, mine, theirs, out, back, dtype, move)
+        for strips_of_rank, points, theirs, move in self._visits(mine, dtype):
+            self._add(strips_of_rank, points, mine, theirs, out, back, dtype, move)
         self._bring_home(back, out)
         return self.spread.scaled(out)
 
@@ -283,21 +283,25 @@ class KernelProducts:
         self, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
     ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
         """Yield for each rank of columns: its strips, rows and vectors, and a function that progresses messages."""
-        own = self.spread.points(dtype)
+        own_points = self.spread.points(dtype)
         if self.comm.size == 1:
-            yield self.steps[0], own, mine, _nothing
+            yield self.steps[0], own_points, mine, _nothing
             return
         if self.ring:
-            yield from self._passing(own, mine, dtype)
+            yield from self._passing(own_points, mine, dtype)
             return
-        every = self.comm.allgather(np.ascontiguousarray(mine.T), self.spread.counts)
+        all_vectors = self.comm.allgather(np.ascontiguousarray(mine.T), self.spread.counts)
         starts = np.cumsum(self.spread.counts) - self.spread.counts
-        for some in self.steps:
-            if some:
-                lo = int(starts[some[0].rank])
-                hi = lo + int(self.spread.counts[some[0].rank])
-                points = own if some[0].rank == self.comm.rank else self._points_of(some[0].rank, lo, hi, dtype)
-                yield some, points, np.ascontiguousarray(every[lo:hi].T), _nothing
+        for strips_of_rank in self.steps:
+            if strips_of_rank:
+                lo = int(starts[strips_of_rank[0].rank])
+                hi = lo + int(self.spread.counts[strips_of_rank[0].rank])
+                points = (
+                    own_points
+                    if strips_of_rank[0].rank == self.comm.rank
+                    else self._points_of(strips_of_rank[0].rank, lo, hi, dtype)
+                )
+                yield strips_of_rank, points, np.ascontiguousarray(all_vectors[lo:hi].T), _nothing
 
     def _points_of(self, rank: int, lo: int, hi: int, dtype: np.dtype[np.floating]) -> Points:
         """Rows of another rank: kept in single precision, prepared anew for every product in double."""
@@ -309,15 +313,15 @@ class KernelProducts:
         return self._others[rank]
 
     def _passing(
-        self, own: Points, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
+        self, own_points: Points, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
     ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
         """Like :meth:`_visits`, in a ring: while this rank works with one rank's rows, the next rank's arrive."""
         comm, R = self.comm, self.comm.size
         before, after = (comm.rank - 1) % R, (comm.rank + 1) % R
-        points, vectors = own, mine
-        for step, some in enumerate(self.steps):
-            more = step + 1 < len(self.steps)
-            if more:
+        points, vectors = own_points, mine
+        for step, strips_of_rank in enumerate(self.steps):
+            has_next = step + 1 < len(self.steps)
+            if has_next:
                 leaving = [*_arrays(points), np.ascontiguousarray(vectors)]
                 coming = self._room((comm.rank + step + 1) % R, leaving)
                 moving = [
@@ -325,54 +329,54 @@ class KernelProducts:
                 ]  # fmt: skip
 
                 def move(moving: list[Exchange] = moving) -> None:
-                    for one in moving:
-                        one.move()
+                    for message in moving:
+                        message.move()
 
-            yield some, points, vectors, move if more else _nothing
-            if more:
-                for one in moving:
-                    one.wait()
-                points, vectors = _as_points(coming[:-1], own), coming[-1]
+            yield strips_of_rank, points, vectors, move if has_next else _nothing
+            if has_next:
+                for message in moving:
+                    message.wait()
+                points, vectors = _as_points(coming[:-1], own_points), coming[-1]
 
     def _room(self, rank: int, like: list[NDArray[Any]]) -> list[NDArray[Any]]:
         """Allocate arrays for the rows and vectors of `rank`."""
         m, nnz = int(self.spread.counts[rank]), int(self._nonzeros[rank])
         *rows, vectors = like
         shapes = [(m, rows[0].shape[1])] if len(rows) == 1 else [(nnz,), (nnz,), (m + 1,)]
-        made = [np.empty(shape, one.dtype) for shape, one in zip(shapes, rows, strict=True)]
-        return [*made, np.empty((len(vectors), m), vectors.dtype)]
+        arrays = [np.empty(shape, array.dtype) for shape, array in zip(shapes, rows, strict=True)]
+        return [*arrays, np.empty((len(vectors), m), vectors.dtype)]
 
     def _add(
-        self, some: list[Strip], points: Points, mine: NDArray[np.floating], theirs: NDArray[np.floating],
+        self, strips_of_rank: list[Strip], points: Points, mine: NDArray[np.floating], theirs: NDArray[np.floating],
         out: NDArray[np.float64], back: dict[int, NDArray[np.float64]], dtype: np.dtype[np.floating],
         move: Callable[[], None],
     ) -> None:  # fmt: skip
         """Multiply by strips and their transposes; add to this rank's results and to those of the other rank."""
-        if not some:
+        if not strips_of_rank:
             return
-        own, t = self.spread.points(dtype), len(mine)
+        own_points, t = self.spread.points(dtype), len(mine)
 
         def work(strip: Strip) -> tuple[Strip, NDArray[np.float64], NDArray[np.float64]]:
             lo, hi = strip.rows
-            right, left = np.zeros((t, hi - lo)), np.zeros((t, strip.width))
-            left_points, U = own[lo:hi], np.ascontiguousarray(mine[:, lo:hi])
+            for_own, for_rank = np.zeros((t, hi - lo)), np.zeros((t, strip.width))
+            left_points, U = own_points[lo:hi], np.ascontiguousarray(mine[:, lo:hi])
             if strip.symmetric:
                 T = self.keep.tile(strip, (lo, hi), dtype, partial(self._diagonal, left_points))
-                right += U @ T
+                for_own += U @ T
             for (a, b), places in strip.placed():
                 T = self.keep.tile(strip, (a, b), dtype, partial(self.kernel.block, left_points, points[a:b]))
                 V = np.ascontiguousarray(theirs[:, a:b])
-                multiply_both(T, V, U, right, left[:, places])
-            return strip, right, left
+                multiply_both(T, V, U, for_own, for_rank[:, places])
+            return strip, for_own, for_rank
 
-        rank, total = some[0].rank, out
+        rank, total = strips_of_rank[0].rank, out
         if rank != self.comm.rank:
             total = back.setdefault(rank, np.zeros((t, points.X.shape[0])))
-        with in_order(work, [(strip,) for strip in some]) as products:
-            for strip, right, left in products:
-                out[:, slice(*strip.rows)] += right
+        with in_order(work, [(strip,) for strip in strips_of_rank]) as products:
+            for strip, for_own, for_rank in products:
+                out[:, slice(*strip.rows)] += for_own
                 for (a, b), places in strip.placed():
-                    total[:, a:b] += left[:, places]
+                    total[:, a:b] += for_rank[:, places]
                 move()
 
     def _diagonal(self, points: Points, T: NDArray[np.floating]) -> None:
@@ -391,9 +395,9 @@ class KernelProducts:
             counts[rank] = back[rank].shape[1]
             pieces.append(back[rank].T)
         arrived, _ = self.comm.alltoall(np.concatenate(pieces), counts)
-        own = out.shape[1]
-        for lo in range(0, len(arrived), max(1, own)):  # from each rank that computed with this rank's rows
-            out += arrived[lo : lo + own].T
+        own_rows = out.shape[1]
+        for lo in range(0, len(arrived), max(1, own_rows)):  # from each rank that computed with this rank's rows
+            out += arrived[lo : lo + own_rows].T
 
     def predicted_bytes(self, t: int, single: bool) -> int:
         """Bytes that all ranks together send in one product with t right-hand sides."""
@@ -402,14 +406,14 @@ class KernelProducts:
             return 0
         size, n = 4 if single and self.single else 8, self.spread.n
         home = 8 * t * sum(
-            int(counts[some[0].rank]) for rank in range(R) for some in strips(counts, rank)[1:] if some
+            int(counts[shared[0].rank]) for rank in range(R) for shared in strips(counts, rank)[1:] if shared
         )  # fmt: skip
         frame = 8 * R * (R - 1) + 8 * R  # the counts of rows sent, and the longest message
         if not self.ring:
             return size * t * n + home + frame
-        if is_sparse(own := self._passed):
-            index = own.indices.itemsize
-            rows = int((self._nonzeros * (size + index) + (counts + 1) * own.indptr.itemsize).sum())
+        if is_sparse(passed := self._passed):
+            index = passed.indices.itemsize
+            rows = int((self._nonzeros * (size + index) + (counts + 1) * passed.indptr.itemsize).sum())
         else:
             rows = size * n * self.spread.X.shape[1]
         return (R // 2) * (rows + size * t * n) + home + frame

@@ -136,7 +136,7 @@ def _broadcast(array: NDArray[Any], comm: Communicator) -> int:
     return (comm.size - 1) * (64 + array.nbytes)
 
 
-class _Kept:
+class _SavedState:
     """State of a solution in a checkpoint: two files per rank, written alternately.
 
     If a job is killed, ranks may have saved different states; the last state that all ranks have is used.
@@ -162,13 +162,13 @@ class _Kept:
         """The last state that all ranks have, or None; collective."""
         if self._checkpoint is None:
             return None
-        found = [self._checkpoint.get(name) for name in self._names]
-        mine = {int(one["turn"]): one for one in found if one is not None}
+        states = [self._checkpoint.get(name) for name in self._names]
+        mine = {int(state["turn"]): state for state in states if state is not None}
         with self._comm.uncounted():
             turns = np.full(2, -1, np.int64)
             turns[: len(mine)] = sorted(mine)
-            every = self._comm.allgather(turns[None])
-        common = set(mine).intersection(*(set(row.tolist()) for row in every)) - {-1}
+            turns_of_ranks = self._comm.allgather(turns[None])
+        common = set(mine).intersection(*(set(row.tolist()) for row in turns_of_ranks)) - {-1}
         if not common:
             return None
         self._turn = max(common)
@@ -202,7 +202,9 @@ def solve(
     Per iteration: one product, and per right side one Allreduce of k + 2 numbers, one of 2 numbers, and two broadcasts
     of 2. Per pass, usually one or two: one more product in double precision.
     """
-    run = _Refinement(products, preconditioner, B, rules, largest, _Kept(checkpoint, name, products.comm), advance)
+    run = _Refinement(
+        products, preconditioner, B, rules, largest, _SavedState(checkpoint, name, products.comm), advance
+    )
     while run.ids.size:
         run.one_pass()
     return run.solution()
@@ -213,10 +215,10 @@ class _Refinement:
 
     def __init__(
         self, products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, rules: Rules, largest: float,
-        kept: _Kept, advance: Callable[[], None],
+        saved: _SavedState, advance: Callable[[], None],
     ) -> None:  # fmt: skip
-        self.products, self.preconditioner, self.rules, self.kept, self.advance = (
-            products, preconditioner, rules, kept, advance
+        self.products, self.preconditioner, self.rules, self.saved, self.advance = (
+            products, preconditioner, rules, saved, advance
         )  # fmt: skip
         self.begun, self.largest, self.comm = working_time(), largest, products.comm
         self.sent, self.others = 0, self._sent_by_others()
@@ -230,23 +232,23 @@ class _Refinement:
         self.ended = np.full(t, "", dtype="U10")  # reasons of the right sides that have stopped in this pass
         self.state: cg.State | None = None
         self.late, self.calls = False, dict(products.calls)
-        self._take_up(kept.get())
+        self._take_up(saved.get())
 
-    def _take_up(self, known: Kept | None) -> None:
+    def _take_up(self, state: Kept | None) -> None:
         """Resume from the saved state of a killed run, if there is one."""
-        if known is None:
+        if state is None:
             return
         self.x, self.residual, self.iterations, self.ids, self.ended = (
-            known[key] for key in ("x", "residual", "iterations", "ids", "ended")
+            state[key] for key in ("x", "residual", "iterations", "ids", "ended")
         )  # fmt: skip
-        self.single = bool(known["single"])
-        self.stopped = [str(word) for word in known["stopped"]]
+        self.single = bool(state["single"])
+        self.stopped = [str(word) for word in state["stopped"]]
         if self.rules.early is not None:
-            self.rules.early.history = known["early"]
-        self.state = cg.State(**{key[6:]: value for key, value in known.items() if key.startswith("state.")})
+            self.rules.early.history = state["early"]
+        self.state = cg.State(**{key[6:]: value for key, value in state.items() if key.startswith("state.")})
 
     def _keep(self, state: cg.State) -> None:
-        self.kept.put(
+        self.saved.put(
             x=self.x, residual=self.residual, iterations=self.iterations, ids=self.ids, single=np.array(self.single),
             stopped=np.array(self.stopped, dtype="U10"), ended=self.ended,
             early=np.zeros(0) if self.rules.early is None else self.rules.early.history,
@@ -287,17 +289,17 @@ class _Refinement:
         self._look(before, ended, state.residual, last)
 
     def _look(
-        self, before: NDArray[np.float64], ended: NDArray[Any], own: NDArray[np.float64], last: cg.Vectors
+        self, before: NDArray[np.float64], ended: NDArray[Any], by_iteration: NDArray[np.float64], last: cg.Vectors
     ) -> None:
         """Recompute residuals, undo a pass that made one worse, and decide which right sides continue."""
         ids, trusted = self.ids, np.isin(ended, ("residual", "early")) & (not self.rules.final)
-        self.residual[ids[trusted]] = own[trusted]
+        self.residual[ids[trusted]] = by_iteration[trusted]
         asked = ids[~trusted]
-        left = np.zeros((0, self.B.shape[1]))
+        residual_rows = np.zeros((0, self.B.shape[1]))
         if len(asked):
             ridges = self.preconditioner.ridges[asked]
-            left = self.B[asked] - self.products(self.x[asked], False) - ridges[:, None] * self.x[asked]
-            self.residual[asked] = self._norms(left)
+            residual_rows = self.B[asked] - self.products(self.x[asked], False) - ridges[:, None] * self.x[asked]
+            self.residual[asked] = self._norms(residual_rows)
         now = self.residual[ids]
         # Residuals of conjugate gradients oscillate; a rise counts as worse only if the pass ended by itself.
         worse = ~trusted & ~(now <= before) & np.isin(ended, ("", "floor"))
@@ -306,7 +308,9 @@ class _Refinement:
             self.x[back] = last[worse]
             self.residual[back] = now[worse] = before[worse]
             ridges = self.preconditioner.ridges[back]
-            left[worse[~trusted]] = self.B[back] - self.products(self.x[back], False) - ridges[:, None] * self.x[back]
+            residual_rows[worse[~trusted]] = (
+                self.B[back] - self.products(self.x[back], False) - ridges[:, None] * self.x[back]
+            )
         goes_on = ~trusted & ~(now <= self.rules.tol) & ~np.isin(ended, ("early", "time", "iterations"))
         if self.late:
             goes_on[:] = False
@@ -316,12 +320,16 @@ class _Refinement:
             ended[stalled], goes_on = "stalled", goes_on & gained
         elif (goes_on & ~gained).any():
             self.single = False
-        for j, word, more in zip(ids, ended, goes_on, strict=True):
-            if not more:
+        for j, word, continues in zip(ids, ended, goes_on, strict=True):
+            if not continues:
                 word = word if word in ("early", "time", "iterations") else "stalled"
                 self.stopped[j] = "residual" if self.residual[j] <= self.rules.tol else str(word)
-        some = goes_on[~trusted]
-        self.ids, self.r, self.ended = ids[goes_on], left[some], np.full(int(goes_on.sum()), "", dtype="U10")
+        continuing = goes_on[~trusted]
+        self.ids, self.r, self.ended = (
+            ids[goes_on],
+            residual_rows[continuing],
+            np.full(int(goes_on.sum()), "", dtype="U10"),
+        )
 
     def _norms(self, V: cg.Vectors) -> NDArray[np.float64]:
         squares = self.comm.allreduce(np.einsum("ij,ij->i", V, V))

@@ -206,24 +206,24 @@ class Systems:
         return spread.scaled(solution.x), solution, facts
 
     def _factor(
-        self, spread: SpreadRows, wanted: RidgeProblem, every: NDArray[np.float64], room: int
+        self, spread: SpreadRows, wanted: RidgeProblem, ridges_of_sides: NDArray[np.float64], room: int
     ) -> Factor | None:  # fmt: skip
         """The low-rank factor, if the preconditioner has one: of the requested rank, or of the most economical one."""
         options, comm, kernel, piece = self.options, self.comm, wanted.kernel, wanted.piece
         if options.preconditioner == "local":
             return None
-        mu, ridges = float(every.min()), len(np.unique(every))
+        mu, ridges = float(ridges_of_sides.min()), len(np.unique(ridges_of_sides))
         dtype = spread.factor_dtype(kernel, mu)
         half = room // 2 * 4 // dtype.itemsize
         fits = int(comm.allreduce(np.array([cost.largest_rank(half, spread.X.shape[0], ridges)], np.int64), "min")[0])
-        most, on_disk = min(fits, spread.n), False
-        if options.rank is not None and min(options.rank, spread.n) > most:
+        max_rank, on_disk = min(fits, spread.n), False
+        if options.rank is not None and min(options.rank, spread.n) > max_rank:
             on_disk = self.scratch is not None
             if not on_disk:
                 with comm.agreed():
                     raise InputError(
                         f"rank {options.rank}: a factor of {spread.n:,} x {options.rank:,} does not fit into "
-                        f"{options.memory_limit / memory.GIB:.3g} GiB per rank; the largest that fits is {most:,}: "
+                        f"{options.memory_limit / memory.GIB:.3g} GiB per rank; the largest that fits is {max_rank:,}: "
                         "use that, more ranks, a larger --memory-limit, or --scratch DIR"
                     )
             with comm.agreed():
@@ -231,7 +231,7 @@ class Systems:
                 what = f"storing the {options.rank:,} x {options.rank:,} cores of a factor"
                 memory.require(need, room, what, "use a smaller --rank, fewer lambdas, or a larger --memory-limit")
         share = 1.0 if wanted.within is None else wanted.within.share
-        work = cost.Work(spread.n, spread.X.shape[1], cost.sides(every), max(mu, 1e-300), options.tol, share)
+        work = cost.Work(spread.n, spread.X.shape[1], cost.sides(ridges_of_sides), max(mu, 1e-300), options.tol, share)
 
         def enough(traces: NDArray[np.float64]) -> bool:
             if options.rank is not None:
@@ -239,17 +239,21 @@ class Systems:
             with comm.uncounted():  # the ranks' traces may differ in the last bit
                 return bool(comm.bcast(np.array([cost.enough(work, traces)], np.uint8))[0])
 
-        def made() -> Kept:
-            found: Pivoted = pivoted_cholesky(
-                spread, kernel, most if options.rank is None else min(options.rank, spread.n), options.seed, enough,
-                dtype, options.preconditioner == "nystrom",
+        def computed() -> Kept:
+            pivoted: Pivoted = pivoted_cholesky(
+                spread, kernel, max_rank if options.rank is None else min(options.rank, spread.n), options.seed,
+                enough, dtype, options.preconditioner == "nystrom",
                 self.scratch.array if on_disk and self.scratch is not None else np.empty,
             )  # fmt: skip
-            return {"rows": found.rows, "traces": found.traces}
+            return {"rows": pivoted.rows, "traces": pivoted.traces}
 
         with comm.phase("train"):
             # A factor in a scratch file is not copied to the checkpoint.
-            rows = made()["rows"] if on_disk else remembered(options.checkpoint, f"{piece}-factor", made, comm)["rows"]
+            rows = (
+                computed()["rows"]
+                if on_disk
+                else remembered(options.checkpoint, f"{piece}-factor", computed, comm)["rows"]
+            )
         return Factor(rows, self.scratch if on_disk else None) if len(rows) else None
 
     def _blocks_bytes(self, n_local: int, ridges: int, room: int) -> int:
@@ -311,7 +315,7 @@ class _Archipelago:
             self.cut = KernelCut(cut.squared, cut.bound * largest, cut.allowed * largest, cut.share)
             self.squares = np.tile(self._norms(wanted.y.T * np.sqrt(w / self.weight)), len(wanted.lams))
         t = len(self.squares)
-        self.alpha, self.x, self.left = np.zeros((t, m)), np.zeros((t, m)), np.zeros(t)
+        self.alpha, self.x, self.squared_residual = np.zeros((t, m)), np.zeros((t, m)), np.zeros(t)
         self.iterations, self.stopped = np.zeros(t, np.int64), ["residual"] * t
         self.products: Counter[str] = Counter()
         self.facts: list[dict[str, Any]] = []
@@ -354,7 +358,7 @@ class _Archipelago:
             x = np.sqrt(self._norms(self.x))
             alpha, solved = self._home(self.alpha), self._home(self.x)
         size = np.sqrt(np.where(self.squares > 0, self.squares, 1.0))
-        residual = (np.sqrt(self.left) + self.cut.bound * x) / size
+        residual = (np.sqrt(self.squared_residual) + self.cut.bound * x) / size
         solution = CGSolution(
             solved, residual, self.iterations, self.stopped, size, dict(self.products), self.sent
         )  # fmt: skip
@@ -367,7 +371,7 @@ class _Archipelago:
         if not self.comm.all(seconds > 0):
             weights = np.ones(len(rows)) if wanted.weights is None else wanted.weights[rows] / self.weight
             with self.comm.phase("partition"):
-                self.left += np.tile(self._norms(wanted.y[rows].T * np.sqrt(weights)), len(wanted.lams))
+                self.squared_residual += np.tile(self._norms(wanted.y[rows].T * np.sqrt(weights)), len(wanted.lams))
             self.stopped = ["time"] * len(self.stopped)
             return
         count = sum(int(ends[-1]) for ends in island.tiles.ends)
@@ -382,7 +386,7 @@ class _Archipelago:
         rules = replace(self.rules, tol=(1.0 - 1.1 * SHARE) * self.rules.tol, max_time=seconds)
         alpha, solution, facts = solve_one(problem, rules)
         self.alpha[:, rows], self.x[:, rows] = alpha, solution.x
-        self.left += np.square(solution.residual * solution.size)
+        self.squared_residual += np.square(solution.residual * solution.size)
         self.iterations = np.maximum(self.iterations, solution.iterations)
         self.stopped = [
             new if old == "residual" else old for old, new in zip(self.stopped, solution.stopped, strict=True)
@@ -397,20 +401,20 @@ class _Archipelago:
         entry = dict(each[0]) if each else {}
         for name in ("n", "features"):
             entry.pop(name, None)
-        work = np.array([one["n"] ** 2 for one in each], np.float64)
+        work = np.array([fact["n"] ** 2 for fact in each], np.float64)
         return entry | {
-            "what": self.wanted.name, "rank": max((one["rank"] for one in each), default=0),
+            "what": self.wanted.name, "rank": max((fact["rank"] for fact in each), default=0),
             "iterations": solution.iterations.tolist(), "residual": solution.residual.tolist(),
             "stopped": solution.stopped, "products": solution.products,
-            "values": max((one["values"] for one in each), key=lambda words: words.startswith("double"), default=""),
-            "kept": float(work @ [one["kept"] for one in each] / max(1.0, work.sum())),
-            "seconds_factor": sum(one["seconds_factor"] for one in each),
-            "seconds_iterations": sum(one["seconds_iterations"] for one in each),
-            "bytes": {name: sum(one["bytes"][name] for one in each) for name in ("sent", "predicted")},
+            "values": max((fact["values"] for fact in each), key=lambda words: words.startswith("double"), default=""),
+            "kept": float(work @ [fact["kept"] for fact in each] / max(1.0, work.sum())),
+            "seconds_factor": sum(fact["seconds_factor"] for fact in each),
+            "seconds_iterations": sum(fact["seconds_iterations"] for fact in each),
+            "bytes": {name: sum(fact["bytes"][name] for fact in each) for name in ("sent", "predicted")},
             "near": {
                 "radius": math.sqrt(cut.squared) if math.isfinite(cut.squared) else None, "bound": cut.bound,
                 "allowed": cut.allowed, "share": cut.share, "islands": len(self.islands),
-                "rows": [one["n"] for one in each], "features": [one["features"] for one in each],
-                "ranks": [one["rank"] for one in each], "iterations": [max(one["iterations"]) for one in each],
+                "rows": [fact["n"] for fact in each], "features": [fact["features"] for fact in each],
+                "ranks": [fact["rank"] for fact in each], "iterations": [max(fact["iterations"]) for fact in each],
             },
         }  # fmt: skip

@@ -68,12 +68,12 @@ class Band:
         Y = self._product(start, V @ self._T[-1])
         # A - V W^T - W V^T is (I - V T V^T)^T A (I - V T V^T).
         W = Y - V @ (0.5 * (T @ (V.T @ Y)))
-        left, right = np.hstack([V, W]), np.hstack([W, V])
+        VW, WV = np.hstack([V, W]), np.hstack([W, V])
 
         def update(lo: int, hi: int) -> None:
             if lo:
                 call(
-                    "gemm", A.dtype, b"T", b"N", lo, hi - lo, 2 * c, -1.0, at(right), 2 * c, at(left, lo), 2 * c, 1.0,
+                    "gemm", A.dtype, b"T", b"N", lo, hi - lo, 2 * c, -1.0, at(WV), 2 * c, at(VW, lo), 2 * c, 1.0,
                     at(A, start + lo, start), m,
                 )  # fmt: skip
             corner = at(A, start + lo, start + lo)
@@ -138,10 +138,10 @@ class Band:
         out, solved = np.empty((len(shifts), k, m)), np.zeros(len(shifts), np.bool_)
 
         def lanes(lo: int, hi: int) -> None:
-            some = np.full(LANES, shifts[lo])
-            some[: hi - lo] = shifts[lo:hi]
+            lane_shifts = np.full(LANES, shifts[lo])
+            lane_shifts[: hi - lo] = shifts[lo:hi]
             factor, x = np.empty((m, self.width + 1, LANES)), np.empty((m, k, LANES))
-            good = _solve_shifted(self.diagonals, some, Z, factor, x)
+            good = _solve_shifted(self.diagonals, lane_shifts, Z, factor, x)
             out[lo:hi], solved[lo:hi] = x.transpose(2, 1, 0)[: hi - lo], good[: hi - lo]
 
         threads.for_blocks(lanes, threads.blocks(len(shifts), LANES))
@@ -159,12 +159,12 @@ class Band:
         steps = list(zip(starts, self._T, strict=True))[:: 1 if transposed else -1]
         few = threads.blocks(len(X), FEW if len(X) > MANY else max(1, len(X)))
         for first in range(0, len(steps), STEPS):
-            some = [(k, self._reflectors(k), T if transposed else T.T) for k, T in steps[first : first + STEPS]]
+            group = [(k, self._reflectors(k), T if transposed else T.T) for k, T in steps[first : first + STEPS]]
 
             def apply(
-                lo: int, hi: int, some: list[tuple[int, NDArray[np.floating], NDArray[np.floating]]] = some
+                lo: int, hi: int, group: list[tuple[int, NDArray[np.floating], NDArray[np.floating]]] = group
             ) -> None:
-                for k, V, T in some:
+                for k, V, T in group:
                     below = X[lo:hi, k + self.width :]
                     below -= ((below @ V) @ T) @ V.T
 

@@ -99,17 +99,17 @@ def coefficients(
     t = int(np.prod(parts["y"].shape[1:]))
     leaves = 1 << (comm.size - 1).bit_length()
     mine = int(np.flatnonzero(tsqr.owners(leaves, comm.size) == comm.rank)[0])
-    found = []
+    triangles = []
     for rows in (np.flatnonzero(~held), np.flatnonzero(held)):
 
         def blocks(leaf: int, skipped: int, rows: NDArray[np.int64] = rows) -> Iterator[NDArray[np.float64]]:
             return _blocks(parts, rows, centers, kernel) if leaf == mine else iter(())
 
-        found.append(tsqr.tsqr(blocks, len(L), t + 1, leaves, comm))
-    learning, other = found
-    systems = [PointSystem.of(one, L) for one in (learning, _together(learning, other))]
-    learned, whole = (_solutions(one, Ms, lams, width) for one in systems)
-    return learned, whole if other.rows else learned
+        triangles.append(tsqr.tsqr(blocks, len(L), t + 1, leaves, comm))
+    learning, held_out = triangles
+    systems = [PointSystem.of(triangle, L) for triangle in (learning, _together(learning, held_out))]
+    learned, whole = (_solutions(system, Ms, lams, width) for system in systems)
+    return learned, whole if held_out.rows else learned
 
 
 def _blocks(parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel) -> Iterator[NDArray[np.float64]]:
@@ -118,28 +118,28 @@ def _blocks(parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel
     y = parts["y"].reshape(len(parts), int(np.prod(parts["y"].shape[1:])))
     weights = parts.row_weights()
     for lo, hi in threads.blocks(len(rows), _ROWS_OF_TRIANGLE):
-        some = rows[lo:hi]
+        chosen = rows[lo:hi]
         out = np.empty((hi - lo, M + y.shape[1] + 1))
-        kernel.fill(kernel.points(parts.X[some].astype(np.float64), like=right), right, out[:, :M])
-        out[:, M:-1], out[:, -1] = y[some], 1.0
-        yield out * np.sqrt(weights[some])[:, None]
+        kernel.fill(kernel.points(parts.X[chosen].astype(np.float64), like=right), right, out[:, :M])
+        out[:, M:-1], out[:, -1] = y[chosen], 1.0
+        yield out * np.sqrt(weights[chosen])[:, None]
 
 
-def _together(one: tsqr.Triangle, other: tsqr.Triangle) -> tsqr.Triangle:
+def _together(first: tsqr.Triangle, second: tsqr.Triangle) -> tsqr.Triangle:
     """Triangle of the rows of both."""
     squares = [
-        np.hstack([np.vstack([t.R, np.zeros((len(t.s), len(t.R)))]), np.vstack([t.q, t.s])]) for t in (one, other)
+        np.hstack([np.vstack([t.R, np.zeros((len(t.s), len(t.R)))]), np.vstack([t.q, t.s])]) for t in (first, second)
     ]
-    M, whole = len(one.R), tsqr.stacked(*squares)
-    return tsqr.Triangle(whole[:M, :M], whole[:M, M:], whole[M:, M:], one.rows + other.rows)
+    M, whole = len(first.R), tsqr.stacked(*squares)
+    return tsqr.Triangle(whole[:M, :M], whole[:M, M:], whole[M:, M:], first.rows + second.rows)
 
 
 def _solutions(system: PointSystem, Ms: list[int], lams: tuple[float, ...], width: int) -> NDArray[np.float64]:
     out = np.zeros((len(Ms) * len(lams), width, system.q.shape[1]))
     for i, (M, lam) in enumerate((M, lam) for M in Ms for lam in lams):
-        found, _ = system.leading(M).solve(lam)
-        out[i, :M] = found
-        if not np.isfinite(found).all():
+        beta, _ = system.leading(M).solve(lam)
+        out[i, :M] = beta
+        if not np.isfinite(beta).all():
             out[i] = np.nan
     return out
 
@@ -216,10 +216,10 @@ class Candidates:
         """Predictions of the models `learned`, shape (n, len(settings), ...); forms K(X, centers) once per width."""
         out = np.empty((X.shape[0], len(self.settings), *self.learned.shape[2:]))
         for width in dict.fromkeys(width for _, width, _ in self.settings):
-            these = [c for c, (_, of, _) in enumerate(self.settings) if of == width]
-            beta = np.ascontiguousarray(self.learned[these].swapaxes(0, 1))
+            columns = [c for c, (_, of, _) in enumerate(self.settings) if of == width]
+            beta = np.ascontiguousarray(self.learned[columns].swapaxes(0, 1))
             flat = _apply(X, self.centers, width.kernel, beta.reshape(len(beta), -1))
-            out[:, these] = flat.reshape(len(flat), *beta.shape[1:])
+            out[:, columns] = flat.reshape(len(flat), *beta.shape[1:])
         return out
 
     def facts(self, c: int, several: bool) -> dict[str, object]:
@@ -277,21 +277,21 @@ def candidates(
     ranks (M d numbers, phase "partition"); one Allreduce of M x M + 3 M numbers per sigma, plus 2 (phase "train").
     """
     tried = [(M, width, lam) for width, Ms, lams in sets for M in Ms for lam in lams]
-    most = max(Ms[-1] for _, Ms, _ in sets)
+    largest = max(Ms[-1] for _, Ms, _ in sets)
     with comm.agreed():
-        memory.require(memory_bytes(sets), limit, f"a coarse model of {most:,} centers", "use fewer --centers")
+        memory.require(memory_bytes(sets), limit, f"a coarse model of {largest:,} centers", "use fewer --centers")
     with comm.phase("partition"):
-        centers = _centers(parts, most, comm)
+        centers = _centers(parts, largest, comm)
     steep = [asked(parts, width.kernel, min(lams), comm) for width, _, lams in sets]
     with comm.agreed():
-        kept = checkpoint.get(piece) if checkpoint is not None else None
-    done = comm.all(kept is not None)
-    if kept is not None and done:
-        learned, whole = kept["learned"], kept["whole"]
+        stored = checkpoint.get(piece) if checkpoint is not None else None
+    done = comm.all(stored is not None)
+    if stored is not None and done:
+        learned, whole = stored["learned"], stored["whole"]
     else:
-        found = _fitted(parts, held, centers, sets, steep, comm)
+        fitted = _fitted(parts, held, centers, sets, steep, comm)
         kinds = parts["y"].shape[1:]
-        learned, whole = (np.concatenate(rows).reshape(-1, most, *kinds) for rows in zip(*found, strict=True))
+        learned, whole = (np.concatenate(rows).reshape(-1, largest, *kinds) for rows in zip(*fitted, strict=True))
         if checkpoint is not None and comm.rank == 0:
             checkpoint.put(piece, learned=learned, whole=whole)
     # Drop candidates without a solution, so that the others can still be compared.
@@ -305,8 +305,8 @@ def candidates(
 
 def memory_bytes(sets: list[tuple[Width, list[int], tuple[float, ...]]]) -> int:
     """Bytes that a rank needs for the candidates of :func:`candidates`; 0 if there are none."""
-    most = max((Ms[-1] for _, Ms, _ in sets), default=0)
-    return 8 * (sum(2 * Ms[-1] ** 2 for _, Ms, _ in sets) + 3 * most**2 + 2 * most * _ROWS)
+    largest = max((Ms[-1] for _, Ms, _ in sets), default=0)
+    return 8 * (sum(2 * Ms[-1] ** 2 for _, Ms, _ in sets) + 3 * largest**2 + 2 * largest * _ROWS)
 
 
 Fitted = tuple[NDArray[np.float64], NDArray[np.float64]]  # learned and whole of one width
@@ -317,7 +317,7 @@ def _fitted(
     steep: list[bool], comm: Communicator,
 ) -> list[Fitted]:  # fmt: skip
     """Coefficients of every width: from normal equations, in one Allreduce, or, if `steep`, from triangles."""
-    most = max(Ms[-1] for _, Ms, _ in sets)
+    largest = max(Ms[-1] for _, Ms, _ in sets)
     with comm.phase("train"):
         factors = [factor_of(centers[: Ms[-1]], width.kernel) for width, Ms, _ in sets]
         shares = [
@@ -325,14 +325,14 @@ def _fitted(
             for (width, Ms, _), L, apart in zip(sets, factors, steep, strict=True)
         ]
         weights = parts.row_weights()
-        known = np.array([weights[~held].sum(), weights[held].sum()])
+        totals = np.array([weights[~held].sum(), weights[held].sum()])
         ends = np.cumsum([share.size for share in shares])
     comm.wait()
     with comm.phase("train"):
-        *sums, known = np.split(comm.allreduce(np.concatenate([*(share.ravel() for share in shares), known])), ends)
+        *sums, totals = np.split(comm.allreduce(np.concatenate([*(share.ravel() for share in shares), totals])), ends)
         return [
-            coefficients(parts, held, centers[: Ms[-1]], width.kernel, L, Ms, lams, most, comm)
-            if apart else _solve(L, packed.reshape(-1, len(L)), known, Ms, lams, most)
+            coefficients(parts, held, centers[: Ms[-1]], width.kernel, L, Ms, lams, largest, comm)
+            if apart else _solve(L, packed.reshape(-1, len(L)), totals, Ms, lams, largest)
             for (width, Ms, lams), L, packed, apart in zip(sets, factors, sums, steep, strict=True)
         ]  # fmt: skip
 
@@ -385,19 +385,19 @@ def _normal_equations(
 
 
 def projected(
-    X: AnyRows, rows: NDArray[np.int64], kernel: Kernel, right: Points, L: NDArray[np.float64],
+    X: AnyRows, rows: NDArray[np.int64], kernel: Kernel, points: Points, L: NDArray[np.float64],
     roots: NDArray[np.float64] | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:  # fmt: skip
     """Yield blocks of `rows` with their W = K(X, centers) L^-T, times `roots`; the next block overwrites W."""
     buffer = np.empty((min(_ROWS, len(rows)), len(L)))
     for lo, hi in threads.blocks(len(rows), _ROWS):
-        some = rows[lo:hi]
-        left, W = kernel.points(X[some].astype(np.float64), like=right), buffer[: hi - lo]
-        kernel.fill(left, right, W)
+        chosen = rows[lo:hi]
+        new_points, W = kernel.points(X[chosen].astype(np.float64), like=points), buffer[: hi - lo]
+        kernel.fill(new_points, points, W)
         if roots is not None:
-            W *= roots[some][:, None]
+            W *= roots[chosen][:, None]
         lapack.solve_lower(L, W)
-        yield some, W
+        yield chosen, W
 
 
 def _products(
@@ -410,10 +410,10 @@ def _products(
     r = np.zeros((int(np.prod(kinds)), M))
     y = parts["y"].reshape(len(parts), len(r))
     roots = np.sqrt(parts.columns["weight"]) if "weight" in parts.columns else None
-    for some, W in projected(parts.X, rows, kernel, right, L, roots):
-        target = y[some].astype(np.float64)
+    for block, W in projected(parts.X, rows, kernel, right, L, roots):
+        target = y[block].astype(np.float64)
         if roots is not None:
-            target *= roots[some][:, None]
+            target *= roots[block][:, None]
         lapack.add_gram(W, G)
         # Not numpy's matmul: the threads of its BLAS would keep spinning while scipy's work.
         if len(r) == 1:
@@ -456,9 +456,9 @@ def _coefficients(
         else:
             x = r[:, :M].copy()
             lapack.cholesky_solve(A, x)
-            found = x[0] if len(x) == 1 else x.T
-            found = scipy.linalg.solve_triangular(L[:M, :M], found, trans="T", lower=True, check_finite=False)
-            out[i, :M] = found.reshape(M, -1)
+            beta = x[0] if len(x) == 1 else x.T
+            beta = scipy.linalg.solve_triangular(L[:M, :M], beta, trans="T", lower=True, check_finite=False)
+            out[i, :M] = beta.reshape(M, -1)
     return out
 
 
@@ -492,11 +492,11 @@ class CoarseVariance:
 
     def __call__(self, X: AnyRows) -> NDArray[np.float64]:
         """Variance of the prediction at each row of `X`, shape (n,) or (n, t); 2 n M^2 flops."""
-        found = np.empty(X.shape[0])
-        for some, W in projected(X, np.arange(X.shape[0]), self.kernel, self.points, self.L):
+        explained = np.empty(X.shape[0])
+        for block, W in projected(X, np.arange(X.shape[0]), self.kernel, self.points, self.L):
             lapack.solve_lower(self.F, W)
-            found[some] = np.einsum("ij,ij->i", W, W)
-        variance: NDArray[np.float64] = np.multiply.outer(found, self.unit)
+            explained[block] = np.einsum("ij,ij->i", W, W)
+        variance: NDArray[np.float64] = np.multiply.outer(explained, self.unit)
         return variance
 
 

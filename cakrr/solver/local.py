@@ -85,13 +85,13 @@ def longest(squares: NDArray[np.floating]) -> NDArray[np.int64]:
     return np.argsort(-squares, kind="stable")[:16]
 
 
-def credible(residual: NDArray[np.floating], most: NDArray[np.floating]) -> bool:
-    """True if the mean squared residuals are at most `most`, the largest squared residual of alpha = 0.
+def credible(residual: NDArray[np.floating], limits: NDArray[np.floating]) -> bool:
+    """True if the mean squared residuals are at most `limits`, the largest squared residual of alpha = 0.
 
     If lambda is lost in kernel values of 1e80, say, a matrix of mere rounding errors may still have a Cholesky factor.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool((np.square(residual).mean(axis=0) <= most).all())
+        return bool((np.square(residual).mean(axis=0) <= limits).all())
 
 
 class Workspace(threading.local):
@@ -196,10 +196,10 @@ class PartSystem:
         Y = np.ascontiguousarray(Y)
         if len(lams) >= BAND_FROM and m > 2:
             self._form_scaled(kernel)
-            found, solved = Band(self.K).solve(Y * self.scale, np.array(lams) * m)
-            found *= self.scale
+            solutions, solved = Band(self.K).solve(Y * self.scale, np.array(lams) * m)
+            solutions *= self.scale
             with np.errstate(over="ignore"):
-                alphas = found.astype(dtype, copy=False)
+                alphas = solutions.astype(dtype, copy=False)
         else:
             alphas, solved = np.full((len(lams), len(Y), m), np.nan, dtype), np.zeros(len(lams), np.bool_)
             for i, lam in enumerate(lams):
@@ -208,21 +208,21 @@ class PartSystem:
                     self.apply_inverse(alphas[i])
         solved &= np.isfinite(alphas).all(axis=(1, 2))
         with np.errstate(over="ignore"):
-            most = np.square(Y).max(axis=1)
+            limits = np.square(Y).max(axis=1)
         for i, lam in enumerate(lams):
-            solved[i] = solved[i] and self._is_credible(kernel, lam, alphas[i], Y, most)
+            solved[i] = solved[i] and self._is_credible(kernel, lam, alphas[i], Y, limits)
         return alphas, solved
 
     def _is_credible(
         self, kernel: Kernel, lam: float, alpha: NDArray[np.floating], Y: NDArray[np.floating],
-        most: NDArray[np.floating],
+        limits: NDArray[np.floating],
     ) -> bool:  # fmt: skip
         m = len(self.points)
-        some = longest(self.points.squares)
-        ridge = lam * m / self.scale[some] ** 2
+        longest_rows = longest(self.points.squares)
+        ridge = lam * m / self.scale[longest_rows] ** 2
         with threads.one_blas_thread():  # numpy's BLAS threads would compete with LAPACK's, which still spin
-            left = kernel.block(self.points[some], self.points) @ alpha.T
-        return credible(left + ridge[:, None] * alpha[:, some].T - Y[:, some].T, most)
+            products = kernel.block(self.points[longest_rows], self.points) @ alpha.T
+        return credible(products + ridge[:, None] * alpha[:, longest_rows].T - Y[:, longest_rows].T, limits)
 
     def factor(self, kernel: Kernel, lam: float) -> bool:
         """Factor ``K + lambda m I`` in the workspace by Cholesky; return True if it is positive definite."""

@@ -39,7 +39,7 @@ class PointSystem:
     ----------
     R, q : ndarray, shapes (M, M) and (M, t)
         See :class:`cacore.linalg.tsqr.Triangle`.
-    left : ndarray, shape (t,)
+    unfitted : ndarray, shape (t,)
         Sum of the squared residuals of each target without a ridge.
     L : ndarray, shape (M, M)
         Cholesky factor of K_MM, zero above the diagonal.
@@ -51,7 +51,7 @@ class PointSystem:
 
     R: Array
     q: Array
-    left: Array
+    unfitted: Array
     L: Array
     weight: float
     rows: int
@@ -61,13 +61,13 @@ class PointSystem:
         """The system of a triangle whose last right side holds the square roots of the weights."""
         t = triangle.q.shape[1] - 1
         squares = np.square(triangle.q).sum(axis=0) + np.square(triangle.s).sum(axis=0)
-        left = np.square(triangle.s).sum(axis=0)[:t]
-        return cls(triangle.R, triangle.q[:, :t], left, np.tril(L), float(squares[t]), triangle.rows)
+        unfitted = np.square(triangle.s).sum(axis=0)[:t]
+        return cls(triangle.R, triangle.q[:, :t], unfitted, np.tril(L), float(squares[t]), triangle.rows)
 
     def leading(self, M: int) -> PointSystem:
         """The system of the first M points."""
-        rest = np.square(self.q[M:]).sum(axis=0)
-        return PointSystem(self.R[:M, :M], self.q[:M], self.left + rest, self.L[:M, :M], self.weight, self.rows)
+        dropped = np.square(self.q[M:]).sum(axis=0)
+        return PointSystem(self.R[:M, :M], self.q[:M], self.unfitted + dropped, self.L[:M, :M], self.weight, self.rows)
 
     def triangle(self, lam: float) -> tuple[Array, Array]:
         """C and d of the problem with this lambda, whose coefficients solve C c = d; 2/3 M^3 flops."""
@@ -86,18 +86,18 @@ class PointSystem:
 
     def path(self, lams: tuple[float, ...]) -> RidgePath:
         """All lambdas from one decomposition: about 12 M^3 flops."""
-        every = np.array(lams)
-        base = float(np.sqrt(every.min()) * np.sqrt(every.max()))
+        all_lams = np.array(lams)
+        base = float(np.sqrt(all_lams.min()) * np.sqrt(all_lams.max()))
         C, _ = self.triangle(base)
         if not np.diagonal(C).all() or not np.isfinite(C).all():
             empty = np.full((len(C), len(C)), np.nan)
-            return RidgePath(self, every / base, C, empty, np.full(len(C), np.nan), np.full_like(self.q, np.nan))
+            return RidgePath(self, all_lams / base, C, empty, np.full(len(C), np.nan), np.full_like(self.q, np.nan))
         P = np.ascontiguousarray(scipy.linalg.solve_triangular(C, self.R.T, trans="T", check_finite=False).T)
         G = np.zeros_like(P)
         lapack.add_gram(P, G)
         driver = "evd" if len(G) > 1 else "ev"  # scipy 1.12 gives evd too little memory for one row
         a, V = scipy.linalg.eigh(G, lower=True, check_finite=False, overwrite_a=True, driver=driver)
-        return RidgePath(self, every / base, C, V, np.clip(a, 0.0, 1.0), V.T @ (P.T @ self.q))
+        return RidgePath(self, all_lams / base, C, V, np.clip(a, 0.0, 1.0), V.T @ (P.T @ self.q))
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class RidgePath:
     def residuals(self) -> Array:
         """Weighted sums of squared residuals, shape (L, t), without a pass over the rows."""
         # |P u - q|^2 for u = V diag(shrunk) p: |q|^2 - 2 p.D p + D p.a.D p
-        own, D = np.square(self.system.q).sum(axis=0), self.shrunk[:, :, None]
+        squares, D = np.square(self.system.q).sum(axis=0), self.shrunk[:, :, None]
         fitted = ((2.0 * D - D * D * self.a[:, None]) * np.square(self.p)).sum(axis=1)
-        return np.asarray(np.maximum(own - fitted, 0.0) + self.system.left)
+        return np.asarray(np.maximum(squares - fitted, 0.0) + self.system.unfitted)
 
     def generalized(self) -> Array:
         """Errors of robust generalised cross-validation (Lukas, Inverse Problems 22, 2006), shape (L, t).
@@ -169,8 +169,8 @@ class RidgePath:
         weighted = (D[:, :, None] * self.p).transpose(1, 0, 2).reshape(len(Z), -1)  # (M, L t)
         fitted = scipy.linalg.blas.dgemm(1.0, Z, weighted, trans_a=1).reshape(len(y), len(D), -1)
         np.square(Z, out=Z)
-        left = np.maximum(1.0 - scipy.linalg.blas.dgemm(1.0, Z, D.T, trans_a=1), 1e-12)
-        return np.asarray(((y[:, None] - fitted) / left[:, :, None]).transpose(1, 0, 2))
+        free = np.maximum(1.0 - scipy.linalg.blas.dgemm(1.0, Z, D.T, trans_a=1), 1e-12)
+        return np.asarray(((y[:, None] - fitted) / free[:, :, None]).transpose(1, 0, 2))
 
     @cached_property
     def _lower(self) -> Array:
@@ -208,7 +208,7 @@ class PointVariance:
 
     def __call__(self, X: AnyRows) -> Array:
         """Variance of new targets at the rows of `X`, shape (n,) or (n, t); 2 n M^2 flops."""
-        found, lower = np.empty(X.shape[0]), np.ascontiguousarray(self.C.T)
+        open_, lower = np.empty(X.shape[0]), np.ascontiguousarray(self.C.T)
         buffer = np.empty((min(_ROWS, X.shape[0]), len(self.C)))
         for lo, hi in threads.blocks(X.shape[0], _ROWS):
             rows, B = X[lo:hi].astype(np.float64), buffer[: hi - lo]
@@ -217,8 +217,8 @@ class PointVariance:
             lapack.solve_lower(self.L, of_prior)
             lapack.solve_lower(lower, B)
             outside = np.maximum(self.kernel.diagonal(rows) - np.einsum("ij,ij->i", of_prior, of_prior), 0.0)
-            found[lo:hi] = self.noise + np.einsum("ij,ij->i", B, B) + outside / self.ridge
-        variance: Array = np.multiply.outer(found, self.unit)
+            open_[lo:hi] = self.noise + np.einsum("ij,ij->i", B, B) + outside / self.ridge
+        variance: Array = np.multiply.outer(open_, self.unit)
         return variance
 
 
@@ -229,7 +229,7 @@ def memory_bytes(M: int, leaves: int, ranks: int) -> int:
 
 def unit_of(system: PointSystem, coefficients: Array, C: Array) -> Array:
     """V of each target, shape (t,): residual sum of squares over n - degrees of freedom; M^3/3 flops."""
-    squares = np.square(system.R @ coefficients - system.q).sum(axis=0) + system.left
+    squares = np.square(system.R @ coefficients - system.q).sum(axis=0) + system.unfitted
     P = scipy.linalg.solve_triangular(C, system.R.T, trans="T", check_finite=False)
     free = max(1.0, system.rows - float(np.square(P).sum()))
     return np.asarray(squares / free)

@@ -61,8 +61,8 @@ def conjugate_gradients(
         z = precondition(r)
         rz, old = _inner(r, z), rz
         p = z + np.divide(rz, old, out=np.zeros_like(rz), where=going) * p
-    left = np.divide(_norm(y - product(x)), size, out=np.zeros_like(size), where=size != 0)
-    return x, float(left.max())
+    relative = np.divide(_norm(y - product(x)), size, out=np.zeros_like(size), where=size != 0)
+    return x, float(relative.max())
 
 
 def _inner(a: Vector, b: Vector) -> Vector:

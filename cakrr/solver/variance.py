@@ -76,9 +76,9 @@ class Variance:
         n m^2 flops in triangular solves on all threads, n kernel rows in blocks of 64 MiB; in double precision.
         """
         open_ = np.empty(X.shape[0])
-        for rows, some, B in self._compared(X):
+        for rows, block, B in self._compared(X):
             lapack.solve_lower(self.L, B)
-            open_[rows] = self.kernel.diagonal(some) - np.einsum("ij,ij->i", B, B)
+            open_[rows] = self.kernel.diagonal(block) - np.einsum("ij,ij->i", B, B)
         variance: NDArray[np.float64] = np.multiply.outer(np.maximum(open_, 0.0) + self.noise, self.unit)
         return variance
 
@@ -98,9 +98,9 @@ class Variance:
         step = int(np.clip(_BLOCK_BYTES // (8 * m), 64, 4096))
         buffer = np.empty((min(step, n), m))
         for lo, hi in threads.blocks(n, step):
-            some, B = X[lo:hi].astype(np.float64), buffer[: hi - lo]
-            self.kernel.fill(self.kernel.points(some, like=self.points), self.points, B)
-            yield slice(lo, hi), some, B
+            block, B = X[lo:hi].astype(np.float64), buffer[: hi - lo]
+            self.kernel.fill(self.kernel.points(block, like=self.points), self.points, B)
+            yield slice(lo, hi), block, B
 
     def packed(self) -> NDArray[np.float64]:
         """The factor row by row, shape (m (m + 1) / 2,), as a file holds it."""
@@ -219,21 +219,21 @@ class Noise:
         deviations : ndarray of the same shape
         """
         out, tables = np.empty(mean.shape), self.table.reshape(*self.table.shape[:2], -1)
-        for j, (log, own, spread) in enumerate(zip(*map(_by_target, (out, mean, deviations)), strict=True)):
+        for j, (log, mean_of_target, spread) in enumerate(zip(*map(_by_target, (out, mean, deviations)), strict=True)):
             table = tables[..., j]
-            for rows, B in _bent(X, own, spread, table):
+            for rows, B in _bent(X, mean_of_target, spread, table):
                 log[rows] = B @ _slopes(table) - table[:, 6].sum()
         return np.exp(out)
 
 
 def fit(
-    some: Sequence[NoiseRows], features: int, targets: tuple[int, ...], comm: Communicator
+    blocks: Sequence[NoiseRows], features: int, targets: tuple[int, ...], comm: Communicator
 ) -> tuple[Noise, list[Vector]]:
     """Fit the curves to the rows of all ranks; collective.
 
     Parameters
     ----------
-    some : sequence of NoiseRows
+    blocks : sequence of NoiseRows
         Blocks of this rank's rows.
     features : int
         Number of features with curves: all of them, or 0.
@@ -253,44 +253,47 @@ def fit(
     (4 f + 2)^2 numbers, and 8 of 256 counts for q. No row is sent.
     """
     count = int(np.prod(targets))
-    tables, own = np.zeros((features + 2, WIDTH, count)), [np.ones((len(one.mean), count)) for one in some]
+    tables, factors_of_rows = (
+        np.zeros((features + 2, WIDTH, count)),
+        [np.ones((len(rows.mean), count)) for rows in blocks],
+    )
     for j in range(count):
-        columns = [(one.X, *(_by_target(values)[j] for values in (one.mean, one.deviations))) for one in some]
-        z = [np.abs(_by_target(one.errors)[j]) / _above(_by_target(one.deviations)[j]) for one in some]
+        columns = [(rows.X, *(_by_target(values)[j] for values in (rows.mean, rows.deviations))) for rows in blocks]
+        z = [np.abs(_by_target(rows.errors)[j]) / _above(_by_target(rows.deviations)[j]) for rows in blocks]
         tables[..., j], factors = _fit(columns, z, features + 2, comm)
-        for values, factor in zip(own, factors, strict=True):
+        for values, factor in zip(factors_of_rows, factors, strict=True):
             values[:, j] = factor
     shape = tables.shape if targets else tables.shape[:2]
-    return Noise(tables.reshape(shape)), [one.reshape(len(one), *targets) for one in own]
+    return Noise(tables.reshape(shape)), [rows.reshape(len(rows), *targets) for rows in factors_of_rows]
 
 
 def _fit(
     columns: list[tuple[Rows, Vector, Vector]], z: list[Vector], f: int, comm: Communicator
 ) -> tuple[Vector, list[Vector]]:
     """Curves of one target, shape (f, 7), and for each block of rows the leave-one-out factors."""
-    table, logs = np.zeros((f, WIDTH)), [np.zeros(len(one)) for one in z]
+    table, logs = np.zeros((f, WIDTH)), [np.zeros(len(errors)) for errors in z]
     n = comm.offset(sum(map(len, z)))[1]
     table[:, :2] = _places(columns, f, n, comm)
     for _ in range(_ROUNDS):
         (large,) = order_statistics(np.concatenate([np.zeros(0), *z]), [math.ceil(_LARGE * n)], comm)
         if not 0 < large < np.inf:  # a constant target has no noise
             break
-        y = [np.log(one + _SOFTER * large) for one in z]
-        found = _regressed(columns, y, table, n, comm)
-        if found is None:
+        y = [np.log(errors + _SOFTER * large) for errors in z]
+        fit_result = _regressed(columns, y, table, n, comm)
+        if fit_result is None:
             break
-        slopes, middle, inverse = found
+        slopes, middle, inverse = fit_result
         table[:, 2:6] += slopes.reshape(4, f).T
         table[:, 6] += (slopes * middle[:-1]).reshape(4, f).sum(axis=0)
-        for one, target, errors, log in zip(columns, y, z, logs, strict=True):
-            for rows, B in _bent(*one, table):
+        for block, target, errors, log in zip(columns, y, z, logs, strict=True):
+            for rows, B in _bent(*block, table):
                 B -= middle[:-1]
-                fitted, own = B @ slopes, target[rows] - middle[-1]
+                fitted, target_gap = B @ slopes, target[rows] - middle[-1]
                 # h is the row's leverage: its leave-one-out error is 1 / (1 - h) times its residual.
                 h = (1.0 + np.einsum("ij,ij->i", B @ inverse, B)) / n
-                log[rows] += own - (own - fitted) / np.maximum(1.0 - h, 1e-3)
+                log[rows] += target_gap - (target_gap - fitted) / np.maximum(1.0 - h, 1e-3)
                 errors[rows] *= np.exp(-fitted)
-    return table, [np.exp(one) for one in logs]
+    return table, [np.exp(log) for log in logs]
 
 
 def _regressed(
@@ -299,8 +302,8 @@ def _regressed(
     """Slopes, means of the basis and of y, and the inverse ridge matrix; None if the mean of y fits as well."""
     f = len(table)
     sums = np.zeros((4 * f + 2, 4 * f + 2))
-    for one, target in zip(columns, y, strict=True):
-        for rows, B in _bent(*one, table):
+    for block, target in zip(columns, y, strict=True):
+        for rows, B in _bent(*block, table):
             A = np.column_stack([B, target[rows], np.ones(len(B))])
             sums += A.T @ A
     sums = comm.allreduce(sums) / n
@@ -321,20 +324,20 @@ def _ridge(values: Vector, right: Vector, square: float, n: int) -> float | None
     `values` are the matrix's eigenvalues, `right` the right side in its eigenvectors, `square` the targets' variance.
     """
     best, ridge = square * (n / max(1, n - 1)) ** 2, None
-    for one in _RIDGES.tolist():
-        shrunk = right / (values + one)
-        left = square - 2.0 * shrunk @ right + shrunk @ (values * shrunk)
-        free = n - 1.0 - _COUNTS * float((values / (values + one)).sum())
-        if free > 0 and left * (n / free) ** 2 < best:
-            best, ridge = left * (n / free) ** 2, one
+    for candidate in _RIDGES.tolist():
+        shrunk = right / (values + candidate)
+        residual = square - 2.0 * shrunk @ right + shrunk @ (values * shrunk)
+        free = n - 1.0 - _COUNTS * float((values / (values + candidate)).sum())
+        if free > 0 and residual * (n / free) ** 2 < best:
+            best, ridge = residual * (n / free) ** 2, candidate
     return ridge
 
 
 def _places(columns: list[tuple[Rows, Vector, Vector]], f: int, n: int, comm: Communicator) -> Vector:
     """Mean and 1 / standard deviation of each column, shape (f, 2); the latter is 0 for a constant column."""
     sums = np.zeros((2, f))
-    for one in columns:
-        for _, V in _columns(*one, f):
+    for block in columns:
+        for _, V in _columns(*block, f):
             sums += V.sum(axis=0), np.square(V).sum(axis=0)
     middle, square = comm.allreduce(sums) / n
     spread = np.sqrt(np.maximum(square - middle**2, 0.0))

@@ -213,13 +213,15 @@ def _of_parts(model: KRRModel, coverage: float, comm: Communicator) -> NDArray[n
     counts = calibration_counts(model, comm)
     shared = shared_classes(counts, coverage)
     widths = np.zeros((len(counts), *model.target_shape))
-    for part, own in model.parts.items():
-        if own.errors is not None and part not in shared:
-            widths[part] = own.errors[rank_of(coverage, len(own.errors)) - 1]
+    for part, part_model in model.parts.items():
+        if part_model.errors is not None and part not in shared:
+            widths[part] = part_model.errors[rank_of(coverage, len(part_model.errors)) - 1]
     widths = comm.allreduce(widths)
     for members in dict.fromkeys(tuple(members) for members in shared.values()):
         errors = [model.parts[part].errors for part in members if part in model.parts]
-        local = np.concatenate([np.zeros((0, *model.target_shape)), *(some for some in errors if some is not None)])
+        local = np.concatenate(
+            [np.zeros((0, *model.target_shape)), *(values for values in errors if values is not None)]
+        )
         width = selected(local, [rank_of(coverage, int(counts[list(members)].sum()))], comm)[0]
         widths[[part for part, parts in shared.items() if tuple(parts) == members]] = width
     return widths
@@ -233,9 +235,9 @@ def parts_sharing(model: KRRModel, coverage: float, comm: Communicator) -> int:
 def calibration_counts(model: KRRModel, comm: Communicator) -> NDArray[np.int64]:
     """Calibration rows nearest to each part's centre; collective."""
     counts = np.zeros(len(model.centers) // model.divisions, np.int64)
-    for part, own in model.parts.items():
-        if own.errors is not None:
-            counts[part] = len(own.errors)
+    for part, part_model in model.parts.items():
+        if part_model.errors is not None:
+            counts[part] = len(part_model.errors)
     return comm.allreduce(counts)
 
 
@@ -261,9 +263,9 @@ def to_parts(model: KRRModel, X: AnyRows, errors: NDArray[np.float64], comm: Com
     counts = np.bincount(toward, minlength=comm.size).astype(np.int64)
     parts, _ = comm.alltoall(labels[send], counts)
     sizes, _ = comm.alltoall(np.abs(errors)[send], counts)
-    for part, one in model.parts.items():
+    for part, part_model in model.parts.items():
         near = parts == part
-        one.errors = np.sort(sizes[near], axis=0) if near.any() else None
+        part_model.errors = np.sort(sizes[near], axis=0) if near.any() else None
 
 
 def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Calibrator:
@@ -290,18 +292,20 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
     """
     assert model.classes is not None
     two = len(model.classes) == 2
-    errors, y = _judged(model, comm, limit)
+    errors, y = _errors_and_targets(model, comm, limit)
     codes, values = (y > 0).astype(np.int64) if two else y.argmax(axis=1), y - errors
     return Calibrator.of_outputs(form, values[:, None] if two else values, codes, comm)
 
 
-def _judged(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _errors_and_targets(
+    model: KRRModel, comm: Communicator, limit: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Leave-one-out errors of this rank's rows, and their targets; collective."""
     rows = left_out_parts(model, left_out(model, comm, limit), comm)
     with comm.agreed():
-        parts = [one for _, one in rows]
-        targets = [one.learned + one.coarse for one in parts]
-    return joined(model, (one.errors for one in parts)), joined(model, targets) + model.offset
+        parts = [left_out_part for _, left_out_part in rows]
+        targets = [left_out_part.learned + left_out_part.coarse for left_out_part in parts]
+    return joined(model, (left_out_part.errors for left_out_part in parts)), joined(model, targets) + model.offset
 
 
 def predict(
@@ -338,18 +342,18 @@ def predict(
     """
     Z = model.standardized(X, comm)
     if model.route == "sum":
-        mean = deviation.told_together(model, Z, comm)
+        mean = deviation.predicted_together(model, Z, comm)
         errors = comm.allgather(deviation.joined(model, (_errors(model, part) for part in sorted(model.parts))))
         values = mean[..., None] + ends(deviation.whole(model, comm, limit), errors, Z, coverage)
     else:
         held = deviation.Held(model, comm, limit)
 
         def answer(part: int, rows: Rows) -> NDArray[np.float64]:
-            said = model.answer(part, rows)
-            return said[..., None] + ends(held.of(part), _errors(model, part), rows, coverage)
+            answers = model.answer(part, rows)
+            return answers[..., None] + ends(held.of(part), _errors(model, part), rows, coverage)
 
-        found, weights = model.consult(Z, answer, comm, (*model.target_shape, 3))
-        values = np.einsum("ij...,ij->i...", found, weights)
+        consulted, weights = model.consult(Z, answer, comm, (*model.target_shape, 3))
+        values = np.einsum("ij...,ij->i...", consulted, weights)
     mean, lower, upper = np.moveaxis(values + np.asarray(model.offset)[..., None], -1, 0)
     return mean, lower, upper
 

@@ -88,7 +88,7 @@ def predict(
             variance = _of_points(model, comm, limit)(Z)
         return model.offset + model.coarse.predict(Z), np.sqrt(variance)
     if model.route == "sum":
-        mean = told_together(model, Z, comm)
+        mean = predicted_together(model, Z, comm)
         variance = whole(model, comm, limit)(Z)
     else:
         values, weights = model.consult(Z, Held(model, comm, limit).answer, comm, (*model.target_shape, 2))
@@ -101,7 +101,7 @@ def predict(
     return mean + base, np.sqrt(variance)
 
 
-def told_together(model: KRRModel, Z: AnyRows, comm: Communicator) -> NDArray[np.float64]:
+def predicted_together(model: KRRModel, Z: AnyRows, comm: Communicator) -> NDArray[np.float64]:
     """Predictions of an exact model in pieces for standardised rows, without the offset; collective."""
     return model.consult(Z, model.answer, comm, model.target_shape)[0][:, 0]
 
@@ -137,14 +137,14 @@ class Held:
 
     def of(self, part: int) -> Variance:
         """Variance of a part's model."""
-        known = self.model.variances.get(part)
-        if known is None:
-            known, left_out = _made(self.model, part)
+        variance = self.model.variances.get(part)
+        if variance is None:
+            variance, left_out = _variance_of_part(self.model, part)
             if left_out is not None:
                 self.left_out[part] = left_out
             if self.stay:
-                self.model.variances[part] = known
-        return known
+                self.model.variances[part] = variance
+        return variance
 
     def answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
         """Mean and precision (1 / variance), side by side, shape (len(rows), ..., 2)."""
@@ -184,23 +184,25 @@ def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> Coarse
         sums, first = CoarseSums(coarse, model.target_shape), len(model.sizes) // model.divisions
         for part in sorted(model.parts):
             if part < first:  # further divisions have the same rows
-                one = model.parts[part]
-                sums.add(one.X, learned(model, part), row_weights(one))
+                part_model = model.parts[part]
+                sums.add(part_model.X, learned(model, part), row_weights(part_model))
     total = comm.allreduce(sums.packed())
     with comm.agreed():
-        found = sums.variance(total)
-        if found is None:
+        variance = sums.variance(total)
+        if variance is None:
             raise InputError("standard deviations: the coarse model's equations have no factor; use a larger lambda")
-    model.coarse_variance = found
-    return found
+    model.coarse_variance = variance
+    return variance
 
 
 def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
     """Targets of a part's model, minus the offset and the coarse model's predictions; m^2 d flops."""
-    one = model.parts[part]
-    weights = row_weights(one)
+    part_model = model.parts[part]
+    weights = row_weights(part_model)
     noise = model.lam_of(part) * len(weights) * weights.mean() / weights
-    return np.asarray(scaled(one.alpha, noise) + one.predict(in_memory(one.X), model.kernel_of(part)))
+    return np.asarray(
+        scaled(part_model.alpha, noise) + part_model.predict(in_memory(part_model.X), model.kernel_of(part))
+    )
 
 
 def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np.float64]]:
@@ -209,14 +211,14 @@ def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np
     if model.route != "sum":
         with comm.agreed():
             return {part: learned(model, part) for part, _ in parts}
-    weights = [row_weights(one) for _, one in parts]
-    (total,) = comm.allreduce(np.array([sum(one.sum() for one in weights)], np.float64))
-    Z = concatenate([one.X for _, one in parts]) if parts else np.zeros((0, model.n_columns), model.dtype)
-    said, first, found = told_together(model, Z, comm), 0, {}
-    for (part, one), weight in zip(parts, weights, strict=True):
-        own = slice(first, first := first + len(weight))
-        found[part] = scaled(one.alpha, model.lam * total / weight) + said[own]
-    return found
+    weights = [row_weights(part_model) for _, part_model in parts]
+    (total,) = comm.allreduce(np.array([sum(part_model.sum() for part_model in weights)], np.float64))
+    Z = concatenate([part_model.X for _, part_model in parts]) if parts else np.zeros((0, model.n_columns), model.dtype)
+    predicted, first, targets = predicted_together(model, Z, comm), 0, {}
+    for (part, part_model), weight in zip(parts, weights, strict=True):
+        rows = slice(first, first := first + len(weight))
+        targets[part] = scaled(part_model.alpha, model.lam * total / weight) + predicted[rows]
+    return targets
 
 
 def scaled(alpha: NDArray[np.floating], by: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -231,26 +233,30 @@ def matrices_bytes(sizes: Any) -> int:
 
 def factored_part(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows]:
     """Variance of one of this rank's parts, computed from its rows, and their leave-one-out errors."""
-    one = model.parts[part]
-    found = factored(in_memory(one.X), one.alpha, model.kernel_of(part), model.lam_of(part), one.weight)
-    return _solved(found, f"part {part}")
+    part_model = model.parts[part]
+    solved = factored(
+        in_memory(part_model.X), part_model.alpha, model.kernel_of(part), model.lam_of(part), part_model.weight
+    )
+    return _solved(solved, f"part {part}")
 
 
-def _solved(found: tuple[Variance, LeftOutRows] | None, where: str) -> tuple[Variance, LeftOutRows]:
-    if found is None:
+def _solved(solved: tuple[Variance, LeftOutRows] | None, where: str) -> tuple[Variance, LeftOutRows]:
+    if solved is None:
         raise InputError(
             f"standard deviations: {where} has no factor, its matrix is not positive definite; use a larger lambda"
         )
-    return found
+    return solved
 
 
-def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows | None]:
+def _variance_of_part(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows | None]:
     """A part's variance from its stored factor, or else from its rows, with their leave-one-out errors."""
-    one = model.parts[part]
-    if one.factor is None or one.unit is None:
+    part_model = model.parts[part]
+    if part_model.factor is None or part_model.unit is None:
         return factored_part(model, part)
     kernel, lam = model.kernel_of(part), model.lam_of(part)
-    return unpacked(in_memory(one.X), kernel, lam, one.factor, one.unit, bool(model.target_shape)), None
+    return unpacked(
+        in_memory(part_model.X), kernel, lam, part_model.factor, part_model.unit, bool(model.target_shape)
+    ), None
 
 
 def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
@@ -261,9 +267,9 @@ def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRo
     """
     held = Held(model, comm, limit)
     with comm.agreed():
-        for part, one in model.parts.items():
+        for part, part_model in model.parts.items():
             variance = held.of(part)
-            model.parts[part] = replace(one, factor=variance.packed(), unit=np.atleast_1d(variance.unit))
+            model.parts[part] = replace(part_model, factor=variance.packed(), unit=np.atleast_1d(variance.unit))
     return held.left_out
 
 
@@ -272,13 +278,13 @@ def left_out(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftO
     if model.route != "sum":
         with comm.agreed():
             return {part: factored_part(model, part)[1] for part in sorted(model.parts)}
-    _, every = pooled(model, comm, limit)
-    first, _ = comm.offset(sum(len(one.alpha) for one in model.parts.values()))
-    found = {}
-    for part, one in sorted(model.parts.items()):
-        own = slice(first, first := first + len(one.alpha))
-        found[part] = LeftOutRows(every.errors[own], every.deviations[own])
-    return found
+    _, all_rows = pooled(model, comm, limit)
+    first, _ = comm.offset(sum(len(part_model.alpha) for part_model in model.parts.values()))
+    by_part = {}
+    for part, part_model in sorted(model.parts.items()):
+        rows = slice(first, first := first + len(part_model.alpha))
+        by_part[part] = LeftOutRows(all_rows.errors[rows], all_rows.deviations[rows])
+    return by_part
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +310,7 @@ class LeftOutPart:
 
 
 def left_out_parts(
-    model: KRRModel, found: Mapping[int, LeftOutRows], comm: Communicator
+    model: KRRModel, left_out_rows: Mapping[int, LeftOutRows], comm: Communicator
 ) -> Iterator[tuple[int, LeftOutPart]]:
     """Yield the rows and leave-one-out errors of each part, given the result of :func:`left_out`; collective.
 
@@ -312,12 +318,12 @@ def left_out_parts(
     """
     targets = learned_by_part(model, comm)
 
-    def one(part: int) -> tuple[int, LeftOutPart]:
-        X, rows = model.parts[part].X, found[part]
+    def left_out_of_part(part: int) -> tuple[int, LeftOutPart]:
+        X, rows = model.parts[part].X, left_out_rows[part]
         coarse = 0.0 if model.coarse is None else model.coarse.predict(X)
         return part, LeftOutPart(X, targets[part], coarse, rows.errors, rows.deviations)
 
-    return (one(part) for part in sorted(found))
+    return (left_out_of_part(part) for part in sorted(left_out_rows))
 
 
 def joined(model: KRRModel, values: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -333,25 +339,25 @@ def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, L
         memory.require(matrices_bytes([n]), limit, what, "use a method in parts, or a larger memory limit")
     pieces = [model.parts[part] for part in sorted(model.parts)]
     X = _rows(pieces, model, comm)
-    alpha = comm.allgather(joined(model, (one.alpha.astype(np.float64) for one in pieces)))
-    weighted = not comm.all(all(one.weight is None for one in pieces))
+    alpha = comm.allgather(joined(model, (piece.alpha.astype(np.float64) for piece in pieces)))
+    weighted = not comm.all(all(piece.weight is None for piece in pieces))
     weights = None
     if weighted:
-        weights = comm.allgather(np.concatenate([np.zeros(0), *(row_weights(one) for one in pieces)]))
+        weights = comm.allgather(np.concatenate([np.zeros(0), *(row_weights(piece) for piece in pieces)]))
     with comm.agreed():
         return _solved(factored(X, alpha, model.kernel, model.lam, weights), "the model of all rows")
 
 
-def row_weights(one: PartModel) -> NDArray[np.float64]:
+def row_weights(part_model: PartModel) -> NDArray[np.float64]:
     """Sample weights of a part's rows; 1 if there are none."""
-    return np.ones(one.X.shape[0]) if one.weight is None else one.weight
+    return np.ones(part_model.X.shape[0]) if part_model.weight is None else part_model.weight
 
 
 def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
     """Rows of all pieces, on every rank."""
     sparse = not comm.all(not pieces or not is_sparse(pieces[0].X))
     if pieces:
-        return gather_rows(concatenate([one.X for one in pieces]), comm)
+        return gather_rows(concatenate([piece.X for piece in pieces]), comm)
     none = np.zeros((0, model.n_columns), model.dtype)  # a rank without rows cannot tell if they are sparse
     if sparse:
         return gather_rows(csr(none[:, 0], np.zeros(0, np.int64), np.zeros(1, np.int64), none.shape), comm)
@@ -360,10 +366,10 @@ def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
 
 def whole(model: KRRModel, comm: Communicator, limit: int | None = None) -> Variance:
     """Variance of an exact model of all rows, on every rank; computed on first use. Collective."""
-    known = comm.all(WHOLE in model.variances)
-    if not known:
-        made, _ = pooled(model, comm, memory.limit_per_rank(comm) if limit is None else limit)
-        model.variances[WHOLE] = made
+    stored = comm.all(WHOLE in model.variances)
+    if not stored:
+        variance, _ = pooled(model, comm, memory.limit_per_rank(comm) if limit is None else limit)
+        model.variances[WHOLE] = variance
     return model.variances[WHOLE]
 
 
@@ -382,10 +388,15 @@ def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOutRows], comm:
     m^2 d flops per part of m rows, and the cost of :func:`cakrr.solver.variance.fit`.
     """
     first = len(model.sizes) // model.divisions
-    some = [
-        NoiseRows(one.X, one.learned - one.errors + one.coarse, one.errors, one.deviations)
-        for part, one in left_out_parts(model, left_out, comm)
+    noise_rows = [
+        NoiseRows(
+            left_out_part.X,
+            left_out_part.learned - left_out_part.errors + left_out_part.coarse,
+            left_out_part.errors,
+            left_out_part.deviations,
+        )
+        for part, left_out_part in left_out_parts(model, left_out, comm)
         if part < first
     ]
-    curves = comm.all(not any(is_sparse(one.X) for one in some)) and model.n_columns <= MOST
-    return fit(some, model.n_columns if curves else 0, model.target_shape, comm)
+    curves = comm.all(not any(is_sparse(left_out_part.X) for left_out_part in noise_rows)) and model.n_columns <= MOST
+    return fit(noise_rows, model.n_columns if curves else 0, model.target_shape, comm)
