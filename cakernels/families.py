@@ -429,7 +429,7 @@ class _OfMembers:
     def of(self, model: TrainedModel) -> AnyAnswering:
         """The family for the members of `model`."""
         assert isinstance(model, Blend)
-        return cast(AnyAnswering, type(self)(one.family for one in model.members))
+        return cast(AnyAnswering, type(self)(member.family for member in model.members))
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile the code that the members use, and no other family's."""

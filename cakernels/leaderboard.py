@@ -54,15 +54,15 @@ def leaderboard(trials: Sequence[Trial], score: Score) -> list[BoardRow]:
     ]  # fmt: skip
 
 
-def lines(board: Sequence[BoardRow], score: Score) -> Iterator[str]:
+def lines(trainings: Sequence[BoardRow], score: Score) -> Iterator[str]:
     """Lines of the table: the best candidates, then how many others there are."""
-    for value, row in [(line["score"], line) for line in board if line["score"] is not None][:_SHOWN]:
+    for value, row in [(line["score"], line) for line in trainings if line["score"] is not None][:_SHOWN]:
         error = value if score.task == REGRESSION else 1.0 - value
         yield f"{score.formatted(error):>10}  {row['rows']:>8,} rows  {row['seconds']:7.1f} s  {row['candidate']}"
-    late = sum(row["why"] == OUT_OF_TIME for row in board)
-    failed = sum(row["score"] is None for row in board) - late
+    late = sum(row["why"] == OUT_OF_TIME for row in trainings)
+    failed = sum(row["score"] is None for row in trainings) - late
     ends = [f", {number} {what}" for number, what in ((failed, "failed"), (late, OUT_OF_TIME)) if number]
-    yield counted(len(board), "training") + "".join(ends)
+    yield counted(len(trainings), "training") + "".join(ends)
 
 
 def command(estimator: BaseEstimator, data: str, parts: int) -> str:

@@ -207,7 +207,7 @@ class NearSystem:
         nnz, entries, n, halo, pairs, nbytes, sent, messages = sums
         return {
             "solver": "cg", "iterations": [self.iterations], "pairs": nnz, "pairs_per_point": nnz / n,
-            "pairs_kept": self.matrix.kept, "neighbors": entries / n - 1.0, "halo": halo, "bytes": nbytes,
+            "pairs_kept": self.matrix.stored, "neighbors": entries / n - 1.0, "halo": halo, "bytes": nbytes,
             "halo_bytes_per_iteration": 24 * halo, "halo_messages_per_iteration": 3 * pairs,
             "predicted_bytes": sent, "predicted_messages": messages,
         }  # fmt: skip

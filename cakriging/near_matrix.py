@@ -338,7 +338,7 @@ class NearMatrix:
     ----------
     nnz : int
         Number of pairs closer than the radius; a point of `Q` that is also a column is a pair with itself.
-    kept : bool
+    stored : bool
         True if the values are stored.
 
     Notes
@@ -357,8 +357,8 @@ class NearMatrix:
         self._room = int(widest(self.ends))
         for_blocks(self._count, blocks(len(self.Q), BLOCK))
         self.nnz = int(self.counts.sum())
-        self.kept = ENTRY * self.nnz <= limit
-        self._rows = self._stored(inner) if self.kept else []
+        self.stored = ENTRY * self.nnz <= limit
+        self._rows = self._stored(inner) if self.stored else []
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -368,7 +368,7 @@ class NearMatrix:
     @property
     def nbytes(self) -> int:
         """Bytes of the stored values."""
-        return ENTRY * self.nnz if self.kept else 0
+        return ENTRY * self.nnz if self.stored else 0
 
     def product(self, V: NDArray[np.float64], out: NDArray[np.float64], lo: int = 0, hi: int | None = None) -> None:
         """Write rows `lo` to `hi` of ``K V.T`` to the same columns of `out`, on all threads.
@@ -380,7 +380,7 @@ class NearMatrix:
         lo, hi : int
         """
         hi = len(self.Q) if hi is None else hi
-        if self.kept:
+        if self.stored:
             columns = np.ascontiguousarray(V.T) if len(V) > 1 else V[0]
             for_blocks(
                 lambda first, last, rows: multiply(rows, first, max(first, lo), min(last, hi), columns, out),

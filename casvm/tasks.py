@@ -84,7 +84,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     standardizer : Standardizer or None
     ratio : bool
         True if the partitioner balances every class as well as the sizes of the parts.
-    found : Results or None
+    search : Results or None
         Scores of the settings, if several were compared.
     n_iter : int
         Number of K-means rounds.
@@ -98,7 +98,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     kernel: Kernel = field(init=False)
     standardizer: Standardizer | None = field(init=False)
     ratio: bool = False
-    found: Results | None = None
+    search: Results | None = None
     n_iter: int = 0
     statistics: int = len(STATISTICS) + 1
 
@@ -308,7 +308,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         The cost is that of :func:`casvm.search.classes.search_classes`, plus an Allreduce of 3 numbers for gamma =
         "scale".
         """
-        results = self.found = search_classes(parts, self.classes, self.P, self.options, comm)
+        results = self.search = search_classes(parts, self.classes, self.P, self.options, comm)
         if results is None or not self.options.per_part:
             options = self.options = self.options.with_setting(results)
             self.kernel = options.kernel_with(numeric_gamma(parts.X, options.gamma, comm, options.kernel))
@@ -401,7 +401,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
     def model(self, **where: Any) -> SVMModel:
         """The classifier with these parts."""
         X = self.rows.X  # also where the rows are given away
-        settings: dict[str, Any] = {} if self.found is None else own_settings(self.found.chosen)
+        settings: dict[str, Any] = {} if self.search is None else own_settings(self.search.chosen)
         return SVMModel(
             method=self.method.name, classes=self.classes, kernel=self.kernel, C=self.options.C,
             standardizer=self.standardizer, dtype=str(X.dtype), source={"sparse": is_sparse(X)},
@@ -415,7 +415,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         """The result of training; `sizes` are the rows of each part, by default the model's."""
         sizes, solver, tol = model.sizes if sizes is None else sizes, named(numbers), self.options.limits.tol
         measured = terms(sizes, self.nonzeros, self.n_iter, solver)
-        return SVMFit(model, sizes, solver, busy, tol, measured, not_met(numbers, tol, "parts"), search=self.found)
+        return SVMFit(model, sizes, solver, busy, tol, measured, not_met(numbers, tol, "parts"), search=self.search)
 
 
 def _statistics(part: PartSVM, solutions: list[Solution], seconds: float) -> NDArray[np.float64]:
@@ -566,9 +566,9 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     def choose(self, parts: Parts, comm: Communicator) -> None:
         """Choose C, epsilon and gamma, at the cost of :func:`casvm.search.regression.search_values`; collective."""
-        self.settle(search_values(parts, self.n, self.P, self.unit, self.options, comm), parts.X, comm)
+        self.use_setting(search_values(parts, self.n, self.P, self.unit, self.options, comm), parts.X, comm)
 
-    def settle(self, results: Results | None, X: AnyRows, comm: Communicator) -> None:
+    def use_setting(self, results: Results | None, X: AnyRows, comm: Communicator) -> None:
         """Use the setting of a search, or "scale" if `results` is None; `X` are this rank's rows. Collective.
 
         Of the problem, only what the search has chosen changes: a task may have set the rest.
@@ -579,7 +579,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
             name: value for name, value in Problem.regression(options, self.unit).params.items() if name in chosen
         }
         self.problem = replace(self.problem, params={**self.problem.params, **params})
-        self.found, self.options = results, options
+        self.search, self.options = results, options
 
     def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
         """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
@@ -628,7 +628,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         sizes, tol = model.sizes if sizes is None else sizes, self.options.limits.tol
         solver = {**named(numbers), "converged": numbers[:, len(STATISTICS)] > 0}
         notes = not_met(numbers, tol, "parts")
-        return SVMFit(model, sizes, solver, busy, float(self.options.tol), notes=notes, search=self.found)
+        return SVMFit(model, sizes, solver, busy, float(self.options.tol), notes=notes, search=self.search)
 
 
 def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> Kept:

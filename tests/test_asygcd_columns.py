@@ -15,7 +15,17 @@ from sklearn.metrics.pairwise import rbf_kernel
 from asygcd.solver.atomics import Bundle
 from asygcd.solver.board import board
 from asygcd.solver.kernel_columns import BEFORE, HITS, MISSES, NEXT, KernelCaches, _padded, forget, resident, store
-from asygcd.solver.working_set import FREE, FRESH, PENDING, bring, choose, note, settle, thread_state, working_set
+from asygcd.solver.working_set import (
+    FREE,
+    FRESH,
+    PENDING,
+    apply_pending,
+    bring,
+    choose,
+    note,
+    thread_state,
+    working_set,
+)
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 
@@ -233,7 +243,7 @@ def test_pending_steps_are_taken_in(given, slots):
         mine, part = thread_state(n, 2, beta), slice(bounds[me], bounds[me + 1])
         r, expected = rng.normal(size=bounds[me + 1] - bounds[me]), beta.copy()
         after = r + values[part] @ beta
-        settle(Bundle(own), Bundle(mine), r)
+        apply_pending(Bundle(own), Bundle(mine), r)
         np.testing.assert_allclose(r, after, rtol=0, atol=1e-12)
         assert own.counts[MISSES] == given  # each column once
         for turn in range(2):
@@ -245,7 +255,7 @@ def test_pending_steps_are_taken_in(given, slots):
                 after += values[part, row] * step
             assert mine.numbers[FRESH] == 0
             assert mine.numbers[PENDING] == mine.waits.sum() == np.count_nonzero(mine.change)
-            settle(Bundle(own), Bundle(mine), r)
+            apply_pending(Bundle(own), Bundle(mine), r)
             np.testing.assert_allclose(r, after, rtol=0, atol=1e-11, err_msg=str(turn))
             assert not mine.numbers[PENDING]
             assert not mine.waits.any()
@@ -259,13 +269,13 @@ def test_steps_that_cancel_need_no_column():
         note(Bundle(mine), row, 0.5 if not mine.waits[row] else -0.5)
     note(Bundle(mine), 3, 0.0)
     assert mine.numbers[PENDING] == 2
-    settle(Bundle(own), Bundle(mine), r)
+    apply_pending(Bundle(own), Bundle(mine), r)
     assert (r == 1).all()
     assert not own.counts.any()
     assert not mine.numbers[PENDING]
     for row in (5, 9, 11):  # one to cancel comes last: the others are still taken in
         note(Bundle(mine), row, 1.0)
     note(Bundle(mine), 11, -1.0)
-    settle(Bundle(own), Bundle(mine), r)
+    apply_pending(Bundle(own), Bundle(mine), r)
     np.testing.assert_allclose(r, 1 + K[MINE, 5] + K[MINE, 9], rtol=0, atol=1e-12)
     assert own.counts[MISSES] == 2

@@ -28,11 +28,11 @@ from asygcd.solver.working_set import (
     TAKE,
     ThreadState,
     ThreadWorkingSet,
+    apply_pending,
     bring,
     choose,
     look,
     note,
-    settle,
 )
 
 _RELAX = 0.3  # a working set is solved to this share of the largest violation
@@ -137,7 +137,7 @@ def refresh(
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Apply all `total` updates to the thread's rows; if some violate the tolerance, choose a new working set."""
     numbers, r = state.numbers, board.r[lo:hi]
-    settle(whole, state, r)
+    apply_pending(whole, state, r)
     _, gap = greediest(board.beta[lo:hi], r, board.low[lo:hi], board.high[lo:hi])
     board.gap[me * LINE], board.part[me * LINE] = gap, share(board.beta[lo:hi], r, board.high[lo:hi])
     numbers[STEPS] = 0
@@ -201,4 +201,4 @@ def finish(
     news = 1
     while news:
         _, news = listen(board, near, ws, state, me)
-    settle(whole, state, board.r[lo:hi])
+    apply_pending(whole, state, board.r[lo:hi])

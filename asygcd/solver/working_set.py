@@ -107,7 +107,7 @@ def note(state: ThreadState, row: int, step: float) -> None:  # pragma: no cover
 
 
 @numba.njit(cache=True, nogil=True)
-def settle(whole: ColumnCache, state: ThreadState, r: Doubles) -> None:  # pragma: no cover - compiled
+def apply_pending(whole: ColumnCache, state: ThreadState, r: Doubles) -> None:  # pragma: no cover - compiled
     """Apply all pending steps to the gradient of all rows: first those with cached columns, then the others."""
     batch = min(_BATCH, whole.held.size)
     rows, steps, slots = np.empty(batch, np.int64), np.empty(batch), np.empty(batch, np.int64)

@@ -381,7 +381,7 @@ def stacked(names: Sequence[str], parts: Mapping[str, Sequence[float]], shown: C
     return figure
 
 
-def race(board: Sequence[Row], params: Mapping[str, Any]) -> Figure:
+def race(trainings: Sequence[Row], params: Mapping[str, Any]) -> Figure:
     """Draw the trainings of a search (``cakernels fit``) from the report's `grid` and `params`.
 
     One mark per training: darker on more rows, and hollow if the candidate was not trained on more. A grey line joins
@@ -391,7 +391,7 @@ def race(board: Sequence[Row], params: Mapping[str, Any]) -> Figure:
     chosen: Sequence[str] = params.get("models", ())
     rows = [
         {**row, "fate": fate, "error": _error(row["score"], regression)}
-        for row, fate in zip(board, fates(board), strict=True)
+        for row, fate in zip(trainings, fates(trainings), strict=True)
     ]
     good = [row for row in rows if row["fate"] != FAILED]
     failed = [row["ended"] for row in rows if row["fate"] == FAILED]
@@ -404,7 +404,7 @@ def race(board: Sequence[Row], params: Mapping[str, Any]) -> Figure:
         above = axes.get_xaxis_transform()
         axes.plot(failed, [1.03] * len(failed), "x", clip_on=False, transform=above, **style)
     error = (name if regression else f"1 - {name}").replace("_", " ")
-    figure.suptitle(_title(error, len(board), chosen), x=0.02, ha="left", fontsize=12)
+    figure.suptitle(_title(error, len(trainings), chosen), x=0.02, ha="left", fontsize=12)
     if any(row["error"] >= 1e3 for row in good):
         axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(left=0.0)
@@ -413,7 +413,7 @@ def race(board: Sequence[Row], params: Mapping[str, Any]) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.9")
     axes.set_axisbelow(True)
-    if board:
+    if trainings:
         legend: dict[str, Any] = {
             "loc": "outside lower left",
             "frameon": False,
@@ -424,17 +424,17 @@ def race(board: Sequence[Row], params: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def fates(board: Sequence[Row]) -> list[str]:
+def fates(trainings: Sequence[Row]) -> list[str]:
     """Outcome of each training for its candidate: FAILED, KEPT, STOPPED or TOO_SLOW.
 
     A candidate is kept if it was trained on more rows, even without a result, and on the largest sample.
     """
     largest: dict[str, int] = {}
-    for row in board:
+    for row in trainings:
         largest[row["candidate"]] = max(largest.get(row["candidate"], 0), row["rows"])
-    enough = max((row["rows"] for row in board if row["score"] is not None), default=0)
+    enough = max((row["rows"] for row in trainings if row["score"] is not None), default=0)
     outcomes = []
-    for row in board:
+    for row in trainings:
         in_race = row["rows"] == enough or row["rows"] < largest[row["candidate"]]
         lost = TOO_SLOW if row["why"] else STOPPED
         outcomes.append(FAILED if row["score"] is None else KEPT if in_race else lost)

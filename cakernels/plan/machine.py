@@ -287,8 +287,8 @@ def _network(name: str, source: str, microseconds: float, gigabytes: float, **no
 
 # Latencies are those of a small message between two programs; each side's overhead is a fifth of them.
 PRESETS = {
-    one.name: one
-    for one in (
+    network.name: network
+    for network in (
         _network("gemini", "Cray XE6 (Hopper): Alverson, Roweth and Kaplan, The Gemini System Interconnect, Hot"
                  " Interconnects 2010: about 1.5 us, 6 GB/s a node", 1.5, 6.0, cores_per_node=24, memory_per_node=32.0),
         _network("aries", "Cray XC30 (Edison): Alverson, Froese, Kaplan and Roweth, Cray XC Series Network, 2012:"

@@ -129,8 +129,8 @@ def _same(mean: float) -> float:
 
 
 SCORES = {
-    one.name: one
-    for one in (
+    score.name: score
+    for score in (
         Score("rmse", REGRESSION, _squares, math.sqrt),
         Score("mae", REGRESSION, _gaps, _same),
         Score("accuracy", CLASSIFICATION, _wrong, _same),

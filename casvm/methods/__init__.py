@@ -73,9 +73,9 @@ def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOption
 
         return length_scales.fit(partial(_trained, fit), length_scales.CODES, method, train, options, comm)
     if options.searches and (method.one_model or options.metric != "none"):
-        from casvm.methods.all_rows import settle_apart
+        from casvm.methods.all_rows import train_after_search
 
-        return settle_apart(partial(_trained, fit), method, train, options, comm)
+        return train_after_search(partial(_trained, fit), method, train, options, comm)
     if options.metric == "none":
         return _with_probabilities(fit, method, train, options, comm)
     from casvm.methods import metric_rounds

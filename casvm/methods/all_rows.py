@@ -94,7 +94,7 @@ def of_values(
     """
     task = kind.prepared(method, train, options, comm)
     if task.searches:
-        settle_values(task, comm)
+        choose_in_parts(task, comm)
     rows, options, problem = task.rows, task.options, task.problem
     with comm.agreed():
         cache_bytes = min(options.cache_bytes, 8 * task.n**2 + 2 * nbytes(rows.X))
@@ -205,7 +205,7 @@ _COPIES = "storing a rank's rows and two copies for the search"
 Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], SVMFit[SVMModel]]
 
 
-def settle_apart(
+def train_after_search(
     train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, comm: Communicator
 ) -> SVMFit[SVMModel]:  # fmt: skip
     """Search for C and gamma in parts of about 2,000 rows, or on all rows if they are few, then train; collective.
@@ -242,7 +242,7 @@ def settle_apart(
     return fitted
 
 
-def settle_values(task: ValuesTask, comm: Communicator) -> None:
+def choose_in_parts(task: ValuesTask, comm: Communicator) -> None:
     """Choose C, epsilon and gamma for a regression of all rows, in parts made from a copy of them; collective."""
     rows, options = task.rows, task.options
     with comm.agreed():
@@ -251,7 +251,7 @@ def settle_values(task: ValuesTask, comm: Communicator) -> None:
     parts, P = _parts(Samples(in_memory(rows.X).copy(), dict(rows.columns)), task.n, options.seed, comm)
     results = regression.search_values(parts, task.n, P, task.unit, options, comm)
     del parts
-    task.settle(results, rows.X, comm)
+    task.use_setting(results, rows.X, comm)
 
 
 def _parts(rows: Samples, n: int, seed: int, comm: Communicator) -> tuple[Parts, int]:

@@ -29,9 +29,9 @@ from partition.redistribute import Parts
 _SETTLED = 1e-3  # passes stop once the relative change of the objective is below this times tol
 
 
-def merged(left: Samples, right: Samples) -> Samples:
+def merged(first_node: Samples, second_node: Samples) -> Samples:
     """Rows of both nodes, each once; if any row is in both, the mean of the two solutions, which is feasible."""
-    stacked = Samples.stacked([left, right])
+    stacked = Samples.stacked([first_node, second_node])
     unique, first, home = np.unique(stacked["row"], return_index=True, return_inverse=True)
     if len(unique) == len(stacked):
         return stacked

@@ -239,7 +239,7 @@ class _Distributed(OnRanks):
         at = active.place[chosen.numbers[here] - self.first]
         active.beta[at], active.v[at] = beta[here], v[here]
         solved = WorkingSet(chosen.numbers, v, beta, chosen.lower, chosen.upper)
-        self._last = solved.kept(self.q // 2 if self.q >= _KEEP else 0)
+        self._last = solved.freest(self.q // 2 if self.q >= _KEEP else 0)
         return done > 0
 
     def _solved(self, slots: Index, chosen: WorkingSet, stay: Index, gap: float, max_pairs: int) -> PairState:
@@ -336,7 +336,7 @@ class WorkingSet:
         none = np.zeros(0)
         return cls(np.zeros(0, np.int64), none, none, none, none)
 
-    def kept(self, count: int) -> WorkingSet:
+    def freest(self, count: int) -> WorkingSet:
         """At most `count` of the rows, free ones first, chosen by number and so anywhere in space."""
         free = (self.lower < self.beta) & (self.beta < self.upper)
         return self.taken(np.lexsort((self.numbers, ~free))[:count])

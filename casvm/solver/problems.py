@@ -138,7 +138,7 @@ def fit_part(
     places = np.concatenate([np.zeros(0, np.int64), *support])
     part = PartSVM(
         classes, X[places] if kernel is not None else np.zeros((len(places), 0)), rows[places],
-        np.ascontiguousarray(alphas[:, places]), np.array([one.b for one in solutions]),
+        np.ascontiguousarray(alphas[:, places]), np.array([pair_solution.b for pair_solution in solutions]),
         np.array([len(group) for group in support], np.int64) if k > 1 else np.zeros(k, np.int64),
     )  # fmt: skip
     return part, solutions
