@@ -249,3 +249,18 @@ def test_real_rows(data):
     exact = min(np.mean((local(Z, y - y.mean(), *pair).predict(S) + y.mean() - t) ** 2) for pair in pairs)
     model = train("bkrr2", X, y, RidgeOptions(partitions=4, sigma=(1.0, 2.0), lam=(1e-4, 1e-3))).model
     assert np.mean((model.predict(T) - t) ** 2) < 1.1 * exact
+
+
+@pytest.mark.parametrize("csr", [False, True])
+@pytest.mark.parametrize(("row", "column", "value", "message"), [
+    (3, 1, np.nan, "X, column 1: row 3 is NaN"), (5, None, np.inf, "y: row 5 is infinity"),
+])  # fmt: skip
+def test_a_method_called_with_a_dataset_names_the_row_that_is_no_number(row, column, value, message, csr):
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    y = X.sum(axis=1)
+    if column is None:
+        y[row] = value
+    else:
+        X[row, column] = value
+    with pytest.raises(InputError, match=message):
+        bkrr2.METHOD(Dataset(as_csr(X, csr), y), RidgeOptions(sigma=(1.0,), lam=(1e-3,)))

@@ -96,6 +96,19 @@ def test_kernels_of_an_svm_and_of_ridge_regression(kernel, tmp_path):
     )
 
 
+@pytest.mark.parametrize("estimator", [SMOSVC, CASVC, SMOSVR, CASVR])
+def test_a_linear_kernel_keeps_the_digits_of_rows_far_from_0(estimator, tmp_path):
+    """Weights of the features, as in `predict`: sums of K(z, x) alpha lost .004 at 1e6, and labels with it."""
+    far, new = X + 1e6, NEW + 1e6
+    targets = TWO if estimator in (SMOSVC, CASVC) else X @ [1.0, 2.0, -1.0, 0.5]
+    fitted = estimator(kernel="linear", C=10.0).fit(far, targets)
+    made = answers(to_onnx(fitted, new[:1]), new, tmp_path)
+    if "prediction" in made:
+        np.testing.assert_allclose(made["prediction"].ravel(), fitted.predict(new), rtol=0, atol=1e-7)
+    else:
+        np.testing.assert_array_equal(made["label"], fitted.predict(new))
+
+
 @pytest.mark.parametrize("labels", [TWO, MANY, MANY > 2, MANY * 2.0], ids=["text", "numbers", "bool", "float"])
 def test_exact_classifier_is_a_node(labels, tmp_path):
     made = check(SMOSVC(gamma=0.3).fit(X, labels), tmp_path)

@@ -243,7 +243,7 @@ def _whole_columns(data: Any) -> Iterator[tuple[int | None, NDArray[Any]]]:
 def _refuse(error: ValueError | TypeError, X: object, y: object = None) -> NoReturn:
     """Raise scikit-learn's error as an InputError, with the position in `X` if a value is wrong."""
     if re.search("NaN|infinity|could not convert|argument must be|DType", str(error)):
-        place = _place(X)
+        place = place_in_rows(X)
         if place is not None:
             raise InputError(place) from error
         place = None if y is None else place_in_targets(y)
@@ -271,7 +271,7 @@ def place_in_targets(y: object) -> str | None:
     return f"y{column}: row {bad[0, 0]} is {what}: leave the row out"
 
 
-def _place(X: Any) -> str | None:
+def place_in_rows(X: Any) -> str | None:
     """Message on the first value of `X` that is not a finite number, with position and remedy; None without one."""
     if is_sparse(X):
         place = first_nonfinite(X)

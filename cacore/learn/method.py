@@ -12,9 +12,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same, shared_name
 from cacore.data.dataset import Dataset
-from cacore.data.rows import kind_of_rows
+from cacore.data.rows import first_nonfinite, is_sparse, kind_of_rows
+from cacore.errors import InputError
 from cacore.files import described
 from cacore.learn.options import Option, Options, declared
 from cacore.machine import threads
@@ -71,6 +74,8 @@ class Method:
         columns = train.columns
         with collective(comm) as ranks:
             same_training(self.name, train, options, ranks)
+            with ranks.agreed(own_rows=True):
+                _check_finite(train)
             with threads.suited_to(*train.X.shape):
                 fitted = self.trainer(self, train, options, ranks, test)
             if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
@@ -107,6 +112,21 @@ class Method:
     def prog(self) -> str:
         """Name of the command: ``python -m PROG``."""
         return f"{self.package}.{self.name}"
+
+
+def _check_finite(train: Dataset) -> None:
+    """Refuse this rank's first NaN or infinity; rows that stay in a file are checked as they are read."""
+    X, y, place = train.X, train.y, None
+    if (isinstance(X, np.ndarray) or is_sparse(X)) and first_nonfinite(X) is not None:
+        from cacore.data.validation import place_in_rows
+
+        place = place_in_rows(X)
+    elif y is not None and y.dtype.kind == "f" and not np.isfinite(y).all():
+        from cacore.data.validation import place_in_targets
+
+        place = place_in_targets(y)
+    if place is not None:
+        raise InputError(place)
 
 
 _OWN = ("progress", "watch", "start", "initial", "measured")  # options of which each rank has its own

@@ -49,7 +49,7 @@ def expansion(
     depend on the other rows.
     """
     if kernel.kind == "linear":
-        return np.asarray(X @ _of_features(kernel, A, weights, biased), np.float64)
+        return np.asarray(X @ feature_weights(kernel, A, weights, biased), np.float64)
     out = np.zeros((X.shape[0], weights.shape[1]))
     layout = layout_of(A, kernel, X.dtype if dtype is None else dtype, weights)
     points = layout.rows(A)
@@ -61,7 +61,7 @@ def expansion(
     return out
 
 
-def _of_features(kernel: Kernel, A: Rows, weights: NDArray[np.float64], biased: bool) -> NDArray[np.float64]:
+def feature_weights(kernel: Kernel, A: Rows, weights: NDArray[np.float64], biased: bool) -> NDArray[np.float64]:
     """``A.T @ weights``, the weights of the features for the linear kernel, shape (d, k).
 
     With a bias, columns of weights add up to 0 but for rounding. Support vectors far from 0 would multiply it, so that

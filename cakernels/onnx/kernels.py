@@ -13,6 +13,7 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.given import is_of_new_rows
 from cacore.kernels.registry import EQUAL, FEATURES, L1, PRODUCT
+from cacore.svm.decision import feature_weights
 from cakernels.onnx.graph import Graph, Value
 
 # Largest r of exp(-r) in cacore.kernels.evaluate, by the type of the kernel values. Kernel values of rows beyond it are
@@ -74,7 +75,7 @@ KNOWN = frozenset({*_OF_PRODUCT, *_OF_SQUARE, *_OF_LENGTH, *_OF_L1, *_OF_FEATURE
 
 def expansion(
     g: Graph, Z: Value, A: AnyRows, weights: NDArray[np.floating], kernel: Kernel | None,
-    rows: NDArray[np.int64] | None = None, dtype: str = "float64",
+    rows: NDArray[np.int64] | None = None, dtype: str = "float64", biased: bool = True,
 ) -> Value:  # fmt: skip
     """``K(Z, A) @ weights`` in float64, shape (n, t).
 
@@ -92,6 +93,8 @@ def expansion(
         Numbers of the rows of `A` among the training rows, for such a kernel.
     dtype : {"float64", "float32"}
         Type of the kernel values of the model itself, below whose smallest exponential values do not decrease.
+    biased : bool
+        True if a bias is added to the sums; see :func:`cacore.svm.decision.feature_weights`.
 
     Raises
     ------
@@ -111,8 +114,7 @@ def expansion(
         return g.columns(Z, columns) @ W  # type: ignore[arg-type]
     require_known(kernel)
     if kernel.kind == "linear":
-        X = in_memory(A)
-        return Z @ np.asarray(X.T @ W, np.float64)
+        return Z @ feature_weights(kernel, in_memory(A), W, biased)
     g.require_room(8 * int(np.prod(A.shape)))
     return _values(g, Z, np.asarray(dense(in_memory(A)), np.float64), kernel, _FAR[dtype]) @ W
 

@@ -297,8 +297,9 @@ def asygcd(g: Graph, model: AsyGCDModel) -> Classified:
     """Answers of an Asy-GCD model, which has no bias."""
     Z, k = transformed(g, g.X, model.standardizer, model.dtype), len(model.classes)
     decisions = expansion(
-        g, Z, model.X, model.coef, model.kernel, dtype=_type(model.X, model.kernel, model.coef, model.dtype)
-    )
+        g, Z, model.X, model.coef, model.kernel, dtype=_type(model.X, model.kernel, model.coef, model.dtype),
+        biased=False,
+    )  # fmt: skip
     pairs = k > 2 and model.multi_class == "ovo"
     scores = counted(g, decisions, k) if pairs else decisions
     columns = 1 if k == 2 else k
