@@ -61,7 +61,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
                 max_candidates = (
                     None if self.max_candidates is None else checks.whole(1)(self.max_candidates, "max_candidates =")
                 )
-                form, intervals = self._sure()
+                form, intervals = self._probability_and_intervals()
                 if max_candidates is None and budget.seconds is None:
                     raise InputError("max_time = None, max_candidates = None: one of them must end the search")
             check_same_names(self, comm)
@@ -105,7 +105,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
         """Parameters that all candidates share."""
         return {}
 
-    def _sure(self) -> tuple[str | None, bool]:
+    def _probability_and_intervals(self) -> tuple[str | None, bool]:
         """Form of the probabilities, and whether intervals are wanted."""
         return None, False
 
@@ -187,7 +187,7 @@ class AutoKernelRegressor(Regressing, AutoKernel):
 
     _task = REGRESSION
 
-    def _sure(self) -> tuple[str | None, bool]:
+    def _probability_and_intervals(self) -> tuple[str | None, bool]:
         return None, bool(checks.yes_or_no(self.calibrate, "calibrate ="))
 
     def predict_interval(self, X: RowsLike, coverage: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -244,7 +244,7 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
 
     _task = CLASSIFICATION
 
-    def _sure(self) -> tuple[str | None, bool]:
+    def _probability_and_intervals(self) -> tuple[str | None, bool]:
         return check_form(self.probability, "probability ="), False
 
     def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:

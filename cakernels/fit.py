@@ -179,7 +179,7 @@ class _Run:
         race.remedy = "give more, by --within"
         race.asked = 0 if self.test is None else self.test.n
         race.seen = lambda trial: self._seen(race, trial)
-        race.last = self._last
+        race.last = self._tell_last_training
         try:
             with ended_by_sigterm(), self.comm.phase("train"):
                 result = search(race)
@@ -204,7 +204,7 @@ class _Run:
             if best_so_far is not None:
                 self._write(best_so_far, last=False)
 
-    def _last(self, candidate: Candidate, rows: int) -> None:
+    def _tell_last_training(self, candidate: Candidate, rows: int) -> None:
         """Tell of a last training, which may take much of the time, when it begins."""
         spent = self.budget.spent(self.comm)
         if self.comm.rank == 0 and not self.job.quiet:

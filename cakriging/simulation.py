@@ -44,7 +44,7 @@ def normals(place: NDArray[np.int64], seed: int, draw: int, stream: int) -> NDAr
 
 
 @dataclass
-class _Together:
+class _JointField:
     """Points and new places in one field, without duplicates.
 
     Attributes
@@ -58,7 +58,7 @@ class _Together:
     which: NDArray[np.int64]
 
 
-def _together(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) -> _Together:
+def _joint_field(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) -> _JointField:
     """One field of the points of `near` and of places `Q`, shape (q, d), on the ranks of their regions; collective."""
     owned = near.owned
     X, places = np.concatenate([owned.X, Q]), np.concatenate([owned.place, place])
@@ -71,7 +71,7 @@ def _together(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) -> 
     field = Field.arranged(points.packed(), X.shape[1], near.regions, near.radius, near.comm)
     back = np.empty(len(at), np.int64)
     back[field.owned.values[:, 0].astype(np.int64)] = np.arange(len(at))
-    return _Together(field, back[which])
+    return _JointField(field, back[which])
 
 
 class Draws:
@@ -107,7 +107,7 @@ class Draws:
         tol: float, seed: int, limit: int,
     ) -> None:  # fmt: skip
         self._n_owned, self._tol, self._seed, self.iterations = near.n_owned, tol, seed, 0
-        self._all = _together(near, Q, place)
+        self._all = _joint_field(near, Q, place)
         self._root: NearRoot | _DenseRoot
         field, self.comm = self._all.field, near.comm
         if math.isinf(near.radius):

@@ -466,11 +466,11 @@ def best(
                 f"for sigma {min(sigmas):g} to {max(sigmas):g}; use {larger_lambda(dtype)}"
             )
     least = comm.bcast(np.array([np.nanargmin(errors[:, ::-1, ::-1])], np.int64))[0]
-    c, s, ell = _at(int(least), errors.shape)
+    c, s, ell = _position(int(least), errors.shape)
     return c, s, ell
 
 
-def _at(least: int, shape: tuple[int, ...]) -> list[int]:
+def _position(least: int, shape: tuple[int, ...]) -> list[int]:
     """Position in (..., S, L) of an element whose index counts widths and lambdas in reverse order."""
     *others, s, ell = (int(at) for at in np.unravel_index(least, shape))
     return [*others, shape[-2] - 1 - s, shape[-1] - 1 - ell]
@@ -488,7 +488,7 @@ def best_of_each(by_part: dict[int, NDArray[np.float64]]) -> dict[int, tuple[int
     for part, errors in by_part.items():
         if not np.isfinite(errors).any():
             raise InputError(f"part {part}: no pair of the grid could be solved; use a larger lambda")
-        s, ell = _at(int(np.nanargmin(errors[::-1, ::-1])), errors.shape)
+        s, ell = _position(int(np.nanargmin(errors[::-1, ::-1])), errors.shape)
         chosen[part] = s, ell
     return chosen
 

@@ -200,7 +200,7 @@ def test_the_best_of_three_goes_on_before_the_other_first_ones(limit, early, bef
     race.trials = [Trial(Candidate("BKRR2", {"kernel": "l1"}), large, 0.4, 90.0, 0.0)] * before
     race._waiting = [Candidate("BKRR2", {"sigma": error}) for error in errors]
     for sigma, rows in [*((error, small) for error in errors[:3]), *[(0.2, large)] * early, (errors[3], small)]:
-        candidate, n = race._next()
+        candidate, n = race._next_training()
         assert (candidate.settings["sigma"], n) == (sigma, rows)
         race.trials.append(Trial(candidate, n, sigma, 60.0, 0.0))
 

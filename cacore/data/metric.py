@@ -155,7 +155,7 @@ def best_round(
     own metric. So each runs its own sequence, the best one first. Another sequence ends early if its error is above
     `BEHIND` times that of the best after `TRIAL` rounds.
     """
-    begun, notes = _begun(ways, comm)
+    begun, notes = _first_rounds(ways, comm)
     best, errors, run_notes = _way(*begun[0], rounds, comm, [])
     for start, error in begun[1:]:
         run, others, way_notes = _way(start, error, rounds, comm, errors)
@@ -164,7 +164,9 @@ def best_round(
     return best, errors, notes + run_notes
 
 
-def _begun(ways: Sequence[Sequence[AnyRound]], comm: Communicator) -> tuple[list[tuple[AnyRound, float]], list[str]]:
+def _first_rounds(
+    ways: Sequence[Sequence[AnyRound]], comm: Communicator
+) -> tuple[list[tuple[AnyRound, float]], list[str]]:
     """The best first round of each way with its error, the best way first; and notes on ways that failed."""
     begun: list[tuple[AnyRound, float]] = []
     failed: list[InputError] = []

@@ -134,7 +134,7 @@ def pivoted_cholesky(
         names = comm.allgather(spread.number[mine], counts)[order]
         with one_blas_thread():  # on small matrices the threads of a BLAS wait more than they work
             C = _left_of_block(spread, kernel, rows, above, scale)
-        taken = comm.bcast(_taken(C, chances, tiny, uniform).astype(np.uint8)).astype(np.bool_)
+        taken = comm.bcast(_accepted(C, chances, tiny, uniform).astype(np.uint8)).astype(np.bool_)
         taken[np.flatnonzero(taken)[max_rank - k :]] = False
         b = int(taken.sum())
         number += 1
@@ -224,7 +224,7 @@ def _left_of_block(
     return np.asarray(C - wide @ wide.T)
 
 
-def _taken(C: NDArray[np.float64], chances: NDArray[np.float64], tiny: float, uniform: bool) -> NDArray[np.bool_]:
+def _accepted(C: NDArray[np.float64], chances: NDArray[np.float64], tiny: float, uniform: bool) -> NDArray[np.bool_]:
     """Mask of accepted candidates; each is accepted with the share of its diagonal that earlier ones have left."""
     M, before = C.copy(), np.diagonal(C).copy()
     taken = np.zeros(len(M), np.bool_)

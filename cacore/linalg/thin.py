@@ -37,7 +37,7 @@ def multiply_both(
         from_U += U @ T
         return
     part_V, part_U = np.zeros((len(V), len(T)), T.dtype), np.zeros((len(V), T.shape[1]), T.dtype)
-    _both(T, V, U, part_V, part_U)
+    _multiply_rows(T, V, U, part_V, part_U)
     from_V += part_V
     from_U += part_U
 
@@ -50,7 +50,7 @@ def warm_up() -> None:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
-def _both(T: Reals, V: Reals, U: Reals, from_V: Reals, from_U: Reals) -> None:  # pragma: no cover - compiled
+def _multiply_rows(T: Reals, V: Reals, U: Reals, from_V: Reals, from_U: Reals) -> None:  # pragma: no cover - compiled
     """:func:`multiply_both` for 2-D arrays of one type, four rows and three vectors at a time."""
     m, t = T.shape[0], V.shape[0]
     for i in range(0, m - m % 4, 4):

@@ -294,7 +294,7 @@ def built(reports: dict[str, dict[str, Any]]) -> str:
     runs = list(reports.values())
     title = _title(runs[0]) if len(runs) == 1 else f"{counted(len(runs), 'run')}: {', '.join(reports)}"
     content = [element("h1", title)]
-    content += [*_alone(runs[0])] if len(runs) == 1 else [*_beside(reports)]
+    content += [*_head_of_run(runs[0])] if len(runs) == 1 else [*_head_of_runs(reports)]
     for name, section in SECTIONS.items():
         drawn_sections = {label: drawn(section(run)) for label, run in reports.items()}
         if any(section_drawn is not None for section_drawn in drawn_sections.values()):
@@ -331,7 +331,7 @@ def _runs(sections: dict[str, Markup | None]) -> Markup:
     )
 
 
-def _alone(run: dict[str, Any]) -> list[Markup]:
+def _head_of_run(run: dict[str, Any]) -> list[Markup]:
     """Head of the page of one run: its command, the most important figures, and the printed table."""
     cards = element("div", *(element("div", element("b", value), name) for name, value in _cards(run)), cls="cards")
     rows: list[tuple[object, ...]] = [(name, text) for name, text in report.rows(run) if name != "parameters"]
@@ -378,7 +378,7 @@ def _command(run: dict[str, Any]) -> Markup:
     return joined([part for word in typed for part in (element("span", printable(word), cls="word"), " ")][:-1])
 
 
-def _beside(reports: dict[str, dict[str, Any]]) -> list[Markup]:
+def _head_of_runs(reports: dict[str, dict[str, Any]]) -> list[Markup]:
     """Head of the page of several runs: a table with a column per run, and the parameters that differ."""
     lines = {label: {"command": _command(run), **dict(report.rows(run))} for label, run in reports.items()}
     for line in lines.values():

@@ -180,7 +180,7 @@ class Mixture:
 def alone(race: Race, best: Trial) -> Mixture:
     """The best candidate alone; collective."""
     calibrators = [best.calibrator] if race.probability is not None and best.calibrator is not None else []
-    return _sure(race, Mixture([best], np.ones(1), calibrators))
+    return _with_errors(race, Mixture([best], np.ones(1), calibrators))
 
 
 def combined(race: Race, best: Trial) -> Mixture:
@@ -195,7 +195,7 @@ def _of_numbers(race: Race, there: list[Trial]) -> Mixture:
     y, w, group = _validation_targets(race)
     shares = weights([np.asarray(trial.held, np.float64) for trial in there], y, w, group, race.comm)
     chosen = np.flatnonzero(shares)
-    return _sure(race, Mixture([there[i] for i in chosen], shares[chosen]))
+    return _with_errors(race, Mixture([there[i] for i in chosen], shares[chosen]))
 
 
 def _of_classes(race: Race, there: list[Trial]) -> Mixture:
@@ -224,7 +224,7 @@ def _validation_targets(race: Race) -> tuple[NDArray[np.float64], NDArray[np.flo
     return y, w, race.split.order[validation] % GROUPS
 
 
-def _sure(race: Race, mixed: Mixture) -> Mixture:
+def _with_errors(race: Race, mixed: Mixture) -> Mixture:
     """The mixture of a regression with its errors on the rows that judged, if intervals are wanted; collective."""
     if race.calibrate:
         y, _, _ = _validation_targets(race)
@@ -313,7 +313,7 @@ def search(race: Race) -> Found:
         return _without_judges(race)
     best = race.best
     assert best is not None
-    last = _last(race, best)
+    last = _trial_to_train(race, best)
     mixed = combined(race, best) if last is best else alone(race, last)
     trained: list[tuple[BaseEstimator, int]] = []
     for i, trial in enumerate(mixed.trials):
@@ -326,7 +326,7 @@ def search(race: Race) -> Found:
     return _result(race, last, mixed, trained)
 
 
-def _last(race: Race, best: Trial) -> Trial:
+def _trial_to_train(race: Race, best: Trial) -> Trial:
     """The best trial, or another that only chance sets apart from it and that has time for twice as many rows."""
     remaining = _remaining(race)
 

@@ -102,7 +102,7 @@ class Race(Standings):
 
     def run(self) -> None:
         """Try candidates until the time, or the number of candidates, is over; collective."""
-        while (step := self._next()) is not None:
+        while (step := self._next_training()) is not None:
             trial = self._added(self.tried(*step))
             if trial.why == OUT_OF_TIME and self.best is None and self._shrunk():
                 self._tried_keys.discard(trial.candidate.key)
@@ -172,7 +172,7 @@ class Race(Standings):
         if self.split.folds == 1 and seconds > slow and self.sizes[0] >= 4 * _FEWEST:
             self.sizes = (self.sizes[0] // 4, *self.sizes)
 
-    def _next(self) -> tuple[Candidate, int] | None:
+    def _next_training(self) -> tuple[Candidate, int] | None:
         """The next candidate and its number of rows; None at the end; collective."""
         spent = self.budget.spent(self.comm)
         remaining = math.inf if self.budget.seconds is None else self.budget.seconds - spent

@@ -130,9 +130,9 @@ class KernelRidge(Saved, Explains, BaseEstimator):
 
     def _values(self, X: RowsLike, call: str = "predict") -> NDArray[np.float64]:
         """The model's outputs for `X`, shape (n_local, d); with `comm`, a collective call."""
-        return self._asked(X, KRRModel.predict, call)
+        return self._answer_of_model(X, KRRModel.predict, call)
 
-    def _asked(
+    def _answer_of_model(
         self, X: RowsLike, ask: Callable[[KRRModel, Rows, Communicator], Answer], call: str, **arguments: object
     ) -> Answer:  # fmt: skip
         """Result of ``ask(model, X, comm)`` once the rows of `X` are checked; `call` names the method in messages."""
@@ -178,8 +178,8 @@ class Regressor(Regressing, Loaded, KernelRidge):
         cost, see :func:`cakrr.uncertainty.deviation.predict`.
         """
         if return_std:
-            return self._asked(X, KRRModel.predict_std, "predict", return_std=True)
-        return self._asked(X, KRRModel.predict, "predict", return_std=False)
+            return self._answer_of_model(X, KRRModel.predict_std, "predict", return_std=True)
+        return self._answer_of_model(X, KRRModel.predict, "predict", return_std=False)
 
     def predict_interval(
         self, X: RowsLike, coverage: float = 0.9, adaptive: bool | str | None = None
@@ -192,7 +192,7 @@ class Regressor(Regressing, Loaded, KernelRidge):
         model with `keep_factors`, and "parts" uses a width per part. See :mod:`cacore.probability.conformal`. A
         coverage that the model does not support raises an InputError.
         """
-        lower, upper = self._asked(
+        lower, upper = self._answer_of_model(
             X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm), "predict_interval",
             coverage=coverage, adaptive=adaptive,
         )  # fmt: skip

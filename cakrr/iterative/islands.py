@@ -76,7 +76,7 @@ class Tiles:
     @property
     def pairs(self) -> int:
         """Number of pairs of rows that are computed."""
-        boxes = _together(self.boxes)
+        boxes = _joined_boxes(self.boxes)
         counts = np.concatenate([np.diff(ends) for ends in self.ends])
         return int(counts @ _near_rows(boxes.near(boxes, self.squared), counts))
 
@@ -229,7 +229,7 @@ def _near_rows(runs: Runs, counts: Index) -> Index:
     return np.asarray(each[runs.starts[1:]] - each[runs.starts[:-1]])
 
 
-def _together(sets: list[Boxes]) -> Boxes:
+def _joined_boxes(sets: list[Boxes]) -> Boxes:
     lower, upper = (np.concatenate([getattr(boxes, side) for boxes in sets], axis=1) for side in ("lower", "upper"))
     return Boxes(lower, upper, sets[0].separable)
 

@@ -107,7 +107,7 @@ def coefficients(
 
         triangles.append(tsqr.tsqr(blocks, len(L), t + 1, leaves, comm))
     learning, held_out = triangles
-    systems = [PointSystem.of(triangle, L) for triangle in (learning, _together(learning, held_out))]
+    systems = [PointSystem.of(triangle, L) for triangle in (learning, _stacked_triangle(learning, held_out))]
     learned, whole = (_solutions(system, Ms, lams, width) for system in systems)
     return learned, whole if held_out.rows else learned
 
@@ -125,7 +125,7 @@ def _blocks(parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel
         yield out * np.sqrt(weights[chosen])[:, None]
 
 
-def _together(first: tsqr.Triangle, second: tsqr.Triangle) -> tsqr.Triangle:
+def _stacked_triangle(first: tsqr.Triangle, second: tsqr.Triangle) -> tsqr.Triangle:
     """Triangle of the rows of both."""
     squares = [
         np.hstack([np.vstack([t.R, np.zeros((len(t.s), len(t.R)))]), np.vstack([t.q, t.s])]) for t in (first, second)

@@ -65,7 +65,7 @@ class AllRanks(Generic[Trained]):
             with comm.agreed(own_rows=True):
                 train = self._training_rows(X, y, sample_weight, int(comm.size == 1))
             check_same_names(self, comm)
-            method, options = self._asked(train, comm)
+            method, options = self._selected_options(train, comm)
             fitted: SVMFit[Trained] = method(train, options, comm)
             self._take(fitted, comm)
         self.model_.comm = self.comm
@@ -76,7 +76,7 @@ class AllRanks(Generic[Trained]):
         """Checked training rows; there must be `least` of them, 1 in one process and 0 on many ranks."""
 
     @abstractmethod
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, SVMOptions | ValueOptions]:
+    def _selected_options(self, train: Dataset, comm: Communicator) -> tuple[Method, SVMOptions | ValueOptions]:
         """The method and the options that the parameters select; collective."""
 
     @abstractmethod
@@ -132,7 +132,7 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
     def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         return self._labelled(X, y, sample_weight, least)
 
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[SVMMethod, SVMOptions]:
+    def _selected_options(self, train: Dataset, comm: Communicator) -> tuple[SVMMethod, SVMOptions]:
         classes = all_classes(train.target()[train.row_weights() > 0], comm)
         seed, limit = shared_seed(getattr(self, "random_state", 0), comm), memory.limit_per_rank(comm)
         with comm.agreed():
@@ -274,9 +274,11 @@ class CASVC(CollectiveSVC):
     def _trained_by(self) -> tuple[SVMMethod, dict[str, object]]:
         partitioner = self.partitioner
         if isinstance(partitioner, str) and partitioner in REGISTERED:
-            return _METHODS.get(partitioner) or _by(partitioner, partitioner, REGISTERED[partitioner].clusters), {}
+            return _METHODS.get(partitioner) or _method_by(
+                partitioner, partitioner, REGISTERED[partitioner].clusters
+            ), {}
         if isinstance(partitioner, Partitioner):
-            method = _by(type(partitioner).__name__.lower(), partitioner, partitioner.clusters)
+            method = _method_by(type(partitioner).__name__.lower(), partitioner, partitioner.clusters)
             return method, {"partitions": partitioner.n_parts} if self.n_parts is None else {}
         need = (
             f"choose one of {', '.join(REGISTERED)}" if isinstance(partitioner, str) else "give a name or a Partitioner"
@@ -284,7 +286,7 @@ class CASVC(CollectiveSVC):
         raise InputError(f"partitioner {partitioner!r}: {need}")
 
 
-def _by(name: str, partitioner: str | Partitioner, clusters: bool) -> SVMMethod:
+def _method_by(name: str, partitioner: str | Partitioner, clusters: bool) -> SVMMethod:
     """The method in parts by a partitioner that has no command."""
     route = "nearest" if clusters else "all"
     return replace(cpsvm, name=name, summary=f"parts by {name}", partitioner=partitioner, route=route)
@@ -435,7 +437,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         """The method, and options that are not set by the parameter of the same name."""
         return svr, {}
 
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[ValueMethod, ValueOptions]:
+    def _selected_options(self, train: Dataset, comm: Communicator) -> tuple[ValueMethod, ValueOptions]:
         random = hasattr(self, "random_state")
         seed = {"seed": shared_seed(self.random_state, comm)} if random else {}
         limit = memory.limit_per_rank(comm)

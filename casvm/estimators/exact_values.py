@@ -51,7 +51,7 @@ class OneProcessValues(OneProcess):
         if not present.size:
             raise InputError("sample_weight: every weight is zero; at least one row is needed to train on")
         self._check_rows(X)
-        options, params = self._asked(X, y, weights)
+        options, params = self._selected_options(X, y, weights)
         X_present = X
         if len(present) < n:
             X_present = dense(X)[np.ix_(present, present)] if self._precomputed else X[present]
@@ -79,7 +79,7 @@ class OneProcessValues(OneProcess):
         """The model with these fields."""
         return SVRModel(**fields)
 
-    def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
+    def _selected_options(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
         """Options of training on these rows, and the values of C, epsilon and nu, as far as the estimator has them."""
         options: DualOptions = from_estimator(DualOptions, self, **self._precomputed_options())
         return options, self._params()
@@ -163,7 +163,7 @@ class SearchedRegressor(_Regressor):
     tol: float | str | None = None
     cv: int | None = None
 
-    def _asked(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
+    def _selected_options(self, X: Rows, y: Vector, weights: Vector) -> tuple[DualOptions, dict[str, float]]:
         comm = Communicator()
         options: ValueOptions = from_estimator(ValueOptions, self, **self._precomputed_options())
         unit = 1.0

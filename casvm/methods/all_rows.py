@@ -109,7 +109,7 @@ def of_values(
         return merged([kept_of(solution, begun) for solution in solutions])
 
     def work(dual: Dual, unfinished: Unfinished | None) -> Kept:
-        share = _together(task, in_memory(rows.X), dual, cache_bytes, advance, unfinished, comm)
+        share = _solve_on_ranks(task, in_memory(rows.X), dual, cache_bytes, advance, unfinished, comm)
         if problem.levels:
             share = centered(share, dual, partial(comm.allreduce, op="max"))
         arrays = kept_of(share, begun)
@@ -137,7 +137,7 @@ def of_values(
         return task.fit(model, comm.bcast(numbers)[None], all_seconds, sizes)
 
 
-def _together(
+def _solve_on_ranks(
     task: ClassesTask | ValuesTask, X: Rows, dual: Dual, cache_bytes: int, advance: Advance,
     unfinished: Unfinished | None, comm: Communicator,
 ) -> Solution:  # fmt: skip
@@ -175,7 +175,7 @@ def _pair_by_pair(task: ClassesTask, comm: Communicator) -> tuple[PartSVM, NDArr
             X = rows.X if len(chosen) == len(codes) else rows.X[chosen]
             y = np.where(first, 1.0, -1.0)
             dual = Dual.classification(y, C[chosen])
-            share = _together(task, in_memory(X), dual, task.options.cache_bytes, advance, unfinished, comm)
+            share = _solve_on_ranks(task, in_memory(X), dual, task.options.cache_bytes, advance, unfinished, comm)
             counts = comm.allreduce(np.array([share.kernel_rows, share.kernel_values]))
             facts = [share.iterations, share.objective, share.gap, *counts, share.converged]
             return {"beta": share.alpha * y, "b": np.array(share.b), "facts": np.array(facts, np.float64)}

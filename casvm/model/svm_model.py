@@ -98,7 +98,7 @@ class SVMModel(InParts):
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[np.generic]:
         """Labels of rows with these :meth:`scores`."""
-        codes = votes(scores) if self._alone or scores.shape[1] == 1 else scores.argmax(axis=1)
+        codes = votes(scores) if self._single_model or scores.shape[1] == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
     def decision_function(self, X: AnyRows, comm: CommLike = None) -> NDArray[np.float64]:
@@ -200,7 +200,7 @@ class SVMModel(InParts):
             return ranks.allreduce(b)
 
     @property
-    def _alone(self) -> bool:
+    def _single_model(self) -> bool:
         """True if a single model predicts each row."""
         return self.route in ("nearest", "sum")
 
@@ -221,7 +221,9 @@ class SVMModel(InParts):
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
         part_svm = self.parts[part]
         # LIBSVM's votes if one part predicts alone; summed scores must not grow with the number of a part's classes.
-        return (part_svm.scores if self._alone else part_svm.shares)(rows, self.kernel_of(part), len(self.classes))
+        return (part_svm.scores if self._single_model else part_svm.shares)(
+            rows, self.kernel_of(part), len(self.classes)
+        )
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         kernel = None if self.kernel is None else self.kernel.stored()

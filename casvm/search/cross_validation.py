@@ -211,7 +211,7 @@ class _Folds:
         trained = {f: np.unique(codes[present & (fold != f)]) for f in collected}
         for i, j in combinations(np.unique(codes[present]).tolist(), 2):
             chosen = np.flatnonzero((codes == i) | (codes == j))
-            K = self._of(chosen)
+            K = self._kernel_of(chosen)
             for f, decisions in collected.items():
                 if i in trained[f] and j in trained[f]:
                     decisions.append(self._pair(K, chosen, i, f, np.flatnonzero(todo[:, f])))
@@ -224,7 +224,7 @@ class _Folds:
         stopped += self.stopped
         return self.solved
 
-    def _of(self, chosen: NDArray[np.int64]) -> NDArray[np.floating]:
+    def _kernel_of(self, chosen: NDArray[np.int64]) -> NDArray[np.floating]:
         """Kernel matrix of these rows, padded for the solver."""
         if len(chosen) == len(self.K):
             return self.K

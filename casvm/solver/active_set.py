@@ -286,7 +286,7 @@ class SMO(ABC):
         self.iterations = self.rounds = 0
         self._verified: list[int] = []  # iterations at which v was computed anew in double precision
 
-    def _late(self) -> bool:
+    def _out_of_time(self) -> bool:
         return working_time() - self.begun > self.limits.max_time
 
     @abstractmethod
@@ -297,7 +297,7 @@ class SMO(ABC):
     def _look(self) -> tuple[float, float, bool]:
         """The largest v of an active row that may rise, the smallest of one that may fall, and True if time is up."""
 
-    def _met(self, gap: float) -> bool:
+    def _meets_criterion(self, gap: float) -> bool:
         """True if the active rows meet the stopping criterion with this violation."""
         return gap < self.limits.tol
 
@@ -335,7 +335,7 @@ class SMO(ABC):
             if math.isnan(top - bottom):  # on all ranks, or on none
                 raise overflow()
             ending = late or not moved or self.iterations >= max_pairs
-            if self._met(top - bottom) or ending:
+            if self._meets_criterion(top - bottom) or ending:
                 if not active.unshrink(self._reconstruct, limits.tol, ending):
                     if self._due_for_verification():
                         self._verify()

@@ -145,7 +145,7 @@ class _Distributed(OnRanks):
             beta, v = self.active.beta, self.active.v
             moved = np.flatnonzero(beta)
             self._reconstruct(moved, beta[moved], self.active.rows, v)
-        self.objective = self._begun()
+        self.objective = self._initial_objective()
 
     def _capacity(self, largest: int, cache_bytes: int) -> int:
         """Rows of the pool, the same on all ranks; every rank has at least this cache."""
@@ -192,7 +192,7 @@ class _Distributed(OnRanks):
 
     def _time(self) -> int:
         """Flags of what is due: _LATE, _DUE, both or 0."""
-        return _LATE * self._late() + _DUE * self._due()
+        return _LATE * self._out_of_time() + _DUE * self._checkpoint_due()
 
     def _chosen(self, top: float, bottom: float) -> WorkingSet:
         """The working set: rows kept from the last one, and the worst violators of all ranks."""
@@ -235,7 +235,7 @@ class _Distributed(OnRanks):
             # A row that has arrived at a bound rarely moves again.
             free = (chosen.lower < beta) & (beta < chosen.upper)
             self.gram.subtract(slots[moved], change[moved], active.v, free[moved])
-        here = self._here(chosen.numbers)
+        here = self._on_this_rank(chosen.numbers)
         at = active.place[chosen.numbers[here] - self.first]
         active.beta[at], active.v[at] = beta[here], v[here]
         solved = WorkingSet(chosen.numbers, v, beta, chosen.lower, chosen.upper)
@@ -254,13 +254,13 @@ class _Distributed(OnRanks):
         self.gram.count(near)
         return near
 
-    def _here(self, numbers: Index) -> NDArray[np.bool_]:
+    def _on_this_rank(self, numbers: Index) -> NDArray[np.bool_]:
         """Mask of these rows that lie on this rank."""
         return (numbers >= self.first) & (numbers < self.stop)
 
     def _places(self, numbers: Index) -> Index:
         """Places of these rows among this rank's active rows, without rows that are not active here."""
-        places = self.active.place[numbers[self._here(numbers)] - self.first]
+        places = self.active.place[numbers[self._on_this_rank(numbers)] - self.first]
         return places[places >= 0]
 
     def _slots(self, numbers: Index) -> Index:
@@ -270,7 +270,7 @@ class _Distributed(OnRanks):
         if missing.size:
             absent = numbers[missing]
             counts = np.diff(np.searchsorted(absent, self.starts)).astype(np.int64)
-            X = gather_rows(self.X[absent[self._here(absent)] - self.first], self.comm, counts)
+            X = gather_rows(self.X[absent[self._on_this_rank(absent)] - self.first], self.comm, counts)
             into = self.pool.free(len(missing))
             self.gram.forget(into)
             self.pool.put(into, absent, X)

@@ -355,7 +355,7 @@ class KernelRows:
         self._all = None
         self._turn_to(np.arange(self.n))
 
-    def _asked(self, columns: Index) -> Index:
+    def _rows_to_cut(self, columns: Index) -> Index:
         """The rows kept over all columns that are cut to these columns at once; others are when they are needed."""
         return columns if self.sources is self.X else columns[:0]
 
@@ -377,7 +377,7 @@ class KernelRows:
         self.active = rows
         self.columns = self.layout.columns(self.X, None if len(rows) == self.n else rows)
         if self._all is not None:
-            self._cache.copy(self._all, rows, self._asked(rows))
+            self._cache.copy(self._all, rows, self._rows_to_cut(rows))
 
     def square(self, rows: Index) -> NDArray[np.floating]:
         """See :class:`KernelMatrix`; expensive values are read if their row or column is kept."""

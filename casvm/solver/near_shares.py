@@ -147,7 +147,7 @@ class Shares(OnRanks):
         moved = np.flatnonzero(active.beta)
         if dual.start is not None:
             self._reconstruct(moved, active.beta[moved], active.rows, active.v)
-        self.objective = self._begun()
+        self.objective = self._initial_objective()
 
     # -- what the loop asks for ----------------------------------------------------------------------------
 
@@ -163,11 +163,11 @@ class Shares(OnRanks):
     def _ends(self) -> tuple[float, float, bool, bool]:
         """The extremes of all ranks' active rows, and True if time is up, and if a checkpoint is due. Collective."""
         top, bottom = self.active.extremes()
-        facts = np.array([top, -bottom, float(self._late()), float(self._due())])
+        facts = np.array([top, -bottom, float(self._out_of_time()), float(self._checkpoint_due())])
         top, negative, late, due = self.comm.allreduce(facts, "max").tolist()
         return top, -negative, late > 0, due > 0
 
-    def _met(self, gap: float) -> bool:
+    def _meets_criterion(self, gap: float) -> bool:
         return gap < self.limits.tol and not self.excess
 
     def _shrink(self, top: float, bottom: float) -> None:
@@ -233,7 +233,7 @@ class Shares(OnRanks):
         # Without this, changes that contradict each other would be halved round by round until the end.
         if len(numbers) <= (_COMMON if share == 1.0 else min(_COMMON, _FEW * active.size)):
             remaining = max(0, max_pairs - int(done))
-            self.iterations += self._together(numbers, here, b, self._tolerance(gap), remaining)
+            self.iterations += self._optimise_alike(numbers, here, b, self._tolerance(gap), remaining)
         # The larger b, the smaller the sum, by at most 1 / K_ii per free row and unit of b.
         self.b += float(np.clip(self.excess / max(1.0, free), -_STEEPEST * gap, _STEEPEST * gap))
         return done > 0 or self.b != b
@@ -262,7 +262,7 @@ class Shares(OnRanks):
         problem.optimise(tol, min(max_pairs, max(_LEAST_PAIRS, int(_PAIRS * len(active.rows)))))
         return problem
 
-    def _together(self, numbers: Index, places: Index, b: float, tol: float, max_pairs: int) -> int:
+    def _optimise_alike(self, numbers: Index, places: Index, b: float, tol: float, max_pairs: int) -> int:
         """Optimise rows of all shares on every rank alike, and return the number of pairs.
 
         `places` are those of this rank's among its active rows. Near rows of different shares, which would take many

@@ -109,7 +109,7 @@ class _Near(SMO):
             v -= self.gram.product(moved, change, rows)
 
     def _look(self) -> tuple[float, float, bool]:
-        return *self.active.extremes(), self._late()
+        return *self.active.extremes(), self._out_of_time()
 
     def _shrink(self, top: float, bottom: float) -> None:
         self.active.shrink(self.active.idle(top, bottom))

@@ -122,7 +122,7 @@ class OnRanks(SMO):
     comm: Communicator
     gram: KernelRows | NearRows
 
-    def _due(self) -> bool:
+    def _checkpoint_due(self) -> bool:
         """True on rank 0 if a checkpoint is due."""
         return self.unfinished is not None and self.comm.rank == 0 and self.unfinished.due()
 
@@ -138,7 +138,7 @@ class OnRanks(SMO):
         self.gram.resume(rows, values)
         self.begun -= float(state["seconds"])
 
-    def _begun(self) -> float:
+    def _initial_objective(self) -> float:
         """The objective at the start. Collective."""
         active, dual = self.active, self.active.dual
         beta = active.beta

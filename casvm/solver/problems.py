@@ -221,7 +221,7 @@ class _Twice(KernelRows):
     def __init__(self, X: Rows, kernel: Kernel, dtype: DTypeLike, cache_bytes: int, layout: Layout) -> None:
         super().__init__(concatenate([X, X]), kernel, dtype, cache_bytes, layout, X)
 
-    def _asked(self, columns: Index) -> Index:
+    def _rows_to_cut(self, columns: Index) -> Index:
         return np.unique(columns % self.n_rows)
 
     def square(self, rows: Index) -> np.ndarray:
@@ -284,7 +284,7 @@ def solve_quantiles(
         # Shrinking copies kept rows of K, which the next level reads over all columns; it pays only if few fit.
         fits = duals[0].n ** 2 * np.dtype(np.float32).itemsize <= cache_bytes
         limits = replace(limits, shrinking=limits.shrinking and not fits)
-        solutions = _together(PartValues(X, kernel, _widest(duals), limits, cache_bytes), duals, watch)
+        solutions = _solve_sharing_values(PartValues(X, kernel, _widest(duals), limits, cache_bytes), duals, watch)
     else:
         alone, solutions = part_solver(solver), []
         for dual in duals:
@@ -293,7 +293,9 @@ def solve_quantiles(
     return [centered(solution, dual) for solution, dual in zip(solutions, duals, strict=True)]
 
 
-def _together(values: PartValues, duals: Sequence[Dual], watch: Callable[[Progress], None] | None) -> list[Solution]:
+def _solve_sharing_values(
+    values: PartValues, duals: Sequence[Dual], watch: Callable[[Progress], None] | None
+) -> list[Solution]:
     """Solve the duals with shared kernel values.
 
     Two starts differ from each other by a multiple of the distances between the bounds, but for the few rows that

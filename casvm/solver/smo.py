@@ -206,7 +206,7 @@ class _Serial(SMO):
         v -= self.gram.outside(moved, change, rows)
 
     def _look(self) -> tuple[float, float, bool]:
-        return *self.active.extremes(), self._late()
+        return *self.active.extremes(), self._out_of_time()
 
     def _shrink(self, top: float, bottom: float) -> None:
         active = self.active
