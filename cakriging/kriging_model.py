@@ -342,7 +342,7 @@ class KrigingModel:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
         with self.ranks(comm, "save") as ranks:
             cut = blocks(len(self.points), PIECE) or [(0, 0)]
-            mine = [self.points.some(np.arange(lo, hi)) for lo, hi in cut]
+            mine = [self.points.subset(np.arange(lo, hi)) for lo, hi in cut]
             counts = ranks.allgather(np.array([len(mine)], np.int64))
             owners = np.repeat(np.arange(ranks.size), counts)
             first = int(counts[: ranks.rank].sum())

@@ -457,7 +457,7 @@ class PointColumns:
             np.ascontiguousarray(packed[:, d + 2 :]),
         )  # fmt: skip
 
-    def some(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> PointColumns:
+    def subset(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> PointColumns:
         """A subset of the points."""
         return PointColumns(self.X[rows], self.noise[rows], self.place[rows], self.values[rows])
 
@@ -521,7 +521,7 @@ class Field:
     @property
     def owned(self) -> PointColumns:
         """This rank's points, without borrowed ones."""
-        return self.points.some(np.arange(self.n_owned))
+        return self.points.subset(np.arange(self.n_owned))
 
     @property
     def n(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 import cakernels.search.blending
 import cakernels.search.budget
 from cacore.comm import Communicator
-from cakernels.search.blending import Mixture, _at_grid_end, _last, search, started
+from cakernels.search.blending import Mixture, _at_grid_end, _trial_to_train, search, started
 from cakernels.search.budget import Budget, Growth
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
@@ -107,7 +107,7 @@ def test_an_equally_good_classifier_has_the_last_training_if_it_has_time_for_mor
         Trial(Candidate("CASVC", {"C": 1.0}), 1000, error, 2.0, 0.0, squared=0.2, **shared),
     ]
     assert race.best is race.trials[0]
-    assert _last(race, race.trials[0]) is race.trials[chosen]
+    assert _trial_to_train(race, race.trials[0]) is race.trials[chosen]
 
 
 def test_a_last_training_that_ends_early_is_followed_by_one_on_more_rows(monkeypatch):

@@ -84,7 +84,7 @@ class Boxes:
     def __len__(self) -> int:
         return int(self.lower.shape[1])
 
-    def some(self, which: Index | slice, features: Index | slice = slice(None)) -> Boxes:
+    def subset(self, which: Index | slice, features: Index | slice = slice(None)) -> Boxes:
         """Some of the boxes, in some of the features."""
         lower, upper = (np.ascontiguousarray(side[features][:, which]) for side in (self.lower, self.upper))
         return Boxes(lower, upper, self.separable)

@@ -143,7 +143,7 @@ def islands(
         features = varies if len(varies) else np.zeros(min(1, d), np.int64)
         tiles = Tiles(
             [np.concatenate([[0], np.cumsum(counts[part])]) for part in inside],
-            [boxes.some(part, features) for part in inside], squared,
+            [boxes.subset(part, features) for part in inside], squared,
         )  # fmt: skip
         here = inside[comm.rank] - int(per_rank[: comm.rank].sum())
         rows = np.concatenate([np.zeros(0, np.int64), *(order[starts[box] : starts[box + 1]] for box in here.tolist())])
