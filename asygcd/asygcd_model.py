@@ -58,6 +58,15 @@ class AsyGCDModel:
         How the training file was read.
     calibrator : Calibrator or None
         Maps decisions to probabilities, if the model has them.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from asygcd import AsyGCDModel, AsyGCDSVC
+    >>> X, y = make_moons(200, noise=0.2, random_state=0)
+    >>> AsyGCDSVC(C=10, gamma=1.0).fit(X, y).save("asygcd.h5")
+    >>> AsyGCDModel.load("asygcd.h5").decision_function(X[:3]).shape
+    (3,)
     """
 
     classes: NDArray[np.generic]

@@ -108,6 +108,15 @@ class AsyGCDSVC(KernelClassifier):
     -----
     About s n nnz multiplications, shared by the threads: s of the n rows ever change their coefficient, and each row
     has nnz nonzeros. See :meth:`asygcd.solver.team.AsyGCD.solve`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from asygcd import AsyGCDSVC
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = AsyGCDSVC(C=10, gamma=1.0).fit(X[:300], y[:300])
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     multi_class: str = "ovr"

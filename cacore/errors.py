@@ -16,6 +16,14 @@ class InputError(ValueError):
         True once every rank of a communicator raises this same error (see :meth:`cacore.comm.Communicator.agreed`).
     others : list
         Further errors of the same command, such as other files that could not be written either.
+
+    Examples
+    --------
+    >>> from casvm import SMOSVC
+    >>> SMOSVC(C=-1.0).fit([[0.0], [1.0]], [0, 1])
+    Traceback (most recent call last):
+        ...
+    cacore.errors.InputError: C = -1.0: it must be a positive number, a list of them or grid
     """
 
     def __init__(self, message: str) -> None:
@@ -25,11 +33,28 @@ class InputError(ValueError):
 
 
 class MemoryLimitError(InputError):
-    """Allocation refused before it was attempted; the message gives the bytes needed and allowed."""
+    """Allocation refused before it was attempted; the message gives the bytes needed and allowed.
+
+    Examples
+    --------
+    >>> from cacore.machine import memory
+    >>> memory.require(2 << 30, limit=1 << 30, what="the kernel matrix", remedy="use more parts")
+    Traceback (most recent call last):
+        ...
+    cacore.errors.MemoryLimitError: the kernel matrix needs 2 GiB, and a rank may use 1 GiB: use more parts
+    """
 
 
 class OutputError(OSError):
-    """Failure to write a file whose name was valid, such as a full disk or a quota; one line that names the file."""
+    """Failure to write a file whose name was valid, such as a full disk or a quota; one line that names the file.
+
+    Examples
+    --------
+    >>> import errno
+    >>> from cacore.errors import OutputError
+    >>> print(OutputError.of("model.h5", OSError(errno.ENOSPC, "")))
+    model.h5: cannot be written (No space left on device)
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(escaped(" ".join(str(message).split())))
@@ -43,4 +68,13 @@ class OutputError(OSError):
 
 
 class RankError(RuntimeError):
-    """Unexpected failure of one rank, raised on every rank; the message names the failed rank."""
+    """Unexpected failure of one rank, raised on every rank; the message names the failed rank.
+
+    Examples
+    --------
+    >>> from cacore.errors import RankError
+    >>> raise RankError("rank 3 failed: ZeroDivisionError: division by zero")
+    Traceback (most recent call last):
+        ...
+    cacore.errors.RankError: rank 3 failed: ZeroDivisionError: division by zero
+    """

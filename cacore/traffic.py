@@ -41,6 +41,14 @@ class Traffic:
         which have no single receiver (see :class:`cacore.comm.communicator.Communicator`).
     seconds, mpi_seconds : ndarray, shape (phases, ranks)
         Wall-clock seconds of each rank, and the seconds of these that it spent inside MPI calls.
+
+    Examples
+    --------
+    >>> from cacore import traffic
+    >>> from cacore.comm import Communicator
+    >>> recorded = traffic.collect(Communicator(), "bkrr2")
+    >>> isinstance(recorded, traffic.Traffic), recorded.bytes.shape  # five phases of one rank
+    (True, (5, 1, 2))
     """
 
     method: str
@@ -84,7 +92,17 @@ def described(traffic: Traffic) -> dict[str, object]:
 
 
 def load(path: str | Path) -> Traffic:
-    """Read a file written by :meth:`Traffic.save`; any other file raises an :class:`InputError`."""
+    """Read a file written by :meth:`Traffic.save`; any other file raises an :class:`InputError`.
+
+    Examples
+    --------
+    >>> from cacore import traffic
+    >>> from cacore.comm import Communicator
+    >>> recorded = traffic.collect(Communicator(), "bkrr2")
+    >>> recorded.save("traffic.npz")
+    >>> traffic.load("traffic.npz").phases
+    ('read', 'partition', 'train', 'predict', 'other')
+    """
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file")
     try:
@@ -121,7 +139,16 @@ def _places(traffic: Traffic, phases: Sequence[str]) -> list[int]:
 
 
 def pattern(traffic: Traffic, phases: Sequence[str] = TRAINING) -> NDArray[np.float64]:
-    """Bytes from every rank (row) to every rank (column) in `phases`; see :func:`spread`."""
+    """Bytes from every rank (row) to every rank (column) in `phases`; see :func:`spread`.
+
+    Examples
+    --------
+    >>> from cacore import traffic
+    >>> from cacore.comm import Communicator
+    >>> recorded = traffic.collect(Communicator(), "bkrr2")
+    >>> traffic.pattern(recorded).tolist()  # one rank sends nothing
+    [[0.0]]
+    """
     return spread(traffic.bytes[_places(traffic, phases)].sum(axis=0))
 
 
@@ -137,7 +164,17 @@ def spread(sent: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def ratio(traffic: Traffic, phases: Sequence[str] = TRAINING) -> tuple[float, float]:
-    """Mean seconds per rank inside MPI calls, and outside them, in `phases`."""
+    """Mean seconds per rank inside MPI calls, and outside them, in `phases`.
+
+    Examples
+    --------
+    >>> from cacore import traffic
+    >>> from cacore.comm import Communicator
+    >>> recorded = traffic.collect(Communicator(), "bkrr2")
+    >>> inside, outside = traffic.ratio(recorded)
+    >>> inside <= inside + outside
+    True
+    """
     places = _places(traffic, phases)
     total, inside = (float(s[places].sum(axis=0).mean()) for s in (traffic.seconds, traffic.mpi_seconds))
     return inside, max(0.0, total - inside)

@@ -181,6 +181,15 @@ class AutoKernelRegressor(Regressing, AutoKernel):
     -----
     How many candidates are tried depends on the speed of the machine, and so may the answer. Memory: the rows twice,
     and what the candidates need; those that do not fit are left out.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakernels import AutoKernelRegressor
+    >>> X, y = make_friedman1(200, random_state=0)
+    >>> model = AutoKernelRegressor(max_time=60, max_candidates=1, random_state=0).fit(X, y)
+    >>> len(model.leaderboard_), model.score(X, y) > 0.9
+    (1, True)
     """
 
     calibrate: bool = False
@@ -240,6 +249,15 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
         Score of the most frequent class on the rows of `best_score_`. An accuracy near it says little.
     model_ : SVMModel, KRRModel or ClassBlend
         A :class:`cakernels.families.ClassBlend` if there are several models or probabilities.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakernels import AutoKernelClassifier
+    >>> X, y = make_moons(200, noise=0.2, random_state=0)
+    >>> model = AutoKernelClassifier(max_time=60, max_candidates=1, random_state=0).fit(X, y)
+    >>> len(model.leaderboard_), model.score(X, y) > 0.9
+    (1, True)
     """
 
     _task = CLASSIFICATION

@@ -92,8 +92,13 @@ class RunPage:
 
     Examples
     --------
-    ``RunPage("one.json", "four.json")`` as the last line of a notebook's cell shows the page; ``.write("page.html")``
-    stores it, as ``cakernels report one.json four.json -o page.html`` does.
+    >>> from sklearn.datasets import dump_svmlight_file, make_friedman1
+    >>> from cakernels import RunPage
+    >>> from cakrr import bkrr2, command
+    >>> dump_svmlight_file(*make_friedman1(100, random_state=0), "rows.svm")
+    >>> words = ["rows.svm", "--sigma", "6", "--lambda", "1e-6", "--report", "run.json", "--quiet"]
+    >>> command.main(bkrr2.METHOD, words)
+    >>> RunPage("run.json").write("page.html")  # a notebook shows RunPage("run.json") itself
     """
 
     def __init__(self, *reports: str | PathLike[str]) -> None:

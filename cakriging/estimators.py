@@ -94,6 +94,17 @@ class Kriging(Loaded, Regressing):
     -----
     "cg" with k near points per point takes 12 n k bytes, and 2 n k flops per iteration. If the bytes do not fit, every
     product searches the near points again. About 5 to 15 iterations are needed. See :mod:`cakriging.kriging_fit`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cakriging import Kriging
+    >>> places = np.random.default_rng(0).uniform(0, 10, (200, 2))
+    >>> depth = np.sin(places[:, 0]) + 0.1 * places[:, 1]
+    >>> model = Kriging(kernel="matern32", range=3.0, nugget=0.01, sill=1.0).fit(places, depth)
+    >>> mean, deviation = model.predict([[5.0, 5.0], [50.0, 50.0]], return_std=True)
+    >>> bool(deviation[0] < deviation[1])  # far from all places, the model knows less
+    True
     """
 
     kernel: str = "matern32"

@@ -67,6 +67,16 @@ class KrigingModel:
         Number of points on each rank.
     memory_limit : int or None
         Bytes that a rank may use; None for its share of the memory that is free.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cakriging import Kriging, KrigingModel
+    >>> places = np.random.default_rng(0).uniform(0, 10, (200, 2))
+    >>> depth = np.sin(places[:, 0]) + 0.1 * places[:, 1]
+    >>> Kriging(kernel="matern32", range=3.0, nugget=0.01, sill=1.0).fit(places, depth).save("depth.h5")
+    >>> KrigingModel.load("depth.h5").predict(places[:3]).shape
+    (3,)
     """
 
     kernel: Kernel

@@ -122,7 +122,18 @@ def require_smooth(kernel: Kernel) -> None:
 
 
 def values(X: RowsLike) -> Observation:
-    """Values f(x) at the rows of `X`, shape (n, d), dense or CSR: n numbers, n M kernel values."""
+    """Values f(x) at the rows of `X`, shape (n, d), dense or CSR: n numbers, n M kernel values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cakrr import SubsetKRR, observe
+    >>> x = np.linspace(0, 6, 40)[:, None]
+    >>> rows = iter([(observe.values(x), np.sin(x[:, 0]))])
+    >>> model = SubsetKRR(centers=x[::4], sigma=1.0, lam=1e-10, select="gcv", standardize=False, rows=rows).fit()
+    >>> bool(abs(model.predict([[1.0]])[0] - np.sin(1.0)) < 1e-2)
+    True
+    """
     return _Values(_checked(X))
 
 
@@ -131,6 +142,15 @@ def sums(X: RowsLike, groups: ArrayLike) -> Observation:
 
     `groups`, shape (n,), has the number of each row's group, from 0. There are max(groups) + 1 numbers; n M kernel
     values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cakrr import observe
+    >>> atoms = np.random.default_rng(0).normal(size=(5, 3))
+    >>> energies = observe.sums(atoms, groups=[0, 0, 1, 1, 1])  # two molecules, of two and of three atoms
+    >>> len(energies)
+    2
     """
     return _grouped(values(X), groups)
 
@@ -156,6 +176,16 @@ def gradients(X: RowsLike, along: ArrayLike | None = None, groups: ArrayLike | N
     Notes
     -----
     n M derivatives of the kernel, and 2 n k M d flops; 8 n k M bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cakrr import SubsetKRR, observe
+    >>> x = np.linspace(0, 6, 40)[:, None]
+    >>> rows = iter([(observe.values(x[:1]), np.zeros(1)), (observe.gradients(x), np.cos(x[:, 0]))])
+    >>> model = SubsetKRR(centers=x[::4], sigma=1.0, lam=1e-10, select="gcv", standardize=False, rows=rows).fit()
+    >>> bool(abs(model.predict([[1.0]])[0] - np.sin(1.0)) < 0.05)  # from one value and slopes
+    True
     """
     X = np.asarray(dense(_checked(X)), np.float64)
     n, d = X.shape

@@ -224,6 +224,15 @@ class KRRModel(InParts):
         Variances of this rank's parts, if they have been computed and fit in memory; not part of a copy or a pickle.
     coarse_variance : CoarseVariance or None
         Variance of the coarse model, on every rank; not part of a copy or a pickle.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import BKRR2, KRRModel
+    >>> X, y = make_friedman1(200, random_state=0)
+    >>> BKRR2(n_parts=2, sigma=6.0, lam=1e-6).fit(X, y).save("ridge.h5")
+    >>> KRRModel.load("ridge.h5").predict(X[:3]).shape
+    (3,)
     """
 
     family = "krr"

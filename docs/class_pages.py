@@ -1,6 +1,6 @@
-"""A page per estimator: its example, its command, and its parameters in the groups of the commands' options.
+"""A page per estimator: its command, its example, and its parameters in the groups of the commands' options.
 
-:mod:`class_examples` has the examples. Docstrings say of many parameters that they are those of another class; here
+Docstrings say of many parameters that they are those of another class; here
 they are taken from there, so that each page is whole.
 """
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import names_table
-from class_examples import EXAMPLES
 
 import cakernels
 from cacore.learn.options import GROUPS, declared
@@ -68,7 +67,7 @@ def context() -> dict[str, Any]:
             stem, f"methods/{stem}"
         )
         title = (DOCS / f"{page}.md").read_text().splitlines()[0].removeprefix("# ")
-        made[name] = {"package": package, "command": command, "page": page, "title": title, "example": EXAMPLES[name]}
+        made[name] = {"package": package, "command": command, "page": page, "title": title}
     return {"estimators": made, "shown": SHOWN}
 
 
@@ -171,7 +170,7 @@ def whole(_app: Any, what: str, name: str, item: Any, _options: Any, lines: list
     if what != "class" or item is not estimators().get(owner):
         return
     found = _sections(lines)
-    made = list(found[""])
+    made = [*found[""], "", "Examples", "--------", *found["Examples"]]
     defaults = inspect.signature(item).parameters
     for group, parameters in grouped(owner).items():
         made += ["", group, "-" * len(group)]
@@ -188,7 +187,7 @@ def whole(_app: Any, what: str, name: str, item: Any, _options: Any, lines: list
         for attribute, (kind, text) in attributes.items():
             made += [f"{attribute} : {kind}" if kind else attribute, *text]
     for title, text in found.items():
-        if title not in ("", "Parameters", "Attributes"):
+        if title not in ("", "Parameters", "Attributes", "Examples"):
             made += ["", title, "-" * len(title), *text]
     lines[:] = made
 

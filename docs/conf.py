@@ -65,13 +65,21 @@ html_theme_options = {
 }
 html_context = {"default_mode": "auto"}
 html_sidebars = {"index": []}
-copybutton_prompt_text = "$ "
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 html_show_copyright = False
 
 
 def as_text(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
-    """Formulas in docstrings are text: |x| is no substitution, * and _ mark nothing; links to other sites are text."""
+    """Formulas in docstrings are text: |x| is no substitution, * and _ mark nothing; links to other sites are text.
+
+    Examples stay as they are.
+    """
+    example = False
     for number, line in enumerate(lines):
+        example = line.lstrip().startswith(">>>") or (example and line.strip() != "")
+        if example:
+            continue
         line = re.sub(r":ref:`([^`<]*?)\s*(?:<[^`]*>)?`", r"\1", line)
         line = re.sub(r":math:(`[^`]*`)", r"`\1`", line)  # formulas would be drawn by a script from the network
         pieces = re.split(r"(``.*?``|:\w+:`.*?`|`.*?`)", line)

@@ -43,6 +43,17 @@ class Partitioner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     -----
     To add a partitioner, derive a class and implement :meth:`_partition`. With ``name="..."`` in the class statement,
     estimators accept that name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from partition import Partitioner
+    >>> class InTurn(Partitioner, name="in turn"):
+    ...     def _partition(self, rows, y):
+    ...         labels = ((rows.first + np.arange(len(rows))) % self.n_parts).astype(np.int32)
+    ...         return labels, rows.means(labels, self.n_parts)[0]
+    >>> InTurn(n_parts=2).fit(np.eye(4)).labels_.tolist()
+    [0, 1, 0, 1]
     """
 
     labels_: NDArray[np.int32]

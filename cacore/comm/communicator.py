@@ -380,6 +380,16 @@ class Communicator(Ledger):
 
     Lengths and headers exchanged by these calls are counted as well (an allgather with `counts` needs none). Every
     call but ``send``, ``recv`` and the exchanges is collective: all ranks must make it, in the same order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cacore.comm import Communicator
+    >>> comm = Communicator()  # one rank; Communicator(MPI.COMM_WORLD) under mpiexec
+    >>> with comm.phase("train"):
+    ...     total = comm.allreduce(np.array([1.0, 2.0]))
+    >>> total.tolist(), comm.size
+    ([1.0, 2.0], 1)
     """
 
     def __init__(

@@ -113,6 +113,14 @@ class Dataset:
         is known of its values; empty otherwise.
     notes : list of str
         What the user should know of these rows, for the report.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cacore.io import Dataset
+    >>> rows = Dataset(np.eye(3), np.array([1.0, 2.0, 3.0]), weights=np.array([1.0, 1.0, 0.0]))
+    >>> rows.weighted().target().tolist()  # a row of weight 0 is ignored
+    [1.0, 2.0]
     """
 
     X: AnyRows

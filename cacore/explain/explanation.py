@@ -49,6 +49,17 @@ class Explanation:
     interactions : ndarray of float64, shape (n_local, g, g) or (n_local, g, g, q), or None
         If they were asked for: off the diagonal, half of the Shapley interaction index of two players; on it, the rest
         of a player's value. A row adds up to the player's value, as in shap's interaction values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import DKRR
+    >>> X, y = make_friedman1(200, random_state=0)
+    >>> model = DKRR(sigma=6.0, lam=1e-6).fit(X, y)
+    >>> explanation = model.explain(X[:2], background=X[:50])  # an Explanation
+    >>> bool(np.allclose(explanation.values.sum(axis=1) + explanation.base, model.predict(X[:2])))
+    True
     """
 
     values: NDArray[np.float64]

@@ -82,6 +82,16 @@ def load(
     ------
     InputError
         On every rank; it names the file and the place.
+
+    Examples
+    --------
+    >>> from cacore.comm import Communicator
+    >>> from cacore.io import load
+    >>> with open("rows.csv", "w") as file:
+    ...     print("a,b,y", "1,2,3", "4,5,6", sep=chr(10), file=file)
+    >>> train = load("rows.csv", Communicator())["train"]
+    >>> train.X.tolist(), train.y.tolist()
+    ([[1.0, 2.0], [4.0, 5.0]], [3.0, 6.0])
     """
     path, real = Path(path), np.dtype(dtype)
     with comm.phase("read"), stream.unchanging(path, comm):

@@ -108,6 +108,16 @@ class Table:
         Description of NaN in messages, among the features and in the target; by default "nan".
     rounded : tuple of two ndarrays of bool, or None
         Features and targets with whole numbers that were rounded to double precision; None if that is not known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cacore.io import Table
+    >>> rows = Table(np.array([[1.0, np.nan]]), np.array([2.0]), "rows.csv")
+    >>> rows.checked()
+    Traceback (most recent call last):
+        ...
+    cacore.errors.InputError: rows.csv: row 0, feature 1 is nan: remove the row or fill the gap, ...
     """
 
     X: Rows

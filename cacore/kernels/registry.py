@@ -74,6 +74,15 @@ class KernelKind:
         by the factors of one feature, in place; `a` is its value x_k in one row, and `b` holds those of n rows z. The
         factor depends on |x_k - z_k| alone, does not increase with it, and is 1 at 0. Types as for `row`. Kernels of a
         distance may have both: explanations use `factor`.
+
+    Examples
+    --------
+    >>> from cacore.kernels import KINDS, KernelKind
+    >>> kind: KernelKind = KINDS["matern52"]
+    >>> kind.of, kind.parameters
+    ('squared distance', ('gamma',))
+    >>> kind.gamma_of(sigma=2.0)
+    0.125
     """
 
     name: str
@@ -154,6 +163,14 @@ def register(kind: KernelKind) -> None:
     ------
     ValueError
         If another kernel has one of these names.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from cacore.kernels import KINDS, register
+    >>> register(replace(KINDS["gaussian"], name="bell", aliases=(), libsvm=None))
+    >>> KINDS["bell"].formula
+    'exp(-gamma |x-z|^2)'
     """
     for name in (kind.name, *kind.aliases):
         if name in KINDS or canonical(name) != name:

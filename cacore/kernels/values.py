@@ -211,6 +211,17 @@ class Kernel:
         A name in :data:`cacore.kernels.KINDS`.
     gamma, coef0 : float
     degree : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cacore.kernels import Kernel
+    >>> kernel = Kernel.gaussian(sigma=2.0)
+    >>> kernel.gamma
+    0.125
+    >>> points = kernel.points(np.array([[0.0], [2.0]]))
+    >>> kernel.block(points, points).round(3).tolist()
+    [[1.0, 0.607], [0.607, 1.0]]
     """
 
     kind: str = "gaussian"

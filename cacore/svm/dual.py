@@ -79,6 +79,13 @@ class Dual:
     ------
     InputError
         If arrays differ in length, a lower bound is above the upper one, or terms cannot be combined.
+
+    Examples
+    --------
+    >>> from cacore.svm.dual import Dual
+    >>> dual = Dual.classification(y=[1, -1, 1], C=[1.0, 1.0, 2.0])
+    >>> dual.lower.tolist(), dual.upper.tolist(), dual.total
+    ([0.0, -1.0, 0.0], [1.0, 0.0, 2.0], 0.0)
     """
 
     linear: Vector
@@ -335,6 +342,17 @@ class Solution:
     margin : float
         For sums fixed by sign: half the difference between the b of rows with positive beta and that of the others;
         `b` is the mean of the two.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cacore.kernels import Kernel
+    >>> from cacore.limits import Limits
+    >>> from cacore.svm import dual, options
+    >>> problem = dual.Dual.classification(y=[1, 1, -1, -1], C=np.ones(4))
+    >>> solve, x, limits = options.part_solver("smo"), np.arange(4.0)[:, None], Limits(1e-6, -1, np.inf)
+    >>> solve(x, Kernel("linear"), problem, limits, cache_bytes=1 << 20).alpha.tolist()  # of a Solution
+    [0.0, 1.0, 1.0, 0.0]
     """
 
     beta: Vector
@@ -358,7 +376,16 @@ class Solution:
 
 
 class PartSolver(Protocol):
-    """Interface of a solver for the dual of one part, on the caller's threads; see :mod:`cacore.svm.options`."""
+    """Interface of a solver for the dual of one part, on the caller's threads; see :mod:`cacore.svm.options`.
+
+    Examples
+    --------
+    >>> from cacore.svm.dual import PartSolver
+    >>> from cacore.svm.options import part_solver
+    >>> solve: PartSolver = part_solver("smo")
+    >>> solve.__module__
+    'casvm.solver.smo'
+    """
 
     def __call__(
         self, X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int,

@@ -117,6 +117,15 @@ def register(name: str) -> Callable[[Solver], Solver]:
     ------
     ValueError
         If another solver has the name.
+
+    Examples
+    --------
+    >>> from cacore.svm.options import part_solver, register
+    >>> @register("smo of mine")
+    ... def solve(*problem, **watched):
+    ...     return part_solver("smo")(*problem, **watched)
+    >>> part_solver("smo of mine") is solve
+    True
     """
 
     def registered(solver: Solver) -> Solver:

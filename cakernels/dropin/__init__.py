@@ -41,6 +41,15 @@ def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
         Print a line to stderr the first time that a kind of call is taken over, or left to scikit-learn for a reason.
     everything : bool
         Take over small problems, too, where scikit-learn's own code is as fast or faster; for tests.
+
+    Examples
+    --------
+    >>> from cakernels import patch_sklearn, unpatch_sklearn
+    >>> patch_sklearn()
+    >>> from sklearn.svm import SVC  # from now on trained by this package
+    >>> SVC.__module__.partition(".")[0]
+    'sklearn'
+    >>> unpatch_sklearn()
     """
     global _in_place
     unpatch_sklearn()
@@ -60,7 +69,17 @@ def patch_worker(everything: bool) -> None:
 
 
 def unpatch_sklearn() -> None:
-    """Undo :func:`patch_sklearn`; models that were fitted meanwhile stay as they are."""
+    """Undo :func:`patch_sklearn`; models that were fitted meanwhile stay as they are.
+
+    Examples
+    --------
+    >>> from cakernels import patch_sklearn, unpatch_sklearn
+    >>> import sklearn.svm
+    >>> patch_sklearn()
+    >>> unpatch_sklearn()
+    >>> sklearn.svm.SVC.__module__
+    'sklearn.svm._classes'
+    """
     global _in_place
     if _in_place is not None:
         _in_place.restore()

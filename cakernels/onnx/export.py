@@ -56,6 +56,15 @@ def to_onnx(model: Any, X: RowsLike | None = None) -> Any:
     node SVMClassifier or SVMRegressor, which computes in float32, if this changes decisions by at most 2e-6 of their
     scale, and probabilities by at most 2e-6. The file holds 8 bytes for each number in a support vector, or in a
     training row of ridge regression.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakernels import SMOSVC, to_onnx
+    >>> X, y = make_moons(200, noise=0.2, random_state=0)
+    >>> exported = to_onnx(SMOSVC(C=10, gamma=1.0).fit(X, y), X[:1])
+    >>> [output.name for output in exported.graph.output]
+    ['label', 'decisions']
     """
     return exported(model, X).model()
 

@@ -114,31 +114,90 @@ class BKRR2Classifier(RidgeInParts, RidgeClassifier):
     -----
     All classes share one factorisation per part, which costs what it does in :class:`cakrr.BKRR2`; each class adds
     2 m^2 flops per part of m rows.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakrr import BKRR2Classifier
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = BKRR2Classifier(n_parts=2, sigma=0.5, lam=1e-3, probability=True).fit(X[:300], y[:300])
+    >>> model.predict_proba(X[300:]).shape
+    (100, 2)
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     _method = bkrr2
 
 
 class KKRR2Classifier(BKRR2Classifier):
-    """Classifier by :class:`cakrr.KKRR2`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+    """Classifier by :class:`cakrr.KKRR2`; parameters, attributes and cost are those of :class:`BKRR2Classifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakrr import KKRR2Classifier
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = KKRR2Classifier(n_parts=2, sigma=0.5, lam=1e-3, random_state=0).fit(X[:300], y[:300])
+    >>> model.classes_.tolist()
+    [0, 1]
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
+    """
 
     _method = kkrr2
 
 
 class DCKRRClassifier(BKRR2Classifier):
-    """Classifier by :class:`cakrr.DCKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+    """Classifier by :class:`cakrr.DCKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakrr import DCKRRClassifier
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = DCKRRClassifier(n_parts=2, sigma=0.5, lam=1e-3, random_state=0).fit(X[:300], y[:300])
+    >>> model.classes_.tolist()
+    [0, 1]
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
+    """
 
     _method = dckrr
 
 
 class BKRRClassifier(BKRR2Classifier):
-    """Classifier by :class:`cakrr.BKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+    """Classifier by :class:`cakrr.BKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakrr import BKRRClassifier
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = BKRRClassifier(n_parts=2, sigma=0.5, lam=1e-3, random_state=0).fit(X[:300], y[:300])
+    >>> model.classes_.tolist()
+    [0, 1]
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
+    """
 
     _method = bkrr
 
 
 class KKRRClassifier(BKRR2Classifier):
-    """Classifier by :class:`cakrr.KKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+    """Classifier by :class:`cakrr.KKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakrr import KKRRClassifier
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = KKRRClassifier(n_parts=2, sigma=0.5, lam=1e-3, random_state=0).fit(X[:300], y[:300])
+    >>> model.classes_.tolist()
+    [0, 1]
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
+    """
 
     _method = kkrr
 
@@ -149,6 +208,17 @@ class TwoLevelKRRClassifier(OnTwoLevels, RidgeClassifier):
 
     Parameters are those of :class:`cakrr.TwoLevelKRR`, plus `class_weight` and `probability`; attributes are those of
     :class:`BKRR2Classifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakrr import TwoLevelKRRClassifier
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = TwoLevelKRRClassifier(n_parts=2, centers=50, sigma=0.5, lam=1e-3).fit(X[:300], y[:300])
+    >>> model.decision_function(X[300:]).shape
+    (100,)
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     _method = twolevel
@@ -160,6 +230,15 @@ class DKRRClassifier(Iterated, RidgeClassifier):
 
     Parameters are those of :class:`cakrr.DKRR`, plus `class_weight` and `probability`; attributes are those of
     :class:`BKRR2Classifier` without `n_parts_`, plus `n_iter_` and `residual_` as in :class:`cakrr.DKRR`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakrr import DKRRClassifier
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = DKRRClassifier(sigma=0.5, lam=1e-3).fit(X[:300], y[:300])
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     _method = dkrr

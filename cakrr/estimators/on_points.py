@@ -127,6 +127,15 @@ class SubsetKRR(OnPoints, Regressor):
     Memory: the rows, up to six squares of M^2 numbers, and packed triangles. Per sigma, about 2 R triangles of
     M (M + 1) / 2 numbers are sent (:func:`cacore.linalg.tsqr.sent_bytes`). The model stores one triangle, for standard
     deviations.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import SubsetKRR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = SubsetKRR(centers=100, sigma=6.0, lam=1e-8, random_state=0).fit(X[:300], y[:300])
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     _method = subset
@@ -198,6 +207,17 @@ class SubsetKRRClassifier(OnPoints, RidgeClassifier):
     Notes
     -----
     All classes share one triangle per sigma, which costs what it does in :class:`cakrr.SubsetKRR`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from cakrr import SubsetKRRClassifier
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = SubsetKRRClassifier(centers=50, sigma=0.5, lam=1e-3, random_state=0).fit(X[:300], y[:300])
+    >>> model.predict_proba(X[300:]).shape
+    (100, 2)
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     _method = subset

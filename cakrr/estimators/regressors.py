@@ -117,6 +117,16 @@ class DKRR(Iterated, Regressor):
     another n^3/3 flops, and an Allreduce of the gradients at 2,000 rows at most. "cg" costs n^2/2 kernel values per
     iteration for all lambdas and targets together, and n k^2 flops for a factor of rank k; it runs on any number of
     ranks without ScaLAPACK.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import DKRR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = DKRR(sigma=6.0, lam=1e-6).fit(X[:300], y[:300])
+    >>> mean, deviation = model.predict(X[300:], return_std=True)
+    >>> mean.shape, bool((deviation > 0).all())
+    ((100,), True)
     """
 
     _method = dkrr
@@ -318,6 +328,17 @@ class BKRR2(RidgeInParts, Factors, Regressor):
     sends nothing between ranks. With a metric, the search for sigma and lambda is repeated in each of the (rounds + 1)
     rounds, and rows are sent to their parts again. Each round also sends one Allreduce of d x d numbers, or d for a
     diagonal metric, and takes up to 2000 m d flops per part for the gradients.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import BKRR2
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = BKRR2(n_parts=4, sigma=[3, 6], lam=[1e-6, 1e-4], random_state=0).fit(X[:300], y[:300])
+    >>> model.sigma_, model.lam_  # chosen on held-out rows
+    (3.0, 1e-06)
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     _method = bkrr2
@@ -327,6 +348,15 @@ class KKRR2(BKRR2):
     """Parts by K-means, of any size; predictions by the model of the nearest centre (section 3.4).
 
     Parameters, attributes and cost of a part are those of :class:`BKRR2`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import KKRR2
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = KKRR2(n_parts=4, sigma=6.0, lam=1e-6, random_state=0).fit(X[:300], y[:300])
+    >>> int(model.sizes_.sum()), model.score(X[300:], y[300:]) > 0.9
+    (300, True)
     """
 
     _method = kkrr2
@@ -336,6 +366,17 @@ class DCKRR(BKRR2):
     """Random even parts; predictions are the mean of all models (Algorithm 8; Zhang, Duchi and Wainwright, 2013).
 
     Parameters, attributes and cost are those of :class:`BKRR2`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import DCKRR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = DCKRR(n_parts=4, sigma=6.0, lam=1e-6, random_state=0).fit(X[:300], y[:300])
+    >>> model.sizes_.tolist()
+    [75, 75, 75, 75]
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     _method = dckrr
@@ -345,6 +386,17 @@ class BKRR(BKRR2):
     """Balanced parts by K-balance; predictions are the mean of all models (section 3.4).
 
     Parameters, attributes and cost are those of :class:`BKRR2`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import BKRR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = BKRR(n_parts=4, sigma=6.0, lam=1e-6, random_state=0).fit(X[:300], y[:300])
+    >>> model.sizes_.tolist()
+    [75, 75, 75, 75]
+    >>> model.score(X[300:], y[300:]) > 0.5
+    True
     """
 
     _method = bkrr
@@ -354,6 +406,15 @@ class KKRR(BKRR2):
     """Parts by K-means; predictions are the mean of all models (section 3.4).
 
     Parameters, attributes and cost of a part are those of :class:`BKRR2`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import KKRR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = KKRR(n_parts=4, sigma=6.0, lam=1e-6, random_state=0).fit(X[:300], y[:300])
+    >>> model.score(X[300:], y[300:]) > 0.5
+    True
     """
 
     _method = kkrr
@@ -387,6 +448,17 @@ class TwoLevelKRR(OnTwoLevels, Factors, Regressor):
     n M^2 flops per coarse sigma, shared by the ranks; M^3 flops per candidate on each rank; and the cost of BKRR2.
     Training sends M x M + 3 M numbers per rank and coarse sigma, independent of n. All of this is repeated in each
     round of a metric, which adds one Allreduce of d x d numbers, or d for a diagonal metric.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from cakrr import TwoLevelKRR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = TwoLevelKRR(n_parts=4, centers=50, sigma=6.0, lam=1e-6, random_state=0).fit(X[:300], y[:300])
+    >>> len(model.params_)
+    5
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     _method = twolevel

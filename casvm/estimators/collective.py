@@ -257,6 +257,15 @@ class CASVC(CollectiveSVC):
     training
     per round, in which rows are sent to their parts again; each round also sends 2,000 rows to all ranks, and one
     Allreduce of d x d numbers, or d for a diagonal metric.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import CASVC
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = CASVC(n_parts=2, C=10, gamma=1.0, route="soft", random_state=0).fit(X[:300], y[:300])
+    >>> int(model.sizes_.sum()), model.score(X[300:], y[300:]) > 0.9
+    (300, True)
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
@@ -340,6 +349,17 @@ class DCSVC(OneModelSVC):
     Notes
     -----
     At most half of the rows are sent per layer, in log2 P layers; one rank holds all rows for the last problem.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import DCSVC
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = DCSVC(n_parts=4, C=10, gamma=1.0, random_state=0).fit(X[:300], y[:300])
+    >>> len(model.layers_)
+    3
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
@@ -362,6 +382,15 @@ class CascadeSVC(DCSVC):
         Maximum number of passes through the tree. Each further pass adds the last support vectors to all parts; passes
         stop when the objective no longer changes. Many passes converge to the exact solution; a single pass may end far
         from it.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import CascadeSVC
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = CascadeSVC(n_parts=4, passes=2, C=10, gamma=1.0, random_state=0).fit(X[:300], y[:300])
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     passes: int = 2
@@ -375,6 +404,15 @@ class DCFilterSVC(CascadeSVC):
 
     Parameters, attributes and cost are those of :class:`CascadeSVC`, plus the cost of partitioning. One pass is usually
     enough here, so `passes` is 1 by default.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import DCFilterSVC
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = DCFilterSVC(n_parts=4, C=10, gamma=1.0, random_state=0).fit(X[:300], y[:300])
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     passes: int = 1
@@ -399,6 +437,15 @@ class DisSMOSVC(OneModelSVC):
     Notes
     -----
     For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVC`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import DisSMOSVC
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = DisSMOSVC(C=10, gamma=1.0).fit(X[:300], y[:300])
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     working_set: int | None = None
@@ -497,6 +544,15 @@ class DisSMOSVR(CollectiveSVR):
     Notes
     -----
     For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVR`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from casvm import DisSMOSVR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = DisSMOSVR(C=100, epsilon=0.1, gamma=1.0).fit(X[:300], y[:300])
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     epsilon: GridLike = 0.1
@@ -610,6 +666,15 @@ class CASVR(PartsSVR):
     Notes
     -----
     Each part costs what :class:`SMOSVR` does on its rows. Training sends nothing between ranks.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from casvm import CASVR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = CASVR(n_parts=2, C=100, epsilon=0.1, gamma=1.0, random_state=0).fit(X[:300], y[:300])
+    >>> int(model.sizes_.sum()), model.score(X[300:], y[300:]) > 0.7
+    (300, True)
     """
 
     epsilon: GridLike = 0.1

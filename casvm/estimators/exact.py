@@ -413,6 +413,17 @@ class SMOSVC(OneProcessSVC):
     -----
     Training takes about 2 s n nnz flops for s support vectors among n rows with nnz nonzeros each, on all threads; see
     :func:`casvm.solver.smo.solve`. Probabilities cost what :func:`casvm.methods.probability.left_out` does.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import SMOSVC
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = SMOSVC(C=[1, 10], gamma=[0.1, 1]).fit(X[:300], y[:300])
+    >>> sorted(model.best_params_)
+    ['C', 'gamma']
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     C: GridLike = 1.0
@@ -455,6 +466,17 @@ class SMONuSVC(OneProcessSVC):
         As for :class:`SMOSVC`. Weights multiply the bound of a row's coefficient, which is 1 before scaling.
     max_time, verbose, probability
         As for :class:`SMOSVC`. Folds are solved as C-SVC with C = 1 / margin of the solution on all rows.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import SMONuSVC
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = SMONuSVC(nu=0.2, gamma=1.0).fit(X[:300], y[:300])
+    >>> int(model.n_support_.sum()) >= 0.2 * 300  # nu is the least share of support vectors
+    True
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
     """
 
     nu: float = 0.5

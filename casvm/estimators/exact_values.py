@@ -255,6 +255,15 @@ class SMOSVR(SearchedRegressor):
     LIBSVM's two. So rows of K have n values, and all rows within epsilon of the model can be shrunk. Training takes
     about 2 s n nnz flops for s support vectors among n rows with nnz nonzeros each, on all threads; see
     :func:`casvm.solver.smo.solve`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from casvm import SMOSVR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = SMOSVR(C=100, epsilon=0.1, gamma=1.0).fit(X[:300], y[:300])
+    >>> len(model.support_) <= 300, model.score(X[300:], y[300:]) > 0.9
+    (True, True)
     """
 
     epsilon: GridLike = 0.1
@@ -289,6 +298,15 @@ class SMONuSVR(_Regressor):
     Notes
     -----
     Here each row has two variables, alpha and alpha*, as in LIBSVM; a row of K is computed once, and has 2n values.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from casvm import SMONuSVR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = SMONuSVR(nu=0.5, C=100, gamma=1.0).fit(X[:300], y[:300])
+    >>> model.epsilon_ > 0, model.score(X[300:], y[300:]) > 0.9
+    (True, True)
     """
 
     nu: float = 0.5
@@ -324,6 +342,15 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
     ----------
     offset_ : float
         The decision function is :meth:`score_samples` minus this.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from casvm import SMOOneClassSVM
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = SMOOneClassSVM(nu=0.1, gamma=0.5).fit(X)
+    >>> model.predict([[0.0, 0.0], [9.0, 9.0]]).tolist()
+    [1, -1]
     """
 
     nu: float = 0.5

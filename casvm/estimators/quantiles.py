@@ -124,6 +124,16 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
     The dual of each quantile tau is that of :class:`SMOSVR` without epsilon, and with bounds -C (1 - tau) and C tau
     (Takeuchi et al., 2006). All rows have a coefficient, unless their weight is 0. Levels are solved in ascending order
     and share kernel values; see :func:`casvm.solver.problems.solve_quantiles`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from casvm import SMOQuantileSVR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = SMOQuantileSVR(quantile=[0.1, 0.9], C=100, gamma=1.0).fit(X[:300], y[:300])
+    >>> low, high = model.predict(X[300:]).T
+    >>> bool((low <= high).all())
+    True
     """
 
     _svm_type = "quantile_svr"
@@ -201,6 +211,15 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
     Notes
     -----
     Each part costs what :class:`SMOQuantileSVR` does on its rows. Training sends nothing between ranks.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from casvm import CAQuantileSVR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = CAQuantileSVR(n_parts=2, quantile=[0.1, 0.9], C=100, gamma=1.0).fit(X[:300], y[:300])
+    >>> model.predict(X[300:]).shape
+    (100, 2)
     """
 
     comm: CommLike = None

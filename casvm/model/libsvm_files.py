@@ -61,6 +61,14 @@ def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
     InputError
         Labels, a kernel or probabilities that LIBSVM does not support, a precomputed kernel, a model in pieces on
         several ranks, or a path that cannot be written.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import SMOSVC, export_libsvm
+    >>> model = SMOSVC(C=10, gamma=1.0).fit(*make_moons(200, noise=0.2, random_state=0))
+    >>> [path.name for path in export_libsvm(model.model_, "moons.model")]
+    ['moons.model']
     """
     path = Path(path)
     if isinstance(model, QuantileModel):
@@ -183,6 +191,16 @@ def import_libsvm(path: str | Path, n_features: int | None = None) -> SVMModel |
     -----
     Reading takes about a microsecond per word. Ties between votes go to the lowest label, but in LIBSVM to the first
     label in the file.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import SMOSVC, export_libsvm, import_libsvm
+    >>> X, y = make_moons(200, noise=0.2, random_state=0)
+    >>> model = SMOSVC(C=10, gamma=1.0).fit(X, y)
+    >>> (path,) = export_libsvm(model.model_, "moons.libsvm")
+    >>> bool((import_libsvm(path).predict(X) == model.predict(X)).all())
+    True
     """
     path, limit = Path(path), memory.limit_per_rank(Communicator())
     header, coef, X = read(path, limit)

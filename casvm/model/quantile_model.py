@@ -70,6 +70,15 @@ class QuantileModel(SVRModel):
     quantiles than their levels say. With n held-out rows, quantile tau is moved by the ceil((n + 1) tau)-th smallest of
     their residuals. A new target is then below it with a probability from tau to tau + 1 / (n + 1). Training with
     fewer than tau / (1 - tau) held-out rows is refused.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from casvm import QuantileModel, SMOQuantileSVR
+    >>> X, y = make_friedman1(200, random_state=0)
+    >>> SMOQuantileSVR(quantile=[0.1, 0.9], C=100, gamma=1.0).fit(X, y).save("quantiles.h5")
+    >>> QuantileModel.load("quantiles.h5").predict(X[:3]).shape
+    (3, 2)
     """
 
     family = "quantiles"

@@ -48,6 +48,15 @@ class SVMModel(InParts):
         Values of each part, if every part has its own; `C` and `kernel` are then those of the part with the median C.
     calibrator : Calibrator or None
         Turns decisions of the pairs of classes into probabilities, if the model has them.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from casvm import CASVC, SVMModel
+    >>> X, y = make_moons(200, noise=0.2, random_state=0)
+    >>> CASVC(n_parts=2, C=10, gamma=1.0).fit(X, y).save("moons.h5")
+    >>> SVMModel.load("moons.h5").predict(X[:3]).shape
+    (3,)
     """
 
     family = "svm"

@@ -89,6 +89,15 @@ class SVRModel(InParts):
         None if the kernel is precomputed: rows are then kernel values with the training rows.
     params : dict of str to float
         The known ones among C, epsilon and nu.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from casvm import SMOSVR, SVRModel
+    >>> X, y = make_friedman1(200, random_state=0)
+    >>> SMOSVR(C=100, gamma=1.0).fit(X, y).save("friedman.h5")
+    >>> SVRModel.load("friedman.h5").predict(X[:3]).shape
+    (3,)
     """
 
     family = "svr"

@@ -34,6 +34,15 @@ class FCFS(Algorithm, name="fcfs"):
     -----
     Sizes differ by at most 1. Rows are assigned in a shuffled order that does not depend on the number of ranks, so
     the order of the rows in the file does not matter. O(n P d) flops, no K-means.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from partition import FCFS
+    >>> X, y = make_blobs([50, 100, 150, 100], random_state=0)
+    >>> parts = FCFS(n_parts=4, ratio=True, random_state=0).fit(X, y > 1)
+    >>> parts.sizes_.tolist()
+    [100, 100, 100, 100]
     """
 
     balances_classes = True
@@ -77,6 +86,15 @@ class BalancedKMeans(Algorithm, name="bkm"):
     -----
     Sizes differ by at most 1. K-means, then O(n P d) flops, and selections from parts that are too large
     (:func:`partition.assign.smallest`).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from partition import BalancedKMeans
+    >>> X, y = make_blobs([50, 100, 150, 100], random_state=0)
+    >>> parts = BalancedKMeans(n_parts=4, random_state=0).fit(X)
+    >>> parts.sizes_.tolist()
+    [100, 100, 100, 100]
     """
 
     balances_classes = True
@@ -150,6 +168,17 @@ class KBalance(Algorithm, name="kbalance"):
     Sizes differ by at most 1. Rows are assigned in a shuffled order that does not depend on the number of ranks.
     K-means, then O(n P d) flops and at most P rounds of selections from the parts that are too large
     (:func:`partition.assign.smallest`).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from partition import KBalance
+    >>> X, y = make_blobs([50, 100, 150, 100], random_state=0)
+    >>> parts = KBalance(n_parts=4, random_state=0).fit(X)
+    >>> parts.sizes_.tolist()
+    [100, 100, 100, 100]
+    >>> parts.predict(X[:5]).shape
+    (5,)
     """
 
     checks = Algorithm.checks | LLOYD | {"recompute_centers": yes_or_no}

@@ -54,6 +54,15 @@ class KMeans(Algorithm, name="kmeans"):
     -----
     2 n P d flops and one Allreduce of P x (d+1) numbers per round. Beyond 128 parts, the centres are found in two
     levels (:mod:`partition.algorithms.kmeans`). No part is empty, even if many rows are equal.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from partition import KMeans
+    >>> X, y = make_blobs([50, 100, 150, 100], random_state=0)
+    >>> parts = KMeans(n_parts=4, random_state=0).fit(X)
+    >>> int(parts.sizes_.sum()), parts.centers_.shape
+    (400, (4, 2))
     """
 
     checks = Algorithm.checks | LLOYD

@@ -29,6 +29,15 @@ class RandomPartition(Algorithm, name="random"):
     -----
     Sizes differ by at most 1. The labels take O(n_local) operations and no communication; the centres take one
     Allreduce of P x (d+1) numbers.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from partition import RandomPartition
+    >>> X, y = make_blobs([50, 100, 150, 100], random_state=0)
+    >>> parts = RandomPartition(n_parts=4, random_state=0).fit(X)
+    >>> parts.sizes_.tolist()
+    [100, 100, 100, 100]
     """
 
     clusters = False

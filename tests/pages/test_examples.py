@@ -9,15 +9,12 @@ import os
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.commands import run
 from helpers.data import write_hdf5
-
-import cakernels
 
 pytestmark = pytest.mark.skipif("CAKERNELS_PAGES" not in os.environ, reason="examples of pages run in: make pages-test")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -104,21 +101,6 @@ def test_rows_on_ranks_run(kind, mpiexec, tmp_path):
 def docs(monkeypatch):
     """The modules beside the pages can be imported."""
     monkeypatch.syspath_prepend(ROOT / "docs")
-
-
-def test_examples_of_classes_run(docs):
-    """The example on the page of each estimator, after the rows that they share."""
-    examples = importlib.import_module("class_examples")
-    assert set(examples.EXAMPLES) == {
-        name for name in cakernels.__all__ if hasattr(getattr(cakernels, name), "get_params")
-    }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* end of (its|the) grid")
-        for name, text in examples.EXAMPLES.items():
-            names = {name: getattr(cakernels, name)}
-            exec(examples.ROWS, names)
-            exec(text.replace("max_time=60", "max_candidates=1"), names)
-            assert "model" in names or "parts" in names
 
 
 def test_pages_of_classes_are_whole(docs):
