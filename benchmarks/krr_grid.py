@@ -26,7 +26,7 @@ from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.tuning import spaced
 from cakrr.bkrr2 import METHOD
-from cakrr.methods.parts import fit
+from cakrr.methods.task import RidgeTask
 from cakrr.options import RidgeOptions
 from cakrr.ridge_model import RidgeFit
 from cakrr.solver import local
@@ -72,7 +72,7 @@ def whole(path: Path, name: str, partitions: int, rounds: int) -> bool:
         train = load(path, Communicator())["train"]
         options = RidgeOptions(partitions=partitions, sigma=sigmas, lam=lams)
         begun = time.perf_counter()
-        fits[which] = fit(METHOD, train, options, Communicator())
+        fits[which] = RidgeTask.in_parts(METHOD, train, options, Communicator())
         print(f"  {which}: {time.perf_counter() - begun:.1f} s", flush=True)
 
     usual = local.BAND_FROM

@@ -20,7 +20,7 @@ from cacore.comm import Communicator
 from cacore.io import Dataset, load
 from cacore.kernels import Kernel
 from cakrr.bkrr2 import METHOD
-from cakrr.methods.parts import fit
+from cakrr.methods.task import RidgeTask
 from cakrr.options import RidgeOptions
 from cakrr.ridge_model import RidgeFit
 from cakrr.solver.local import PartSystem, Workspace
@@ -87,7 +87,7 @@ def trained(n: int, d: int, P: int) -> RidgeFit:
     rng = np.random.default_rng(2)
     X = rng.normal(size=(n, d))
     train = Dataset(X, X[:, 0] + rng.normal(size=n), n, "generated")
-    return fit(METHOD, train, RidgeOptions(partitions=P, lam=(1e-2,), standardize=False), Communicator())
+    return RidgeTask.in_parts(METHOD, train, RidgeOptions(partitions=P, lam=(1e-2,), standardize=False), Communicator())
 
 
 def prediction(n: int, d: int, P: int, rounds: int) -> bool:

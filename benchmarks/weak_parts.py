@@ -19,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,6 @@ from cacore.io.native import created
 from cacore.machine import threads
 from cacore.run import command
 from cakernels.plan.machine import PRESETS, Network
-from cakrr.methods import parts as ridge
-from cakrr.methods.choose import Chosen
 from cakrr.methods.task import RidgeTask
 from cakrr.solver.local import Workspace
 from casvm.tasks import ClassesTask
@@ -99,7 +98,7 @@ class StandIns:
     @contextmanager
     def on(self, world: World) -> Iterator[None]:
         """Context in which the ranks of `world` train few parts."""
-        svm, krr = ClassesTask.solve, ridge.solve_part
+        svm, krr = ClassesTask.solve, RidgeTask.solve
         self._traces, self._largest = world.traces, 0
         self.trained.clear()
         self.standing.clear()
@@ -108,14 +107,15 @@ class StandIns:
             kept = self._solved(len(rows), lambda: svm(task, number, rows, side_by_side))
             return kept | {"places": kept["places"] % len(rows)}
 
-        def values(task: RidgeTask, chosen: Chosen, part: int, rows: slice) -> Kept:
-            m = rows.stop - rows.start
-            alone = replace(task, workspace=Workspace(m, task.workspace.dtype))  # its matrix is freed at once
-            kept = self._solved(m, lambda: krr(alone, chosen, part, rows))
+        def values(task: RidgeTask, number: int, rows: Samples, side_by_side: int) -> Kept:
+            m, freed = len(rows), copy(task)
+            # A matrix of its own, which is freed at once.
+            freed.division = replace(task.division, workspace=Workspace(m, task.division.workspace.dtype))
+            kept = self._solved(m, lambda: krr(freed, number, rows, side_by_side))
             return kept | {"alpha": np.resize(kept["alpha"], m)}
 
         with (
-            patch.object(ClassesTask, "solve", classes), patch.object(ridge, "solve_part", values),
+            patch.object(ClassesTask, "solve", classes), patch.object(RidgeTask, "solve", values),
             patch.object(command, "compiled_ahead"),  # which trains a small part
         ):  # fmt: skip
             yield

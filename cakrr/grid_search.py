@@ -427,6 +427,12 @@ def larger_lambda(dtype: DTypeLike) -> str:
     return "a larger lambda" + (", or float64" if dtype == np.float32 else "")
 
 
+def not_definite(where: str, sigma: float, lam: float, dtype: DTypeLike) -> str:
+    """Error message for a system that is not positive definite."""
+    pair = f"sigma {sigma:g}, lambda {lam:g}"
+    return f"{where}: K + lambda m I is not positive definite at {pair}; use {larger_lambda(dtype)}"
+
+
 def least(errors: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
     """Smallest error along an axis of (C, S, L); infinite where no pair could be solved."""
     others = tuple(dimension for dimension in range(errors.ndim) if dimension != axis)

@@ -457,6 +457,11 @@ class RidgeOptions(Options):
         default = self.default_widths and usual and not self.compares and not self.out_of_core
         return min(FOLDS, n) if default and 1 < n < FEW_ROWS else 1
 
+    def route_of(self, method: RidgeMethod, P: int) -> str:
+        """The given route, or the method's; of a single part, "soft" is "nearest"."""
+        route = self.route or method.route
+        return "nearest" if route == "soft" and P == 1 else route
+
     @property
     def default_widths(self) -> bool:
         """True if the default widths are compared, rather than those that the user gave."""

@@ -636,10 +636,3 @@ class RidgeFit:
         if model.coarse is not None and not model.on_points and model.lam == ALONE:
             chosen.pop("lambda")
         return grid_ends({name: sorted({row[name] for row in rows if name in row}) for name in chosen}, chosen)
-
-    def add(self, other: RidgeFit) -> None:
-        """Add the models of another division of the same rows."""
-        self.model.add(other.model)
-        for name in ("sizes", "seconds", "residual"):
-            setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
-        self.notes += other.notes

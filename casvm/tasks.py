@@ -114,8 +114,8 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         with comm.agreed():
             P = options.checked(method, comm.size)
         task = cls(
-            method=method, options=options, P=P, route=options.route_of(method), searches=options.searches,
-            checkpoint=options.checkpoint, progress=options.progress,
+            method=method, options=options, P=P, route=options.route_of(method) if P > 1 else "nearest",
+            searches=options.searches, checkpoint=options.checkpoint, progress=options.progress,
         )  # fmt: skip
         with comm.phase("read"):
             task._read(train, comm)
@@ -293,12 +293,13 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
 
     def check_memory(self, parts: Parts, comm: Communicator) -> None:
         """Refuse parts that do not fit beside the kernel cache; with rows in a file, those solved side by side."""
-        if is_stored(parts.X):
-            check_parts_at_a_time(parts, self.options)
-        else:
-            check_parts(parts, nbytes(parts.X), self.options, comm.size)
+        with comm.agreed():
+            if is_stored(parts.X):
+                check_parts_at_a_time(parts, self.options)
+            else:
+                check_parts(parts, nbytes(parts.X), self.options, comm.size)
 
-    def choose(self, parts: Parts, comm: Communicator) -> None:
+    def choose(self, parts: Parts, comm: Communicator) -> Parts:
         """Choose C and gamma, and bound each row's alpha by the C of its part; collective.
 
         With `per_part`, `options` and `kernel` become those of the part with the median C.
@@ -313,7 +314,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
             options = self.options = self.options.with_setting(results)
             self.kernel = options.kernel_with(numeric_gamma(parts.X, options.gamma, comm, options.kernel))
             parts.columns["C"] = parts["C"] * options.C
-            return
+            return parts
         Cs, gammas = results.chosen["C"], results.chosen.get("gamma")
         self.kernels = {
             p: self.kernel if gammas is None else replace(self.kernel, gamma=float(gammas[p])) for p in range(self.P)
@@ -323,6 +324,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         middle = int(np.argsort(Cs, kind="stable")[len(Cs) // 2])
         self.kernel = self.kernels[middle]
         self.options = replace(self.options, C=float(Cs[middle]), gamma="scale", cv=None)
+        return parts
 
     def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
         """Solve all pairs of classes, starting from the column "coef", alpha y of shape (m, k - 1), if there is one.
@@ -562,11 +564,13 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     def check_memory(self, parts: Parts, comm: Communicator) -> None:
         """Refuse parts, and rows kept for further divisions, that do not fit beside the kernel cache."""
-        check_parts(parts, nbytes(parts.X) + nbytes(self.rows.X), self.options)
+        with comm.agreed():
+            check_parts(parts, nbytes(parts.X) + nbytes(self.rows.X), self.options)
 
-    def choose(self, parts: Parts, comm: Communicator) -> None:
+    def choose(self, parts: Parts, comm: Communicator) -> Parts:
         """Choose C, epsilon and gamma, at the cost of :func:`casvm.search.regression.search_values`; collective."""
         self.use_setting(search_values(parts, self.n, self.P, self.unit, self.options, comm), parts.X, comm)
+        return parts
 
     def use_setting(self, results: Results | None, X: AnyRows, comm: Communicator) -> None:
         """Use the setting of a search, or "scale" if `results` is None; `X` are this rank's rows. Collective.

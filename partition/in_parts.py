@@ -55,6 +55,8 @@ class PartTask(ABC, Generic[Part, Trained, Fitted]):
     checkpoint : Checkpoint or None
     progress : callable
         A function as :func:`cacore.progress.bar` yields it.
+    busy : float
+        Seconds that this rank has worked on its parts before they are trained, if the report counts them.
     """
 
     P: int
@@ -64,35 +66,55 @@ class PartTask(ABC, Generic[Part, Trained, Fitted]):
     searches: bool = False
     checkpoint: Checkpoint | None = None
     progress: Callable[[str, int], Advance] = silent
+    busy: float = 0.0
 
     @abstractmethod
     def divided(self, number: int, comm: Communicator) -> Parts:
         """This rank's parts of the division with this number; collective."""
 
-    @abstractmethod
     def check_memory(self, parts: Parts, comm: Communicator) -> None:
-        """Refuse parts that do not fit in memory for training; local."""
+        """Refuse parts that do not fit in memory for training, unless :meth:`divided` has; collective."""
 
     @abstractmethod
-    def choose(self, parts: Parts, comm: Communicator) -> None:
-        """Compare settings on these parts, and use the best one from now on; collective."""
+    def choose(self, parts: Parts, comm: Communicator) -> Parts:
+        """Compare settings on these parts, and use the best one from now on; collective.
+
+        Returns the parts to train: these, or the same rows in another scaling or metric.
+        """
 
     @abstractmethod
     def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
         """Solve a part, while `side_by_side` parts are solved in parallel; returns arrays to store in a checkpoint.
 
-        The array "statistics" has the part's statistics. :meth:`part` builds the part's model from the same arrays.
+        :meth:`part` and :meth:`numbers` make the part's model and statistics from the same arrays.
         """
+
+    def alone(self, rows: int) -> bool:
+        """True if a part of this many rows is solved by itself, on all threads."""
+        return False
 
     @abstractmethod
     def part(self, rows: Samples, kept: Kept) -> Part:
         """Model of the part with these rows, from the arrays of :meth:`solve`."""
+
+    def numbers(self, kept: Kept) -> NDArray[np.float64]:
+        """Statistics of a part, from the arrays of :meth:`solve`."""
+        return kept["statistics"]
 
     def completed(
         self, parts: Parts, solved: dict[int, SolvedPart[Part]], comm: Communicator
     ) -> dict[int, SolvedPart[Part]]:
         """The solved parts, after any fits that need all of them; collective."""
         return solved
+
+    def accept(self, parts: Parts, solved: dict[int, SolvedPart[Part]], comm: Communicator) -> None:
+        """Raise an InputError on all ranks if a part has no solution; collective."""
+
+    def places(
+        self, parts: Parts, comm: Communicator
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Centres, sizes and owners of all parts, on every rank; collective."""
+        return gathered(parts, comm)
 
     @abstractmethod
     def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
@@ -118,11 +140,10 @@ def in_parts(task: PartTask[Part, Trained, Fitted], comm: Communicator) -> Fitte
     # Algorithm 10, lines 1 to 7 (Algorithm 5, line 1): divide the rows.
     with comm.phase("partition"):
         parts = task.divided(0, comm)
-    with comm.agreed():
-        task.check_memory(parts, comm)
+    task.check_memory(parts, comm)
     # Lines 8 and 13 to 23: compare the settings by one reduction of their scores, and take the best one.
     if task.searches:
-        task.choose(parts, comm)
+        parts = task.choose(parts, comm)
     # Lines 9 to 12 (Algorithm 5, lines 2 and 3), with all rows, for every division of them.
     model, numbers, busy = _trained(task, parts, 0, comm)
     for number in range(1, task.divisions):
@@ -133,7 +154,7 @@ def in_parts(task: PartTask[Part, Trained, Fitted], comm: Communicator) -> Fitte
         model.add(other)
         numbers, busy = np.concatenate([numbers, lines]), busy + seconds
     with comm.uncounted():
-        every = comm.allgather(np.array([busy]))
+        every = comm.allgather(np.array([task.busy + busy]))
     return task.fit(model, numbers, every)
 
 
@@ -156,14 +177,14 @@ def _trained(
     comm.wait()
     # Line 3: all ranks need the centres to route new rows.
     with comm.phase("predict"):
-        centers, sizes_of_all, owners = gathered(parts, comm)
-        P = len(sizes_of_all)
-        soft = task.soft(parts, centers, comm) if P > 1 else None
+        task.accept(parts, solved, comm)
+        centers, sizes_of_all, owners = task.places(parts, comm)
+        soft = task.soft(parts, centers, comm) if task.P > 1 else None
     model = task.model(
-        route=task.route if P > 1 else "nearest", centers=centers, sizes=sizes_of_all, owners=owners, soft=soft,
+        route=task.route, centers=centers, sizes=sizes_of_all, owners=owners, soft=soft,
         parts={number: one.part for number, one in solved.items()},
     )  # fmt: skip
-    numbers = np.zeros((P, task.statistics))
+    numbers = np.zeros((task.P, task.statistics))
     for number, one in solved.items():
         numbers[number] = one.numbers
     with comm.uncounted():
@@ -173,7 +194,7 @@ def _trained(
 def solve_all(
     task: PartTask[Part, Trained, Fitted], sizes: dict[int, int], load: Callable[[int], tuple[str, Samples]], label: str
 ) -> dict[int, SolvedPart[Part]]:
-    """Solve this rank's problems, the largest first, with as many in parallel as there are threads.
+    """Solve this rank's problems, the largest first: those of :meth:`PartTask.alone`, then as many at once as threads.
 
     Parameters
     ----------
@@ -192,18 +213,22 @@ def solve_all(
         The largest problem first.
     """
     todo = sorted(sizes, key=lambda number: -sizes[number])
-    side_by_side = max(1, min(threads.current(), len(todo)))
+    large = [number for number in todo if task.alone(sizes[number])]
     advance, lock = task.progress(label, len(todo)), threading.Lock()
 
-    def solve(number: int) -> SolvedPart[Part]:
+    def solve(number: int, side_by_side: int) -> SolvedPart[Part]:
         name, rows = load(number)
         kept = remembered(task.checkpoint, name, lambda: task.solve(number, rows, side_by_side))
         with lock:
             advance()
-        return SolvedPart(task.part(rows, kept), kept["statistics"])
+        return SolvedPart(task.part(rows, kept), task.numbers(kept))
 
-    with threads.in_order(solve, [(number,) for number in todo]) as solved:
-        return dict(zip(todo, solved, strict=True))
+    solved: dict[int, SolvedPart[Part]] = {}
+    for numbers, parallel in ((large, False), (todo[len(large) :], True)):
+        side_by_side = max(1, min(threads.current(), len(numbers))) if parallel else 1
+        with threads.in_order(solve, [(number, side_by_side) for number in numbers], parallel) as results:
+            solved |= zip(numbers, results, strict=True)
+    return solved
 
 
 def gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:

@@ -87,15 +87,15 @@ class Told:
         self.errors, self.number, self.root, self.error = errors, number, None, np.inf
         self.moment = moments
 
-    def choose(self):
+    def choose(self, comm):
         self.error = self.errors[self.number]
         if self.error is None:
             raise InputError("no memory")
 
-    def moments(self):
+    def moments(self, comm):
         return np.full(2, self.moment)
 
-    def again(self, root):
+    def again(self, root, comm):
         return Told(self.errors, self.number + 1, self.moment)
 
 

@@ -111,13 +111,13 @@ class Round(Protocol):
     root: Root | None
     error: float
 
-    def choose(self) -> None:
+    def choose(self, comm: Communicator) -> None:
         """Train and choose the parameters in this round's metric, and set :attr:`error`; collective."""
 
-    def moments(self) -> NDArray[np.float64]:
+    def moments(self, comm: Communicator) -> NDArray[np.float64]:
         """Moments of the gradients for :func:`next_root`, the same on all ranks; collective."""
 
-    def again(self, root: Root) -> Self:
+    def again(self, root: Root, comm: Communicator) -> Self:
         """Run the next round of training, in this metric; collective."""
 
 
@@ -173,7 +173,7 @@ def _first_rounds(
     for starts in ways:
         try:
             for start in starts:
-                start.choose()
+                start.choose(comm)
         except InputError as error:  # raised by all ranks
             failed.append(error)
             continue
@@ -192,11 +192,11 @@ def _way(
     errors = [error]
     for number in range(1, rounds + 1):
         try:
-            moments = run.moments()
+            moments = run.moments(comm)
             if not moments.any():
                 break  # the models are constant
-            run = run.again(next_root(run.root, moments))
-            run.choose()
+            run = run.again(next_root(run.root, moments), comm)
+            run.choose(comm)
         except InputError as error:  # raised by all ranks
             return best, errors, [f"the metric is that of the best of {number} rounds; round {number}: {error}"]
         errors.append(_agreed(run, comm))

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def in_parts(*args: Any) -> RidgeFit:
-    """Train one model per part; see :func:`cakrr.methods.parts.fit`."""
+    """Train one model per part; see :meth:`cakrr.methods.task.RidgeTask.in_parts`."""
     from cakrr.methods.calibrated import calibrated
-    from cakrr.methods.parts import fit
+    from cakrr.methods.task import RidgeTask
 
-    return calibrated(fit, *args)
+    return calibrated(RidgeTask.in_parts, *args)
 
 
 def exact(*args: Any) -> RidgeFit:

@@ -1,19 +1,14 @@
-"""The choice of settings in parts: sigma, lambda, the coarse model, the soft route and the scaling.
+"""The choice of settings in parts: sigma, lambda, the coarse model, the soft route, and a metric in rounds.
 
-The settings that training in parts compares, and the one it chooses.
-
-The choice of sigma, lambda and the coarse model (Algorithm 10, lines 8 and 13 to 23).
-
-The choice of sigma and lambda for each part, on its own held-out rows.
-
-The choice of the soft route: number k of models per row, and decay t of their weights with distance.
-
-Scalings of the features to compare: by standard deviation, or by normal scores of their quantiles.
+Follows Algorithm 10, lines 8 and 13 to 23. From the inside out: settings are compared on folds of held-out rows
+(:func:`over_folds`), then soft routes with the best setting (:func:`choose_soft_route`), in every round of a metric,
+for every scaling and, with a metric, every kernel (:func:`choose_in_rounds`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,18 +17,163 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
-from cacore.data.rows import dense, is_sparse
-from cacore.data.standardize import normal_scores, quantiles_of
+from cacore.data.lengths import LeftOut, best_scales
+from cacore.data.metric import SAMPLE, Root, best_round
+from cacore.data.rows import dense
+from cacore.data.stored import some
 from cacore.errors import InputError
+from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
-from cakrr.grid_search import CHOOSING, Judges, Search, best, best_of_each, cost, least, left_out, next_widths, table
-from cakrr.methods.folds import Fold, GridErrors, held_rows, judges, over_folds
-from cakrr.methods.prepare import RidgeRows
-from cakrr.methods.task import RidgeTask
-from cakrr.options import LEVELS, CoarseGrid, RidgeOptions, Width, few_rows
+from cacore.kernels.gradients import moments, stacked
+from cacore.learn.options import LENGTHS
+from cakrr.grid_search import (
+    CHOOSING,
+    Judges,
+    Search,
+    best,
+    best_of_each,
+    cost,
+    fold,
+    hold_out,
+    least,
+    left_out,
+    next_widths,
+    table,
+)
+from cakrr.methods.prepare import RidgeParts
+from cakrr.options import CoarseGrid, Width, few_rows
 from cakrr.ridge_model import RidgeFit
 from cakrr.solver.coarse import Candidates, CoarseModel, candidates
+from cakrr.solver.local import ridge_system
+from partition.redistribute import Parts
 from partition.routing import SOFT, Soft, gap
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One choice of held-out rows.
+
+    Attributes
+    ----------
+    parts : Parts
+        The parts, with the held-out rows first.
+    held : ndarray of bool, shape (n_local,)
+        Mask of the held-out rows.
+    targets : ndarray, shape (n_local, C, t)
+        Targets of the parts, for each of C candidates of the coarse model.
+    judging : Samples
+        The rows on which settings are compared, with the columns "y", shape (q, C, t), and "weight".
+    name : str
+        Prefix of the fold's pieces in the checkpoint.
+    """
+
+    parts: Parts
+    held: NDArray[np.bool_]
+    targets: NDArray[np.float64]
+    judging: Samples
+    name: str = ""
+
+    @classmethod
+    def of(
+        cls, division: RidgeParts, parts: Parts, held: NDArray[np.bool_], comm: Communicator,
+        tried: Candidates | None = None, name: str = "",
+    ) -> Fold:  # fmt: skip
+        """Make a fold; targets are in units of `RidgeRows.scale`, so that squared errors of several targets add up."""
+        if division.options.select == "test":
+            X, y, weights = division.rows.test_rows(division.standardizer)
+        else:
+            X, y, weights = some(parts.X, held), parts["y"][held].astype(np.float64), parts.row_weights()[held]
+        targets, y = parts["y"].astype(np.float64)[:, None], y[:, None]
+        if tried is not None:
+            with comm.phase("train"):
+                targets, y = targets - tried.predictions(parts.X), y - tried.predictions(X)
+        scale = division.rows.scale
+        targets, y = (values.reshape(*values.shape[:2], len(scale)) / scale for values in (targets, y))
+        return cls(parts, held, targets, Samples(X, {"y": y, "weight": weights}), name)
+
+    def of_candidate(self, c: int) -> Fold:
+        """This fold, restricted to one candidate of the coarse model."""
+        judging = Samples(self.judging.X, {**self.judging.columns, "y": self.judging["y"][:, [c]]})
+        return Fold(self.parts, self.held, self.targets[:, [c]], judging, self.name)
+
+
+@dataclass(frozen=True)
+class GridErrors:
+    """Errors of the settings on the held-out rows; see :class:`cakrr.grid_search.Search`.
+
+    Attributes
+    ----------
+    errors : ndarray, shape (C, S, L)
+    failed : ndarray of int64, shape (S, L)
+    by_part : dict of int to ndarray, shape (S, L)
+    """
+
+    errors: NDArray[np.float64]
+    failed: NDArray[np.int64]
+    by_part: dict[int, NDArray[np.float64]]
+
+
+Judge = Callable[[Fold, NDArray[np.float64]], GridErrors]  # a fold, and sums of earlier folds -> errors
+
+
+def over_folds(judge: Judge, division: RidgeParts, first: Fold, comm: Communicator) -> GridErrors:
+    """Mean of the errors of `judge` over all folds, weighted by their held-out rows; one Allreduce if several."""
+    found: list[GridErrors] = []
+    weights: list[float] = []
+    for one in _folds(division, first, comm):
+        found.append(judge(one, sum((errors for fold in found for errors in fold.by_part.values()), start=np.zeros(1))))
+        weights.append(one.judging["weight"].sum())
+    if len(found) == 1:
+        return found[0]
+    with comm.phase("predict"):
+        shares = comm.allreduce(np.array(weights))
+    errors = np.average([one.errors for one in found], axis=0, weights=shares)
+    by_part = {part: np.sum([one.by_part[part] for one in found], axis=0) for part in found[0].by_part}
+    return GridErrors(errors, np.max([one.failed for one in found], axis=0), by_part)
+
+
+def _folds(division: RidgeParts, first: Fold, comm: Communicator) -> Iterator[Fold]:
+    """Yield all folds, with one copy of the rows at a time."""
+    yield first
+    for number in range(1, division.folds):
+        parts, held = fold(division.parts, number, division.folds)
+        yield Fold.of(division, parts, held, comm, name=f"fold-{number}-")
+
+
+def held_rows(division: RidgeParts, comm: Communicator) -> NDArray[np.bool_]:
+    """Mask of the validation rows; collective.
+
+    All trainings that are compared share the same validation rows, but each part keeps at least one row to train on.
+
+    Raises
+    ------
+    InputError
+        On all ranks: parts of one row, or more folds than rows.
+    """
+    parts, options = division.parts, division.options
+    n, fraction = int(parts.sizes.sum()), options.validation_fraction
+    with comm.agreed():
+        if parts.sizes.max() < 2:
+            remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
+            raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
+        if (options.cv or 0) > n:
+            raise InputError(f"cv = {options.cv}: there are only {n} rows; ask for fewer folds")
+    if division.folds > 1:
+        return fold(parts, 0, division.folds)[1]
+    if not options.compares:
+        return hold_out(parts, fraction)
+    held = hold_out(parts, fraction, parts["order"] < fraction * n)
+    if parts.sizes.min() < 2:
+        with comm.uncounted():
+            if not comm.allreduce(np.array([np.count_nonzero(held)]))[0]:
+                return hold_out(parts, fraction)
+    return held
+
+
+def judges(division: RidgeParts, fold: Fold, routes: list[Soft], comm: Communicator) -> Judges:
+    """Send the held-out rows to the models that predict them; collective."""
+    with comm.phase("predict" if division.options.select == "test" else "partition"):
+        return Judges.routed(fold.judging, division.route, routes, division.parts.centers, division.parts.owners, comm)
 
 
 @dataclass
@@ -126,17 +266,17 @@ class RidgeGrid:
     coarse: CoarseGrid
 
     @classmethod
-    def whole(cls, task: RidgeTask) -> RidgeGrid:
+    def whole(cls, division: RidgeParts) -> RidgeGrid:
         """The grid of the options, for the first round."""
-        n, d = int(task.parts.sizes.sum()), task.parts.centers.shape[1]
-        coarse = task.options.coarse_grid(n, d) if task.method.coarse else []
-        return cls(task.options.widths(task.method, d), task.options.lam, coarse)
+        n, d = int(division.parts.sizes.sum()), division.parts.centers.shape[1]
+        coarse = division.options.coarse_grid(n, d) if division.method.coarse else []
+        return cls(division.options.widths(division.method, d), division.options.lam, coarse)
 
-    def first(self, task: RidgeTask) -> Chosen:
+    def first(self, division: RidgeParts) -> Chosen:
         """The first setting, without comparing any."""
         width = self.widths[0]
-        held, seconds = np.zeros(len(task.y), np.bool_), np.zeros(len(task.parts.sizes))
-        return Chosen(width.like, width.sigma, self.lams[0], held, task.y[:, None], seconds)
+        held, seconds = np.zeros(len(division.y), np.bool_), np.zeros(len(division.parts.sizes))
+        return Chosen(width.like, width.sigma, self.lams[0], held, division.y[:, None], seconds)
 
     def around(self, chosen: Chosen, stretch: float | None, comm: Communicator) -> RidgeGrid:
         """The grid of the next round: the best setting of this round and its neighbours; collective.
@@ -164,7 +304,7 @@ class RidgeGrid:
         return RidgeGrid(widths, self.lams, [(width, [M], (lam,)) for width in wide])
 
 
-def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
+def choose(division: RidgeParts, grid: RidgeGrid, comm: Communicator) -> Chosen:
     """Choose sigma, lambda, the coarse model and the soft route on held-out rows; collective.
 
     Raises
@@ -177,28 +317,28 @@ def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
     m^2 d flops per part and sigma, and m^3/3 per lambda, or 4/3 m^3 for many lambdas. One Allreduce of the errors per
     fold, counted in phase "predict"; see :meth:`cakrr.grid_search.Search.errors`.
     """
-    options, soft, chosen = task.options, task.route == "soft", grid.first(task)
+    options, soft, chosen = division.options, division.route == "soft", grid.first(division)
     settings = len(grid.widths) * len(grid.lams)
     compared = settings > 1 or soft or options.compares
-    if options.select != "test" and (compared or task.method.coarse):
-        chosen.held = held_rows(task)
-    if task.method.coarse:
+    if options.select != "test" and (compared or division.method.coarse):
+        chosen.held = held_rows(division, comm)
+    if division.method.coarse:
         chosen.candidates = candidates(
-            task.parts, chosen.held, grid.coarse, options.memory_limit, options.checkpoint, task.comm,
-            task.piece("coarse"),
+            division.parts, chosen.held, grid.coarse, options.memory_limit, options.checkpoint, comm,
+            division.piece("coarse"),
         )  # fmt: skip
         settings *= len(chosen.candidates.settings)
         chosen.reasons += chosen.candidates.reasons
     if compared or settings > 1:
-        first = Fold.of(task, task.parts, chosen.held, chosen.candidates)
+        first = Fold.of(division, division.parts, chosen.held, comm, chosen.candidates)
         chosen.targets = first.targets
-        unit = unit_of(task, first) if soft else 1.0
+        unit = unit_of(division, first, comm) if soft else 1.0
         if settings > 1 or not soft:
-            _choose_pair(task, grid, first, SOFT.scaled(unit, len(task.parts.sizes)), chosen)
+            _choose_pair(division, grid, first, SOFT.scaled(unit, len(division.parts.sizes)), chosen, comm)
         if soft:
-            choose_soft_route(task, first, unit, chosen)
-    if compared and task.folds > 1 and options.cv is None:
-        chosen.reasons.append(few_rows(task.folds))
+            choose_soft_route(division, first, unit, chosen, comm)
+    if compared and division.folds > 1 and options.cv is None:
+        chosen.reasons.append(few_rows(division.folds))
     if chosen.candidates is not None:
         chosen.coarse = chosen.candidates.chosen(chosen.candidate)
         chosen.params |= chosen.candidates.facts(chosen.candidate, options.chooses_kernel)
@@ -207,74 +347,77 @@ def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
     return chosen
 
 
-def _choose_pair(task: RidgeTask, grid: RidgeGrid, first: Fold, route: Soft, chosen: Chosen) -> None:
+def _choose_pair(
+    division: RidgeParts, grid: RidgeGrid, first: Fold, route: Soft, chosen: Chosen, comm: Communicator
+) -> None:
     """Take the sigma, lambda and coarse-model candidate with the smallest error, for all parts or per part."""
-    steps = task.folds * len(grid.widths) * sum(cost(rows) for _, rows in task.parts)
-    advance = task.options.progress(CHOOSING, steps)
+    steps = division.folds * len(grid.widths) * sum(cost(rows) for _, rows in division.parts)
+    advance = division.options.progress(CHOOSING, steps)
 
     def judge(fold: Fold, before: NDArray[np.float64]) -> GridErrors:
         # Line 8: every sigma and lambda. A search trains (lines 9 to 12), predicts (13 to 17) and reduces (18 to 22).
-        loo = task.options.select == "loo"
+        loo = division.options.select == "loo"
         search = Search(
             fold.parts, fold.targets, np.zeros_like(fold.held) if loo else fold.held, grid.widths, grid.lams,
-            task.workspace, task.options.checkpoint, task.piece(f"{fold.name}grid"), chosen.seconds, advance,
-            before=before,
+            division.workspace, division.options.checkpoint, division.piece(f"{fold.name}grid"), chosen.seconds,
+            advance, before=before,
         )  # fmt: skip
         if loo:
-            errors, failed = search.left_out_errors(task.comm)
-        elif task.options.per_part:
-            errors, failed = search.errors(Judges.of_own_parts(fold.parts, fold.held, fold.targets), task.comm)
+            errors, failed = search.left_out_errors(comm)
+        elif division.options.per_part:
+            errors, failed = search.errors(Judges.of_own_parts(fold.parts, fold.held, fold.targets), comm)
         else:
-            errors, failed = search.errors(judges(task, fold, [route]), task.comm)
+            errors, failed = search.errors(judges(division, fold, [route], comm), comm)
         return GridErrors(errors, failed, search.by_part)
 
-    found = over_folds(judge, task, first)
+    found = over_folds(judge, division, first, comm)
     errors = found.errors
-    chosen.grid = table(errors, grid.widths, grid.lams, task.options, chosen.candidates)
+    chosen.grid = table(errors, grid.widths, grid.lams, division.options, chosen.candidates)
     # No warning for pairs that nobody asked for.
-    notes = chosen.reasons if task.options.default_widths else chosen.notes
+    notes = chosen.reasons if division.options.default_widths else chosen.notes
     notes += left_out(found.failed, grid.widths, grid.lams)
-    if task.options.per_part:
-        middle = choose_per_part(task, grid, found.by_part, chosen)
+    if division.options.per_part:
+        middle = choose_per_part(division, grid, found.by_part, chosen, comm)
         if not np.isfinite(errors).any():  # no pair suits all parts: take the median part's pair for the next round
             errors[0, *middle] = chosen.error
     # Line 23: the pair with the smallest error.
-    with task.comm.phase("predict"):
-        chosen.candidate, s, ell = best(errors, grid.widths, grid.lams, task.workspace.dtype, task.comm)
+    with comm.phase("predict"):
+        chosen.candidate, s, ell = best(errors, grid.widths, grid.lams, division.workspace.dtype, comm)
     chosen.errors = errors
     chosen.like, chosen.sigma, chosen.lam = grid.widths[s].like, grid.widths[s].sigma, grid.lams[ell]
-    if not task.options.per_part:
+    if not division.options.per_part:
         chosen.error = float(errors[chosen.candidate, s, ell])
 
 
 def choose_per_part(
-    task: RidgeTask, grid: RidgeGrid, by_part: dict[int, NDArray[np.float64]], chosen: Chosen
+    division: RidgeParts, grid: RidgeGrid, by_part: dict[int, NDArray[np.float64]], chosen: Chosen, comm: Communicator
 ) -> tuple[int, int]:
     """Choose the best pair of each part; one Allreduce of 2 P + 2 numbers.
 
     Parameters
     ----------
-    task : RidgeTask
+    division : RidgeParts
     grid : RidgeGrid
     by_part : dict of int to ndarray, shape (S, L)
         Sums of squared errors of each part of this rank.
     chosen : Chosen
         Its `sigmas`, `lams` and `error` are set.
+    comm : Communicator
 
     Returns
     -------
     tuple of int
         Indices in the grid of the pair whose part has the median sigma.
     """
-    P, comm = len(task.parts.sizes), task.comm
+    P = len(division.parts.sizes)
     with comm.agreed():
         best = best_of_each(by_part)
     settings, total = np.zeros((2, P)), np.zeros(2)
     for part, (s, ell) in best.items():
         settings[:, part] = s, ell
         total[0] += by_part[part][s, ell]
-    every = task.folds > 1 or task.options.select == "loo"  # every row counts, or only held-out ones
-    total[1] = task.parts.row_weights()[slice(None) if every else chosen.held].sum()
+    every = division.folds > 1 or division.options.select == "loo"  # every row counts, or only held-out ones
+    total[1] = division.parts.row_weights()[slice(None) if every else chosen.held].sum()
     with comm.phase("predict"):
         *pairs, error, weight = comm.allreduce(np.concatenate([settings.ravel(), total]))
     widths, lams = np.reshape(pairs, (2, P)).astype(np.int64)
@@ -289,67 +432,161 @@ def choose_per_part(
 SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
 
 
-def unit_of(task: RidgeTask, fold: Fold) -> float:
+def unit_of(division: RidgeParts, fold: Fold, comm: Communicator) -> float:
     """Unit of t, from the distances of the held-out rows; collective."""
-    with task.comm.phase("partition"):
-        return gap(fold.judging.X, task.parts.centers, task.comm)
+    with comm.phase("partition"):
+        return gap(fold.judging.X, division.parts.centers, comm)
 
 
-def choose_soft_route(task: RidgeTask, first: Fold, unit: float, chosen: Chosen) -> None:
+def choose_soft_route(division: RidgeParts, first: Fold, unit: float, chosen: Chosen, comm: Communicator) -> None:
     """Choose the k and t with the smallest error, given the chosen pair; one Allreduce per fold.
 
     Parameters
     ----------
-    task : RidgeTask
+    division : RidgeParts
     first : Fold
     unit : float
         Unit of t.
     chosen : Chosen
         Its `soft` and `error` are set.
+    comm : Communicator
     """
-    routes = list(dict.fromkeys(one.scaled(unit, len(task.parts.sizes)) for one in SOFT_TRIED))
-    steps = task.folds * sum(cost(rows) for _, rows in task.parts)
-    advance = task.options.progress("choosing the soft route", steps)
+    routes = list(dict.fromkeys(one.scaled(unit, len(division.parts.sizes)) for one in SOFT_TRIED))
+    steps = division.folds * sum(cost(rows) for _, rows in division.parts)
+    advance = division.options.progress("choosing the soft route", steps)
 
     def judge(fold: Fold, before: NDArray[np.float64]) -> GridErrors:
         fold = fold.of_candidate(chosen.candidate)
         own = {} if chosen.sigmas is None else {part: chosen.setting(part) for part, _ in fold.parts}
         search = Search(
-            fold.parts, fold.targets, fold.held, (chosen.width,), (chosen.lam,), task.workspace,
-            task.options.checkpoint, task.piece(f"{fold.name}soft"), chosen.seconds, advance, own, before,
+            fold.parts, fold.targets, fold.held, (chosen.width,), (chosen.lam,), division.workspace,
+            division.options.checkpoint, division.piece(f"{fold.name}soft"), chosen.seconds, advance, own, before,
         )  # fmt: skip
-        errors, failed = search.errors(judges(task, fold, routes), task.comm, len(routes))
+        errors, failed = search.errors(judges(division, fold, routes, comm), comm, len(routes))
         return GridErrors(errors, failed, search.by_part)
 
-    errors = over_folds(judge, task, first).errors
-    with task.comm.phase("predict"):
-        number = best(errors, (chosen.width,), (chosen.lam,), task.workspace.dtype, task.comm)[0]
+    errors = over_folds(judge, division, first, comm).errors
+    with comm.phase("predict"):
+        number = best(errors, (chosen.width,), (chosen.lam,), division.workspace.dtype, comm)[0]
     chosen.soft, chosen.error = routes[number], float(errors[number, 0, 0])
 
 
-def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list[RidgeRows]:
-    """The rows with one scaling, or with both if validation chooses between them; collective.
+def choose_in_rounds(starts: Sequence[RidgeParts], comm: Communicator) -> tuple[RidgeParts, Chosen]:
+    """Choose in every round of a metric, and take the division and the setting with the smallest error; collective.
 
-    Raises
-    ------
-    InputError
-        On all ranks: quantiles of sparse rows.
+    Each kernel that is compared with a metric has its own rounds, and begins from the best of `starts`, such as the
+    better scaling. Without a metric there is one round.
     """
-    if options.scaling in ("deviation", LEVELS):
-        return [rows]  # levels have been prepared
-    if is_sparse(rows.samples.X):
-        with comm.agreed():
-            raise InputError(f"scaling {options.scaling}: normal scores would make the sparse rows dense; leave it out")
-    scored = _scored(rows, options.seed, comm)
-    return [scored] if options.scaling == "quantile" else [rows, scored]
+    options = starts[0].options
+    ways = [[PartsRound(replace(division, options=way)) for division in starts] for way in options.ways()]
+    best, errors, notes = best_round(ways, options.rounds, comm)
+    best.chosen.rounds = errors
+    best.chosen.notes += notes
+    return best.division, best.chosen
 
 
-def _scored(rows: RidgeRows, seed: int, comm: Communicator) -> RidgeRows:
-    """The rows with features replaced by their normal scores; collective."""
-    assert rows.standardizer is not None
-    X = dense(rows.samples.X)
-    with comm.phase("read"):
-        quantiles = quantiles_of(X, seed, comm)
-    samples = Samples(normal_scores(X, quantiles), dict(rows.samples.columns))
-    standardizer = replace(rows.standardizer, quantiles=quantiles)
-    return replace(rows, samples=samples, standardizer=standardizer, scaling="quantile")
+class PartsRound:
+    """One round; see :class:`cacore.data.metric.Round`.
+
+    Parameters
+    ----------
+    division : RidgeParts
+    grid : RidgeGrid, optional
+        Settings to try; by default the whole grid.
+
+    Attributes
+    ----------
+    chosen : Chosen
+        Set by :meth:`choose`.
+    """
+
+    chosen: Chosen
+
+    def __init__(self, division: RidgeParts, grid: RidgeGrid | None = None) -> None:
+        self.division, self.grid = division, grid or RidgeGrid.whole(division)
+        self.root: Root | None = division.root
+        self.error = math.inf
+        self.stretch: float | None = None  # factor by which the next metric changes distances, if known
+
+    def choose(self, comm: Communicator) -> None:
+        """Choose in this round's metric; collective."""
+        self.chosen = choose(self.division, self.grid, comm)
+        self.error = self.chosen.error
+
+    def moments(self, comm: Communicator) -> NDArray[np.float64]:
+        """Moments of the gradients, see :func:`gradient_moments`, or squares of the length scales; collective."""
+        if self.division.options.metric != LENGTHS:
+            return gradient_moments(self.division, self.chosen, comm)
+        factors = scales(self.division, self.chosen, comm)
+        weights = factors if self.root is None else factors * self.root
+        self.stretch = math.sqrt(len(weights) / np.square(weights).sum())  # the metric's trace will be d
+        return np.asarray(np.square(factors))
+
+    def again(self, root: Root, comm: Communicator) -> PartsRound:
+        """The next round, which searches around the setting chosen in this one; collective."""
+        return PartsRound(self.division.in_metric(root, comm), self.grid.around(self.chosen, self.stretch, comm))
+
+
+def gradient_moments(division: RidgeParts, chosen: Chosen, comm: Communicator) -> NDArray[np.float64]:
+    """Sum of grad f grad f^T, or its diagonal, over a sample of each part's training rows; collective.
+
+    f is the model trained without the held-out rows. m^3/3 flops per part, plus those of the gradients; one Allreduce
+    of d x d numbers, or d for the diagonal.
+    """
+    parts, d = division.parts, division.parts.X.shape[1]
+    diagonal = division.options.metric == "diagonal"
+    coarse = None if chosen.candidates is None else chosen.candidates.chosen(chosen.candidate, learned=True)
+
+    def work(part: int, rows: slice) -> NDArray[np.float64]:
+        learn = slice(rows.start + int(chosen.held[rows].sum()), rows.stop)
+        X, targets = parts.X[learn], chosen.targets[learn, chosen.candidate]
+        width, lam = chosen.setting(part)
+        kernel = width.kernel
+
+        def found() -> dict[str, NDArray[np.float64]]:
+            system = ridge_system(X, division.workspace, kernel, division.weights(learn))
+            alphas, _ = system.solve(kernel, (lam,), targets.T)
+            sample, base = X[:SAMPLE], None
+            if coarse is not None:
+                wide = coarse.kernel.with_sigma(coarse.sigma)
+                beta = coarse.beta.reshape(len(coarse.beta), -1).T / division.rows.scale[:, None]
+                base = stacked(wide, sample, coarse.centers, beta)
+            share = X.shape[0] / max(1, sample.shape[0])
+            return {"moments": share * moments(kernel, sample, X, alphas[0], diagonal, base)}
+
+        return remembered(division.options.checkpoint, division.piece(f"moments-{part:06d}"), found)["moments"]
+
+    with comm.phase("train"):
+        total = np.zeros(d if diagonal else (d, d))
+        division.workspace.over_parts(work, parts, lambda part, rows, one: np.add(total, one, out=total))
+        return comm.allreduce(total)
+
+
+ROWS = 2500  # rows of all parts together whose errors are minimised: enough for d + 1 parameters
+EVALUATIONS = 10  # per round; then the rows are divided again with the new lengths
+
+
+def scales(division: RidgeParts, chosen: Chosen, comm: Communicator) -> NDArray[np.float64]:
+    """Factors of the features, shape (d,), that minimise the leave-one-out errors inside the parts; collective.
+
+    L-BFGS on the logarithms of the factors and of lambda starts at the chosen pair, with the same steps on all ranks.
+    It uses the training rows of some parts: about `ROWS` rows in all, at most `SAMPLE` per part.
+
+    Notes
+    -----
+    2 m^3 flops per part and evaluation, and one Allreduce of d + 3 numbers.
+    """
+    parts, lam = division.parts, chosen.lam
+    P, d = len(parts.sizes), parts.X.shape[1]
+    count = max(1, math.ceil(ROWS / min(SAMPLE, parts.sizes.mean())))
+    sampled = np.random.default_rng((division.options.seed, division.round)).permutation(P)[:count]
+    kernel = chosen.width.kernel
+    mine = []
+    for part, rows in parts:
+        first = rows.start + int(chosen.held[rows].sum())
+        learn = slice(first, min(rows.stop, first + SAMPLE))
+        if part in sampled and learn.stop > learn.start + 1:
+            w = parts.row_weights()[learn]
+            ridge = lam * w.sum() / w
+            mine.append(LeftOut(dense(parts.X[learn]).astype(np.float64), chosen.targets[learn, 0], ridge, w))
+    return best_scales(kernel, mine, d, EVALUATIONS, comm)[:d]

@@ -27,8 +27,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.gradients import stacked
 from cacore.linalg.scalapack import BlockCyclic, layout
 from cacore.machine import memory, threads
-from cakrr.grid_search import CHOOSING, best, held_out, least, left_out, next_widths, table
-from cakrr.methods.parts import not_definite
+from cakrr.grid_search import CHOOSING, best, held_out, least, left_out, next_widths, not_definite, table
 from cakrr.methods.prepare import RidgeRows
 from cakrr.options import RidgeMethod, RidgeOptions, Width, few_rows
 from cakrr.ridge_model import KRRModel, PartModel
@@ -170,7 +169,7 @@ class Exact:
         self, method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator,
         root: Root | None = None, last: Exact | None = None,
     ) -> None:  # fmt: skip
-        self.method, self.prepared, self.options, self.comm, self.root = method, prepared, options, comm, root
+        self.method, self.prepared, self.options, self.root = method, prepared, options, root
         self.number: int = last.number + 1 if last else 0
         self.fold: int | None = None
         self.sent: int = last.sent if last else 0
@@ -188,34 +187,34 @@ class Exact:
         first, self.n = comm.offset(self.X.shape[0])
         self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
         with comm.phase("partition"):
-            self.y = self._everywhere(prepared.samples["y"])
-            self.weights = self._everywhere(prepared.samples.row_weights())
-        self.widths = last.nearby() if last else options.widths(method, self.X.shape[1])
+            self.y = self._everywhere(prepared.samples["y"], comm)
+            self.weights = self._everywhere(prepared.samples.row_weights(), comm)
+        self.widths = last.nearby(comm) if last else options.widths(method, self.X.shape[1])
         self.width, self.lam = self.widths[0], options.lam[0]
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
         with comm.agreed():
-            self._check_memory(total / self.n)
+            self._check_memory(total / self.n, comm)
 
-    def _everywhere(self, values: NDArray[np.floating]) -> NDArray[np.float64]:
+    def _everywhere(self, values: NDArray[np.floating], comm: Communicator) -> NDArray[np.float64]:
         """Gather the values of all ranks' rows on every rank, in shuffled order."""
         out = np.empty((self.n, *values.shape[1:]))
-        out[self.comm.allgather(self.place)] = self.comm.allgather(values.astype(np.float64))
+        out[comm.allgather(self.place)] = comm.allgather(values.astype(np.float64))
         return out
 
-    def _check_memory(self, row_bytes: float) -> None:
-        need = matrix_bytes(self.n, self.X, row_bytes, self.comm)
+    def _check_memory(self, row_bytes: float, comm: Communicator) -> None:
+        need = matrix_bytes(self.n, self.X, row_bytes, comm)
         what = f"storing a rank's rows and its share of the {self.n:,} x {self.n:,} matrix"
         remedy = "use --solver cg, more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
         memory.require(need, self.options.memory_limit, what, remedy)
 
-    def again(self, root: Root) -> Exact:
+    def again(self, root: Root, comm: Communicator) -> Exact:
         """The next round, in this metric; collective."""
-        return type(self)(self.method, self.prepared, self.options, self.comm, root, self)
+        return type(self)(self.method, self.prepared, self.options, comm, root, self)
 
-    def nearby(self) -> tuple[Width, ...]:
+    def nearby(self, comm: Communicator) -> tuple[Width, ...]:
         """Widths for the next round: the best of this round, and its neighbours; collective."""
-        with self.comm.uncounted():  # the ranks' errors may differ in the last bit
-            return next_widths(self.widths, self.comm.bcast(least(self.errors, 1)))
+        with comm.uncounted():  # the ranks' errors may differ in the last bit
+            return next_widths(self.widths, comm.bcast(least(self.errors, 1)))
 
     @property
     def held(self) -> int:
@@ -237,16 +236,16 @@ class Exact:
         one.y, one.weights = np.roll(self.y, -first, axis=0), np.roll(self.weights, -first)
         return one
 
-    def choose(self) -> None:
+    def choose(self, comm: Communicator) -> None:
         """Choose sigma and lambda, and set the grid's errors and notes; one reduction of the errors of all pairs."""
-        options, comm, lams = self.options, self.comm, self.options.lam
+        options, lams = self.options, self.options.lam
         if len(self.widths) * len(lams) == 1 and not options.compares and options.early is None:
             return
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
                 raise InputError("n_samples = 1, and a choice needs 2: one row leaves none to validate on")
         every = [self._of_fold(number) for number in range(self.folds)] if self.folds > 1 else [self]
-        found = [one._errors() for one in every]
+        found = [one._errors(comm) for one in every]
         self.sent += sum(one.sent for one in every if one is not self)
         errors = np.average([one for one, _, _ in found], axis=0, weights=[weight for _, weight, _ in found])[None]
         failed = np.max([one for _, _, one in found], axis=0)
@@ -261,9 +260,9 @@ class Exact:
         self.errors = errors
         self.grid = table(errors, self.widths, lams, options)
 
-    def _errors(self) -> tuple[NDArray[np.float64], float, NDArray[np.int64]]:
+    def _errors(self, comm: Communicator) -> tuple[NDArray[np.float64], float, NDArray[np.int64]]:
         """Mean squared errors of all pairs, shape (S, L), the rows' weight, and the pairs without a solution."""
-        options, comm, learnt = self.options, self.comm, self.place >= self.held
+        options, learnt = self.options, self.place >= self.held
         with comm.phase("partition"):
             if self.held:
                 X, y, weights = gather_rows(self.X[~learnt], comm), self.y, self.weights
@@ -275,7 +274,7 @@ class Exact:
         with comm.agreed():
             need = 8 * len(self.widths) * len(options.lam) * X.shape[0] * math.prod(y.shape[1:])
             memory.require(need, options.memory_limit, "storing the grid's predictions", "use a smaller grid")
-        predicted, failed = self._grid(learnt, Judging(X, y, weights))
+        predicted, failed = self._grid(learnt, Judging(X, y, weights), comm)
         with comm.phase("predict"):
             gap = np.square((comm.allreduce(predicted) - y) / self.prepared.scale)
             if y.ndim > 1:
@@ -291,28 +290,28 @@ class Exact:
         """Reason and remedy if no pair has a solution; empty if lambda is too small."""
         return ""
 
-    def moments(self) -> NDArray[np.float64]:
+    def moments(self, comm: Communicator) -> NDArray[np.float64]:
         """Sum of grad f grad f^T, or its diagonal, over a sample of the training rows; collective.
 
         f is the model of all training rows. n^3/3 flops on all ranks together, plus those of the gradients; one
         Allreduce of the gradients of the sample.
         """
-        comm, held, kernel = self.comm, self.held, self.width.kernel
+        held, kernel = self.held, self.width.kernel
         learnt, diagonal = self.place >= held, self.options.metric == "diagonal"
         X, number = self.X[learnt], self.place[learnt] - held
         y = (self.y[held:].reshape(self.n - held, -1)) / self.prepared.scale
         with comm.phase("partition"):
             sample = gather_rows(X[number < sample_of(X.shape[1] * y.shape[1])], comm)
-        alpha = self._learned(learnt, y)
+        alpha = self._learned(learnt, y, comm)
         with comm.phase("train"):
             slopes = comm.allreduce(stacked(kernel, sample, X, alpha.T))
         if diagonal:
             return np.asarray(np.square(slopes).sum(axis=(0, 1)))
         return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
 
-    def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
         """Alpha of this rank's training rows at the chosen pair; `y` are the targets of all, shape (n - held, t)."""
-        comm, number = self.comm, self.place[learnt] - self.held
+        number = self.place[learnt] - self.held
         with comm.phase("partition"):
             system = BlockCyclicSystem(self.X[learnt], number, self.weights[self.held :], self.like, comm)
 
@@ -330,9 +329,11 @@ class Exact:
         name = name if self.fold is None else f"fold-{self.fold}-{name}"
         return self.prepared.piece(name, self.number, self.options)
 
-    def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _grid(
+        self, learnt: NDArray[np.bool_], judging: Judging, comm: Communicator
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """This rank's share of every pair's predictions, (S, L, q, ...), and the pairs without a solution."""
-        lams, comm, judged, held = self.options.lam, self.comm, judging.X, self.held
+        lams, judged, held = self.options.lam, judging.X, self.held
         X, number, y = self.X[learnt], self.place[learnt] - held, self.y[held:]
         shape = (judged.shape[0], *y.shape[1:])
         with comm.phase("partition"):
@@ -360,42 +361,44 @@ class Exact:
         system.matrix.close()
         return predicted, failed
 
-    def solve(self) -> tuple[NDArray[np.float64], float]:
+    def solve(self, comm: Communicator) -> tuple[NDArray[np.float64], float]:
         """Solve with the chosen pair: alpha of this rank's rows, and the relative residual."""
-        with self.comm.phase("partition"):
-            system = BlockCyclicSystem(self.X, self.place, self.weights, self.like, self.comm)
+        with comm.phase("partition"):
+            system = BlockCyclicSystem(self.X, self.place, self.weights, self.like, comm)
 
         def work() -> Kept:
             alpha, residual = system.solve(self.width.kernel, self.lam, self.y)
             self.sent += system.matrix.predicted_bytes()
             return {"alpha": alpha, "residual": np.array(residual)}
 
-        with self.comm.phase("train"), system.matrix:
-            done = remembered(self.checkpoint, "alpha", work, self.comm)
-        self.comm.wait()
+        with comm.phase("train"), system.matrix:
+            done = remembered(self.checkpoint, "alpha", work, comm)
+        comm.wait()
         return done["alpha"][self.place], float(done["residual"])
 
-    def accept(self, residual: float, model: KRRModel) -> None:
+    def accept(self, residual: float, model: KRRModel, comm: Communicator) -> None:
         """Refuse a solution with a large residual; collective."""
         if not residual <= refine.ACCEPTED:  # also refuses NaN
-            with self.comm.agreed():
-                raise InputError(not_definite(f"the system of all {self.n:,} rows", model))
+            with comm.agreed():
+                raise InputError(
+                    not_definite(f"the system of all {self.n:,} rows", model.sigma, model.lam, model.dtype)
+                )
 
-    def model(self, alpha: NDArray[np.float64]) -> KRRModel:
+    def model(self, alpha: NDArray[np.float64], comm: Communicator) -> KRRModel:
         """The model in pieces, each on the rank that has the rows."""
         weights = self.prepared.samples.columns.get("weight")
         if self.prepared.classes is not None and self.options.probability is None:
             weights = None  # not needed afterwards
-        return self._in_pieces(self.X, alpha, weights)
+        return self._in_pieces(self.X, alpha, weights, comm)
 
     def _in_pieces(
-        self, X: Rows, alpha: NDArray[np.float64], weights: NDArray[np.float64] | None
+        self, X: Rows, alpha: NDArray[np.float64], weights: NDArray[np.float64] | None, comm: Communicator
     ) -> KRRModel:  # fmt: skip
         """The model of these rows, shape (m, d), with their coefficients and weights; collective."""
         pieces = threads.blocks(X.shape[0], PIECE)
-        first, _ = self.comm.offset(len(pieces))
-        owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
-        sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
+        first, _ = comm.offset(len(pieces))
+        owners = comm.allgather(np.full(len(pieces), comm.rank, np.int64))
+        sizes = comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
         made = KRRModel(
             method=self.method.name, route=self.method.route, sigma=self.width.sigma, lam=self.lam,
             offset=self.prepared.offset, centers=np.zeros((0, X.shape[1])), sizes=sizes, owners=owners,

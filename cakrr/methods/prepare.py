@@ -1,9 +1,10 @@
-"""The first step of every method: check, standardise and centre the rows, and open the checkpoint."""
+"""The first steps of every method: check, standardise, centre and divide the rows, and open the checkpoint."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +14,24 @@ from cacore.comm import Communicator
 from cacore.comm.alike import canonical
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
+from cacore.data.metric import Root, change, check_features, mapped
 from cacore.data.resolution import check_resolved, check_steps
-from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, dense
-from cacore.data.standardize import Standardizer, relative
+from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, dense, is_sparse, nbytes
+from cacore.data.standardize import Standardizer, normal_scores, quantiles_of, relative
+from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
 from cacore.machine import memory, threads
 from cakrr.options import LEVELS, RidgeMethod, RidgeOptions
 from cakrr.ridge_model import Offset
+from cakrr.solver.local import Workspace
+from partition.divide import divide, hand_out, order_of
+from partition.redistribute import Parts, assign_owners
 
 ROWS_PER_PART = 8000
+_COPIES = 3  # copies of the rows of a part that is read from a file: shifted, and packed for products
+_COLUMN_BYTES = 48  # memory per row stored in a file: target, residual, place and coefficient
 # RidgeOptions for storage, saved data and time limits, which do not affect the result.
 WHERE = ("scratch", "max_time", "keep_factors", "out_of_core")
 
@@ -250,3 +258,154 @@ def _facts(method: RidgeMethod, options: RidgeOptions) -> dict[str, object]:
     if values.get("points") is not None:  # centres that the user gives: their digest
         values["points"] = canonical(dense(values["points"]))
     return {"method": method.name, **values, "kernel": named(options.kernel)}
+
+
+def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list[RidgeRows]:
+    """The rows with one scaling, or with both if validation chooses between them; collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks: quantiles of sparse rows.
+    """
+    if options.scaling in ("deviation", LEVELS):
+        return [rows]  # levels have been prepared
+    if is_sparse(rows.samples.X):
+        with comm.agreed():
+            raise InputError(f"scaling {options.scaling}: normal scores would make the sparse rows dense; leave it out")
+    scored = _scored(rows, options.seed, comm)
+    return [scored] if options.scaling == "quantile" else [rows, scored]
+
+
+def _scored(rows: RidgeRows, seed: int, comm: Communicator) -> RidgeRows:
+    """The rows with features replaced by their normal scores; collective."""
+    assert rows.standardizer is not None
+    X = dense(rows.samples.X)
+    with comm.phase("read"):
+        quantiles = quantiles_of(X, seed, comm)
+    samples = Samples(normal_scores(X, quantiles), dict(rows.samples.columns))
+    standardizer = replace(rows.standardizer, quantiles=quantiles)
+    return replace(rows, samples=samples, standardizer=standardizer, scaling="quantile")
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeParts:
+    """The rows in one scaling and one metric, divided into parts: what a round of the search compares settings on.
+
+    Attributes
+    ----------
+    method : RidgeMethod
+    options : RidgeOptions
+    rows : RidgeRows
+        All rows before the division; empty unless they will be divided again.
+    parts : Parts
+        The parts, with the columns "y" and, if there are weights, "weight".
+    workspace : Workspace
+    root : Root or None
+        Root of the metric, by which the rows of `parts` are mapped.
+    round : int
+        Number of the metric's round.
+    """
+
+    method: RidgeMethod
+    options: RidgeOptions
+    rows: RidgeRows
+    parts: Parts
+    workspace: Workspace
+    root: Root | None = None
+    round: int = 0
+
+    @classmethod
+    def divided(cls, method: RidgeMethod, rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> RidgeParts:
+        """Divide the rows for the first time, and send them to the ranks that own their parts; collective.
+
+        Raises
+        ------
+        MemoryLimitError
+            On all ranks: the matrix of a part, or the metric, does not fit.
+        """
+        if options.metric != "none":
+            with comm.agreed():
+                check_features(options.metric, rows.samples.X.shape[1], options.memory_limit)
+        if options.compares:
+            rows.samples.columns["order"] = order_of(rows.samples, options.seed, comm)
+        parts = divide_rows(method, rows, None, options, comm)
+        largest = int(np.diff(parts.bounds).max(initial=0))
+        return cls(method, options, rows, parts, Workspace(largest, parts.X.dtype, options.memory_limit))
+
+    @cached_property
+    def y(self) -> NDArray[np.float64]:
+        """Centred targets of this rank's rows in double precision, shape (n_local,) or (n_local, t)."""
+        return self.parts["y"].astype(np.float64)
+
+    @cached_property
+    def folds(self) -> int:
+        """Number of folds on which the settings are compared; 1 for one held-out share."""
+        return 1 if self.method.coarse else self.options.folds(int(self.parts.sizes.sum()))
+
+    @property
+    def route(self) -> str:
+        """The route: which models predict a row."""
+        return self.options.route_of(self.method, self.rows.partitions)
+
+    @property
+    def standardizer(self) -> Standardizer | None:
+        """Map from raw rows to rows in this metric."""
+        return Standardizer.with_root(self.rows.standardizer, self.root)
+
+    def weights(self, rows: slice) -> NDArray[np.float64] | None:
+        """Sample weights of some rows of the parts, or None if there are none."""
+        return self.parts.columns["weight"][rows] if "weight" in self.parts.columns else None
+
+    def piece(self, name: str) -> str:
+        """Name of this round's piece in the checkpoint."""
+        return self.rows.piece(name, self.round, self.options)
+
+    def in_metric(self, root: Root, comm: Communicator) -> RidgeParts:
+        """The next round: the rows in this metric, divided again unless the parts are random; collective."""
+        if self.method.partitioner == "random":
+            step = change(self.root, root)
+            parts = replace(self.parts, X=mapped(self.parts.X, step), centers=dense(mapped(self.parts.centers, step)))
+        else:
+            with comm.phase("partition"):
+                parts = divide_rows(self.method, self.rows, root, self.options, comm)
+        return replace(self, parts=parts, root=root, round=self.round + 1)
+
+    def again(self, number: int, comm: Communicator) -> Parts:
+        """The division with this number of the same rows, in the same metric; collective."""
+        return divide_rows(self.method, self.rows, self.root, self.options, comm, number)
+
+
+def divide_rows(
+    method: RidgeMethod, rows: RidgeRows, root: Root | None, options: RidgeOptions, comm: Communicator, number: int = 0
+) -> Parts:
+    """Partition the rows in their metric, and send them to the owners of their parts."""
+    if not options.keeps_rows:
+        samples = rows.samples.give()
+    else:  # keep them for the next round or division
+        samples = Samples(mapped(rows.samples.X, root), dict(rows.samples.columns))
+    division = divide(method.partitioner, rows.partitions, samples.X, comm, (options.seed + number) % 2**32)
+    owners = assign_owners(division.sizes, comm.size)
+    with comm.agreed():
+        _check_memory(division.sizes, samples.X, comm.size, options.memory_limit, not method.coarse)
+    return hand_out(samples, division, owners, options.seed, comm, consume=not options.keeps_rows)
+
+
+def _check_memory(sizes: NDArray[np.int64], X: AnyRows, ranks: int, limit: int, on_disk: bool) -> None:
+    """Refuse parts whose largest matrix does not fit beside the rows in memory (only one part's, if in a file)."""
+    largest, even, itemsize = int(sizes.max()), sizes.sum() / len(sizes), X.dtype.itemsize
+    rows, matrix, what = nbytes(X), largest * largest * itemsize, "a rank's rows"
+    disk = enough = ""
+    if isinstance(X, StoredRows):
+        what = "its rows and the columns of all parts"
+        rows = _COPIES * largest * X.row_bytes + _COLUMN_BYTES * int(sizes.sum()) // ranks
+    else:
+        enough = memory.enough_ranks(ranks * rows, limit - matrix)
+        disk = "--out-of-core, " if on_disk else ""
+    remedy = f"{disk}--dtype float32, more ranks{enough} or a larger --memory-limit"
+    if limit > rows + itemsize:
+        # Assume that more parts would be as uneven as these.
+        parts = math.ceil(sizes.sum() * (largest / even) / math.isqrt((limit - rows) // itemsize))
+        remedy = f"more --partitions (about {parts}), {remedy}"
+    what = f"the matrix of a part of {largest:,} rows, beside {what},"
+    memory.require(matrix + rows, limit, what, f"use {remedy}")

@@ -24,7 +24,7 @@ from cakrr.iterative.preconditioner import Factor, Preconditioner, SpreadRows
 from cakrr.iterative.products import Keep, KernelProducts, gathers
 from cakrr.iterative.solver import Rules, solve
 from cakrr.methods.choose import Chosen
-from cakrr.methods.task import RidgeTask
+from cakrr.methods.prepare import RidgeParts
 from cakrr.options import RidgeOptions
 from cakrr.solver.coarse import CoarseModel
 from partition.redistribute import Parts
@@ -33,7 +33,7 @@ TOL = 1e-12  # relative residual at which nothing is left to refine
 TIMES = (1.0, 10.0, 100.0, 1e3, 1e4)  # multiples of the coarse model's lambda to try with all rows as centres
 
 
-def refine_coarse(task: RidgeTask, chosen: Chosen) -> None:
+def refine_coarse(division: RidgeParts, chosen: Chosen, comm: Communicator) -> None:
     """Refine the coarse model of the chosen setting, if there is one; collective.
 
     If several lambdas were tried, the held-out rows choose one for the refined model. If the coarse model has a smaller
@@ -42,14 +42,14 @@ def refine_coarse(task: RidgeTask, chosen: Chosen) -> None:
     if chosen.candidates is None or chosen.coarse is None:
         return
     lam: float | None = chosen.coarse.lam
-    if len({lam for *_, lam in chosen.candidates.settings}) > 1 and task.options.select != "test":
+    if len({lam for *_, lam in chosen.candidates.settings}) > 1 and division.options.select != "test":
         learned = chosen.candidates.chosen(chosen.candidate, learned=True)
-        lam = chosen_lambda(learned, task.parts, chosen.held, task.rows.scale, task.options, task.comm)
+        lam = chosen_lambda(learned, division.parts, chosen.held, division.rows.scale, division.options, comm)
     if lam is None:
         chosen.reasons.append("refine: not done, since the coarse model has a smaller validation error")
         return
     chosen.params["coarse_lambda"] = lam
-    chosen.coarse = refined(replace(chosen.coarse, lam=lam), task.parts, task.options, task.comm)
+    chosen.coarse = refined(replace(chosen.coarse, lam=lam), division.parts, division.options, comm)
 
 
 def chosen_lambda(

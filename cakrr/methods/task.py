@@ -1,159 +1,191 @@
-"""A ridge task: rows divided into parts, and the state that all steps of training share."""
+"""Ridge regression as a task of :func:`partition.in_parts.in_parts` (Algorithms 8, 10 and 11)."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Samples
-from cacore.data.metric import Root, change, check_features, mapped
-from cacore.data.rows import AnyRows, dense, nbytes
-from cacore.data.standardize import Standardizer
-from cacore.data.stored import StoredRows
-from cacore.machine import memory
-from cakrr.methods.prepare import RidgeRows
+from cacore.data.dataset import Dataset, Samples
+from cacore.data.stored import in_memory
+from cacore.errors import InputError
+from cacore.io.checkpoint import Kept
+from cacore.machine.clock import working_time
+from cakrr.grid_search import not_definite
+from cakrr.methods.choose import Chosen, choose_in_rounds
+from cakrr.methods.prepare import RidgeParts, RidgeRows, prepare, scalings
+from cakrr.methods.refined import refine_coarse
 from cakrr.options import RidgeMethod, RidgeOptions
-from cakrr.solver.local import Workspace
-from partition.divide import divide, hand_out, order_of
-from partition.redistribute import Parts, assign_owners
+from cakrr.ridge_model import KRRModel, PartModel, RidgeFit
+from cakrr.solver import refine
+from cakrr.solver.local import ridge_system
+from partition.in_parts import PartTask, SolvedPart, in_parts
+from partition.redistribute import Parts
+from partition.routing import Soft
 
-_COPIES = 3  # copies of the rows of a part that is read from a file: shifted, and packed for products
-_COLUMN_BYTES = 48  # memory per row stored in a file: target, residual, place and coefficient
 
-
-@dataclass(frozen=True, eq=False)
-class RidgeTask:
-    """One division of the rows into parts, with one metric, on which models are trained.
+@dataclass(kw_only=True)
+class RidgeTask(PartTask[PartModel, KRRModel, RidgeFit]):
+    """Kernel ridge regression of one target, of several, or of class indicators.
 
     Attributes
     ----------
     method : RidgeMethod
     options : RidgeOptions
-    rows : RidgeRows
-        All rows before the division; empty unless they will be divided again.
-    parts : Parts
-        The parts, with the columns "y" and, if there are weights, "weight".
-    workspace : Workspace
-    comm : Communicator
-    root : Root or None
-        Root of the metric, by which the rows of `parts` are mapped.
-    round : int
-        Number of the metric's round.
-    division : int
-        Number of the division.
+    scaled : list of RidgeRows
+        All rows in each scaling to compare; emptied by the choice.
+    division : RidgeParts
+        The first division of the rows; after the choice, in the best scaling and metric.
+    chosen : Chosen
+        The best setting, and further results of the search.
     """
+
+    STATISTICS: ClassVar[tuple[str, ...]] = ("seconds", "residual", "solved")
 
     method: RidgeMethod
     options: RidgeOptions
-    rows: RidgeRows
-    parts: Parts
-    workspace: Workspace
-    comm: Communicator
-    root: Root | None = None
-    round: int = 0
-    division: int = 0
+    scaled: list[RidgeRows]
+    division: RidgeParts = field(init=False)
+    chosen: Chosen = field(init=False)
+    statistics: int = len(STATISTICS)
+    searches: bool = True  # also for a single setting, which may come with a coarse model
 
-    @cached_property
-    def y(self) -> NDArray[np.float64]:
-        """Centred targets of this rank's rows in double precision, shape (n_local,) or (n_local, t)."""
-        return self.parts["y"].astype(np.float64)
+    @classmethod
+    def prepared(
+        cls, method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator, test: Dataset | None = None
+    ) -> RidgeTask:
+        """Check the input, with the same result on all ranks, and take the rows; collective.
 
-    @cached_property
-    def folds(self) -> int:
-        """Number of folds on which the settings are compared; 1 for one held-out share."""
-        return 1 if self.method.coarse else self.options.folds(int(self.parts.sizes.sum()))
+        Raises
+        ------
+        InputError
+            On all ranks: invalid options, rows or targets, or a checkpoint of another run.
+        """
+        rows = prepare(method, train, options, comm, test)
+        P = rows.partitions
+        return cls(
+            method=method, options=options, P=P, route=options.route_of(method, P),
+            divisions=options.divisions if P > 1 else 1, checkpoint=options.checkpoint, progress=options.progress,
+            scaled=scalings(rows, options, comm),
+        )  # fmt: skip
 
-    @property
-    def route(self) -> str:
-        """The route: which models predict a row."""
-        route = self.options.route or self.method.route
-        return "nearest" if route == "soft" and len(self.parts.sizes) == 1 else route  # there is only one model
+    @classmethod
+    def in_parts(
+        cls, method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator, test: Dataset | None = None
+    ) -> RidgeFit:
+        """Train one model per part; a collective call.
 
-    @property
-    def standardizer(self) -> Standardizer | None:
-        """Map from raw rows to rows in this metric."""
-        return Standardizer.with_root(self.rows.standardizer, self.root)
+        Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
 
-    def weights(self, rows: slice) -> NDArray[np.float64] | None:
-        """Sample weights of some rows of the parts, or None if there are none."""
-        return self.parts.columns["weight"][rows] if "weight" in self.parts.columns else None
+        Raises
+        ------
+        InputError
+            On all ranks: invalid options, more parts than rows, a matrix that does not fit or is not positive definite,
+            or a checkpoint of another run.
 
-    def piece(self, name: str) -> str:
-        """Name of this round's piece in the checkpoint."""
-        return self.rows.piece(name, self.round, self.options)
+        Notes
+        -----
+        m^2 d flops per part and sigma, and m^3/3 per lambda, or 4/3 m^3 for many lambdas. Memory holds this rank's
+        rows, and one matrix of its largest part. Training sends nothing except one Allreduce for a coarse model; the
+        errors of the grid are one reduction, counted in phase "predict".
+        """
+        return in_parts(cls.prepared(method, train, options, comm, test), comm)
 
-    def in_metric(self, root: Root) -> RidgeTask:
-        """The next round: the rows in this metric, divided again unless the parts are random; collective."""
-        if self.method.partitioner == "random":
-            step = change(self.root, root)
-            parts = replace(self.parts, X=mapped(self.parts.X, step), centers=dense(mapped(self.parts.centers, step)))
+    def divided(self, number: int, comm: Communicator) -> Parts:
+        """This rank's parts of the division with this number; collective. Refuses parts whose matrix does not fit."""
+        if number:
+            return self.division.again(number, comm)
+        self.division = RidgeParts.divided(self.method, self.scaled[0], self.options, comm)
+        return self.division.parts
+
+    def choose(self, parts: Parts, comm: Communicator) -> Parts:
+        """Choose scaling, metric, sigma, lambda, coarse model and soft route, and refine the coarse model; collective.
+
+        The cost is that of :func:`cakrr.methods.choose.choose` for every scaling and round of a metric.
+        """
+        begun, starts = comm.seconds["train"], [self.division]
+        with comm.phase("partition"):
+            starts += [RidgeParts.divided(self.method, rows, self.options, comm) for rows in self.scaled[1:]]
+        self.scaled.clear()
+        self.division, self.chosen = choose_in_rounds(starts, comm)
+        if self.options.refine:
+            refine_coarse(self.division, self.chosen, comm)
+        with comm.uncounted():
+            self.chosen.seconds = comm.allreduce(self.chosen.seconds)
+        self.busy = comm.seconds["train"] - begun
+        return self.division.parts
+
+    def alone(self, rows: int) -> bool:
+        """True for a part whose matrix takes all threads."""
+        return not self.division.workspace.one_a_thread(rows)
+
+    def solve(self, number: int, rows: Samples, side_by_side: int) -> Kept:
+        """Solve a part of m rows, in this thread's matrix: m^2 d + m^3/3 flops."""
+        begun, workspace = working_time(), self.division.workspace
+        X, y = in_memory(rows.X), rows["y"].astype(np.float64)
+        if self.chosen.coarse is not None:
+            y = y - self.chosen.coarse.predict(X)
+        width, lam = self.chosen.setting(number)
+        system = ridge_system(X, workspace, width.kernel, rows.columns.get("weight"))
+        if workspace.dtype == np.float32:
+            alpha, residual = refine.solve_part(system, width.kernel, lam, y)
+            solved = residual <= refine.ACCEPTED
         else:
-            with self.comm.phase("partition"):
-                parts = _divided(self.method, self.rows, root, self.options, self.comm)
-        return replace(self, parts=parts, root=root, round=self.round + 1)
+            alphas, good = system.solve(width.kernel, (lam,), y.reshape(len(y), -1).T)
+            alpha, residual, solved = np.ascontiguousarray(alphas[0].T).reshape(y.shape), 0.0, good[0]
+        return {
+            "alpha": alpha, "residual": np.array(residual), "solved": np.array(solved),
+            "seconds": np.array(working_time() - begun),
+        }  # fmt: skip
 
-    def divided_again(self, number: int) -> RidgeTask:
-        """Divide the rows again, for the division with this number, in the same metric; collective."""
-        with self.comm.phase("partition"):
-            parts = _divided(self.method, self.rows, self.root, self.options, self.comm, number)
-        return replace(self, parts=parts, division=number)
+    def part(self, rows: Samples, kept: Kept) -> PartModel:
+        """The part's model; rows in a file stay there. Only a classifier without probabilities drops the weights."""
+        dropped = self.division.rows.classes is not None and self.options.probability is None
+        return PartModel(rows.X, kept["alpha"], None if dropped else rows.columns.get("weight"))
 
+    def numbers(self, kept: Kept) -> NDArray[np.float64]:
+        """Statistics of a part: :attr:`STATISTICS`."""
+        return np.array([kept[name] for name in self.STATISTICS], np.float64)
 
-def divided(method: RidgeMethod, rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> RidgeTask:
-    """Divide the rows for the first time, and send them to the ranks that own their parts; collective.
+    def accept(self, parts: Parts, solved: dict[int, SolvedPart[PartModel]], comm: Communicator) -> None:
+        """Raise an InputError on all ranks if a part's matrix is not positive definite; collective."""
+        place = self.STATISTICS.index("solved")
+        with comm.agreed():
+            for number in reversed(solved):
+                if not solved[number].numbers[place]:
+                    width, lam = self.chosen.setting(number)
+                    where = f"part {number} ({parts.sizes[number]:,} rows)"
+                    raise InputError(not_definite(where, width.sigma, lam, str(parts.X.dtype)))
 
-    Raises
-    ------
-    MemoryLimitError
-        On all ranks: the matrix of a part, or the metric, does not fit.
-    """
-    with comm.phase("partition"):
-        if options.metric != "none":
-            with comm.agreed():
-                check_features(options.metric, rows.samples.X.shape[1], options.memory_limit)
-        if options.compares:
-            rows.samples.columns["order"] = order_of(rows.samples, options.seed, comm)
-        parts = _divided(method, rows, None, options, comm)
-    largest = int(np.diff(parts.bounds).max(initial=0))
-    workspace = Workspace(largest, parts.X.dtype, options.memory_limit)
-    return RidgeTask(method, options, rows, parts, workspace, comm)
+    def places(
+        self, parts: Parts, comm: Communicator
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Centres, sizes and owners of all parts, which every rank knows from the division."""
+        return parts.centers, parts.sizes, parts.owners
 
+    def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
+        """The chosen parameters of the route "soft", or None."""
+        return self.chosen.soft
 
-def _divided(
-    method: RidgeMethod, rows: RidgeRows, root: Root | None, options: RidgeOptions, comm: Communicator, number: int = 0
-) -> Parts:
-    """Partition the rows in their metric, and send them to the owners of their parts."""
-    if not options.keeps_rows:
-        samples = rows.samples.give()
-    else:  # keep them for the next round or division
-        samples = Samples(mapped(rows.samples.X, root), dict(rows.samples.columns))
-    division = divide(method.partitioner, rows.partitions, samples.X, comm, (options.seed + number) % 2**32)
-    owners = assign_owners(division.sizes, comm.size)
-    with comm.agreed():
-        _check_memory(division.sizes, samples.X, comm.size, options.memory_limit, not method.coarse)
-    return hand_out(samples, division, owners, options.seed, comm, consume=not options.keeps_rows)
+    def model(self, **where: Any) -> KRRModel:
+        """The model with these parts and the chosen setting."""
+        chosen, division = self.chosen, self.division
+        return KRRModel(
+            method=self.method.name, like=chosen.like, sigma=chosen.sigma, lam=chosen.lam, sigmas=chosen.sigmas,
+            lams=chosen.lams, coarse=chosen.coarse, offset=division.rows.offset, classes=division.rows.classes,
+            standardizer=division.standardizer, dtype=str(division.parts.X.dtype), **where,
+        )  # fmt: skip
 
-
-def _check_memory(sizes: NDArray[np.int64], X: AnyRows, ranks: int, limit: int, on_disk: bool) -> None:
-    """Refuse parts whose largest matrix does not fit beside the rows in memory (only one part's, if in a file)."""
-    largest, even, itemsize = int(sizes.max()), sizes.sum() / len(sizes), X.dtype.itemsize
-    rows, matrix, what = nbytes(X), largest * largest * itemsize, "a rank's rows"
-    disk = enough = ""
-    if isinstance(X, StoredRows):
-        what = "its rows and the columns of all parts"
-        rows = _COPIES * largest * X.row_bytes + _COLUMN_BYTES * int(sizes.sum()) // ranks
-    else:
-        enough = memory.enough_ranks(ranks * rows, limit - matrix)
-        disk = "--out-of-core, " if on_disk else ""
-    remedy = f"{disk}--dtype float32, more ranks{enough} or a larger --memory-limit"
-    if limit > rows + itemsize:
-        # Assume that more parts would be as uneven as these.
-        parts = math.ceil(sizes.sum() * (largest / even) / math.isqrt((limit - rows) // itemsize))
-        remedy = f"more --partitions (about {parts}), {remedy}"
-    what = f"the matrix of a part of {largest:,} rows, beside {what},"
-    memory.require(matrix + rows, limit, what, f"use {remedy}")
+    def fit(self, model: KRRModel, numbers: NDArray[np.float64], busy: NDArray[np.float64]) -> RidgeFit:
+        """The result of training, with what the report says about the search."""
+        seconds, residual, _ = numbers.T.copy()
+        fitted = RidgeFit(model, model.sizes, seconds=seconds, busy=busy)
+        if self.division.workspace.dtype == np.float32:
+            fitted.residual = residual
+        self.chosen.describe(fitted)
+        if self.options.scaling == "auto":
+            fitted.params["scaling"] = self.division.rows.scaling
+        return fitted

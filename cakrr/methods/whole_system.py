@@ -34,9 +34,8 @@ from cakrr.iterative import cost
 from cakrr.iterative.islands import owners
 from cakrr.iterative.solver import Rules
 from cakrr.iterative.systems import RidgeProblem, Systems, needed
-from cakrr.methods.choose import scalings
 from cakrr.methods.factored import Exact, Judging, matrix_bytes
-from cakrr.methods.prepare import RidgeRows, prepare
+from cakrr.methods.prepare import RidgeRows, prepare, scalings
 from cakrr.options import RidgeMethod, RidgeOptions
 from cakrr.ridge_model import KRRModel, PartModel, RidgeFit
 
@@ -78,7 +77,7 @@ def _has_scalapack() -> bool:
 def fit(
     method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator, test: Dataset | None = None
 ) -> RidgeFit:
-    """Solve (K + lambda n I) alpha = y on all rows; arguments as for :func:`cakrr.methods.parts.fit`.
+    """Solve (K + lambda n I) alpha = y on all rows; arguments as for :meth:`cakrr.methods.task.RidgeTask.in_parts`.
 
     Raises
     ------
@@ -102,9 +101,9 @@ def fit(
     run, errors, notes = best_round(ways, options.rounds, comm)
     del ways
     # Lines 3 to 6 once more, with the chosen pair and all rows.
-    alpha, residual = run.solve()
-    model = run.model(alpha)
-    run.accept(residual, model)
+    alpha, residual = run.solve(comm)
+    model = run.model(alpha, comm)
+    run.accept(residual, model, comm)
     with comm.uncounted():
         busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
     fitted = RidgeFit(
@@ -158,9 +157,9 @@ class Iterative(Exact):
         """Numbers of rows on all ranks, of rows on this rank, and of targets."""
         return self.n, self.X.shape[0], math.prod(self.y.shape[1:])
 
-    def _check_memory(self, row_bytes: float) -> None:
+    def _check_memory(self, row_bytes: float, comm: Communicator) -> None:
         limit = self.options.memory_limit
-        need = needed(self._shape(), row_bytes, len(self.options.lam), limit, self.comm)
+        need = needed(self._shape(), row_bytes, len(self.options.lam), limit, comm)
         if self.options.near:  # dense rows in spatial order, and those of an island
             need += 3 * self.X.shape[0] * self.X.shape[1] * self.X.dtype.itemsize
         what = f"storing rows and vectors of a system of {self.n:,} rows, with {self.X.shape[0]:,} on a rank,"
@@ -194,9 +193,11 @@ class Iterative(Exact):
         """1: one held-out share; repeating the iterations on folds would take too long."""
         return 1
 
-    def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _grid(
+        self, learnt: NDArray[np.bool_], judging: Judging, comm: Communicator
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """See :meth:`cakrr.methods.factored.Exact._grid`: every lambda of a sigma at once."""
-        lams, comm, shape = self.options.lam, self.comm, (judging.X.shape[0], *self.y.shape[1:])
+        lams, shape = self.options.lam, (judging.X.shape[0], *self.y.shape[1:])
         X, number = self.X[learnt], self.place[learnt] - self.held
         y, weights = self._targets()[learnt], self._weights(learnt)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
@@ -229,7 +230,7 @@ class Iterative(Exact):
                 }  # fmt: skip
 
             with comm.phase("train"):
-                done = self._unless_late(piece, work)
+                done = self._unless_late(piece, work, comm)
             self.ended[s] = done["residual"]
             words = done["stopped"].reshape(len(lams), -1)
             self.why[s] = [next((word for word in UNSOLVED if word in row), "") for row in words.tolist()]
@@ -248,14 +249,14 @@ class Iterative(Exact):
             return f"--max-time {self.options.max_time:g} was exceeded: allow more, or use a smaller grid"
         return f"conjugate gradients stopped by {', '.join(np.unique(self.why))}: {REMEDY}"
 
-    def choose(self) -> None:
+    def choose(self, comm: Communicator) -> None:
         """See :meth:`cakrr.methods.factored.Exact.choose`; with `early`, this also sets the final tolerance."""
-        super().choose()
+        super().choose(comm)
         if self.options.early is not None and self.grid:
             s, ell = self.widths.index(self.width), self.options.lam.index(self.lam)
             self.reached = max(self.options.tol, float(self.ended[s, ell]))
 
-    def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
         X, number, weights = self.X[learnt], self.place[learnt] - self.held, self._weights(learnt)
         kernel, piece = self.width.kernel, self._of_pair("moments")
         wanted = RidgeProblem(X, number, y[number], weights, kernel, (self.lam,), "moments", piece)
@@ -265,10 +266,10 @@ class Iterative(Exact):
             alpha, solution = self.systems.solve(wanted, rules)
             return {"alpha": alpha.T, "stopped": np.array(solution.stopped, "U10")}
 
-        with self.comm.phase("train"):
-            return self._unless_late(piece, work)["alpha"]
+        with comm.phase("train"):
+            return self._unless_late(piece, work, comm)["alpha"]
 
-    def solve(self) -> tuple[NDArray[np.float64], float]:
+    def solve(self, comm: Communicator) -> tuple[NDArray[np.float64], float]:
         """Solve with the chosen pair: alpha of this rank's rows, and the recomputed relative residual."""
         shape = self.prepared.samples["y"].shape
         y = self._targets()
@@ -285,9 +286,9 @@ class Iterative(Exact):
                 "stopped": np.array(solution.stopped, "U10"),
             }  # fmt: skip
 
-        with self.comm.phase("train"):
-            done = self._unless_late(piece, work)
-        self.comm.wait()
+        with comm.phase("train"):
+            done = self._unless_late(piece, work, comm)
+        comm.wait()
         self.stopped, self.residual = [str(word) for word in done["stopped"]], done["residual"]
         self.iteration = {
             "iterations": done["iterations"].tolist(), "stopped": self.stopped, "tol": self.reached,
@@ -301,7 +302,7 @@ class Iterative(Exact):
             ]
         return done["alpha"], float(done["residual"].max())
 
-    def _unless_late(self, name: str, work: Callable[[], Kept]) -> Kept:
+    def _unless_late(self, name: str, work: Callable[[], Kept], comm: Communicator) -> Kept:
         """Run `work` like :func:`remembered`, but do not store a result that the time limit cut short."""
         late: Kept = {}
 
@@ -313,17 +314,16 @@ class Iterative(Exact):
             return done
 
         try:
-            return remembered(self.checkpoint, name, checked, self.comm)
+            return remembered(self.checkpoint, name, checked, comm)
         except _LateError:
             return late
 
     def _in_pieces(
-        self, X: Rows, alpha: NDArray[np.float64], weights: NDArray[np.float64] | None
+        self, X: Rows, alpha: NDArray[np.float64], weights: NDArray[np.float64] | None, comm: Communicator
     ) -> KRRModel:  # fmt: skip
         """See :meth:`Exact._in_pieces`; of near rows, neighbours are put on one rank, so that new rows visit few."""
-        comm = self.comm
         if not (self.options.near and comm.size > 1):
-            return super()._in_pieces(X, alpha, weights)
+            return super()._in_pieces(X, alpha, weights, comm)
         with comm.phase("partition"):
             A, shape = dense(X), alpha.shape[1:]
             columns = [A, alpha.reshape(len(A), -1)] + ([] if weights is None else [weights[:, None]])
@@ -333,13 +333,13 @@ class Iterative(Exact):
         A = np.ascontiguousarray(rows[:, :d], A.dtype)
         order = spatial_order(A) if len(A) else np.zeros(0, np.int64)
         alpha = np.ascontiguousarray(rows[order, d : d + t].reshape(-1, *shape), alpha.dtype)
-        return super()._in_pieces(A[order], alpha, None if weights is None else rows[order, d + t].copy())
+        return super()._in_pieces(A[order], alpha, None if weights is None else rows[order, d + t].copy(), comm)
 
-    def accept(self, residual: float, model: KRRModel) -> None:
+    def accept(self, residual: float, model: KRRModel, comm: Communicator) -> None:
         """Refuse a solution that did not converge, except a useful one stopped by the time limit; collective."""
         late = np.array([word == "time" for word in self.stopped])
         if (late & ~(self.residual < NOTHING)).any():
-            with self.comm.agreed():
+            with comm.agreed():
                 raise InputError(
                     f"--max-time {self.options.max_time:g} was exceeded before there was a useful solution: allow "
                     "more, name one sigma and lambda, or resume with --checkpoint and more time"
@@ -354,7 +354,7 @@ class Iterative(Exact):
             remedy = "K + lambda n I is numerically singular: use a larger lambda, or a smaller sigma"
         else:
             remedy = REMEDY
-        with self.comm.agreed():
+        with comm.agreed():
             raise InputError(f"{told} ({pair}): {remedy}")
 
 

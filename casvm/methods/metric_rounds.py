@@ -61,7 +61,7 @@ def fit(train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, c
     first = _Round(train, method, Dataset(X, y, weights=weights), inner, options.metric, comm)
     _check_classes(y, first, comm)
     best, errors, notes = best_round([[first]], options.metric_rounds, comm)
-    fitted = best.trained(slice(None), WHOLE)
+    fitted = best.trained(slice(None), WHOLE, comm)
     fitted.model.standardizer = Standardizer.with_root(standardizer, best.root)
     fitted.errors = errors
     fitted.notes += notes
@@ -88,7 +88,7 @@ class _Round:
         self, train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, form: str, comm: Communicator,
         root: Root | None = None, number: int = 0,
     ) -> None:  # fmt: skip
-        self.train, self.method, self.rows, self.options, self.comm = train, method, rows, options, comm
+        self.train, self.method, self.rows, self.options = train, method, rows, options
         self.form, self.root, self.number, self.error = form, root, number, np.inf
         counted = np.flatnonzero(rows.row_weights() > 0)
         first, n = comm.offset(len(counted))
@@ -102,11 +102,11 @@ class _Round:
         self.first = max(1, round(options.validation_fraction * n))  # in this order, of the learning rows
         self.fitted: SVMFit[SVMModel] | None = None
 
-    def again(self, root: Root) -> _Round:
-        """The next round, in this metric."""
-        return _Round(self.train, self.method, self.rows, self.options, self.form, self.comm, root, self.number + 1)
+    def again(self, root: Root, comm: Communicator) -> _Round:
+        """The next round, in this metric; collective."""
+        return _Round(self.train, self.method, self.rows, self.options, self.form, comm, root, self.number + 1)
 
-    def trained(self, which: slice | NDArray[np.bool_], name: str) -> SVMFit[SVMModel]:
+    def trained(self, which: slice | NDArray[np.bool_], name: str, comm: Communicator) -> SVMFit[SVMModel]:
         """The method's fit of some rows, in the metric; collective."""
         X, checkpoint = mapped(self.rows.X[which], self.root), self.options.checkpoint
         weights = None if self.rows.weights is None else self.rows.weights[which].copy()
@@ -116,22 +116,22 @@ class _Round:
         options = replace(self.options, checkpoint=checkpoint)
         if name != WHOLE:
             options = replace(options, probability=None)
-        return self.train(self.method, train, options, self.comm)
+        return self.train(self.method, train, options, comm)
 
-    def choose(self) -> None:
+    def choose(self, comm: Communicator) -> None:
         """Train on the learning rows, and count wrong answers for the others; collective."""
         held = self.order < self.first
-        self.fitted = self.trained(~held, f"round-{self.number}")
-        predicted = self.fitted.model.predict(mapped(self.rows.X[held], self.root), self.comm)
+        self.fitted = self.trained(~held, f"round-{self.number}", comm)
+        predicted = self.fitted.model.predict(mapped(self.rows.X[held], self.root), comm)
         w = self.rows.row_weights()[held]
-        with self.comm.phase("predict"):
-            wrong, total = self.comm.allreduce(np.array([w @ (predicted != self.rows.target()[held]), w.sum()]))
+        with comm.phase("predict"):
+            wrong, total = comm.allreduce(np.array([w @ (predicted != self.rows.target()[held]), w.sum()]))
         self.error = float(wrong / total)
 
-    def moments(self) -> NDArray[np.float64]:
+    def moments(self, comm: Communicator) -> NDArray[np.float64]:
         """The sum of grad f grad f^T, or its diagonal, over pairs of classes and some learning rows; collective."""
         assert self.fitted is not None
-        comm, model, d = self.comm, self.fitted.model, self.rows.X.shape[1]
+        model, d = self.fitted.model, self.rows.X.shape[1]
         assert model.kernel is not None
         diagonal, pieces, k = self.form == "diagonal", model.route == "sum", len(model.classes)
         count = sample_of(d * k * (k - 1) // 2) if pieces else SAMPLE

@@ -13,7 +13,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cakrr import KRRModel, bkrr, bkrr2, bkrr3, kkrr, kkrr3, twolevel
-from cakrr.methods.parts import fit
+from cakrr.methods.task import RidgeTask
 from cakrr.options import RidgeOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -39,7 +39,7 @@ def train(name, X, y, my=slice(None), comm=None, test=None, dtype=np.float64, we
     """On this rank's rows `my` of all ranks', or all rows on one rank; a rank that is stopped does not stop others."""
     method, more = METHODS[name]
     given = RidgeOptions(**{"partitions": 5, "seed": 2, **more, **options})
-    result = fit(method, dataset(X, y, my, dtype, weights), given, comm or Communicator(), test)
+    result = RidgeTask.in_parts(method, dataset(X, y, my, dtype, weights), given, comm or Communicator(), test)
     result.model.comm = comm
     return result
 
