@@ -1,6 +1,23 @@
 """Training in parts, for every task: divide, choose, train, route; follows Algorithms 5 and 10 line by line.
 
-The base of tasks that are trained in parts: the steps in which the families differ.
+:class:`PartTask` has the steps in which the families differ, and :func:`in_parts` is the listing that all share.
+Whatever goes around the training of a part is applied in one order, from the outside in. Wrappers of a trainer, which
+may also be that of one model of all rows, come first; :func:`around` applies them:
+
+1. intervals: rows set aside that calibrate them; for ridge regression, also factors and probabilities
+2. lengths: length scales of the features, for SVMs
+3. settings: a search in parts of its own, for SVMs that are one model or learn a metric
+4. metric: rounds of training, each in the metric of the last, for classes by SVMs
+5. probability: folds whose decisions calibrate an SVM that is one model
+
+Then the steps of the listing:
+
+6. `choose`: scalings, kernels, rounds of a metric, folds of held-out rows, settings, soft routes, refinement; each
+   family has some of these
+7. divisions of the rows
+8. `solve`: one part
+9. `completed`: folds of each part, whose decisions calibrate probabilities
+10. `soft`: weights of the models of several parts
 """
 
 from __future__ import annotations
@@ -9,6 +26,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,6 +45,20 @@ from partition.routing import Soft
 Part = TypeVar("Part")
 Trained = TypeVar("Trained", bound=InParts)
 Fitted = TypeVar("Fitted")
+
+Trainer = Callable[..., Fitted]  # (method, training rows, options, comm, ...)
+AROUND = ("intervals", "lengths", "settings", "metric", "probability")  # from the outside in
+
+
+def around(fit: Trainer[Fitted], **wrappers: Callable[..., Fitted]) -> Trainer[Fitted]:
+    """The trainer `fit` in these wrappers, which apply in the order of :data:`AROUND`, whatever theirs.
+
+    ``wrapper(fit, method, train, options, comm, ...)`` trains with `fit`, any number of times and on any rows; if the
+    options do not request its feature, once with its own arguments.
+    """
+    for name in sorted(wrappers, key=AROUND.index, reverse=True):
+        fit = partial(wrappers[name], fit)
+    return fit
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""The trainers of the ridge methods; each is imported when called, so that ``--help`` is fast."""
+"""The trainers of the ridge methods, each in what :func:`partition.in_parts.around` puts around it.
+
+Everything is imported when called, so that ``--help`` is fast.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,18 @@ def in_parts(*args: Any) -> RidgeFit:
     """Train one model per part; see :meth:`cakrr.methods.task.RidgeTask.in_parts`."""
     from cakrr.methods.calibrated import calibrated
     from cakrr.methods.task import RidgeTask
+    from partition.in_parts import around
 
-    return calibrated(RidgeTask.in_parts, *args)
+    return around(RidgeTask.in_parts, intervals=calibrated)(*args)
 
 
 def exact(*args: Any) -> RidgeFit:
     """Solve one system of all rows; see :func:`cakrr.methods.whole_system.fit`."""
     from cakrr.methods.calibrated import calibrated
     from cakrr.methods.whole_system import fit
+    from partition.in_parts import around
 
-    return calibrated(fit, *args)
+    return around(fit, intervals=calibrated)(*args)
 
 
 def on_points(*args: Any) -> RidgeFit:

@@ -1,9 +1,12 @@
-"""The trainers of the SVM methods; each is imported when called, so that ``--help`` is fast."""
+"""The trainers of the SVM methods, each in what :func:`partition.in_parts.around` puts around it.
+
+Everything is imported when called, so that ``--help`` is fast.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cacore.learn.options import LENGTHS
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     ClassFit = SVMFit[SVMModel]
     Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], ClassFit]
+    ValueTrainer = Callable[[ValueMethod, Dataset, ValueOptions, Communicator], SVMFit[SVRModel]]
 
 
 def in_parts(
@@ -27,7 +31,7 @@ def in_parts(
     """Train one classifier per part; see :func:`partition.in_parts.in_parts`."""
     from casvm.tasks import ClassesTask
 
-    return _trained(ClassesTask.in_parts, method, train, options, comm)
+    return _of_classes(ClassesTask.in_parts, method, train, options, comm)
 
 
 def in_a_tree(
@@ -36,7 +40,7 @@ def in_a_tree(
     """Train a tree of merges; see :func:`casvm.methods.tree.fit`."""
     from casvm.methods.tree import fit
 
-    return _trained(fit, method, train, options, comm)
+    return _of_classes(fit, method, train, options, comm)
 
 
 def of_all_rows(
@@ -45,48 +49,80 @@ def of_all_rows(
     """Solve one problem of all rows; see :func:`casvm.methods.all_rows.fit`."""
     from casvm.methods.all_rows import fit
 
-    return _trained(fit, method, train, options, comm)
+    return _of_classes(fit, method, train, options, comm)
 
 
 def of_values(
     method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator, test: Dataset | None = None
 ) -> SVMFit[SVRModel]:
     """Train a regression, quantiles or one class; in parts, or see :func:`casvm.methods.all_rows.of_values`."""
-    from casvm.methods import all_rows, length_scales
+    from casvm.methods import all_rows
     from casvm.tasks import QuantilesTask, ValuesTask, calibrated
+    from partition.in_parts import around
 
     kind = QuantilesTask if options.quantile is not None else ValuesTask
-    fit = partial(all_rows.of_values, kind) if options.exact else kind.in_parts
-    if options.metric != "none":
-        with comm.agreed():
-            options.checked(method, comm.size)
-        fit = partial(length_scales.fit, fit, length_scales.VALUES)
-    return calibrated(fit, method, train, options, comm)
+    fit: ValueTrainer = partial(all_rows.of_values, kind) if options.exact else kind.in_parts
+    return around(fit, intervals=calibrated, lengths=_lengths_of_values)(method, train, options, comm)
 
 
-def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:
-    """Fit with this trainer; before that, search for settings and learn a metric, if requested."""
+def _of_classes(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:
+    """Train classes with `fit`, and what goes around it."""
+    from partition.in_parts import around
+
+    wrapped = around(fit, lengths=_lengths, settings=_settings, metric=_metric, probability=_probability)
+    fitted: ClassFit = _checked(wrapped, method, train, options, comm)
+    return fitted
+
+
+def _checked(fit: Callable[..., Any], method: Any, train: Dataset, options: Any, comm: Communicator) -> Any:
+    """Check the options on all ranks, then train."""
     with comm.agreed():
         options.checked(method, comm.size)
-    if options.metric == LENGTHS:
-        from casvm.methods import length_scales
+    return fit(method, train, options, comm)
 
-        return length_scales.fit(partial(_trained, fit), length_scales.CODES, method, train, options, comm)
-    if options.searches and (method.one_model or options.metric != "none"):
-        from casvm.methods.all_rows import train_after_search
 
-        return train_after_search(partial(_trained, fit), method, train, options, comm)
+def _lengths_of_values(
+    fit: ValueTrainer, method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator
+) -> SVMFit[SVRModel]:
+    """Learn length scales first, if requested."""
     if options.metric == "none":
-        return _with_probabilities(fit, method, train, options, comm)
+        return fit(method, train, options, comm)
+    from casvm.methods import length_scales
+
+    scaled: ValueTrainer = partial(length_scales.fit, fit, length_scales.VALUES)
+    fitted: SVMFit[SVRModel] = _checked(scaled, method, train, options, comm)
+    return fitted
+
+
+def _lengths(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:
+    """Learn length scales first, if requested."""
+    if options.metric != LENGTHS:
+        return fit(method, train, options, comm)
+    from casvm.methods import length_scales
+
+    return length_scales.fit(partial(_checked, fit), length_scales.CODES, method, train, options, comm)
+
+
+def _settings(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:
+    """Search for settings before one model or a metric is trained; a task in parts searches for its own."""
+    if not (options.searches and (method.one_model or options.metric != "none")):
+        return fit(method, train, options, comm)
+    from casvm.methods.all_rows import train_after_search
+
+    return train_after_search(partial(_checked, fit), method, train, options, comm)
+
+
+def _metric(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:
+    """Learn a metric in rounds of training, if requested."""
+    if options.metric == "none":
+        return fit(method, train, options, comm)
     from casvm.methods import metric_rounds
 
-    return metric_rounds.fit(partial(_with_probabilities, fit), method, train, options, comm)
+    return metric_rounds.fit(fit, method, train, options, comm)
 
 
-def _with_probabilities(
-    fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator
-) -> ClassFit:
-    """Fit with this trainer, with probabilities if requested; training in parts calibrates them itself."""
+def _probability(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:
+    """Calibrate the probabilities of one model, if requested; a task in parts calibrates its own."""
     if options.probability is None or not method.one_model:
         return fit(method, train, options, comm)
     from casvm.methods.probability import fit_apart
