@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class Task:
         Units of the targets; squared errors in these units add up.
     options : SubsetOptions
     comm : Communicator
+        The ranks; they are not stored.
     """
 
     source: Source
@@ -55,11 +56,11 @@ class Task:
     widths: tuple[Width, ...]
     scale: NDArray[np.float64]
     options: SubsetOptions
-    comm: Communicator
+    comm: InitVar[Communicator]
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, comm: Communicator) -> None:
         passes = 1 + (self.compares and self.options.select == "loo")
-        own = int((tsqr.owners(self.source.leaves, self.comm.size) == self.comm.rank).sum())
+        own = int((tsqr.owners(self.source.leaves, comm.size) == comm.rank).sum())
         self.advance = self.options.progress("folding rows", own * passes * len(self.widths))
 
     @property
@@ -67,13 +68,13 @@ class Task:
         """True if there are several settings."""
         return len(self.widths) * len(self.numbers) * len(self.options.lam) > 1
 
-    def system(self, s: int) -> PointSystem:
+    def system(self, s: int, comm: Communicator) -> PointSystem:
         """The least-squares problem of the s-th width; collective, 2 n M^2 flops."""
         kernel, M = self.widths[s].kernel, self.centers.shape[0]
         piece = f"triangle-{s:04d}-{self.widths[s].like.kind}-{self.widths[s].sigma!r}"
         triangle = tsqr.tsqr(
             lambda leaf, skipped: self._blocks(kernel, leaf, skipped), M, self.source.targets + 1,
-            self.source.leaves, self.comm, checkpoint=self.options.checkpoint, piece=piece,
+            self.source.leaves, comm, checkpoint=self.options.checkpoint, piece=piece,
         )  # fmt: skip
         return PointSystem.of(triangle, factor_of(self.centers, kernel))
 
@@ -82,37 +83,37 @@ class Task:
         yield from self.source.problem(kernel, self.centers, leaf, skipped)
         self.advance()
 
-    def left_out(self, s: int, paths: list[RidgePath]) -> NDArray[np.float64]:
+    def left_out(self, s: int, paths: list[RidgePath], comm: Communicator) -> NDArray[np.float64]:
         """Mean squared errors of rows left out, shape (len(paths), L); collective, a pass over the rows."""
-        comm, leaves, lams = self.comm, self.source.leaves, len(self.options.lam)
+        leaves, lams = self.source.leaves, len(self.options.lam)
         kernel, t = self.widths[s].kernel, self.source.targets
         # One row of sums per leaf, each by one rank: their sum does not depend on the number of ranks.
         sums = np.zeros((leaves, len(paths), lams))
         with comm.agreed():
             for leaf in np.flatnonzero(tsqr.owners(leaves, comm.size) == comm.rank).tolist():
-                for block in self._again(leaf, kernel):
+                for block in self._again(leaf, kernel, comm):
                     for i, path in enumerate(paths):
                         A = np.ascontiguousarray(block[:, : len(path.C)])
                         errors = path.left_out(A, block[:, -t - 1 : -1]) / self.scale
                         sums[leaf, i] += np.square(errors).sum(axis=(1, 2))
         return np.asarray(comm.allreduce(sums).sum(axis=0) / paths[0].system.weight)
 
-    def _again(self, leaf: int, kernel: Kernel) -> Iterator[NDArray[np.float64]]:
+    def _again(self, leaf: int, kernel: Kernel, comm: Communicator) -> Iterator[NDArray[np.float64]]:
         """Blocks of a leaf, for the second time."""
         try:
             yield from self._blocks(kernel, leaf, 0)
         except InputError:
             raise
         except Exception as error:
-            raise tsqr.named(error, f"rows, share {leaf}, second pass (rank {self.comm.rank})") from error
+            raise tsqr.named(error, f"rows, share {leaf}, second pass (rank {comm.rank})") from error
 
-    def errors(self, s: int, system: PointSystem) -> NDArray[np.float64]:
+    def errors(self, s: int, system: PointSystem, comm: Communicator) -> NDArray[np.float64]:
         """Errors of all numbers of points and all lambdas at the s-th width, shape (len(numbers), L); collective."""
         paths = [system.leading(M).path(self.options.lam) for M in self.numbers]
         if self.options.select == "gcv":
             return np.stack([(path.generalized() / self.scale**2).sum(axis=1) for path in paths])
         name = f"errors-{s:04d}-{self.widths[s].like.kind}-{self.widths[s].sigma!r}"
-        return remembered(self.options.checkpoint, name, lambda: {"errors": self.left_out(s, paths)}, self.comm)[
+        return remembered(self.options.checkpoint, name, lambda: {"errors": self.left_out(s, paths, comm)}, comm)[
             "errors"
         ]
 
@@ -165,7 +166,7 @@ def fit(
         numbers = [min(M, centers.shape[0]) for M in numbers]
         source = TrainingRows(samples.give(), centers.shape[0], comm)
     task = Task(source, centers, numbers, widths, prepared.scale, options, comm)
-    fitted = solved(method, task, prepared.offset, prepared.standardizer, str(source.dtype), prepared.classes)
+    fitted = solved(method, task, prepared.offset, prepared.standardizer, str(source.dtype), comm, prepared.classes)
     fitted.notes += notes
     return fitted
 
@@ -211,7 +212,7 @@ def fit_observed(
                 "rows: an iterator is read once, which allows one sigma and select='gcv'; give a callable, or a list"
             )
     offset = 0.0 if source.targets == 1 else np.zeros(source.targets)
-    return solved(method, task, offset, None, "float64")
+    return solved(method, task, offset, None, "float64", comm)
 
 
 def _facts(
@@ -227,12 +228,12 @@ def _facts(
 
 def solved(
     method: RidgeMethod, task: Task, offset: Offset, standardizer: Standardizer | None, dtype: str,
-    classes: NDArray[np.generic] | None = None,
+    comm: Communicator, classes: NDArray[np.generic] | None = None,
 ) -> RidgeFit:  # fmt: skip
     """Choose the setting, solve, and build the model; collective."""
-    comm, begun = task.comm, task.comm.seconds["train"]
+    begun = comm.seconds["train"]
     with comm.phase("train"):
-        chosen = _chosen(task)
+        chosen = _chosen(task, comm)
         beta, C = chosen.system.solve(chosen.lam)
         with comm.agreed():
             if not np.isfinite(beta).all():
@@ -259,22 +260,22 @@ def solved(
     )
 
 
-def _chosen(task: Task) -> ChosenSystem:
+def _chosen(task: Task, comm: Communicator) -> ChosenSystem:
     """The setting with the smallest error; collective."""
     options, best = task.options, np.inf
     if not task.compares:
-        return ChosenSystem(task.widths[0], options.lam[0], task.system(0), [])
+        return ChosenSystem(task.widths[0], options.lam[0], task.system(0, comm), [])
     grid: list[dict[str, Any]] = []
     found: tuple[int, int, float, PointSystem] | None = None
     for s, width in enumerate(task.widths):
-        system = task.system(s)
-        errors = task.comm.bcast(task.errors(s, system))  # ranks may round the decomposition differently
+        system = task.system(s, comm)
+        errors = comm.bcast(task.errors(s, system, comm))  # ranks may round the decomposition differently
         grid += _rows_of_grid(task, width, errors)
         least = np.where(np.isfinite(errors), errors, np.inf)
         i, ell = divmod(int(least.argmin()), least.shape[1])
         if least[i, ell] < best:
             best, found = float(least[i, ell]), (s, i, options.lam[ell], system)
-    with task.comm.agreed():
+    with comm.agreed():
         if found is None:
             raise InputError(_unsolved(task.widths[-1], max(options.lam), "float64"))
     s, i, lam, system = found
