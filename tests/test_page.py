@@ -7,6 +7,7 @@ import html
 import json
 import re
 import sys
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -121,6 +122,16 @@ def test_names_of_columns_are_text(pages):
     assert "&lt;script&gt;alert" in (pages / "krr.html").read_text()
     found = checked(pages / "krr.html")
     assert any(text.startswith("<script>alert") for text in found.texts["text"])
+
+
+def test_names_of_any_characters_are_shown(report):
+    """Control characters as escapes, no formula from a $, and no warning of a letter that matplotlib's font lacks."""
+    names = ["$x_1", "\u6f22 \U0001f600", "a\x1b[31m", "\udcff", "\\frac{"]
+    report["metric"] = {"form": "diagonal", "importances": [0.2] * 5, "names": names, "errors": [1.0, 0.5], "round": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        texts = Page(page.built({"run": report})).texts["text"]
+    assert {"$x_1", "\u6f22 \U0001f600", r"a\x1b[31m", r"\udcff", "\\frac{"} <= set(texts)
 
 
 def test_several_runs_side_by_side(pages, monkeypatch):

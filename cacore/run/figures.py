@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.files import replacing
-from cacore.io.words import amount, counted, printable, short
+from cacore.io.words import amount, counted, short
+from cacore.terminal import escaped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -200,7 +201,7 @@ def metric(described: dict[str, Any], standardizer: Standardizer | None) -> Figu
 
 def _label(name: object) -> str:
     """Name or number beside an axis; matplotlib takes $ for the beginning of a formula."""
-    return short(printable(name), 20).replace("$", r"\$")
+    return short(escaped(name), 20).replace("$", r"\$")
 
 
 def reliability(lines: Sequence[dict[str, float]], described: dict[str, Any], classes: int) -> Figure:
