@@ -56,6 +56,8 @@ def around(fit: Trainer[Fitted], **wrappers: Callable[..., Fitted]) -> Trainer[F
     ``wrapper(fit, method, train, options, comm, ...)`` trains with `fit`, any number of times and on any rows; if the
     options do not request its feature, once with its own arguments.
     """
+    if unplaced := wrappers.keys() - set(AROUND):
+        raise ValueError(f"wrappers {', '.join(sorted(unplaced))}: AROUND has no place for them")
     for name in sorted(wrappers, key=AROUND.index, reverse=True):
         fit = partial(wrappers[name], fit)
     return fit
@@ -214,11 +216,11 @@ def _trained(
         soft = task.soft(parts, centers, comm) if task.P > 1 else None
     model = task.model(
         route=task.route, centers=centers, sizes=sizes_of_all, owners=owners, soft=soft,
-        parts={number: one.part for number, one in solved.items()},
+        parts={number: solution.part for number, solution in solved.items()},
     )  # fmt: skip
     numbers = np.zeros((task.P, task.statistics))
-    for number, one in solved.items():
-        numbers[number] = one.numbers
+    for number, solution in solved.items():
+        numbers[number] = solution.numbers
     with comm.uncounted():
         return model, comm.allreduce(numbers), busy
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from helpers.checks import near, refusal
@@ -16,7 +18,7 @@ from casvm.command import main
 from casvm.options import ValueMethod, ValueOptions
 from casvm.search.regression import TargetFolds, judge
 from casvm.tasks import Problem, ValuesTask
-from partition.in_parts import in_parts
+from partition.in_parts import AROUND, around, in_parts
 
 
 def test_errors_on_rows_left_out_are_those_of_libsvm():
@@ -139,3 +141,21 @@ def test_fit_warns_where_solutions_of_the_search_stop_at_the_limit_of_pairs(esti
     assert stopped.shape == (2,)
     assert any(str(warning.message).startswith(f"{estimator.__name__}: {stopped.sum()} of 6") for warning in told)
     assert all(warning.filename == __file__ for warning in told)
+
+
+def test_wrappers_apply_in_the_order_of_the_frame_in_whatever_order_they_are_named():
+    calls = []
+
+    def wrapper(name, fit, *args):
+        calls.append(name)
+        return fit(*args)
+
+    def fit(*args):
+        return (*calls, *args)
+
+    names = sorted(AROUND)
+    assert around(fit, **{name: partial(wrapper, name) for name in names})("method", "rows") == (
+        *AROUND, "method", "rows",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="later"):
+        around(fit, later=partial(wrapper, "later"))

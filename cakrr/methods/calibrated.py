@@ -57,32 +57,32 @@ def calibrated(
         _check_room(method, train, options, comm)
     fitted = fit(method, train, options, comm, test)
     model = fitted.model
-    found = _kept(fitted, options, comm) if options.keep_factors else None
+    errors = _kept(fitted, options, comm) if options.keep_factors else None
     with comm.phase("train"):
         if options.probability is not None:
             model.calibrator = calibrator(model, options.probability, comm, options.memory_limit)
-        if found is None and share in (LEFT_OUT, JACKKNIFE):
-            found = deviation.left_out(model, comm, options.memory_limit)
-        own = None
-        if found is not None and (aside is not None or share == LEFT_OUT):
-            model.noise, own = of_rows_left_out(model, found, comm)
+        if errors is None and share in (LEFT_OUT, JACKKNIFE):
+            errors = deviation.left_out(model, comm, options.memory_limit)
+        factors = None
+        if errors is not None and (aside is not None or share == LEFT_OUT):
+            model.noise, factors = of_rows_left_out(model, errors, comm)
     if aside is not None:
         _from_rows_set_aside(fitted, aside, options, comm)
-    elif found is not None and share is not None:
-        _from_rows_left_out(fitted, found, own, comm)
+    elif errors is not None and share is not None:
+        _from_rows_left_out(fitted, errors, factors, comm)
     return fitted
 
 
 def _kept(fitted: RidgeFit, options: RidgeOptions, comm: Communicator) -> dict[int, LeftOutRows]:
     """Store the factors in the model; return the leave-one-out errors of this rank's parts. Collective."""
     with comm.phase("train"):
-        found = deviation.keep(fitted.model, comm, options.memory_limit)
+        errors = deviation.keep(fitted.model, comm, options.memory_limit)
     held = deviation.matrices_bytes(fitted.sizes)
     fitted.reasons.append(
         f"factors for standard deviations take {held / memory.GIB:.3g} GiB of memory on all ranks together when used, "
         f"and {held / 2 / memory.GIB:.3g} GiB in the model file"
     )
-    return found
+    return errors
 
 
 def _from_rows_set_aside(fitted: RidgeFit, aside: Dataset, options: RidgeOptions, comm: Communicator) -> None:
@@ -97,14 +97,14 @@ def _from_rows_set_aside(fitted: RidgeFit, aside: Dataset, options: RidgeOptions
 
 
 def _from_rows_left_out(
-    fitted: RidgeFit, found: dict[int, LeftOutRows], factors: list[NDArray[np.float64]] | None, comm: Communicator
+    fitted: RidgeFit, left_out: dict[int, LeftOutRows], factors: list[NDArray[np.float64]] | None, comm: Communicator
 ) -> None:
     """Calibrate intervals by leave-one-out errors, for jackknife+ if `factors` of the noise is None; collective."""
-    model, parts = fitted.model, sorted(found)
-    errors = deviation.joined(model, [found[part].errors for part in parts])
+    model, parts = fitted.model, sorted(left_out)
+    errors = deviation.joined(model, [left_out[part].errors for part in parts])
     with comm.phase("train"):
         if factors is not None:
-            deviations = deviation.joined(model, [found[part].deviations for part in parts]) * deviation.joined(
+            deviations = deviation.joined(model, [left_out[part].deviations for part in parts]) * deviation.joined(
                 model, factors
             )
             model.calibration = Calibration.of(conformal.LEFT_OUT, errors, deviations, comm)
@@ -114,7 +114,7 @@ def _from_rows_left_out(
             )
             return
         for part in parts:
-            model.parts[part] = replace(model.parts[part], left_out=found[part].errors)
+            model.parts[part] = replace(model.parts[part], left_out=left_out[part].errors)
         model.calibration = Calibration.of(conformal.JACKKNIFE, errors, None, comm)
     fitted.reasons.append(
         "jackknife+ intervals: approximately the requested coverage; 1 - 2 (1 - coverage) is guaranteed if sigma and "

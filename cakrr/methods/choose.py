@@ -118,18 +118,19 @@ Judge = Callable[[Fold, NDArray[np.float64]], GridErrors]  # a fold, and sums of
 
 def over_folds(judge: Judge, division: RidgeParts, first: Fold, comm: Communicator) -> GridErrors:
     """Mean of the errors of `judge` over all folds, weighted by their held-out rows; one Allreduce if several."""
-    found: list[GridErrors] = []
+    by_fold: list[GridErrors] = []
     weights: list[float] = []
-    for one in _folds(division, first, comm):
-        found.append(judge(one, sum((errors for fold in found for errors in fold.by_part.values()), start=np.zeros(1))))
-        weights.append(one.judging["weight"].sum())
-    if len(found) == 1:
-        return found[0]
+    for fold_rows in _folds(division, first, comm):
+        before = sum((errors for earlier in by_fold for errors in earlier.by_part.values()), start=np.zeros(1))
+        by_fold.append(judge(fold_rows, before))
+        weights.append(fold_rows.judging["weight"].sum())
+    if len(by_fold) == 1:
+        return by_fold[0]
     with comm.phase("predict"):
         shares = comm.allreduce(np.array(weights))
-    errors = np.average([one.errors for one in found], axis=0, weights=shares)
-    by_part = {part: np.sum([one.by_part[part] for one in found], axis=0) for part in found[0].by_part}
-    return GridErrors(errors, np.max([one.failed for one in found], axis=0), by_part)
+    errors = np.average([grid.errors for grid in by_fold], axis=0, weights=shares)
+    by_part = {part: np.sum([grid.by_part[part] for grid in by_fold], axis=0) for part in by_fold[0].by_part}
+    return GridErrors(errors, np.max([grid.failed for grid in by_fold], axis=0), by_part)
 
 
 def _folds(division: RidgeParts, first: Fold, comm: Communicator) -> Iterator[Fold]:
@@ -370,14 +371,14 @@ def _choose_pair(
             errors, failed = search.errors(judges(division, fold, [route], comm), comm)
         return GridErrors(errors, failed, search.by_part)
 
-    found = over_folds(judge, division, first, comm)
-    errors = found.errors
+    grid_errors = over_folds(judge, division, first, comm)
+    errors = grid_errors.errors
     chosen.grid = table(errors, grid.widths, grid.lams, division.options, chosen.candidates)
     # No warning for pairs that nobody asked for.
     notes = chosen.reasons if division.options.default_widths else chosen.notes
-    notes += left_out(found.failed, grid.widths, grid.lams)
+    notes += left_out(grid_errors.failed, grid.widths, grid.lams)
     if division.options.per_part:
-        middle = choose_per_part(division, grid, found.by_part, chosen, comm)
+        middle = choose_per_part(division, grid, grid_errors.by_part, chosen, comm)
         if not np.isfinite(errors).any():  # no pair suits all parts: take the median part's pair for the next round
             errors[0, *middle] = chosen.error
     # Line 23: the pair with the smallest error.
@@ -451,16 +452,16 @@ def choose_soft_route(division: RidgeParts, first: Fold, unit: float, chosen: Ch
         Its `soft` and `error` are set.
     comm : Communicator
     """
-    routes = list(dict.fromkeys(one.scaled(unit, len(division.parts.sizes)) for one in SOFT_TRIED))
+    routes = list(dict.fromkeys(route.scaled(unit, len(division.parts.sizes)) for route in SOFT_TRIED))
     steps = division.folds * sum(cost(rows) for _, rows in division.parts)
     advance = division.options.progress("choosing the soft route", steps)
 
     def judge(fold: Fold, before: NDArray[np.float64]) -> GridErrors:
         fold = fold.of_candidate(chosen.candidate)
-        own = {} if chosen.sigmas is None else {part: chosen.setting(part) for part, _ in fold.parts}
+        per_part = {} if chosen.sigmas is None else {part: chosen.setting(part) for part, _ in fold.parts}
         search = Search(
             fold.parts, fold.targets, fold.held, (chosen.width,), (chosen.lam,), division.workspace,
-            division.options.checkpoint, division.piece(f"{fold.name}soft"), chosen.seconds, advance, own, before,
+            division.options.checkpoint, division.piece(f"{fold.name}soft"), chosen.seconds, advance, per_part, before,
         )  # fmt: skip
         errors, failed = search.errors(judges(division, fold, routes, comm), comm, len(routes))
         return GridErrors(errors, failed, search.by_part)
@@ -543,7 +544,7 @@ def gradient_moments(division: RidgeParts, chosen: Chosen, comm: Communicator) -
         width, lam = chosen.setting(part)
         kernel = width.kernel
 
-        def found() -> dict[str, NDArray[np.float64]]:
+        def of_part() -> dict[str, NDArray[np.float64]]:
             system = ridge_system(X, division.workspace, kernel, division.weights(learn))
             alphas, _ = system.solve(kernel, (lam,), targets.T)
             sample, base = X[:SAMPLE], None
@@ -554,11 +555,11 @@ def gradient_moments(division: RidgeParts, chosen: Chosen, comm: Communicator) -
             share = X.shape[0] / max(1, sample.shape[0])
             return {"moments": share * moments(kernel, sample, X, alphas[0], diagonal, base)}
 
-        return remembered(division.options.checkpoint, division.piece(f"moments-{part:06d}"), found)["moments"]
+        return remembered(division.options.checkpoint, division.piece(f"moments-{part:06d}"), of_part)["moments"]
 
     with comm.phase("train"):
         total = np.zeros(d if diagonal else (d, d))
-        division.workspace.over_parts(work, parts, lambda part, rows, one: np.add(total, one, out=total))
+        division.workspace.over_parts(work, parts, lambda part, rows, moments: np.add(total, moments, out=total))
         return comm.allreduce(total)
 
 
@@ -581,12 +582,12 @@ def scales(division: RidgeParts, chosen: Chosen, comm: Communicator) -> NDArray[
     count = max(1, math.ceil(ROWS / min(SAMPLE, parts.sizes.mean())))
     sampled = np.random.default_rng((division.options.seed, division.round)).permutation(P)[:count]
     kernel = chosen.width.kernel
-    mine = []
+    pieces = []
     for part, rows in parts:
         first = rows.start + int(chosen.held[rows].sum())
         learn = slice(first, min(rows.stop, first + SAMPLE))
         if part in sampled and learn.stop > learn.start + 1:
             w = parts.row_weights()[learn]
             ridge = lam * w.sum() / w
-            mine.append(LeftOut(dense(parts.X[learn]).astype(np.float64), chosen.targets[learn, 0], ridge, w))
-    return best_scales(kernel, mine, d, EVALUATIONS, comm)[:d]
+            pieces.append(LeftOut(dense(parts.X[learn]).astype(np.float64), chosen.targets[learn, 0], ridge, w))
+    return best_scales(kernel, pieces, d, EVALUATIONS, comm)[:d]

@@ -230,11 +230,11 @@ class Exact:
 
     def _of_fold(self, fold: int) -> Exact:
         """A copy in which the rows of this fold are the first ones in shuffled order, and are held out."""
-        one, first = copy(self), _first(fold, self.folds, self.n)
-        one.fold, one.sent = fold, 0
-        one.place = (self.place - first) % self.n
-        one.y, one.weights = np.roll(self.y, -first, axis=0), np.roll(self.weights, -first)
-        return one
+        fork, first = copy(self), _first(fold, self.folds, self.n)
+        fork.fold, fork.sent = fold, 0
+        fork.place = (self.place - first) % self.n
+        fork.y, fork.weights = np.roll(self.y, -first, axis=0), np.roll(self.weights, -first)
+        return fork
 
     def choose(self, comm: Communicator) -> None:
         """Choose sigma and lambda, and set the grid's errors and notes; one reduction of the errors of all pairs."""
@@ -244,11 +244,13 @@ class Exact:
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
                 raise InputError("n_samples = 1, and a choice needs 2: one row leaves none to validate on")
-        every = [self._of_fold(number) for number in range(self.folds)] if self.folds > 1 else [self]
-        found = [one._errors(comm) for one in every]
-        self.sent += sum(one.sent for one in every if one is not self)
-        errors = np.average([one for one, _, _ in found], axis=0, weights=[weight for _, weight, _ in found])[None]
-        failed = np.max([one for _, _, one in found], axis=0)
+        folds = [self._of_fold(number) for number in range(self.folds)] if self.folds > 1 else [self]
+        results = [fold._errors(comm) for fold in folds]
+        self.sent += sum(fold.sent for fold in folds if fold is not self)
+        errors = np.average([errors for errors, _, _ in results], axis=0, weights=[weight for _, weight, _ in results])[
+            None
+        ]
+        failed = np.max([unsolved for _, _, unsolved in results], axis=0)
         with comm.phase("predict"):
             _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm, self._hopeless())
         self.notes, self.reasons = self._left_out(failed), []
@@ -333,9 +335,9 @@ class Exact:
         self, learnt: NDArray[np.bool_], judging: Judging, comm: Communicator
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """This rank's share of every pair's predictions, (S, L, q, ...), and the pairs without a solution."""
-        lams, judged, held = self.options.lam, judging.X, self.held
+        lams, validation, held = self.options.lam, judging.X, self.held
         X, number, y = self.X[learnt], self.place[learnt] - held, self.y[held:]
-        shape = (judged.shape[0], *y.shape[1:])
+        shape = (validation.shape[0], *y.shape[1:])
         with comm.phase("partition"):
             system = BlockCyclicSystem(X, number, self.weights[held:], self.like, comm)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
@@ -351,7 +353,7 @@ class Exact:
                         return {"given": np.full(shape, np.nan), "solved": np.array(False)}
                     self.sent += system.matrix.predicted_bytes()
                     model = PartModel(X, system.matrix.solve(y)[number].astype(X.dtype))
-                    return {"given": model.predict(judged, kernel), "solved": np.array(True)}
+                    return {"given": model.predict(validation, kernel), "solved": np.array(True)}
 
                 done = remembered(self.checkpoint, self._piece(f"pair-{s:04d}-{ell:04d}"), work, comm)
                 predicted[s, ell] = done["given"]

@@ -60,8 +60,8 @@ class Task:
 
     def __post_init__(self, comm: Communicator) -> None:
         passes = 1 + (self.compares and self.options.select == "loo")
-        own = int((tsqr.owners(self.source.leaves, comm.size) == comm.rank).sum())
-        self.advance = self.options.progress("folding rows", own * passes * len(self.widths))
+        own_leaves = int((tsqr.owners(self.source.leaves, comm.size) == comm.rank).sum())
+        self.advance = self.options.progress("folding rows", own_leaves * passes * len(self.widths))
 
     @property
     def compares(self) -> bool:
@@ -266,7 +266,7 @@ def _chosen(task: Task, comm: Communicator) -> ChosenSystem:
     if not task.compares:
         return ChosenSystem(task.widths[0], options.lam[0], task.system(0, comm), [])
     grid: list[dict[str, Any]] = []
-    found: tuple[int, int, float, PointSystem] | None = None
+    setting: tuple[int, int, float, PointSystem] | None = None
     for s, width in enumerate(task.widths):
         system = task.system(s, comm)
         errors = comm.bcast(task.errors(s, system, comm))  # ranks may round the decomposition differently
@@ -274,11 +274,11 @@ def _chosen(task: Task, comm: Communicator) -> ChosenSystem:
         least = np.where(np.isfinite(errors), errors, np.inf)
         i, ell = divmod(int(least.argmin()), least.shape[1])
         if least[i, ell] < best:
-            best, found = float(least[i, ell]), (s, i, options.lam[ell], system)
+            best, setting = float(least[i, ell]), (s, i, options.lam[ell], system)
     with comm.agreed():
-        if found is None:
+        if setting is None:
             raise InputError(_unsolved(task.widths[-1], max(options.lam), "float64"))
-    s, i, lam, system = found
+    s, i, lam, system = setting
     return ChosenSystem(task.widths[s], lam, system.leading(task.numbers[i]), grid)
 
 
@@ -296,8 +296,8 @@ def _rows_of_grid(task: Task, width: Width, errors: NDArray[np.float64]) -> list
 
 def _condition(system: PointSystem) -> float:
     """Estimate of the condition number of the weighted rows; the largest double instead of infinity, for the report."""
-    found = tsqr.Triangle(system.R, system.q, np.zeros((0, 0)), system.rows).condition()
-    return min(found, float(np.finfo(np.float64).max))
+    condition = tsqr.Triangle(system.R, system.q, np.zeros((0, 0)), system.rows).condition()
+    return min(condition, float(np.finfo(np.float64).max))
 
 
 def _check_memory(M: int, leaves: int, rows: int, options: SubsetOptions, comm: Communicator) -> None:
@@ -311,7 +311,7 @@ def _fewer(numbers: list[int], M: int) -> list[str]:
     if numbers[-1] <= M:
         return []
     wanted = numbers[-1]
-    numbers[:] = sorted({min(one, M) for one in numbers})
+    numbers[:] = sorted({min(number, M) for number in numbers})
     return [f"centers = {wanted:,}: only {M:,} of the rows are distinct enough to be centers"]
 
 

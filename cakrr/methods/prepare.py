@@ -144,12 +144,12 @@ def _standardizer(
     with comm.agreed():
         if not isinstance(X, np.ndarray):
             raise InputError(f"scaling {LEVELS}: columns for levels need dense rows in memory; leave it out")
-    found = Standardizer.with_levels(X, comm, weights)
-    columns = len(found.mean)
+    standardizer = Standardizer.with_levels(X, comm, weights)
+    columns = len(standardizer.mean)
     with comm.agreed():
         size = X.itemsize * len(X) * columns
         memory.require(size, options.memory_limit, f"{columns:,} columns for levels", f"leave out scaling {LEVELS}")
-    return found
+    return standardizer
 
 
 def _check_targets(method: RidgeMethod, options: RidgeOptions, y: NDArray[np.generic], test: Dataset | None) -> None:
@@ -208,9 +208,9 @@ def _scale(
 
 def _partitions(method: RidgeMethod, options: RidgeOptions, n: int, itemsize: int, ranks: int) -> int:
     """Number of parts, P; the same on all ranks, whose memory limits are equal."""
-    known = options.checkpoint.fact("partitions") if options.checkpoint is not None else None
-    if options.partitions or known or not method.partitioner:
-        return options.partitions or known or 1
+    stored = options.checkpoint.fact("partitions") if options.checkpoint is not None else None
+    if options.partitions or stored or not method.partitioner:
+        return options.partitions or stored or 1
     return default_parts(n, itemsize, options.memory_limit, ranks)
 
 

@@ -85,8 +85,8 @@ def chosen_lambda(
     def work() -> Kept:
         model = _towards(coarse, parts, ~held, lams, "refined-learned", options, comm)
         y = parts["y"][held].astype(np.float64)[:, None].reshape(-1, 1, len(scale))
-        said = [one.predict(parts.X[held]).reshape(len(y), -1, len(scale)) for one in (model, coarse)]
-        squares = np.square((np.concatenate(said, axis=1) - y) / scale)
+        predicted = [level.predict(parts.X[held]).reshape(len(y), -1, len(scale)) for level in (model, coarse)]
+        squares = np.square((np.concatenate(predicted, axis=1) - y) / scale)
         return {"errors": comm.allreduce(np.einsum("i,ijk->j", parts.row_weights()[held], squares))}
 
     with comm.phase("train"):
@@ -135,8 +135,8 @@ def _towards(
     y = y.reshape(local, int(np.prod(y.shape[1:])))
     start = np.zeros_like(y)
     last = int(parts.sizes.sum()) - 1  # the first centre's place
-    mine = order > last - M
-    start[mine] = coarse.beta.reshape(M, -1)[last - order[mine]]
+    centers_here = order > last - M
+    start[centers_here] = coarse.beta.reshape(M, -1)[last - order[centers_here]]
     with comm.uncounted():
         rows = int(comm.allreduce(np.array([nbytes(X)], np.int64))[0])
     spread = SpreadRows(X, order, kernel, comm, weights)
@@ -153,8 +153,8 @@ def _towards(
         x = begin if spread.scale is None else begin / spread.scale
         room = Keep(max(0, options.memory_limit - need))
         products = KernelProducts(spread, kernel, room, not gathers(comm, rows, options.memory_limit))
-        found = pivoted_cholesky(spread, kernel, M, options.seed, lambda traces: False, dtype)
-        preconditioner = Preconditioner(Factor(found.rows) if found.rank else None, None, ridges, comm)
+        pivoted = pivoted_cholesky(spread, kernel, M, options.seed, lambda traces: False, dtype)
+        preconditioner = Preconditioner(Factor(pivoted.rows) if pivoted.rank else None, None, ridges, comm)
         left = spread.scaled(np.ascontiguousarray(targets)) - products(x, False) - ridges[:, None] * x
         rules = Rules(TOL, max_iter=options.refine, final=False)
         alpha = spread.scaled(x + solve(products, preconditioner, left, rules).x)

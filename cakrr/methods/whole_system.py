@@ -42,8 +42,8 @@ from cakrr.ridge_model import KRRModel, PartModel, RidgeFit
 
 def cheaper(method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator) -> tuple[str, str]:
     """The available solver with the lower predicted cost, and a sentence that explains the choice; collective."""
-    if told := options.of_iteration():
-        return "cg", f"solver cg: {' and '.join(told)} would not apply to a factorisation"
+    if flags := options.of_iteration():
+        return "cg", f"solver cg: {' and '.join(flags)} would not apply to a factorisation"
     X, n = prepared.samples.X, comm.offset(prepared.samples.X.shape[0])[1]
     d, widths, targets = X.shape[1], options.widths(method, X.shape[1]), math.prod(prepared.samples["y"].shape[1:])
     pairs = len(widths) * len(options.lam)
@@ -96,7 +96,7 @@ def fit(
     begun = comm.seconds["train"]
     kind, reasons = _solver(method, prepared, options, comm)
     scaled = scalings(prepared, options, comm)
-    ways = [[kind(method, one, way, comm) for one in scaled] for way in options.ways()]
+    ways = [[kind(method, rows, way, comm) for rows in scaled] for way in options.ways()]
     # Algorithm 6, lines 1 to 14: train and predict with every pair of sigma and lambda, and compare the errors.
     run, errors, notes = best_round(ways, options.rounds, comm)
     del ways
@@ -221,10 +221,10 @@ class Iterative(Exact):
                 alpha, solution = self.systems.solve(wanted, rules)
                 with comm.phase("predict"):
                     model = PartModel(X, np.ascontiguousarray(alpha.T, X.dtype))
-                    given = model.predict(judging.X, kernel).astype(np.float64)
-                given = given.T.reshape(len(lams), y.shape[1], len(given)).swapaxes(1, 2)
+                    values = model.predict(judging.X, kernel).astype(np.float64)
+                values = values.T.reshape(len(lams), y.shape[1], len(values)).swapaxes(1, 2)
                 return {
-                    "given": given.reshape(len(lams), *shape),
+                    "given": values.reshape(len(lams), *shape),
                     "residual": solution.residual.reshape(len(lams), -1).max(axis=1),
                     "stopped": np.array(solution.stopped, "U10"),
                 }  # fmt: skip
@@ -349,13 +349,13 @@ class Iterative(Exact):
             return
         residual = float(others.max())
         pair = f"sigma {model.sigma:g}, lambda {model.lam:g}"
-        told = f"conjugate gradients reached a relative residual of {residual:.1e}, above {self.reached:g}"
+        outcome = f"conjugate gradients reached a relative residual of {residual:.1e}, above {self.reached:g}"
         if not residual < SINGULAR:
             remedy = "K + lambda n I is numerically singular: use a larger lambda, or a smaller sigma"
         else:
             remedy = REMEDY
         with comm.agreed():
-            raise InputError(f"{told} ({pair}): {remedy}")
+            raise InputError(f"{outcome} ({pair}): {remedy}")
 
 
 class _LateError(Exception):
