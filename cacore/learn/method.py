@@ -7,8 +7,10 @@ The doors of training and of commands: all ranks are given the same, before anyt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -112,6 +114,15 @@ class Method:
     def prog(self) -> str:
         """Name of the command: ``python -m PROG``."""
         return f"{self.package}.{self.name}"
+
+
+def method_names(package: str) -> list[str]:
+    """Names of the modules of a package that declare a method, by a line ``METHOD = ...``; none of them is loaded."""
+    home = find_spec(package)
+    if home is None or home.origin is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    modules = Path(home.origin).parent.glob("*.py")
+    return sorted(path.stem for path in modules if re.search(r"^METHOD\b", path.read_text("utf-8"), re.MULTILINE))
 
 
 def _check_finite(train: Dataset) -> None:

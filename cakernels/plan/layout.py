@@ -21,19 +21,15 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
+from cacore.learn.method import method_names
 from cacore.linalg.tsqr import leaves_of
 
 if TYPE_CHECKING:
     from cacore.learn.method import Method
 
 
-_HOMES = {
-    "cakrr": ("bkrr2", "bkrr", "bkrr3", "kkrr2", "kkrr", "kkrr3", "dckrr", "twolevel", "dkrr", "subset"),
-    "casvm": (
-        "casvm", "cpsvm", "bkmsvm", "fcfssvm", "dissmo", "cascade", "dcsvm", "dcfilter", "svr", "oneclass",
-    ),
-}  # fmt: skip
-METHODS = tuple(name for names in _HOMES.values() for name in names)
+_HOMES = {name: package for package in ("cakrr", "casvm") for name in method_names(package)}
+METHODS = tuple(_HOMES)
 
 
 class Kind(Enum):
@@ -60,11 +56,10 @@ def method_named(name: str) -> Method:
     InputError
         There is no such method.
     """
-    for package, names in _HOMES.items():
-        if name in names:
-            method: Method = import_module(f"{package}.{name}").METHOD
-            return method
-    raise InputError(f"METHOD {name}: choose one of {', '.join(METHODS)}")
+    if name not in _HOMES:
+        raise InputError(f"METHOD {name}: choose one of {', '.join(METHODS)}")
+    method: Method = import_module(f"{_HOMES[name]}.{name}").METHOD
+    return method
 
 
 def kind_of(method: Any, options: Any) -> Kind:

@@ -6,13 +6,11 @@ from importlib import import_module
 
 import pytest
 
+from cacore.learn.method import method_names
+
 # The module of each command's method.
 METHODS = {
-    **{f"cakrr.{name}": f"cakrr.{name}"
-       for name in ("bkrr", "bkrr2", "bkrr3", "dckrr", "dkrr", "kkrr", "kkrr2", "kkrr3", "subset", "twolevel")},
-    **{f"casvm.{name}": f"casvm.{name}"
-       for name in ("bkmsvm", "cascade", "casvm", "cpsvm", "dcfilter", "dcsvm", "dissmo", "fcfssvm", "oneclass", "svr")
-       },
+    **{f"{package}.{name}": f"{package}.{name}" for package in ("cakrr", "casvm") for name in method_names(package)},
     "asygcd": "asygcd.asygcd_method",
     "cakriging": "cakriging",
 }  # fmt: skip
