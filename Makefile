@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test test-quick check docs pages-test coverage fuzz sanitize bench test-ranks test-mpi test-slurm test-sklearn test-sklearn-oldest test-oldest readme dist clean
+.PHONY: demo test test-quick check docs pages-test coverage fuzz sanitize bench test-ranks test-extending test-mpi test-slurm test-sklearn test-sklearn-oldest test-oldest readme dist clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -28,6 +28,11 @@ test-quick: $(VENV)/.test
 test-slurm: $(VENV)/.test
 	@tests/slurm/install.sh
 	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_SLURM=1 $(BIN)/python -m pytest tests/slurm
+
+# A partitioner, a kernel, a solver, a kind of answer and a field of the report, added to a copy of the packages as
+# CONTRIBUTING says, and the tests that go over all of them there; about two minutes.
+test-extending: $(VENV)/.test
+	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_EXTENDING=1 $(BIN)/python -m pytest tests/extending
 
 check: $(VENV)/.test
 	@$(BIN)/ruff check -q .

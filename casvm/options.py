@@ -25,6 +25,7 @@ from cacore.learn.method import Method
 from cacore.learn.options import FILES, KERNEL, LENGTHS, METRIC, PARTS, SEARCH, SOLVER, UNCERTAINTY, Rule, check, option
 from cacore.progress import Advance, silent
 from cacore.svm.options import DEFAULT, DualOptions, solver_names
+from partition import algorithm_names
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
@@ -265,7 +266,7 @@ UNSEARCHED_VALUES = (
 )
 METRICS = ("none", shared.LENGTHS)
 NU = 0.5  # default for one class
-PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # choices of the commands; the first is the default
+PARTITIONERS = tuple(sorted(algorithm_names(), key=lambda name: name != "kbalance"))  # the first is the default
 
 nu_share = checks.number(lambda nu: 0 < nu <= 1, "a number above 0 and at most 1")
 
