@@ -186,10 +186,12 @@ class AsyGCDModel:
         InputError
             If the file is missing, damaged, not a model, or a model of another family.
         """
-        return model_file.load(path, {"asygcd": cls._made}, Communicator())
+        return model_file.load(path, {"asygcd": cls._from_contents}, Communicator())
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> AsyGCDModel:
+    def _from_contents(
+        cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts
+    ) -> AsyGCDModel:
         attributes |= {"classes": read_classes(attributes), "kernel": Kernel(**attributes["kernel"])}
         k = len(attributes["classes"])
         sizes = {"m": 1 if k == 2 else k if attributes["multi_class"] == "ovr" else k * (k - 1) // 2}

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.rows import AnyRows, gather_rows
-from cacore.data.stored import some
+from cacore.data.stored import take_rows
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, Kept, remembered
 from cacore.kernels import Kernel
@@ -94,7 +94,7 @@ class Judges:
             columns = {"weight": weights, "y": y}
             owned = redistribute(Samples(X, columns), nearest(X, centers), owners, comm)
             parts = {
-                p: JudgedRows(some(owned.X, r), np.arange(r.start, r.stop), np.ones((1, r.stop - r.start)))
+                p: JudgedRows(take_rows(owned.X, r), np.arange(r.start, r.stop), np.ones((1, r.stop - r.start)))
                 for p, r in owned
             }
             return cls("nearest", parts, owned["y"], owned["weight"])
@@ -107,10 +107,10 @@ class Judges:
             columns |= {
                 f"share{i}": weights_of_models.weights(squares).ravel() for i, weights_of_models in enumerate(soft)
             }
-            repeated = Samples(some(X, np.arange(len(labels)).repeat(k)), columns)
+            repeated = Samples(take_rows(X, np.arange(len(labels)).repeat(k)), columns)
             owned = redistribute(repeated, labels.ravel(), owners, comm)
             share = np.stack([owned[f"share{i}"] for i in range(len(soft))])
-            parts = {p: JudgedRows(some(owned.X, r), owned["number"][r], share[:, r]) for p, r in owned}
+            parts = {p: JudgedRows(take_rows(owned.X, r), owned["number"][r], share[:, r]) for p, r in owned}
             return cls("shared", parts, *everywhere)
         gathered = gather_rows(X, comm)
         number, share = np.arange(gathered.shape[0]), np.full((1, gathered.shape[0]), 1.0 / P)
@@ -123,7 +123,7 @@ class Judges:
         first, own_rows = 0, {}
         for part, rows in parts:
             count = int(held[rows].sum())  # the first ones
-            X = some(parts.X, slice(rows.start, rows.start + count))
+            X = take_rows(parts.X, slice(rows.start, rows.start + count))
             own_rows[part] = JudgedRows(X, np.arange(first, first + count), np.ones((1, count)))
             first += count
         return cls("nearest", own_rows, y[held], parts.row_weights()[held])

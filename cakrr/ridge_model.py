@@ -524,7 +524,9 @@ class KRRModel(InParts):
         return {**targets, "p": max(1, targets["t"]), "u": max(1, targets["t"])}
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> KRRModel:
+    def _from_contents(
+        cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts
+    ) -> KRRModel:
         like = Kernel(**attributes.pop("kernel", {}))
         coarse = read_coarse(attributes.pop("coarse", None), shared, like)
         if (calibration := attributes.pop("calibration", None)) is not None:
@@ -539,7 +541,7 @@ class KRRModel(InParts):
         if "classes" in attributes:
             attributes["classes"] = read_classes(attributes)
         parts.held = {part: PartModel(**fields) for part, fields in parts.held.items()}
-        return super()._made(attributes, shared, parts)
+        return super()._from_contents(attributes, shared, parts)
 
     def _check(self) -> None:
         super()._check()

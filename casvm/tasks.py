@@ -26,7 +26,7 @@ from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.resolution import check_resolved
 from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, in_blocks, is_sparse, nbytes
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import in_memory, is_stored, some
+from cacore.data.stored import in_memory, is_stored, take_rows
 from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, remembered
 from cacore.io.fingerprints import fingerprint
@@ -344,7 +344,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
     def part(self, rows: Samples, arrays: Kept) -> PartSVM:
         """The part's model; support vectors from rows in a file are read from there."""
         fields = {key: value for key, value in arrays.items() if key not in ("places", "statistics")}
-        return PartSVM(X=some(rows.X, arrays["places"]), **fields)
+        return PartSVM(X=take_rows(rows.X, arrays["places"]), **fields)
 
     def completed(
         self, parts: Parts, solved: dict[int, SolvedPart[PartSVM]], comm: Communicator

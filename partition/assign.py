@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import AnyRows, Rows, dense, in_blocks, is_sparse, largest_size
 from cacore.data.shuffle import Shuffle
-from cacore.data.stored import some
+from cacore.data.stored import take_rows
 from cacore.machine import threads
 
 if TYPE_CHECKING:
@@ -156,7 +156,9 @@ class PartRows:
             def label(a: int, block: Rows, scores: NDArray[np.floating], half: NDArray[np.floating]) -> None:
                 _nearest_open(scores, half, order, cutoff, chosen[a : a + len(scores)], labels)
 
-            self._scored(centers, 0, len(chosen), label, some(self.X, chosen) if len(chosen) < len(self) else self.X)
+            self._scored(
+                centers, 0, len(chosen), label, take_rows(self.X, chosen) if len(chosen) < len(self) else self.X
+            )
 
         threads.for_blocks(block_of, threads.blocks(len(rows), 4096))
 

@@ -128,12 +128,12 @@ class PartTask(ABC, Generic[Part, Trained, Fitted]):
         return False
 
     @abstractmethod
-    def part(self, rows: Samples, kept: Kept) -> Part:
+    def part(self, rows: Samples, arrays: Kept) -> Part:
         """Model of the part with these rows, from the arrays of :meth:`solve`."""
 
-    def numbers(self, kept: Kept) -> NDArray[np.float64]:
+    def numbers(self, arrays: Kept) -> NDArray[np.float64]:
         """Statistics of a part, from the arrays of :meth:`solve`."""
-        return kept["statistics"]
+        return arrays["statistics"]
 
     def completed(
         self, parts: Parts, solved: dict[int, SolvedPart[Part]], comm: Communicator
@@ -184,12 +184,12 @@ def in_parts(task: PartTask[Part, Trained, Fitted], comm: Communicator) -> Fitte
         del parts  # frees memory before the next division
         with comm.phase("partition"):
             parts = task.divided(number, comm)
-        other, lines, seconds = _trained(task, parts, number, comm)
-        model.add(other)
+        division_model, lines, seconds = _trained(task, parts, number, comm)
+        model.add(division_model)
         numbers, busy = np.concatenate([numbers, lines]), busy + seconds
     with comm.uncounted():
-        every = comm.allgather(np.array([task.busy + busy]))
-    return task.fit(model, numbers, every)
+        all_seconds = comm.allgather(np.array([task.busy + busy]))
+    return task.fit(model, numbers, all_seconds)
 
 
 def _trained(
@@ -200,7 +200,7 @@ def _trained(
     name = f"division-{division}-part" if division else "part"
 
     def load(number: int) -> tuple[str, Samples]:
-        return f"{name}-{number:06d}", parts.some(held[number])
+        return f"{name}-{number:06d}", parts.subset(held[number])
 
     # Algorithm 5, line 2 (Algorithm 10, lines 9 to 12): train each part by itself, without sending anything.
     with comm.phase("train"):
@@ -252,10 +252,10 @@ def solve_all(
 
     def solve(number: int, side_by_side: int) -> SolvedPart[Part]:
         name, rows = load(number)
-        kept = remembered(task.checkpoint, name, lambda: task.solve(number, rows, side_by_side))
+        arrays = remembered(task.checkpoint, name, lambda: task.solve(number, rows, side_by_side))
         with lock:
             advance()
-        return SolvedPart(task.part(rows, kept), task.numbers(kept))
+        return SolvedPart(task.part(rows, arrays), task.numbers(arrays))
 
     solved: dict[int, SolvedPart[Part]] = {}
     for numbers, parallel in ((large, False), (todo[len(large) :], True)):

@@ -112,7 +112,7 @@ class InParts(Explained):
     def add(self, other: Self) -> None:
         """Add the parts of a model that was trained on another division of the same rows."""
         P = len(self.sizes)
-        self.parts |= {P + part: one for part, one in other.parts.items()}
+        self.parts |= {P + part: part_model for part, part_model in other.parts.items()}
         for name in ("centers", "sizes", "owners"):
             setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
         self.divisions += 1
@@ -164,9 +164,9 @@ class InParts(Explained):
         sizes = {"P": P, "C": 0 if attributes["route"] == "sum" else P, **cls._shared_sizes(attributes)}
         model_file.check(cls.shared_arrays, shared, sizes)
         for number, arrays in parts.held.items():
-            known = {"d": sizes["d"], **cls._part_sizes(attributes, shared, number)}
-            model_file.check(cls.part_arrays, arrays, known, f"part {number}: ")
-        return cls._made(attributes, shared, parts)
+            part_sizes = {"d": sizes["d"], **cls._part_sizes(attributes, shared, number)}
+            model_file.check(cls.part_arrays, arrays, part_sizes, f"part {number}: ")
+        return cls._from_contents(attributes, shared, parts)
 
     @classmethod
     def _shared_sizes(cls, attributes: dict[str, Any]) -> dict[str, int]:
@@ -179,7 +179,7 @@ class InParts(Explained):
         raise NotImplementedError
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
+    def _from_contents(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
         """Build the model from its file's contents; removes the family's own items from `attributes` and `shared`."""
         soft = attributes.pop("soft")
         model = cls(
@@ -215,7 +215,7 @@ class InParts(Explained):
         """
         ask, P = answer or self._answer, len(self.sizes)
         if self.route == "sum" or (self.route == "all" and P > 1):
-            total = visit(Z, partial(self._together, shape, ask), comm, shape)
+            total = visit(Z, partial(self._sum_of_parts, shape, ask), comm, shape)
             return total / P if self.route == "all" and self.soft is None else total
         if self.soft is None and self.divisions == 1:
             labels = nearest(Z, self.centers) if P > 1 else np.zeros(Z.shape[0], np.int32)
@@ -223,13 +223,13 @@ class InParts(Explained):
         values, weights = self._weighted(Z, comm, shape, ask)
         return np.asarray(np.einsum("ij...,ij->i...", values, weights))
 
-    def _together(self, shape: tuple[int, ...], answer: Answer, rows: Rows) -> NDArray[np.float64]:
+    def _sum_of_parts(self, shape: tuple[int, ...], answer: Answer, rows: Rows) -> NDArray[np.float64]:
         """Sum of the answers of this rank's parts, weighted if there is a `soft`."""
         total = np.zeros((rows.shape[0], *shape))
         weights = None if self.soft is None else self.soft.of_all(rows, self.centers)
         for number in self.parts:
-            said = answer(number, rows)
-            total += said if weights is None else weights[:, number].reshape(-1, *(1,) * len(shape)) * said
+            answers = answer(number, rows)
+            total += answers if weights is None else weights[:, number].reshape(-1, *(1,) * len(shape)) * answers
         return total
 
     def _asked(
@@ -266,11 +266,13 @@ class InParts(Explained):
         The shapes are (n_local, D k, *shape) and (n_local, D k) for D divisions; k is 1 without weights.
         """
         soft, P = self.soft or Soft(1, 0.0), len(self.centers) // self.divisions
-        found = [closest(Z, self.centers[lo : lo + P], min(soft.k, P)) for lo in range(0, len(self.centers), P)]
-        labels = np.hstack([parts + np.int32(i * P) for i, (parts, _) in enumerate(found)])
+        nearest_of_divisions = [
+            closest(Z, self.centers[lo : lo + P], min(soft.k, P)) for lo in range(0, len(self.centers), P)
+        ]
+        labels = np.hstack([parts + np.int32(i * P) for i, (parts, _) in enumerate(nearest_of_divisions)])
         n, k = labels.shape
         values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm, shape, answer)
-        weights = np.hstack([soft.weights(squares) for _, squares in found]) / self.divisions
+        weights = np.hstack([soft.weights(squares) for _, squares in nearest_of_divisions]) / self.divisions
         return values.reshape(n, k, *shape), weights
 
     @contextmanager

@@ -175,7 +175,7 @@ def test_time_is_up_in_the_grid(monkeypatch):
     """Widths that were not started are not chosen, and a line names them."""
     X, y = smooth(300)
     left = iter([9.0] * 2 + [0.0] * 2 + [9.0] * 9)
-    monkeypatch.setattr(Iterative, "_left", lambda self: next(left))
+    monkeypatch.setattr(Iterative, "_remaining", lambda self: next(left))
     result = fitted(X, y, max_time=100.0, sigma=(0.01, 1.5, 2.0), rank=20)
     assert [row["validation_mse"] is None for row in result.grid] == [False, True, True]
     assert result.model.sigma == 0.01

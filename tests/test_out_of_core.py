@@ -15,7 +15,7 @@ from cacore.data import stored
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import check_range, largest_size
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import Arriving, StoredRows, empty_like, in_memory, permuted, some
+from cacore.data.stored import Arriving, StoredRows, empty_like, in_memory, permuted, take_rows
 from cacore.errors import InputError
 from cacore.io import native
 from cacore.io.checkpoint import Checkpoint
@@ -60,19 +60,19 @@ def test_rows_that_are_taken(numbers, lo, step, tmp_path_factory):
     mask[index] = True
     for key in (index, mask, slice(lo, lo + 50), slice(lo, None, step)):
         np.testing.assert_array_equal(rows[key], X[key])
-        view, chosen = rows.some(key), X[key]
+        view, chosen = rows.subset(key), X[key]
         assert (view.shape, view.dtype, view.nbytes) == (chosen.shape, chosen.dtype, 0)
         np.testing.assert_array_equal(view[::3], chosen[::3])
-        np.testing.assert_array_equal(some(view, np.arange(len(chosen))[::-1])[:], chosen[::-1])
+        np.testing.assert_array_equal(take_rows(view, np.arange(len(chosen))[::-1])[:], chosen[::-1])
 
 
 def test_rows_that_are_not_there(tmp_path):
     rows = filed(table(), tmp_path)
-    for call in (lambda: rows[np.array([3, 157])], lambda: rows[np.array([-1])], lambda: rows.some([0, 2])[:1][5]):
+    for call in (lambda: rows[np.array([3, 157])], lambda: rows[np.array([-1])], lambda: rows.subset([0, 2])[:1][5]):
         with pytest.raises(IndexError):
             call()
     with pytest.raises(IndexError, match="beside each other"):
-        rows.some(np.array([1, 3]))[:] = table(2)
+        rows.subset(np.array([1, 3]))[:] = table(2)
     with pytest.raises(InputError, match="--scratch"):
         filed(table(), tmp_path / "none")
     assert list(tmp_path.iterdir()) == []

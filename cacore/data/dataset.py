@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import AnyRows, concatenate
-from cacore.data.stored import some
+from cacore.data.stored import take_rows
 from cacore.errors import InputError
 
 
@@ -188,9 +188,9 @@ class Samples:
         """The given rows, in memory."""
         return Samples(self.X[rows], {name: values[rows] for name, values in self.columns.items()})
 
-    def some(self, rows: NDArray[Any] | slice) -> Samples:
+    def subset(self, rows: NDArray[Any] | slice) -> Samples:
         """The given rows; rows in a file stay there."""
-        return Samples(some(self.X, rows), {name: values[rows] for name, values in self.columns.items()})
+        return Samples(take_rows(self.X, rows), {name: values[rows] for name, values in self.columns.items()})
 
     def give(self) -> Samples:
         """Return the rows and drop them here, so that they are not kept in memory twice."""

@@ -87,7 +87,7 @@ class StoredRows:
             raise IndexError(f"{len(block)} rows for {len(chosen)} in a file: they must lie beside each other")
         self._file.put(chosen.start * self.row_bytes, np.ascontiguousarray(block, self.dtype))
 
-    def some(self, rows: RowNumbers) -> StoredRows:
+    def subset(self, rows: RowNumbers) -> StoredRows:
         """View of some of the rows; nothing is read."""
         return StoredRows(self._file, self.shape[1], self.dtype, self._chosen(rows))
 
@@ -172,9 +172,9 @@ def in_memory(X: AnyRows) -> Rows:
     return X[:] if isinstance(X, StoredRows) else X
 
 
-def some(X: SameRows, rows: RowNumbers) -> SameRows:
+def take_rows(X: SameRows, rows: RowNumbers) -> SameRows:
     """Some of the rows; if they are in a file, a view without reading."""
-    return X.some(rows) if isinstance(X, StoredRows) else X[rows]
+    return X.subset(rows) if isinstance(X, StoredRows) else X[rows]
 
 
 def empty_like(X: Dense) -> Dense:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import SameRows, block_bounds, exchange_rows
-from cacore.data.stored import some
+from cacore.data.stored import take_rows
 from cacore.errors import InputError, MemoryLimitError, OutputError
 from cacore.files import same_file
 from cacore.machine import memory, threads
@@ -430,7 +430,7 @@ def in_order(
     X, (y, _), (place, _) = exchange_rows(X, leaving, comm), comm.alltoall(y, leaving), comm.alltoall(place, leaving)
     order = np.argsort(place, kind="stable")
     if (order[1:] < order[:-1]).any():
-        X, y = some(X, order), y[order]
+        X, y = take_rows(X, order), y[order]
     return X, y
 
 

@@ -227,7 +227,7 @@ def _tested(
     if 0 < count < test.n:
         new = ~test.overlap
         y = None if test.y is None else test.y[new]
-        new_rows = replace(test, X=stored.some(test.X, new), y=y, n=test.n - count)
+        new_rows = replace(test, X=stored.take_rows(test.X, new), y=y, n=test.n - count)
         new_answers = {name: answer[new] for name, answer in answers.items()}
         entries["metrics_without_overlap"] = family.metrics(model, new_rows, new_answers, comm)
     return entries

@@ -57,7 +57,7 @@ def calibrated(
         _check_room(method, train, options, comm)
     fitted = fit(method, train, options, comm, test)
     model = fitted.model
-    errors = _kept(fitted, options, comm) if options.keep_factors else None
+    errors = _factors_stored(fitted, options, comm) if options.keep_factors else None
     with comm.phase("train"):
         if options.probability is not None:
             model.calibrator = calibrator(model, options.probability, comm, options.memory_limit)
@@ -73,7 +73,7 @@ def calibrated(
     return fitted
 
 
-def _kept(fitted: RidgeFit, options: RidgeOptions, comm: Communicator) -> dict[int, LeftOutRows]:
+def _factors_stored(fitted: RidgeFit, options: RidgeOptions, comm: Communicator) -> dict[int, LeftOutRows]:
     """Store the factors in the model; return the leave-one-out errors of this rank's parts. Collective."""
     with comm.phase("train"):
         errors = deviation.keep(fitted.model, comm, options.memory_limit)

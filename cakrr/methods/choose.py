@@ -20,7 +20,7 @@ from cacore.data.dataset import Samples
 from cacore.data.lengths import LeftOut, best_scales
 from cacore.data.metric import SAMPLE, Root, best_round
 from cacore.data.rows import dense
-from cacore.data.stored import some
+from cacore.data.stored import take_rows
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
@@ -82,7 +82,7 @@ class Fold:
         if division.options.select == "test":
             X, y, weights = division.rows.test_rows(division.standardizer)
         else:
-            X, y, weights = some(parts.X, held), parts["y"][held].astype(np.float64), parts.row_weights()[held]
+            X, y, weights = take_rows(parts.X, held), parts["y"][held].astype(np.float64), parts.row_weights()[held]
         targets, y = parts["y"].astype(np.float64)[:, None], y[:, None]
         if tried is not None:
             with comm.phase("train"):
@@ -417,8 +417,8 @@ def choose_per_part(
     for part, (s, ell) in best.items():
         settings[:, part] = s, ell
         total[0] += by_part[part][s, ell]
-    every = division.folds > 1 or division.options.select == "loo"  # every row counts, or only held-out ones
-    total[1] = division.parts.row_weights()[slice(None) if every else chosen.held].sum()
+    all_rows = division.folds > 1 or division.options.select == "loo"  # every row counts, or only held-out ones
+    total[1] = division.parts.row_weights()[slice(None) if all_rows else chosen.held].sum()
     with comm.phase("predict"):
         *pairs, error, weight = comm.allreduce(np.concatenate([settings.ravel(), total]))
     widths, lams = np.reshape(pairs, (2, P)).astype(np.int64)

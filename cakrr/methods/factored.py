@@ -62,14 +62,14 @@ class BlockCyclicSystem:
         order = np.argsort(places)
         self._rows, self._columns = (order[np.searchsorted(places[order], wanted)] for wanted in (rows, columns))
         points = like.points(self.received)
-        self.left, self.right = points[self._columns], points[self._rows]
+        self.column_points, self.row_points = points[self._columns], points[self._rows]
         _, self._i, self._j = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
 
     def factor(self, kernel: Kernel, lam: float) -> bool:
         """Form K + lambda n I and factor it; return True if it is positive definite."""
         local = self.matrix.local
         for columns, rows in self.matrix.column_blocks():
-            kernel.fill(self.left[columns], self.right[rows], local[columns, rows])
+            kernel.fill(self.column_points[columns], self.row_points[rows], local[columns, rows])
         diagonal = self.matrix.rows[self._i]
         alone = kernel.diagonal(self.received[self._rows[self._i]])
         local[self._j, self._i] = (alone + lam * self.ridge[diagonal]).astype(local.dtype)
@@ -94,17 +94,20 @@ class BlockCyclicSystem:
     def _is_credible(self, kernel: Kernel, lam: float, alpha: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
         """True if the equations of the longest rows are solved; each rank sends a few numbers to all."""
         with self.comm.uncounted():
-            mine = longest(self.right.squares)
-            rows, squares = self.comm.allgather(self.matrix.rows[mine]), self.comm.allgather(self.right.squares[mine])
+            mine = longest(self.row_points.squares)
+            rows, squares = (
+                self.comm.allgather(self.matrix.rows[mine]),
+                self.comm.allgather(self.row_points.squares[mine]),
+            )
             rows, once = np.unique(rows, return_index=True)
-            some = rows[longest(squares[once])]
-            _, at, mine = np.intersect1d(some, self.matrix.rows, assume_unique=True, return_indices=True)
-            left = np.zeros((len(some), *y.shape[1:]))
-            left[at] = kernel.apply(self.right[mine], self.left, alpha[self.matrix.columns])
-            left = self.comm.allreduce(left)
-        left += lam * _columns(self.ridge[some], y) * alpha[some] - y[some]
+            longest_rows = rows[longest(squares[once])]
+            _, at, mine = np.intersect1d(longest_rows, self.matrix.rows, assume_unique=True, return_indices=True)
+            residual = np.zeros((len(longest_rows), *y.shape[1:]))
+            residual[at] = kernel.apply(self.row_points[mine], self.column_points, alpha[self.matrix.columns])
+            residual = self.comm.allreduce(residual)
+        residual += lam * _columns(self.ridge[longest_rows], y) * alpha[longest_rows] - y[longest_rows]
         with np.errstate(over="ignore"):
-            return credible(left, np.square(y).max(axis=0))
+            return credible(residual, np.square(y).max(axis=0))
 
     def _agreed(self, residual: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rank 0's residual, so that all ranks take the same number of steps."""
@@ -113,11 +116,11 @@ class BlockCyclicSystem:
     def _product(self, kernel: Kernel, lam: float) -> refine.Operator:
         """Multiplication by K + lambda n I in double precision: each rank's blocks, and one Allreduce of n numbers."""
         points = kernel.points(self.received.astype(np.float64))
-        left, right = points[self._rows], points[self._columns]
+        rows, columns = points[self._rows], points[self._columns]
 
         def product(v: NDArray[np.float64]) -> NDArray[np.float64]:
             out = np.zeros_like(v)
-            out[self.matrix.rows] = kernel.apply(left, right, v[self.matrix.columns])
+            out[self.matrix.rows] = kernel.apply(rows, columns, v[self.matrix.columns])
             return np.asarray(self.comm.allreduce(out) + lam * _columns(self.ridge, v) * v)
 
         return product
@@ -401,7 +404,7 @@ class Exact:
         first, _ = comm.offset(len(pieces))
         owners = comm.allgather(np.full(len(pieces), comm.rank, np.int64))
         sizes = comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
-        made = KRRModel(
+        model = KRRModel(
             method=self.method.name, route=self.method.route, sigma=self.width.sigma, lam=self.lam,
             offset=self.prepared.offset, centers=np.zeros((0, X.shape[1])), sizes=sizes, owners=owners,
             standardizer=self.standardizer, dtype=str(X.dtype), like=self.width.like,
@@ -409,8 +412,8 @@ class Exact:
         )  # fmt: skip
         for i, (lo, hi) in enumerate(pieces):
             weight = None if weights is None else weights[lo:hi]
-            made.parts[first + i] = PartModel(X[lo:hi], alpha[lo:hi], weight)
-        return made
+            model.parts[first + i] = PartModel(X[lo:hi], alpha[lo:hi], weight)
+        return model
 
 
 def _first(fold: int, folds: int, n: int) -> int:

@@ -22,7 +22,7 @@ from cacore.kernels.registry import named
 from cacore.linalg import tsqr
 from cacore.machine import memory
 from cakrr.grid_search import larger_lambda
-from cakrr.methods.points import GivenRows, Source, TrainingRows, UserRows, given, picked
+from cakrr.methods.points import GivenRows, Source, TrainingRows, UserRows, checked_points, picked
 from cakrr.methods.prepare import prepare
 from cakrr.options import RidgeMethod, SubsetOptions, Width
 from cakrr.ridge_model import KRRModel, Offset, PartModel, RidgeFit
@@ -159,7 +159,7 @@ def fit(
         else:
             with comm.agreed():
                 standardizer = prepared.standardizer
-                centers = given(options.points, d if standardizer is None else standardizer.n_features)
+                centers = checked_points(options.points, d if standardizer is None else standardizer.n_features)
                 if standardizer is not None:
                     centers = standardizer.apply(centers)
         notes = _fewer(numbers, centers.shape[0]) if options.centers else []
@@ -199,7 +199,7 @@ def fit_observed(
             raise InputError("rows: give the centers as an array, shape (M, d); M alone would need training rows")
         if options.sigma is None and not options.without_width:
             raise InputError("rows: give sigma; rows of your own are not scaled, so there is no natural width")
-        points = given(options.points)
+        points = checked_points(options.points)
         _check_memory(points.shape[0], shares, 0, options, comm)
     widths = options.widths(method, points.shape[1])
     if options.checkpoint is not None:

@@ -54,15 +54,15 @@ def picked(how: str, samples: Samples, M: int, kernel: Kernel, seed: int, comm: 
     first, n = comm.offset(len(samples))
     place = Shuffle(n, seed).position(np.arange(first, first + len(samples)))
     if how == "random":
-        own = place < 2 * M  # some may be repeated
-        found = gather_rows(samples.X[own], comm)[np.argsort(comm.allgather(place[own]))]
-        return distinct(found.astype(np.float64))[:M]
-    own = place < max(SAMPLE, 10 * M)
-    X = samples.X[own]
+        chosen = place < 2 * M  # some may be repeated
+        sample = gather_rows(samples.X[chosen], comm)[np.argsort(comm.allgather(place[chosen]))]
+        return distinct(sample.astype(np.float64))[:M]
+    chosen = place < max(SAMPLE, 10 * M)
+    X = samples.X[chosen]
     if how == "kmeans":
         return distinct(np.asarray(divide("kmeans", M, X, comm, seed).centers, np.float64))
-    weights = samples["weight"][own] if "weight" in samples.columns else None
-    spread = SpreadRows(X, place[own], kernel, comm, weights)
+    weights = samples["weight"][chosen] if "weight" in samples.columns else None
+    spread = SpreadRows(X, place[chosen], kernel, comm, weights)
     centers = pivoted_cholesky(spread, kernel, M, seed, lambda traces: False, np.float64).centers
     if not centers.shape[0]:  # all kernel values are 0, so any point will do
         return picked("random", samples, 1, kernel, seed, comm)
@@ -75,7 +75,7 @@ def distinct(points: Rows) -> Rows:
     return points if len(first) == points.shape[0] else points[np.sort(first)]
 
 
-def given(points: Rows, d: int | None = None) -> Rows:
+def checked_points(points: Rows, d: int | None = None) -> Rows:
     """The user's points, checked.
 
     Raises
@@ -163,8 +163,8 @@ class TrainingRows(Source):
         self.dtype = samples.X.dtype
         y, w = samples["y"].reshape(len(samples), self.targets), samples.row_weights()
         self._y, self._w = comm.alltoall(y, counts)[0], comm.alltoall(w, counts)[0]
-        own = np.flatnonzero(owner == comm.rank)
-        self._first = int(self._bounds[own[0]]) if own.size else 0
+        own_leaves = np.flatnonzero(owner == comm.rank)
+        self._first = int(self._bounds[own_leaves[0]]) if own_leaves.size else 0
 
     def blocks(self, leaf: int, skipped: int) -> Iterator[Block]:
         """See :meth:`Source.blocks`; a block has up to 2,048 rows."""
@@ -212,11 +212,11 @@ class GivenRows(Source):
             if not (self._shared or isinstance(rows, Iterable)):
                 raise InputError(f"rows = {rows!r}: give a callable rows(share, shares), or an iterable of blocks")
             mine = self._look()
-        most = int(comm.allreduce(np.array([mine], np.int64), "max")[0])
+        largest = int(comm.allreduce(np.array([mine], np.int64), "max")[0])
         with comm.agreed():
-            if not most:
+            if not largest:
                 raise InputError("rows: there is no block of rows on any rank; yield (A, y) or (A, y, w)")
-        self.targets = most
+        self.targets = largest
 
     def _look(self) -> int:
         """Number of targets in the first block of this rank, which is kept; 0 if it has none."""
@@ -242,8 +242,8 @@ class GivenRows(Source):
     def blocks(self, leaf: int, skipped: int) -> Iterator[Block]:
         """See :meth:`Source.blocks`; skipped blocks are generated and dropped."""
         looked, self._looked = self._looked, None
-        given = looked.blocks if looked is not None and looked.share == leaf else self._generated(leaf)
-        for number, block in enumerate(given):
+        source = looked.blocks if looked is not None and looked.share == leaf else self._generated(leaf)
+        for number, block in enumerate(source):
             if number >= skipped:
                 rows, y, w = _taken(block)
                 if y.shape[1] != self.targets:

@@ -248,8 +248,8 @@ def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
     memory.require(
         least * least * itemsize, limit, f"the matrix of a part of {least} rows", "free some, or set --memory-limit"
     )
-    most = min(ROWS_PER_PART, max(least, math.isqrt(int(limit / 1.15) // itemsize)))
-    return min(n, max(ranks, -(-n // most)))
+    largest = min(ROWS_PER_PART, max(least, math.isqrt(int(limit / 1.15) // itemsize)))
+    return min(n, max(ranks, -(-n // largest)))
 
 
 def _facts(method: RidgeMethod, options: RidgeOptions) -> dict[str, object]:

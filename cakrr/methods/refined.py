@@ -118,19 +118,19 @@ def refined(coarse: CoarseModel, parts: Parts, options: RidgeOptions, comm: Comm
     for the factor. In phase "train", each iteration sends what :class:`cakrr.iterative.products.KernelProducts` does;
     in the end, all rows and coefficients are sent to all ranks.
     """
-    every = np.ones(len(parts), np.bool_)
+    all_rows = np.ones(len(parts), np.bool_)
     with comm.phase("train"):
-        model = _towards(coarse, parts, every, [coarse.lam], "refined", options, comm)
+        model = _towards(coarse, parts, all_rows, [coarse.lam], "refined", options, comm)
     return replace(model, beta=model.beta.reshape(len(model.beta), *coarse.beta.shape[1:]))
 
 
 def _towards(
-    coarse: CoarseModel, parts: Parts, some: NDArray[np.bool_], lams: list[float], piece: str, options: RidgeOptions,
+    coarse: CoarseModel, parts: Parts, chosen: NDArray[np.bool_], lams: list[float], piece: str, options: RidgeOptions,
     comm: Communicator,
 ) -> CoarseModel:  # fmt: skip
-    """The coarse model refined on the rows `some`, for all `lams`; coefficients have shape (rows, L t)."""
-    X, order, y = parts.X[some], parts["order"][some], parts["y"][some].astype(np.float64)
-    weights = parts.columns["weight"][some] if "weight" in parts.columns else None
+    """The coarse model refined on the rows `chosen`, for all `lams`; coefficients have shape (rows, L t)."""
+    X, order, y = parts.X[chosen], parts["order"][chosen], parts["y"][chosen].astype(np.float64)
+    weights = parts.columns["weight"][chosen] if "weight" in parts.columns else None
     M, local, kernel = len(coarse.beta), len(order), coarse.kernel.with_sigma(coarse.sigma)
     y = y.reshape(local, int(np.prod(y.shape[1:])))
     start = np.zeros_like(y)
@@ -155,9 +155,9 @@ def _towards(
         products = KernelProducts(spread, kernel, room, not gathers(comm, rows, options.memory_limit))
         pivoted = pivoted_cholesky(spread, kernel, M, options.seed, lambda traces: False, dtype)
         preconditioner = Preconditioner(Factor(pivoted.rows) if pivoted.rank else None, None, ridges, comm)
-        left = spread.scaled(np.ascontiguousarray(targets)) - products(x, False) - ridges[:, None] * x
+        residual = spread.scaled(np.ascontiguousarray(targets)) - products(x, False) - ridges[:, None] * x
         rules = Rules(TOL, max_iter=options.refine, final=False)
-        alpha = spread.scaled(x + solve(products, preconditioner, left, rules).x)
+        alpha = spread.scaled(x + solve(products, preconditioner, residual, rules).x)
         return {"alpha": np.ascontiguousarray(alpha.T)}
 
     alpha = remembered(options.checkpoint, piece, work, comm)["alpha"]

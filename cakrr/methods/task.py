@@ -141,14 +141,14 @@ class RidgeTask(PartTask[PartModel, KRRModel, RidgeFit]):
             "seconds": np.array(working_time() - begun),
         }  # fmt: skip
 
-    def part(self, rows: Samples, kept: Kept) -> PartModel:
+    def part(self, rows: Samples, arrays: Kept) -> PartModel:
         """The part's model; rows in a file stay there. Only a classifier without probabilities drops the weights."""
         dropped = self.division.rows.classes is not None and self.options.probability is None
-        return PartModel(rows.X, kept["alpha"], None if dropped else rows.columns.get("weight"))
+        return PartModel(rows.X, arrays["alpha"], None if dropped else rows.columns.get("weight"))
 
-    def numbers(self, kept: Kept) -> NDArray[np.float64]:
+    def numbers(self, arrays: Kept) -> NDArray[np.float64]:
         """Statistics of a part: :attr:`STATISTICS`."""
-        return np.array([kept[name] for name in self.STATISTICS], np.float64)
+        return np.array([arrays[name] for name in self.STATISTICS], np.float64)
 
     def accept(self, parts: Parts, solved: dict[int, SolvedPart[PartModel]], comm: Communicator) -> None:
         """Raise an InputError on all ranks if a part's matrix is not positive definite; collective."""

@@ -176,13 +176,13 @@ class Iterative(Exact):
 
     # -- the steps of the exact method -------------------------------------------------------------
 
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         """Seconds left until the time limit, on this rank."""
-        most = math.inf if self.options.max_time is None else self.options.max_time
-        return max(0.0, most - (working_time() - self.begun))
+        limit = math.inf if self.options.max_time is None else self.options.max_time
+        return max(0.0, limit - (working_time() - self.begun))
 
     def _rules(self, tol: float, final: bool) -> Rules:
-        return Rules(tol, max_time=self._left(), final=final)
+        return Rules(tol, max_time=self._remaining(), final=final)
 
     def _of_pair(self, name: str) -> str:
         """Name in the checkpoint of a piece for the chosen pair; another run, with more time, may choose another."""
@@ -207,7 +207,7 @@ class Iterative(Exact):
         for s, width in enumerate(self.widths):
             kernel, name = width.kernel, f"width-{s:04d}"
             piece = self._piece(f"{name}-{float(width.sigma)!r}")
-            if not comm.all(self._left() > 0):
+            if not comm.all(self._remaining() > 0):
                 predicted[s], failed[s], self.ended[s] = np.nan, 0, 1.0
                 continue
 
@@ -273,12 +273,12 @@ class Iterative(Exact):
         """Solve with the chosen pair: alpha of this rank's rows, and the recomputed relative residual."""
         shape = self.prepared.samples["y"].shape
         y = self._targets()
-        every, piece = np.ones(len(self.place), np.bool_), self._of_pair("solution")
+        all_rows, piece = np.ones(len(self.place), np.bool_), self._of_pair("solution")
 
         def work() -> Kept:
             rules = self._rules(self.reached, True)
             wanted = RidgeProblem(
-                self.X, self.place, y, self._weights(every), self.width.kernel, (self.lam,), "solution", piece
+                self.X, self.place, y, self._weights(all_rows), self.width.kernel, (self.lam,), "solution", piece
             )  # fmt: skip
             alpha, solution = self.systems.solve(wanted, rules)
             return {

@@ -199,14 +199,16 @@ class QuantileModel(SVRModel):
         return super()._part_sizes(attributes, shared, number) | cls._shared_sizes(attributes)
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> QuantileModel:
+    def _from_contents(
+        cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts
+    ) -> QuantileModel:
         if isinstance(attributes["quantile"], list):
             attributes["quantile"] = tuple(attributes["quantile"])
         attributes["shifts"] = shared.get("shifts")
         if (calibration := attributes.pop("calibration", None)) is not None:
             errors = shared["error_ranks"], shared["errors"]
             attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *errors)
-        model = super()._made(attributes, shared, parts)
+        model = super()._from_contents(attributes, shared, parts)
         assert isinstance(model, cls)
         return model
 

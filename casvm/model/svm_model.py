@@ -253,7 +253,9 @@ class SVMModel(InParts):
         return {"e": 0 if attributes["kernel"] is None else shared["centers"].shape[1]}
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> SVMModel:
+    def _from_contents(
+        cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts
+    ) -> SVMModel:
         kernel = attributes.pop("kernel")
         attributes |= {"classes": read_classes(attributes), "kernel": None if kernel is None else Kernel(**kernel)}
         parts.held = {number: PartSVM(**fields) for number, fields in parts.held.items()}
@@ -264,7 +266,7 @@ class SVMModel(InParts):
             one_piece_a_rank(shared, parts, join)
         attributes |= {name: shared.get(name) for name in OWN}
         attributes["calibrator"] = Calibrator.stored(attributes, shared)
-        return super()._made(attributes, shared, parts)
+        return super()._from_contents(attributes, shared, parts)
 
     def _check(self) -> None:
         super()._check()

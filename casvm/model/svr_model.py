@@ -170,7 +170,9 @@ class SVRModel(InParts):
         return {"e": 0 if attributes["kernel"] is None else shared["centers"].shape[1]}
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> SVRModel:
+    def _from_contents(
+        cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts
+    ) -> SVRModel:
         kernel, d = attributes.pop("kernel"), shared["centers"].shape[1]
         attributes["kernel"] = None if kernel is None else Kernel(**kernel)
         parts.held = {number: PartSVR(**fields) for number, fields in parts.held.items()}
@@ -180,7 +182,7 @@ class SVRModel(InParts):
             require(fits, f"the arrays of part {number} do not fit together")
         if attributes["route"] == "sum":  # one piece per rank instead of several
             one_piece_a_rank(shared, parts, join)
-        return super()._made(attributes, shared, parts)
+        return super()._from_contents(attributes, shared, parts)
 
     def _check(self) -> None:
         super()._check()

@@ -214,7 +214,7 @@ def _centers(
         for cell, rows_of_cell in moved:
             group = cell if alone else mine
             if parts[group]:
-                held = PartRows(moved.some(rows_of_cell).X, ranks, rows.seed + 1 + group)
+                held = PartRows(moved.subset(rows_of_cell).X, ranks, rows.seed + 1 + group)
                 _, centers, _, taken = one_level(held, int(parts[group]))
                 rounds = max(rounds, taken)
                 if ranks.rank == 0:

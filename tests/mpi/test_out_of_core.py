@@ -95,7 +95,7 @@ def test_rows_of_all_ranks(data, comm):
     split = in_file(data, comm)["train"]
     lo, hi = block_bounds(split.n, R, RANK)
     X = load(data, Communicator())["train"].X
-    got = gather_rows(split.X.some(np.arange(len(split.X))[::2]), comm)[:]
+    got = gather_rows(split.X.subset(np.arange(len(split.X))[::2]), comm)[:]
     wanted = [np.arange(*block_bounds(split.n, R, rank))[::2] for rank in range(R)]
     np.testing.assert_array_equal(split.X[:], X[lo:hi])
     np.testing.assert_array_equal(got, X[np.concatenate(wanted)])
