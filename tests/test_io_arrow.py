@@ -93,13 +93,6 @@ def test_damaged(tmp_path, pa, form):
         load(path, Communicator())
 
 
-def test_without_pyarrow(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    (tmp_path / "a").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"pyarrow, .* is not installed: pip install 'cakernels\[arrow\]'"):
-        load(tmp_path / "a", Communicator())
-
-
 @pytest.mark.usefixtures("small_blocks")
 def test_npy_beyond_double_precision(tmp_path, refuses):
     """One line, without numpy's warning."""

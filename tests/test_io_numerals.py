@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cacore.io.scanners import GOOD, LARGE, ORDER, TARGET, scan_libsvm
+from cacore.io.scanners import CellLayout, scan_delimited, scan_libsvm
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.IGNORECASE | re.ASCII)
 
@@ -39,7 +39,7 @@ HARD = [
 def check(words):
     """Check the words as targets: the bits of all doubles."""
     found = scan_libsvm("".join(f"{word}\n" for word in words).encode())
-    assert (found.wrong, len(found.y)) == (GOOD, len(words))
+    assert (found.fault, len(found.y)) == (None, len(words))
     want = np.array([float(word) for word in words])
     np.testing.assert_array_equal(found.y[~np.isnan(want)].view(np.int64), want[~np.isnan(want)].view(np.int64))
     np.testing.assert_array_equal(np.isnan(found.y), np.isnan(want))
@@ -73,29 +73,59 @@ def test_what_a_number_is(word):
     found = scan_libsvm(f"1\n{word} 1:2\n".encode())
     said = word.split("#")[0]
     valid = NUMBER.fullmatch(said) is not None or not said
-    assert (found.wrong == GOOD) == valid or (not said and "#" not in word)
-    if found.wrong != GOOD:
-        assert (found.wrong, found.place, len(found.y)) == (TARGET, 2 + (not said), 1)
+    assert (found.fault is None) == valid or (not said and "#" not in word)
+    if found.fault is not None:
+        shown = said or "1:2"
+        assert found.fault == (1, f"{shown!r} is not the target, which must be a number")
     if said and not re.search("[:#]", word):
-        assert (scan_libsvm(f"1 7:{word}\n".encode()).wrong == GOOD) == valid
+        assert (scan_libsvm(f"1 7:{word}\n".encode()).fault is None) == valid
 
 
 @pytest.mark.parametrize(
-    ("line", "wrong", "place"),
+    ("line", "fault"),
     [
-        ("1 2147483647:1", GOOD, None),
-        ("1 2147483648:1", LARGE, 2),
-        ("1 00000000000000000000000001:1 +2:1", GOOD, None),
-        ("1 1:1 4294967298:1", LARGE, 6),
-        ("1 3:1 3:2", ORDER, 6),
-        ("1 qid:3 1:1 # 1:1", GOOD, None),
-        ("1\t1:1\r", GOOD, None),
-        ("1#2:x", GOOD, None),
-        ("\x0b\x0c1  2:1\t", GOOD, None),
+        ("1 2147483647:1", None),
+        ("1 2147483648:1", "'2147483648:1': the largest index is 2147483647"),
+        ("1 00000000000000000000000001:1 +2:1", None),
+        ("1 1:1 4294967298:1", "'4294967298:1': the largest index is 2147483647"),
+        ("1 3:1 3:2", "'3:2': the indices must ascend"),
+        ("1 qid:3 1:1 # 1:1", None),
+        ("1\t1:1\r", None),
+        ("1#2:x", None),
+        ("\x0b\x0c1  2:1\t", None),
+        ("1 1:2:3", "'1:2:3' is not index:value"),
+        ("1 1: 2", "'1:' is not index:value"),
+        ("1 1:2 qid:3", "'qid:3' is not index:value"),
+        ("1 1:2,3", "'1:2,3' is not index:value"),
+        ('1 1:"2"', "'1:\"2\"' is not index:value"),
     ],
 )
-def test_entries(line, wrong, place):
+def test_entries(line, fault):
     found = scan_libsvm(f"{line}\n".encode())
-    assert found.wrong == wrong
-    if wrong != GOOD:
-        assert (found.place, len(found.y), len(found.data)) == (place, 0, 0)
+    assert found.fault == (None if fault is None else (0, fault))
+    if fault is not None:
+        assert (len(found.y), len(found.data)) == (0, 0)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_number():
+    assert scan_libsvm("\ufeff1 1:2\n".encode()).fault[1].endswith("is not the target, which must be a number")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "  \n", "\n\n"])
+@pytest.mark.parametrize("delimiter", [",", "\t", " , "])
+def test_cells(delimiter, end):
+    """Columns left out and labels may hold any text; whole numbers that are no doubles are marked."""
+    layout = CellLayout(delimiter.strip(" "), 4, [3, 0], [2], as_words=True)
+    rows = [HARD[k : k + 2] for k in range(0, len(HARD) - 1, 2)]
+    block = "".join(delimiter.join([a, "left out", f"word{len(a)}", b]) + end for a, b in rows).encode()
+    cells = scan_delimited(block, layout)
+    np.testing.assert_array_equal(cells.X, [[float(b), float(a)] for a, b in rows])
+    assert cells.words == [f"word{len(a)}" for a, _ in rows]
+    assert (cells.rounded.tolist(), cells.y.shape) == ([True, False, False, True], (len(rows), 1))
+
+
+@pytest.mark.parametrize(
+    "block", ["1,2\n3\n", "1,2\n3,4,5\n", "1\n2,3,4\n", "1,x\n", "1,\n", '1,"2"\n', "1,2\r3,4\n", "1,\r2\n", "1, 2 3\n"]
+)
+def test_blocks_for_the_csv_module(block):
+    assert scan_delimited(block.encode(), CellLayout(",", 2, [0], [1], as_words=False)) is None

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 _DATES = "write dates as numbers, such as days since the first"
 
 
-def require_pyarrow(path: Path, otherwise: str) -> Any:
-    """Import pyarrow, or raise an InputError that says how to install it or what to do `otherwise`."""
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        how = f"pip install 'cakernels[arrow]', or {otherwise}"
-        raise InputError(f"{path}: pyarrow, which reads and writes such files, is not installed: {how}") from error
-    return pa
-
-
 class Arrow(Tabular):
     """Rows of a "parquet" or "arrow" file with numeric and boolean columns; missing values become NaN.
 
@@ -42,7 +32,8 @@ class Arrow(Tabular):
     """
 
     def __init__(self, path: Path, form: str, request: ColumnRequest) -> None:
-        pa = require_pyarrow(path, "write the rows as CSV")
+        import pyarrow as pa
+
         self._form, self._errors = form, (pa.ArrowException, OSError)
         try:
             self._file = _opened(path, form)

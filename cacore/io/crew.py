@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.io import scanners
-from cacore.io.scanners import Cells, Scanned
+from cacore.io.scanners import CellLayout, Cells, Scanned
 from cacore.io.stream import Block
-
-ScanArguments = tuple[str, NDArray[np.int64], bool]  # arguments of delimited_scan.scan_delimited after the text
 
 
 class Crew:
@@ -45,23 +43,20 @@ class Crew:
 
     def scanned(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, Scanned]]:
         """Parse blocks of LIBSVM text; results come in the order of the blocks."""
-        for block, (facts, *arrays) in self._in_turn({}, blocks):
+        for block, (*arrays, fault) in self._in_turn([], blocks):
             data, indices, lengths, y, rounded = arrays
-            least, most, wrong, place, rounded_y = facts.tolist()
-            yield block, Scanned(data, indices, lengths, y, least, most, wrong, place, rounded, bool(rounded_y))
+            yield block, Scanned(data, indices, lengths, y, rounded, json.loads(fault.tobytes()))
 
-    def cells(self, arguments: ScanArguments, blocks: Iterable[Block]) -> Iterator[tuple[Block, Cells | None]]:
+    def cells(self, layout: CellLayout, blocks: Iterable[Block]) -> Iterator[tuple[Block, Cells | None]]:
         """Parse blocks of CSV or TSV text, in their order; see :func:`cacore.io.scanners.scan_delimited`."""
-        delimiter, place, as_words = arguments
-        job = {"delimiter": delimiter, "place": place.tolist(), "as_words": as_words}
-        for block, arrays in self._in_turn(job, blocks):
+        for block, arrays in self._in_turn(layout, blocks):
             if not arrays:
                 yield block, None
                 continue
             X, y, words, rounded = arrays
             yield block, Cells(X, y, json.loads(words.tobytes()), rounded.astype(np.bool_))
 
-    def _in_turn(self, job: dict[str, Any], blocks: Iterable[Block]) -> Iterator[tuple[Block, list[NDArray[Any]]]]:
+    def _in_turn(self, job: Sequence[Any], blocks: Iterable[Block]) -> Iterator[tuple[Block, list[NDArray[Any]]]]:
         others = self._comm.size - 1
         self._send_to_all(json.dumps(job).encode())
         self._working = True
@@ -104,13 +99,14 @@ class Crew:
                     self._comm.send(array, 0)
 
 
-def _parsed(job: dict[str, Any], text: bytes) -> list[NDArray[Any]]:
-    if not job:
-        found = scanners.scan_libsvm(text)
-        facts = np.array([found.least, found.most, found.wrong, found.place, found.rounded_y], np.int64)
-        return [facts, found.data, found.indices, found.lengths, found.y, found.rounded]
-    cells = scanners.scan_delimited(text, job["delimiter"], np.array(job["place"], np.int64), job["as_words"])
-    if cells is None:
-        return []
-    words = np.frombuffer(json.dumps(cells.words).encode(), np.uint8)
-    return [cells.X, cells.y, words, cells.rounded.astype(np.int8)]
+def _parsed(layout: Sequence[Any], text: bytes) -> list[NDArray[Any]]:
+    """Arrays of the rows of a block: of LIBSVM text if the layout is empty, otherwise of CSV or TSV text."""
+    if not layout:
+        rows = scanners.scan_libsvm(text)
+        return [rows.data, rows.indices, rows.lengths, rows.y, rows.rounded, _encoded(rows.fault)]
+    cells = scanners.scan_delimited(text, CellLayout(*layout))
+    return [] if cells is None else [cells.X, cells.y, _encoded(cells.words), cells.rounded.astype(np.int8)]
+
+
+def _encoded(facts: object) -> NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(facts).encode(), np.uint8)

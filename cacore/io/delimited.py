@@ -1,6 +1,8 @@
 """CSV and TSV files, read in blocks of rows.
 
-Python's csv module finds the columns and their names, compiled code parses plain numbers, and numpy parses the rest.
+Python's csv module finds the columns and their names, and reads the rest of a file from its first quoted or otherwise
+odd cell on; :func:`cacore.io.scanners.scan_delimited` parses blocks of plain numbers. Quotes are no matter for
+pyarrow.csv on byte ranges: whether a newline is in a quoted cell shows only from the beginning of the file.
 """
 
 from __future__ import annotations
@@ -8,37 +10,37 @@ from __future__ import annotations
 import codecs
 import csv
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.containers import is_missing
 from cacore.data.dataset import clean
 from cacore.errors import InputError
-from cacore.io.crew import ScanArguments
 from cacore.io.names import listed
-from cacore.io.scanners import SKIP, Cells, scan_delimited
+from cacore.io.scanners import CellLayout, Cells, cells_of, is_numeral, scan_delimited
 from cacore.io.stream import Block, Lines, OnBytesRead, Part, Share, blocks_of_lines, first_error, open_bytes, reading
 from cacore.io.table import ColumnRequest, Tabular
 from cacore.io.words import ENCODE, FILL, Words, as_number, short
 from cacore.machine import memory, threads
 
 _CHECK_EVERY = 1024  # lines
+_AT_ONCE = 1 << 18  # characters of lines with quotes that are parsed together
 _LOOKED_AT = 200  # lines below one of words and numbers that show whether it has names
 _LINE = re.compile(rb"[^\r\n]*(\r\n|\r|\n)")
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """Path and layout of a file: column names, number of columns, and number (from 1) of the first line of data."""
+class _Head:
+    """Path, column names, number of columns, and number (from 1) of the first row of a file."""
 
     path: Path
     delimiter: str
@@ -52,28 +54,29 @@ class Delimited(Tabular):
     """Rows of a CSV or TSV file (`form`), block by block."""
 
     def __init__(self, path: Path, form: str, request: ColumnRequest) -> None:
-        self._layout = layout = _layout(path, "," if form == "csv" else "\t", request.limit)
-        super().__init__(path, layout.names, layout.columns, request)
-        self._remedy = dict.fromkeys(self.chosen, request.wanted.remedy)
-        if any(as_number(name) is not None for name in layout.names):
+        self._head = head = _head(path, "," if form == "csv" else "\t", request.limit)
+        super().__init__(path, head.names, head.columns, request)
+        self._layout = CellLayout(head.delimiter, head.columns, self.features, self.chosen, self.words is not None)
+        self._scanned = partial(_scanned, self._layout)
+        if any(as_number(name) is not None for name in head.names):
             request.expected.tell(
-                f"note: {path}: the first line is taken for names of the columns: {listed(layout.names)}"
+                f"note: {path}: the first line is taken for names of the columns: {listed(head.names)}"
             )
 
     def line_of(self) -> Callable[[int], int]:
         """Function that finds the line of a row by reading the file again."""
-        return partial(_line_of, self._layout)
+        return partial(_line_of, self._head)
 
     def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
         """Yield features and targets in blocks of rows; a target that may be text is given as codes.
 
-        Compiled code reads plain numbers. From the first block with anything else, such as quotes or invalid words,
-        numpy reads the rest and reports errors.
+        From the first block with anything but plain numbers, such as quotes or invalid words, the csv module reads the
+        rest, and errors are reported.
         """
-        rows, line = 0, self._layout.first_line
+        rows, line = 0, self._head.first_line
         blocks, crew = self._raw(on_read), self.request.crew
-        found = crew.cells(self._scan_arguments, blocks) if crew else threads.ahead(self._scanned, blocks)
-        for block, cells in found:
+        scans = crew.cells(self._layout, blocks) if crew else threads.ahead(self._scanned, blocks)
+        for block, cells in scans:
             line = block.first
             if cells is None:
                 break
@@ -82,11 +85,8 @@ class Delimited(Tabular):
             yield self._part(cells)
         else:
             return
-        lines = Lines(self._layout.path, self._layout.limit, line, on_read)
-        for both in self._numbers(lines, rows):
-            self.rounded |= (np.abs(both) > 2**53).any(axis=0)  # how they were written is not known
-            whole = self.features == list(range(both.shape[1]))
-            yield (both if whole else both[:, self.features]), both[:, self.chosen]
+        for cells in self._slowly(Lines(self._head.path, self._head.limit, line, on_read), rows):
+            yield self._part(cells)
 
     def _part(self, cells: Cells) -> Part:
         self.rounded |= cells.rounded
@@ -101,13 +101,13 @@ class Delimited(Tabular):
         """
         if comm.size == 1:
             return None
-        layout = self._layout
-        with comm.agreed(), reading(layout.path):
-            share = Share(layout.path, layout.limit, comm, _header(layout))
+        head = self._head
+        with comm.agreed(), reading(head.path):
+            share = Share(head.path, head.limit, comm, _header(head))
         parts: list[Part] = []
         rows, plain = 0, True
         blocks = share.blocks()
-        with first_error(comm, lambda: share.place(len(parts))), reading(layout.path), closing(blocks):
+        with first_error(comm, lambda: share.place(len(parts))), reading(head.path), closing(blocks):
             for _, cells in threads.ahead(self._scanned, blocks):
                 plain = cells is not None
                 if cells is None:
@@ -122,57 +122,69 @@ class Delimited(Tabular):
 
     def _raw(self, on_read: OnBytesRead | None) -> Iterator[Block]:
         """Yield blocks of the lines of the rows, with the number of each first line; CR ends a line, too."""
-        layout, first = self._layout, 1
-        for _, block in blocks_of_lines(layout.path, layout.limit, on_read):
+        head, first = self._head, 1
+        for _, block in blocks_of_lines(head.path, head.limit, on_read):
             following = first + block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
-            while first < layout.first_line and block:
+            while first < head.first_line and block:
                 block, first = _LINE.sub(b"", block, count=1), first + 1
             if block:
                 yield Block(0, first, block)
             first = following
 
-    @property
-    def _scan_arguments(self) -> ScanArguments:
-        """Arguments of the scanner after the text."""
-        place = np.full(self._layout.columns, SKIP, np.int64)
-        place[self.features] = np.arange(len(self.features))
-        place[self.chosen] = -1 - np.arange(len(self.chosen))
-        return self._layout.delimiter, place, self.words is not None
-
-    def _scanned(self, *block: Any) -> tuple[Block, Cells | None]:
-        return Block(*block), scan_delimited(block[2], *self._scan_arguments)
-
-    def _numbers(self, lines: Lines, before: int) -> Iterator[NDArray[np.float64]]:
-        """Yield all columns in blocks of rows, read by numpy; `before` rows were read earlier."""
-        layout = self._layout
-        used = {*self.features, *self.chosen}
-        converters: dict[int, Callable[[str], float]] = {j: _nothing for j in range(layout.columns) if j not in used}
-        if self.words is not None:
-            converters[self.chosen[0]] = self.words.code
-        options: dict[str, Any] = {"converters": converters, "encoding": None} if converters else {}
-        rows = self._within(lines, before)
+    def _slowly(self, lines: Lines, before: int) -> Iterator[Cells]:
+        """Yield blocks of rows read by the csv module; `before` rows were read earlier."""
+        head, size = self._head, 0
+        gathered: list[tuple[int, list[str]]] = []
+        rows = csv.reader(self._within(lines, before), delimiter=head.delimiter)
         try:
-            for line in rows:
-                _check_columns(line, lines.number, layout)
-                yield np.loadtxt(
-                    chain([line], rows), np.float64, comments=None, delimiter=layout.delimiter, ndmin=2, quotechar='"',
-                    max_rows=self.step, **options,
-                )  # fmt: skip
-        except InputError:
-            raise
-        except ValueError as error:
-            _explain(str(error), layout, lines.number, self._remedy)
+            for words in _of_any_length(rows):
+                ragged = len(words) != head.columns
+                size += sum(map(len, words)) + len(words)
+                if not ragged:
+                    gathered.append((lines.number, words))
+                if gathered and (ragged or size > _AT_ONCE):
+                    yield self._cells(gathered)
+                    gathered, size = [], 0
+                if ragged:
+                    where = f"{head.path}: line {lines.number}"
+                    raise InputError(f"{where}: {len(words)} columns, the lines before have {head.columns}")
+        except csv.Error as error:
+            raise InputError(f"{head.path}: line {lines.number}: {error}") from error
+        if gathered:
+            yield self._cells(gathered)
+
+    def _cells(self, rows: list[tuple[int, list[str]]]) -> Cells:
+        """Numbers of rows, each with the number of its line; the first cell that is no number is an InputError."""
+        layout = self._layout
+        numbers = [[words[j].strip() for j in layout.numbers] for _, words in rows]
+        labels = [words[self.chosen[0]] for _, words in rows] if layout.as_words else []
+        lines = "".join(f"{word}\n" for words in numbers for word in words).encode()
+        cells = cells_of(lines, len(rows), labels, layout)
+        return self._refuse(rows) if cells is None else cells
+
+    def _refuse(self, rows: list[tuple[int, list[str]]]) -> NoReturn:
+        """Raise an InputError for the first cell that is no number."""
+        for line, words in rows:
+            for column in self._layout.numbers:
+                if not is_numeral(words[column].strip().encode()):
+                    names, word = self._head.names, short(repr(words[column]))
+                    name = f" ({names[column]})" if names else ""
+                    remedy = _remedy(word, self.request.wanted.remedy if column in self.chosen else None)
+                    raise InputError(
+                        f"{self._head.path}: line {line}, column {column}{name}: {word} is not a number{remedy}"
+                    )
+        raise AssertionError("pyarrow refused a number")  # the grammars are the same: tests/test_io_numerals.py
 
     def _within(self, lines: Lines, before: int) -> Iterator[str]:
         """Yield the lines, and raise an error when the rows, or a cell with an open quote, exceed the memory limit."""
-        layout, opened, cell = self._layout, 0, 0
+        head, opened, cell = self._head, 0, 0
         for line in lines:
             if '"' in line and line.count('"') % 2:
                 opened, cell = 0 if opened else lines.number, 0
             if opened:
                 cell += len(line)
-                what = f"{layout.path}: the cell that begins in line {opened}"
-                memory.require(16 * cell, layout.limit, what, "close its quote")
+                what = f"{head.path}: the cell that begins in line {opened}"
+                memory.require(16 * cell, head.limit, what, "close its quote")
             if self.words or not lines.number % _CHECK_EVERY:
                 self.require(before + lines.rows)
             if opened or line != "\n":  # skip empty lines
@@ -180,36 +192,21 @@ class Delimited(Tabular):
         self.require(before + lines.rows)
 
 
-def _nothing(word: str) -> float:
-    """Value of a cell in a column that is left out."""
-    return 0.0
+def _of_any_length(rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Rows of a csv.reader, whose cells may exceed the module's limit, which holds for the whole process."""
+    while True:
+        before = csv.field_size_limit(sys.maxsize)
+        try:
+            words = next(rows, None)
+        finally:
+            csv.field_size_limit(before)
+        if words is None:
+            return
+        yield words
 
 
-def _check_columns(line: str, number: int, layout: _Layout) -> None:
-    """Raise an InputError if the number of columns changes between blocks, which numpy cannot see."""
-    if line.count('"') % 2 == 0:
-        columns = len(next(csv.reader([line], delimiter=layout.delimiter)))
-        if columns != layout.columns:
-            raise InputError(_ragged(f"{layout.path}: line {number}", columns, layout.columns))
-
-
-def _ragged(where: str, columns: int | str, before: int | str) -> str:
-    return f"{where}: {columns} columns, the lines before have {before}"
-
-
-def _explain(message: str, layout: _Layout, line: int, remedies: dict[int, str]) -> NoReturn:
-    """Raise an InputError for numpy's error message, with the line, the column's name, and the remedy."""
-    where = f"{layout.path}: line {line}"
-    bad = re.search(r"could not convert string (.*) to float64 at row \d+, column (\d+)", message)
-    if bad:
-        column, word = int(bad[2]) - 1, short(bad[1])
-        name = f" ({layout.names[column]})" if column < len(layout.names) else ""
-        remedy = _remedy(word, remedies.get(column))
-        raise InputError(f"{where}, column {column}{name}: {word} is not a number{remedy}")
-    ragged = re.search(r"number of columns changed from (\d+) to (\d+)", message)
-    if ragged:
-        raise InputError(_ragged(where, ragged[2], ragged[1]))
-    raise InputError(f"{where}: {message}")
+def _scanned(layout: CellLayout, *block: Any) -> tuple[Block, Cells | None]:
+    return Block(*block), scan_delimited(block[2], layout)
 
 
 def _remedy(word: str, of_target: str | None) -> str:
@@ -221,7 +218,7 @@ def _remedy(word: str, of_target: str | None) -> str:
     return f"; {of_target or ENCODE}"
 
 
-def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
+def _head(path: Path, delimiter: str, limit: int) -> _Head:
     lines = _first_lines(path, delimiter, limit)
     names: tuple[str, ...] = ()
     row = next(lines, None)
@@ -245,7 +242,7 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
         )
     if names and len(words) != len(names):
         raise InputError(f"{path}: line {first_line}: {len(words)} columns, and the header has {len(names)} names")
-    return _Layout(path, delimiter, limit, names, len(words), first_line)
+    return _Head(path, delimiter, limit, names, len(words), first_line)
 
 
 def _first_lines(path: Path, delimiter: str, limit: int) -> Iterator[tuple[int, list[str]]]:
@@ -287,27 +284,27 @@ def _over_numbers(words: list[str], below: list[str]) -> bool:
     return len(words) == len(below) and all(as_number(b) is not None for word, b in pairs if as_number(word) is None)
 
 
-def _header(layout: _Layout) -> int:
+def _header(head: _Head) -> int:
     """Length of the header in bytes, with a byte order mark if there is one; 0 if there is no header."""
     length, line = 0, 1
-    for _, block in blocks_of_lines(layout.path, layout.limit):
+    for _, block in blocks_of_lines(head.path, head.limit):
         place = 0
-        while line < layout.first_line and (found := _LINE.match(block, place)):
+        while line < head.first_line and (found := _LINE.match(block, place)):
             place, line = found.end(), line + 1
         length += place
-        if line == layout.first_line:
+        if line == head.first_line:
             break
-    with open_bytes(layout.path) as stream:
+    with open_bytes(head.path) as stream:
         mark = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
     return length + len(codecs.BOM_UTF8) * mark if length else 0
 
 
-def _line_of(layout: _Layout, row: int) -> int:
+def _line_of(head: _Head, row: int) -> int:
     """Number of the line in which a row ends; empty lines are not rows."""
-    rows = csv.reader(Lines(layout.path, 1 << 62, layout.first_line), delimiter=layout.delimiter)
+    rows = csv.reader(Lines(head.path, 1 << 62, head.first_line), delimiter=head.delimiter)
     for words in rows:
         if words:
             if row == 0:
                 break
             row -= 1
-    return rows.line_num + layout.first_line - 1
+    return rows.line_num + head.first_line - 1

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +15,9 @@ from cacore.comm import Communicator
 from cacore.data.rows import block_bounds, csr, first_nonfinite
 from cacore.errors import InputError
 from cacore.io.crew import Crew
-from cacore.io.scanners import ENTRY, GOOD, LARGE, TARGET, Scanned, scan_libsvm
+from cacore.io.scanners import Scanned, scan_libsvm
 from cacore.io.stream import REMEDY, Block, OnBytesRead, Share, blocks_of_lines, first_error, in_order, reading
 from cacore.io.table import Table
-from cacore.io.words import short
 from cacore.machine import memory, threads
 
 DENSE_FROM = 1 / 3  # least share of nonzeros for which a file becomes a dense array
@@ -68,20 +66,10 @@ def _scanned(path: Path, share: Share, *block: Any) -> Scanned:
 
 
 def _check(found: Scanned, block: Block, path: Path, share: Share) -> None:
-    if found.wrong != GOOD:
-        line = share.line(block.first + block.text.count(b"\n", 0, found.place))
-        _refuse(f"{path}: line {line}", block.text, found)
-
-
-def _refuse(where: str, block: bytes, found: Scanned) -> NoReturn:
-    """Raise an InputError for an invalid word."""
-    token = re.split(rb"[\s#]", block[found.place :], maxsplit=1)[0].decode(errors="replace")
-    said = f"{where}: {short(token)!r}"
-    if found.wrong in (TARGET, ENTRY):
-        need = "index:value" if found.wrong == ENTRY else "the target, which must be a number"
-        raise InputError(f"{said} is not {need}")
-    need = f"largest index is {2**31 - 1}" if found.wrong == LARGE else "indices must ascend"
-    raise InputError(f"{said}: the {need}")
+    """Raise an InputError if the block has an invalid word."""
+    if found.fault is not None:
+        line, message = found.fault
+        raise InputError(f"{path}: line {share.line(block.first + line)}: {message}")
 
 
 def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) -> Table:
@@ -96,14 +84,14 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     pieces: list[tuple[NDArray[Any], ...]] = []
     rows = held = 0
     width = least = 1
-    rounded, rounded_y = np.zeros(0, np.int32), False
+    rounded = np.zeros(0, np.int64)
     found = scanned(path, share)
     with first_error(comm, lambda: share.place(len(pieces))), reading(path), closing(found):
         for part in found:
             pieces.append((part.data, part.indices, part.lengths, part.y))
             rows, held = rows + len(part.y), held + part.nbytes
             width, least = max(width, part.most + 1), min(least, part.least)
-            rounded, rounded_y = np.union1d(rounded, part.rounded), rounded_y or part.rounded_y
+            rounded = np.union1d(rounded, part.rounded)
             memory.require(copies * held, limit, f"{path}: reading its first {rows:,} rows", REMEDY)
     counts = [len(y) for *_, y in pieces]
     data, indices, lengths, y = _joined(pieces)
@@ -122,8 +110,8 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     del data, indices
     X, y = in_order(X, y, share.numbers, counts, comm)
     features = np.zeros(width, np.bool_)
-    features[rounded - base] = True
-    marks = features, np.array([rounded_y])
+    features[rounded[rounded >= 0] - base] = True
+    marks = features, np.array([-1 in rounded])
     block = X.toarray() if dense else X
     return Table(block, y, str(path), lo, partial(line_of, path), base, features=own, rounded=marks)
 

@@ -20,7 +20,6 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io import native
-from cacore.io.arrow import require_pyarrow
 from cacore.machine.threads import blocks
 
 _BLOCK = 1 << 16  # rows formatted at a time
@@ -51,11 +50,9 @@ def form_of(path: Path) -> str:
 
 
 def check(path: Path) -> None:
-    """Raise an InputError, before any work is done, for an unsupported format or for Parquet without pyarrow."""
+    """Raise an InputError, before any work is done, for an unsupported format."""
     if path.suffix.lower() in _OTHERS:
         raise InputError(f"{path}: predictions are written as .csv, .parquet or .h5; name such a file")
-    if form_of(path) == "parquet":
-        require_pyarrow(path, "name a .csv or .h5 file")
 
 
 def write(path: Path, columns: Mapping[str, Column], comm: Communicator) -> None:
@@ -71,8 +68,6 @@ def write(path: Path, columns: Mapping[str, Column], comm: Communicator) -> None
 
     Raises
     ------
-    InputError
-        The format is Parquet and pyarrow is not installed.
     OutputError
         The file could not be written.
     """

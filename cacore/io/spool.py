@@ -397,10 +397,11 @@ class _LibsvmRows:
         y = part.y if self._one is None else self._one.signs(part.y, where)
         shape = len(y), max(1, part.most + 1)
         rows = csr(part.data, part.indices, row_ends(part.lengths), shape)
-        for j in part.rounded:
-            self._rounded.setdefault(int(j), Moments(1)).add_columns(rows, np.array([j]))
-        if part.rounded_y and self._one is None:
-            self._rounded.setdefault(-1, Moments(1)).add(y[:, None])
+        for j in part.rounded.tolist():
+            if j >= 0:
+                self._rounded.setdefault(j, Moments(1)).add_columns(rows, np.array([j]))
+            elif self._one is None:
+                self._rounded.setdefault(j, Moments(1)).add(y[:, None])
         rows.indices = part.indices - np.int32(self._guess)
         self.written.append(rows, y)
 

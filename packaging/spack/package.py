@@ -25,7 +25,6 @@ class PyCakernels(PythonPackage):
 
     variant("scalapack", default=True, description="Exact ridge regression (cakrr.dkrr) on more than one rank")
     variant("plot", default=False, description="Figures: --plot, and python -m cacore.traffic")
-    variant("arrow", default=False, description="Parquet and Arrow files")
     variant("onnx", default=False, description="Export of models to ONNX files")
     variant("maps", default=False, description="Maps of kriging as GeoTIFF files")
 
@@ -36,12 +35,12 @@ class PyCakernels(PythonPackage):
     depends_on("py-mpi4py@4.1:", type=with_run)
     depends_on("py-numba@0.60:", type=with_run)
     depends_on("py-numpy@1.26:", type=with_run)
+    depends_on("py-pyarrow@16.1: +parquet", type=with_run)
     depends_on("py-rich@13.7:", type=with_run)
     depends_on("py-scikit-learn@1.6:", type=with_run)
     depends_on("py-scipy@1.12:", type=with_run)
     depends_on("py-threadpoolctl@3.5:", type=with_run)
     depends_on("py-matplotlib@3.8:", type=with_run, when="+plot")
-    depends_on("py-pyarrow@16.1: +parquet", type=with_run, when="+arrow")
     depends_on("py-onnx@1.17:", type=with_run, when="+onnx")
     depends_on("py-rasterio@1.4:", type=with_run, when="+maps")
     # The wheels of the extras "mpi" and "scalapack" are Spack's own packages here.

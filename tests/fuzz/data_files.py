@@ -16,7 +16,8 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import sklearn.datasets  # noqa: F401 - loaded here, it does not count as memory of a case
+import pyarrow.csv  # noqa: F401 - loaded here, they do not count as memory of a case
+import sklearn.datasets  # noqa: F401
 
 from . import mutations
 from .readers import READERS
