@@ -12,16 +12,12 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 import numpy as np
 
 from cacore import tuning
 from cacore.errors import InputError
-
-if TYPE_CHECKING:
-    pass
-
 
 T = TypeVar("T", covariant=True)
 Convert = Callable[[object, str], T]  # (value or text, option name for messages) -> converted value, or an InputError

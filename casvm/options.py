@@ -1,12 +1,8 @@
 """SVM methods and their options: records of the methods, options of training, and the rules between them.
 
-The record of a method that trains classifiers, and its options.
-
-The record of the methods that train regression and one-class SVMs, and its options.
-
-:mod:`casvm.options` has the classifiers'.
-
-Rules for the options of kernel SVMs: which exclude each other or a method, in the order of the checks.
+:class:`SVMOptions` and :class:`SVMMethod` are for classifiers, :class:`ValueOptions` and :class:`ValueMethod` for
+regression and one-class SVMs. The rules, which say what options exclude each other or a method, are in the order of the
+checks.
 """
 
 from __future__ import annotations

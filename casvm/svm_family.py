@@ -1,12 +1,8 @@
-"""Kernel SVMs in the commands: classifiers, regression, one class and quantiles.
+"""Kernel SVMs in the commands: checks, warm-up, reading, reports and files.
 
-Parts of the report that all SVMs share: LIBSVM's files, results of the solver and the search, a line per part.
-
-SVM classifiers in the commands: checking, warm-up, reading, reporting and writing.
-
-Regression and one-class SVMs in the commands: warm-up, reading, reporting and writing.
-
-Quantile regressions in the commands: a column per quantile, pinball losses, and intervals.
+First come the parts of the report that all SVMs share: LIBSVM's files, results of the solver and the search, and a line
+per part. Then the families: classifiers (:class:`SupportVectors`), regression and one class (:class:`Values`), and
+quantiles (:class:`Quantiles`), with a column per quantile, pinball losses, and intervals.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """The result of training: the model, its statistics, the memory it needs and the bytes it should send.
 
-The result of training: the model, and what the report says about it.
-
-Memory checks for SVM problems, and the statistics of their solutions in the report.
-
-Predicted communication volume of each method (Table 2.6), for comparison with the measured volume.
+The predicted volume of each method (Table 2.6) is compared with the measured volume in the report.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The tasks of kernel SVMs, which are trained in parts: classes, regression and one class, and quantiles.
 
-The base of the kernel SVM tasks: checking, standardising and dividing rows, and models in pieces.
-
-The classification task: one SVM per pair of classes in each part, with probabilities if requested.
-
-The task of support vector regression (epsilon-SVR and nu-SVR) and one-class SVMs.
-
-The task of support vector quantile regression, and the intervals around it.
+:class:`SVMTask`, their base, checks, standardises and divides rows, and makes models in pieces.
+:class:`ClassesTask` trains one SVM per pair of classes in each part, with probabilities if requested;
+:class:`ValuesTask` trains support vector regression (epsilon-SVR and nu-SVR) and one-class SVMs; and
+:class:`QuantilesTask` trains support vector quantile regression, with intervals around it if requested.
 """
 
 from __future__ import annotations

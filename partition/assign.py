@@ -1,11 +1,10 @@
-"""Assignment of rows to centres: to the closest one, or to the closest one with room.
+"""Assignment of rows to centres: to the closest one, or to the closest one with room, on any number of ranks.
 
-Assignment of one rank's rows to centres, and sums per part: one matrix product and one pass over it.
+Distances of one rank's rows to the centres, and sums per part, take one matrix product and one pass over it.
 
-Assignment of each row to its closest centre with room, on any number of ranks.
-
-Algorithms 3 and 9 assign the rows one after another. In matching theory this is a serial dictatorship, and its outcome
-is unique for a given order of the rows. Deferred acceptance finds the same outcome in parallel:
+If parts have limited room, Algorithms 3 and 9 assign the rows one after another. In matching theory this is a serial
+dictatorship, and its outcome is unique for a given order of the rows. Deferred acceptance finds the same outcome in
+parallel:
 
 1. Every row applies to its closest centre.
 2. Every centre accepts the earliest rows up to its capacity, and announces its cutoff: the place in the order from

@@ -1,12 +1,8 @@
-"""Dividing rows into parts by a partitioner or its name, with overlap if asked for.
+"""Division of rows into parts by a partitioner or its name, with overlap if requested, for the methods of all families.
 
-Dividing rows into parts by a partitioner or its name, for the methods of all families.
-
-Overlapping parts: each part also trains on rows of other parts that lie close to its border.
-
-A part's model is least accurate near the border, since it has seen no rows beyond it. Adding the closest rows of the
-other parts gives it a margin to learn from. Prediction is unchanged: each model answers for the rows nearest to its
-centre.
+With overlap, each part also trains on rows of other parts that lie close to its border. A part's model is least
+accurate near the border, since it has seen no rows beyond it. The closest rows of the other parts give it a margin to
+learn from. Prediction is unchanged: each model predicts the rows nearest to its centre.
 """
 
 from __future__ import annotations

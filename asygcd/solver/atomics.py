@@ -1,16 +1,15 @@
-"""Parts of the solver that rest on LLVM: atomic operations, arrays behind one pointer, and calls by address.
+"""The solver's primitives that rest on LLVM: atomic operations, arrays behind one pointer, and calls by address.
 
-Communication of threads without locks: atomic adds, release stores and acquire loads.
+Threads communicate without locks, by atomic adds, release stores and acquire loads. numba has none of these on the CPU.
+With a plain ``x[i] += v`` two threads lose updates, and a compiler or processor may make a counter visible before the
+data that it counts. The functions here emit LLVM's atomic instructions.
 
-numba has none of these on the CPU. With a plain ``x[i] += v`` two threads lose updates, and a compiler or processor may
-make a counter visible before the data that it counts. The functions here emit LLVM's atomic instructions.
+A :class:`Bundle` passes many arrays to compiled code as one pointer. numba passes a named tuple as seven numbers per
+array, and compiles, inlines and counts references for all of them in every function that takes the tuple.
 
-Many arrays as one argument of compiled code, and calls of functions that were compiled apart from their callers.
-
-numba passes a named tuple as seven numbers per array, and compiles, inlines and counts references for all of them in
-every function that takes the tuple. A :class:`Bundle` is one pointer. A call by address keeps code that depends on the
-precision, or on how rows are stored, out of its callers: they are compiled once, and the callee is not optimised again
-as a part of each of them.
+A call by address runs a function that was compiled apart from its caller. Code that depends on the precision, or on how
+rows are stored, stays out of its callers: they are compiled once, and the callee is not optimised again as a part of
+each of them.
 """
 
 from __future__ import annotations

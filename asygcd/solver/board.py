@@ -1,10 +1,7 @@
 """Threads of the solver: the blocks of rows they own, the state they share, and the crew that runs them.
 
-State shared by the threads: variables, a log of each thread's updates, and counters that detect termination.
-
-Blocks of rows, one per thread.
-
-Threads that run compiled loops until all have finished, while the caller polls them.
+The shared state is the variables, a log of each thread's updates, and counters that detect termination. The crew runs
+compiled loops until all threads have finished, while the caller polls them.
 """
 
 from __future__ import annotations

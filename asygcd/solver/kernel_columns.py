@@ -1,13 +1,8 @@
-"""Kernel columns: rows packed once for all threads, a cache of columns per thread, and their evaluation.
+"""Kernel columns: rows packed once for all threads, an LRU cache per thread, and the evaluation of columns.
 
-Each thread's LRU cache of kernel columns, restricted to the thread's rows.
-
-Kernel columns: everything that depends on the precision of kernel values, and on how rows are stored.
-
-These functions are compiled apart from Asy-GCD's loop and called by address (:mod:`asygcd.solver.atomics`), so that the
-loop is compiled once for all.
-
-The rows of a problem, packed once for all threads, and a kernel cache per thread.
+A thread's cache holds columns restricted to the thread's rows. Everything that depends on the precision of kernel
+values, and on how rows are stored, is in this module. Its functions are compiled apart from Asy-GCD's loop and called
+by address (:mod:`asygcd.solver.atomics`), so that the loop is compiled once for all.
 """
 
 from __future__ import annotations

@@ -14,16 +14,13 @@ import math
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import CSR, csr, is_csr, is_sparse
 from cacore.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 _GAPS = {"", "na", "n/a", "#n/a", "nan", "<na>", "nat", "null"}
 _MISSING = _GAPS | {"-", ".", "?", "none"}

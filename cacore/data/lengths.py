@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +22,6 @@ from cacore.kernels.values import Kernel, Points
 from cacore.linalg.lapack import add_gram, cholesky, inverse, of_symmetric
 from cacore.machine.deadline import poll
 from cacore.machine.threads import blocks, for_blocks, in_order, rows_in
-
-if TYPE_CHECKING:
-    pass
 
 FARTHEST = 4.0  # largest change of a scale's logarithm
 _BYTES = 1 << 20  # memory per thread for the values of pairs of rows

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,10 +20,6 @@ from cacore.kernels.precision import Accuracy, sampled, shift_of, value_rounding
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.expansion import NearGroups, may_pay, reach
-
-if TYPE_CHECKING:
-    pass
-
 
 _BLOCK_BYTES = 1 << 25
 _FEW = 1 << 20  # kernel values of all classes with a block of rows that are computed at once

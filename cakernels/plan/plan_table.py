@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cacore.io.words import counted
 from cacore.terminal import say, show_table
 from cakernels.plan.machine import GIB
 from cakernels.plan.plan import UNCOUNTED, Plan
 from cakernels.plan.runs import PHASES, STARTED
-
-if TYPE_CHECKING:
-    pass
 
 
 def show(name: str, plans: Sequence[Plan]) -> None:

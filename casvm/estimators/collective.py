@@ -1,10 +1,7 @@
-"""Estimators on all ranks: each rank passes its own rows and receives its own predictions.
+"""scikit-learn estimators for SVMs on all ranks: each rank passes its own rows and receives its own predictions.
 
-The base of the estimators on all ranks: each rank passes its own rows and receives its own predictions.
-
-scikit-learn classifiers that train on many ranks.
-
-scikit-learn regressors for support vector regression on many ranks: exact, and in parts.
+:class:`AllRanks` is their base. Classifiers follow, in parts (:class:`CASVC`) and with one model at the end, and then
+the regressors: exact (:class:`DisSMOSVR`) and in parts (:class:`CASVR`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The exact solver as scikit-learn classifiers, and the base of all exact estimators in one process.
+"""The exact solver as scikit-learn classifiers in one process, C-SVC and nu-SVC, and the base of all exact estimators.
 
-The base of the exact estimators in one process: parameters, kernel, and convergence warnings.
-
-The exact solver as scikit-learn classifiers: C-SVC and nu-SVC.
+:class:`OneProcess`, the base, has the parameters, the kernel, and the warnings about convergence.
 """
 
 from __future__ import annotations

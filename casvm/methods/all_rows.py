@@ -1,8 +1,7 @@
-"""Dis-SMO: one problem of all rows, distributed over the ranks (Algorithm 1 on all ranks), and its settings.
+"""Dis-SMO: one problem of all rows, distributed over the ranks (Algorithm 1 on all ranks).
 
-Dis-SMO: one problem of all rows, distributed over the ranks (Algorithm 1 on all ranks).
-
-Choice of settings before training one model of all rows, in parts made for the search.
+:func:`fit` and :func:`of_values` train with given settings. :func:`train_after_search` and :func:`choose_in_parts`
+choose the settings first, in parts that are made for the search alone.
 """
 
 from __future__ import annotations

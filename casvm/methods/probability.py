@@ -1,15 +1,12 @@
-"""Probabilities from decisions on left-out rows: inside parts, or by training a model of all rows again.
+"""Decisions on left-out rows, from which probabilities are calibrated: by training again, or inside a part.
 
-Probabilities for a model of all rows, calibrated by training again without each of some folds.
+:func:`fit_apart` is for a model of all rows, which is trained again without each of some folds. The folds divide the
+rows of all ranks, in the same way on any number of ranks. Only as many folds are left out as the two parameters of a
+sigmoid need (:func:`cacore.probability.left_out.folds_to_leave_out`).
 
-The folds divide the rows of all ranks, in the same way on any number of ranks. Only as many folds are left out as the
-two parameters of a sigmoid need (:func:`cacore.probability.left_out.folds_to_leave_out`).
-
-Decisions on left-out rows of a part, from which probabilities are calibrated.
-
-Folds lie inside a part, so nothing is sent. A small problem keeps its kernel values in memory for all of its folds;
-with several classes, only the rows of its kernel matrix that the folds need. A large problem is solved again for each
-fold, by the part's own solver.
+:func:`left_out` is for the model of a part. Its folds lie inside the part, so nothing is sent. A small problem keeps
+its kernel values in memory for all of its folds; with several classes, only the rows of its kernel matrix that the
+folds need. A large problem is solved again for each fold, by the part's own solver.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Export and import of models in LIBSVM's text format.
-
-LIBSVM's model files: header and support vectors, parsed and checked line by line.
+"""Model files in LIBSVM's text format: export, import, and the parser with its checks of every line.
 
 Files are not trusted: nothing is allocated from the counts in the header; rows are stored as they are read, and
 counted.

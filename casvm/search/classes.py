@@ -1,11 +1,9 @@
 """Search for C and gamma, for all parts together or per part: cross-validation inside the parts, in rounds of folds.
 
-The settings to compare: the user's values, or a default grid scaled by the data.
-
-Pieces of parts for the search: a whole part, or some rows of a part whose kernel matrix does not fit in cache.
-
-After each round, one reduction adds up the counts of all parts, and settings that are significantly worse than the best
-are dropped. No rows are sent, and test rows are not used.
+1. :func:`settings`: the settings to compare, from the user's values or a default grid scaled by the data.
+2. :func:`pieces`: a whole part, or some rows of a part whose kernel matrix does not fit in cache.
+3. :func:`search_classes`: the rounds. After each one, a single reduction adds up the counts of all parts, and settings
+   that are significantly worse than the best are dropped. No rows are sent, and test rows are not used.
 """
 
 from __future__ import annotations

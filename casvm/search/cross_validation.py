@@ -1,12 +1,10 @@
 """Cross-validation of all settings on one part: distances once, kernel values once per gamma, a path of C per fold.
 
-No MPI and no routing: rows in, counts of correct and predicted rows out.
+:func:`judge` takes rows and returns counts of correct and predicted rows, without MPI and routing.
 
-Solutions of one dual for ascending C, on a kernel matrix in memory, with some rows left out.
-
-The bounds of left-out rows are 0, which excludes these rows without copying the matrix for each fold. The solver
-updates the gradient of all rows in every step anyway, so exact decisions on the left-out rows are available when it
-stops.
+:func:`along` solves one dual for ascending C, on a kernel matrix in memory, with some rows left out. Their bounds are
+0, which excludes them without copying the matrix for each fold. The solver updates the gradient of all rows in every
+step anyway, so exact decisions on the left-out rows are available when it stops.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""SMO for the small problems of many classes, on rows of K that are packed once for all pairs.
+"""SMO for the small problems of many classes: pair by pair from the start, on rows of K computed when first needed.
 
-Kernel values between the rows of pairs of classes: packed once for all pairs, computed row by row when first needed.
+With many classes, problems are small and many. So the part's rows are sorted by class and packed once
+(:class:`ClassRows`), and a problem gets rows of its kernel matrix from compiled code, in memory that the next problem
+uses again (:class:`PairRows`).
 
-The problems of many classes are small and many. So their rows are sorted by class and packed once, and a problem gets
-rows of its kernel matrix from compiled code, in memory that the next problem uses again.
-
-SMO for the small problems of many classes: pair by pair from the start, on rows of K computed when first needed.
-
-Rounds would compute the square of each working set. Here a pair of rows costs two passes over the problem, which fits
-in cache, and only rows that move, or were about to, are ever computed. Everything else follows
+Rounds would compute the square of each working set. In :func:`solve_classes`, a pair of rows costs two passes over the
+problem, which fits in cache, and only rows that move, or were about to, are ever computed. Everything else follows
 :mod:`casvm.solver.smo`.
 """
 

@@ -1,12 +1,9 @@
 """SMO for one dual whose rows lie on all ranks (Dis-SMO, with working sets).
 
 In each round every rank proposes its worst violators, one collective gives the proposals to all ranks, and all ranks
-solve the same small problem. Each then updates the gradient of its own rows. A row is sent when it is first chosen.
-With a working set of two rows this is the textbook algorithm, with one combined reduction per pair.
-
-Working sets of Dis-SMO.
-
-Copies of rows from all ranks.
+solve the same small problem (:class:`WorkingSet`). Each then updates the gradient of its own rows. A row is sent when
+it is first chosen, and every rank keeps a copy of it (:class:`Pool`). With a working set of two rows this is the
+textbook algorithm, with one combined reduction per pair.
 """
 
 from __future__ import annotations

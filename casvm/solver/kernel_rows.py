@@ -1,11 +1,10 @@
 """Rows of the kernel matrix over the active columns: computed once and kept within a memory limit.
 
-Interface of the kernel matrices that SMO uses, and their factory.
-
-Kernel values from another device need one new module: a class with these methods, and a function that passes it to
+:class:`KernelMatrix` is the interface that SMO uses, and :func:`gram_of` chooses a matrix for a part. Kernel values
+from another device need one new module: a class with these methods, and a function that passes it to
 :func:`casvm.solver.smo.solve`, registered as a solver (:mod:`cacore.svm.options`).
 
-Rows of the kernel matrix in memory, the least recently used replaced first.
+:class:`RowCache` stores rows in memory and replaces the least recently used first; :class:`KernelRows` computes them.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ The rest of the gradient does not change, nor do its extremes, which are stored 
 violates most scans the block extremes. Its partner is the row with the largest gain among the near rows and, outside
 them, the row that falls with the least v.
 
-The passes over one block of rows of a sparse SMO iteration, as vector instructions.
-
-A pass takes a block, a multiple of STEP rows, and returns its extremes. The permitted moves of rows are numbers added
-to their v: 0, the width of the kink, or an infinity if a row may not rise, or fall.
+The passes over one block, at the end of the file, are vector instructions. A pass takes a block, a multiple of STEP
+rows, and returns its extremes. The permitted moves of rows are numbers added to their v: 0, the width of the kink, or
+an infinity if a row may not rise, or fall.
 """
 
 from __future__ import annotations

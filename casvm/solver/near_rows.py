@@ -1,13 +1,12 @@
 """Rows of a kernel matrix most of whose values vanish: each row holds only the blocks of columns near it.
 
-When distant rows have kernel values that are negligible, and how many rows are near each other.
+:func:`share_near` estimates how many rows are near each other, and so whether this pays.
 
 Rows are ordered as the leaves of a k-d tree, so that neighbours follow each other. A few consecutive rows then have a
 small bounding box (:class:`cacore.near.boxes.Boxes`); two groups with boxes beyond the cutoff radius are skipped.
 
-Rows of the kernel matrix for Dis-SMO, computed only where they do not vanish.
-
-Values over the active columns are computed anew each time; a working set's own values are kept while it is solved.
+Products over the active columns compute their values anew each time; a working set's own values are kept while it is
+solved.
 """
 
 from __future__ import annotations

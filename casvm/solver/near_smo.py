@@ -1,16 +1,14 @@
 """SMO for narrow kernels of a distance, whose values are mostly negligible.
 
-SMO for narrow kernels of a distance, whose values are mostly negligible: pair by pair from the start.
+:class:`NearValues` solves a part pair by pair from the start. The cost of a pair, and of a row of K, is proportional to
+the number of rows near it. Rounds and threads would save less than their additional pairs cost. Everything else follows
+:mod:`casvm.solver.smo`.
 
-The cost of a pair, and of a row of K, is proportional to the number of rows near it. Rounds and threads would save less
-than their additional pairs cost. Everything else follows :mod:`casvm.solver.smo`.
-
-SMO at a given bias by working sets, for rows of a kernel matrix that memory does not hold.
-
-Pairs of all rows would compute the same rows of K again and again. Working sets of neighbours, of rows that violate and
+:class:`NearSets` optimises working sets at a given bias, if memory does not hold the rows of the kernel matrix. Pairs
+of all rows would then compute the same rows of K again and again. Working sets of neighbours, of rows that violate and
 of rows between their bounds, are optimised one after the other. Only values of their own rows with each other are kept
-meanwhile. The rows that moved then change v of all rows in one product, which takes a few nanoseconds per value, where
-a row of K that a pair asks for takes three to five times as long.
+meanwhile. The rows that moved then change v of all rows in one product, which takes a few nanoseconds per value; a row
+of K that a pair asks for takes three to five times as long.
 """
 
 from __future__ import annotations

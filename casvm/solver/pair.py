@@ -2,11 +2,10 @@
 
 The dual and the terms v, rise and fall are those of :mod:`cacore.svm.dual`; v is the listing's -f.
 
-The two passes over the rows of an SMO iteration, as vector instructions.
-
-A pass takes STEP elements per turn. Each row's permitted moves are flags of type uint8: RISE, FALL, both or 0. If the
-dual has an epsilon, v is that of rising rows; a row at the kink, marked AT_KINK, falls with a v that is larger by
-`width`. Without an epsilon `width` is None, and its code is not generated.
+An iteration makes two passes over the rows, :func:`update` and :func:`partner`, as vector instructions. A pass takes
+STEP elements per turn. Each row's permitted moves are flags of type uint8: RISE, FALL, both or 0. If the dual has an
+epsilon, v is that of rising rows; a row at the kink, marked AT_KINK, falls with a v that is larger by `width`. Without
+an epsilon `width` is None, and its code is not generated.
 """
 
 from __future__ import annotations

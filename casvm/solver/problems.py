@@ -1,16 +1,14 @@
 """The problems of a part: one-vs-one classification, the nu-SVMs, and several quantiles.
 
-Training of one part: one binary problem per pair of classes.
+:func:`fit_part` solves one binary problem per pair of classes.
 
-The nu-SVMs by SMO: their duals fix the sums of positive and of negative coefficients, so pairs have equal signs.
+The nu-SVMs (:func:`with_margin`, :func:`solve_regression`) are solved by SMO. Their duals fix the sums of positive and
+of negative coefficients, so pairs have equal signs. The solution itself determines C or epsilon, as half the difference
+between the biases b of the two signs (Chang and Lin, 2001, 2002).
 
-Chang and Lin (2001, 2002): the solution itself determines C or epsilon, as half the difference between the biases b
-of the two signs.
-
-Support vector quantile regression: the duals of several levels, which share kernel values and start from each other.
-
-The duals differ in their bounds only, -C (1 - tau) and C tau (:meth:`cacore.svm.dual.Dual.quantile`). Levels are solved
-in ascending order. The last solution f tells the next one where to start: rows far above the new quantile belong to
+:func:`solve_quantiles` solves the duals of several levels, which share kernel values and start from each other. The
+duals differ in their bounds only, -C (1 - tau) and C tau (:meth:`cacore.svm.dual.Dual.quantile`). Levels are solved in
+ascending order. The solution f of one level gives the start of the next: rows far above the new quantile belong to
 their upper bound, rows far below to their lower one. The first of several levels starts from a constant f.
 """
 

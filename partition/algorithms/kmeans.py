@@ -1,13 +1,11 @@
 """K-means parts (Algorithms 2 and 7): Lloyd's iteration, in one level, or in two for many parts.
 
-K-means parts (Algorithms 2 and 7): Lloyd's iteration, one Allreduce per round.
+One level takes one Allreduce per round. With P centres, every round compares each row with P centres and reduces P x d
+numbers over all ranks.
 
-Centres of many parts by K-means in two levels.
-
-With P centres in one level, every round of K-means compares each row with P centres and reduces P x d numbers over all
-ranks. In two levels there are about sqrt(P) groups of about sqrt(P) parts. K-means finds the groups; then the rows of a
-group move to a team of ranks, which finds the centres of the group's parts as if there were no other rows. At the end
-the parts are compared across groups: what follows, from the rows' labels to equal sizes, is the same as in one level.
+In two levels there are about sqrt(P) groups of about sqrt(P) parts. K-means finds the groups; then the rows of a group
+move to a team of ranks, which finds the centres of the group's parts as if there were no other rows. At the end the
+parts are compared across groups: all that follows, from the rows' labels to equal sizes, is the same as in one level.
 """
 
 from __future__ import annotations
