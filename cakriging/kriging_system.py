@@ -152,7 +152,8 @@ class NearSystem:
             about = {"X": X, "turn": np.array(turn), "before": np.array(self.iterations)}
 
             def keep(state: State, about: Kept = about) -> None:
-                self._keep(checkpoint, {**about, **state.arrays()})
+                if checkpoint is not None:
+                    checkpoint.put_if_due(**about, **state.arrays())
 
             iterate(self, state, lambda state, _, late: state.residual[state.which] <= target[state.which], keep=keep)
             self.iterations += int(state.iterations.max(initial=0))
@@ -169,16 +170,6 @@ class NearSystem:
                     "nearly singular; use a larger --nugget, more --neighbors, or a larger --tol"
                 )
         return X, worst
-
-    def _keep(self, checkpoint: Unfinished | None, arrays: Kept) -> None:
-        """Save a state if one is due by rank 0's clock; collective."""
-        if checkpoint is None:
-            return
-        comm = self.field.comm
-        with comm.uncounted():
-            due = bool(comm.bcast(np.array([checkpoint.due()]))[0])
-        if due:
-            checkpoint.put(**arrays)
 
     def predicted(self) -> NDArray[np.int64]:
         """Predicted bytes and messages that this rank has sent in products and preconditioners, shape (2,)."""

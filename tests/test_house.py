@@ -104,4 +104,4 @@ def test_seconds_of_solvers_stand_still_while_numba_compiles():
     solvers = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in families]
     other = re.compile(r"\b(perf_counter|monotonic|time)\(")
     clocks = named(path for path in solvers if other.search(path.read_text()))
-    assert clocks == ["cakrr/iterative/solver.py"], f"use cacore.machine.clock.working_time: {clocks}"
+    assert not clocks, f"use cacore.machine.clock.working_time: {clocks}"

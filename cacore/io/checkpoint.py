@@ -267,7 +267,14 @@ class Unfinished:
 
     def due(self) -> bool:
         """True if this rank's next state is due; the caller must then make all ranks save one."""
-        return time.monotonic() - self._last > self._seconds
+        return time.monotonic() - self._last >= self._seconds
+
+    def put_if_due(self, **arrays: NDArray[Any]) -> None:
+        """Save a state if one is due by rank 0's clock; collective."""
+        with self._comm.uncounted():
+            due = bool(self._comm.bcast(np.array([self.due()]))[0])
+        if due:
+            self.put(**arrays)
 
     def put(self, **arrays: NDArray[Any]) -> None:
         """Save a state in place of the last but one; errors are recorded in :attr:`Checkpoint.failure`."""

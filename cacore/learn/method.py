@@ -76,7 +76,7 @@ class Method:
         columns = train.columns
         with collective(comm) as ranks:
             same_training(self.name, train, options, ranks)
-            with ranks.agreed(own_rows=True):
+            with ranks.uncounted(), ranks.agreed(own_rows=True):
                 _check_finite(train)
             with threads.suited_to(*train.X.shape):
                 fitted = self.trainer(self, train, options, ranks, test)

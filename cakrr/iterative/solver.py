@@ -8,7 +8,6 @@ returned solution is recomputed from scratch.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.io.checkpoint import Checkpoint, Kept
+from cacore.io.checkpoint import Checkpoint, Kept, Unfinished
 from cacore.linalg import cg
 from cacore.machine.clock import working_time
 from cakrr.iterative.preconditioner import Preconditioner
@@ -136,45 +135,6 @@ def _broadcast(array: NDArray[Any], comm: Communicator) -> int:
     return (comm.size - 1) * (64 + array.nbytes)
 
 
-class _SavedState:
-    """State of a solution in a checkpoint: two files per rank, written alternately.
-
-    If a job is killed, ranks may have saved different states; the last state that all ranks have is used.
-    """
-
-    def __init__(self, checkpoint: Checkpoint | None, name: str, comm: Communicator) -> None:
-        self._checkpoint, self._comm = checkpoint, comm
-        self._names = [f"{name}-{turn}-rank{comm.rank:06d}" for turn in "ab"]
-        self._turn, self._last = 0, time.perf_counter()
-
-    def put(self, **arrays: NDArray[Any]) -> None:
-        """Save `arrays` if the last save is at least `SAVE_EVERY` seconds ago; collective."""
-        if self._checkpoint is None:
-            return
-        with self._comm.uncounted():
-            due = bool(self._comm.bcast(np.array([time.perf_counter() - self._last >= SAVE_EVERY]))[0])
-        if due:
-            self._turn += 1
-            self._checkpoint.put(self._names[self._turn % 2], turn=np.array(self._turn), **arrays)
-            self._last = time.perf_counter()
-
-    def get(self) -> Kept | None:
-        """The last state that all ranks have, or None; collective."""
-        if self._checkpoint is None:
-            return None
-        states = [self._checkpoint.get(name) for name in self._names]
-        mine = {int(state["turn"]): state for state in states if state is not None}
-        with self._comm.uncounted():
-            turns = np.full(2, -1, np.int64)
-            turns[: len(mine)] = sorted(mine)
-            turns_of_ranks = self._comm.allgather(turns[None])
-        common = set(mine).intersection(*(set(row.tolist()) for row in turns_of_ranks)) - {-1}
-        if not common:
-            return None
-        self._turn = max(common)
-        return mine[self._turn]
-
-
 def solve(
     products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, rules: Rules, largest: float = 1.0,
     checkpoint: Checkpoint | None = None, name: str = "cg", advance: Callable[[], None] = lambda: None,
@@ -202,9 +162,8 @@ def solve(
     Per iteration: one product, and per right side one Allreduce of k + 2 numbers, one of 2 numbers, and two broadcasts
     of 2. Per pass, usually one or two: one more product in double precision.
     """
-    run = _Refinement(
-        products, preconditioner, B, rules, largest, _SavedState(checkpoint, name, products.comm), advance
-    )
+    saved = None if checkpoint is None else Unfinished(checkpoint, name, products.comm, SAVE_EVERY)
+    run = _Refinement(products, preconditioner, B, rules, largest, saved, advance)
     while run.ids.size:
         run.one_pass()
     return run.solution()
@@ -215,7 +174,7 @@ class _Refinement:
 
     def __init__(
         self, products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, rules: Rules, largest: float,
-        saved: _SavedState, advance: Callable[[], None],
+        saved: Unfinished | None, advance: Callable[[], None],
     ) -> None:  # fmt: skip
         self.products, self.preconditioner, self.rules, self.saved, self.advance = (
             products, preconditioner, rules, saved, advance
@@ -232,7 +191,7 @@ class _Refinement:
         self.ended = np.full(t, "", dtype="U10")  # reasons of the right sides that have stopped in this pass
         self.state: cg.State | None = None
         self.late, self.calls = False, dict(products.calls)
-        self._take_up(saved.get())
+        self._take_up(None if saved is None else saved.get())
 
     def _take_up(self, state: Kept | None) -> None:
         """Resume from the saved state of a killed run, if there is one."""
@@ -248,7 +207,9 @@ class _Refinement:
         self.state = cg.State(**{key[6:]: value for key, value in state.items() if key.startswith("state.")})
 
     def _keep(self, state: cg.State) -> None:
-        self.saved.put(
+        if self.saved is None:
+            return
+        self.saved.put_if_due(
             x=self.x, residual=self.residual, iterations=self.iterations, ids=self.ids, single=np.array(self.single),
             stopped=np.array(self.stopped, dtype="U10"), ended=self.ended,
             early=np.zeros(0) if self.rules.early is None else self.rules.early.history,
