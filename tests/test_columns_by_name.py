@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 
 import h5py
 import numpy as np
@@ -22,12 +23,6 @@ KNOWN = Expected(Columns(("a", "b", "c"), ("y",)), "train.csv")
 OTHERWISE = ("y", "c", "a", "b")
 FORMS = ["csv", "tsv", "parquet", "feather", "h5"]
 SMALL = ["--partitions", "1", "--sigma", "1", "--lambda", "1e-6"]
-
-
-@pytest.fixture(autouse=True)
-def _pyarrow(request):
-    if any(form in request.node.name for form in ("parquet", "feather")):
-        pytest.importorskip("pyarrow")
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +245,7 @@ def test_index_of_a_data_frame(form, tmp_path, capfd):
         some.to_parquet(path)
         named.to_parquet(tmp_path / f"n.{form}")
     else:
-        feather, pa = pytest.importorskip("pyarrow.feather"), pytest.importorskip("pyarrow")
+        feather, pa = import_module("pyarrow.feather"), import_module("pyarrow")
         for one, name in ((some, "t"), (named, "n")):
             feather.write_feather(pa.Table.from_pandas(one, preserve_index=True), str(tmp_path / f"{name}.{form}"))
     rows = load(path, Communicator())["train"]
@@ -267,9 +262,9 @@ def test_index_of_a_data_frame(form, tmp_path, capfd):
     "metadata", [b"{", b"[1]", b'{"index_columns": 3}', b"\xff", b'{"index_columns": [{"kind": 1}]}']
 )
 def test_damaged_metadata(metadata, tmp_path):
-    pa = pytest.importorskip("pyarrow")
+    pa = import_module("pyarrow")
     table = pa.table(draw()).replace_schema_metadata({b"pandas": metadata})
-    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "t.parquet")
+    import_module("pyarrow.parquet").write_table(table, tmp_path / "t.parquet")
     check(load(tmp_path / "t.parquet", Communicator())["train"], draw())
 
 

@@ -56,10 +56,6 @@ def frame(column, dtype=None):
     return made
 
 
-def arrow(made):
-    return pytest.importorskip("pyarrow") and made()
-
-
 SAME = {
     "array": lambda: X, "float32": lambda: X.astype("f4"), "float16": lambda: X.astype("f2"),
     "longdouble": lambda: X.astype("g"), "int8": lambda: X.astype("i1"), "objects": lambda: X.astype(object),
@@ -74,7 +70,7 @@ SAME = {
     "frame": lambda: frame(X[:, 1]), "frame of objects": lambda: frame(X[:, 1]).astype(object),
     "Int64": lambda: frame(X[:, 1].astype(int), "Int64"),
     "decimals": lambda: frame([Decimal(value) for value in X[:, 1]]),
-    "Arrow-backed": lambda: arrow(lambda: frame(X[:, 1]).convert_dtypes(dtype_backend="pyarrow")),
+    "Arrow-backed": lambda: frame(X[:, 1]).convert_dtypes(dtype_backend="pyarrow"),
     "sparse columns": lambda: frame(X[:, 1]).astype(pd.SparseDtype(float, 0.0)),
     **{kind: (lambda kind=kind: getattr(sp, kind)(X)) for kind in ("csr_matrix", "csr_array", "csc_matrix", "coo_array",
         "lil_matrix", "dok_matrix", "bsr_matrix", "dia_array")},
@@ -105,7 +101,7 @@ REFUSED = {
     "fraction, huge": (lambda: [[Fraction(10**400, 3), 1]], "X, column 0: row 0 has 400 digits"),
     "column of huge": (lambda: frame([10**400] * 24, object), "column 'b': row 0 has 401 digits"),
     "column of complex": (lambda: frame(X[:, 1] + 1j), "column 'b': of type complex128"),
-    "Arrow's dates": (lambda: arrow(lambda: frame([None] * 24, "timestamp[ns][pyarrow]")), "column 'b': of type time"),
+    "Arrow's dates": (lambda: frame([None] * 24, "timestamp[ns][pyarrow]"), "column 'b': of type time"),
     "Int64 missing": (lambda: frame([None, *range(23)], "Int64"), "column 'b': row 0 is NaN"),
     "boolean missing": (lambda: frame([None, *[True] * 23], "boolean"), "column 'b': row 0 is NaN"),
     "strings": (lambda: frame(X[:, 1].astype(int).astype(str), "string"), "column 'b': of type str"),

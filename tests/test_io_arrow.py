@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 from helpers.commands import run
@@ -18,9 +20,9 @@ N = 41
 
 @pytest.fixture
 def pa():
-    pytest.importorskip("pyarrow.parquet")
-    pytest.importorskip("pyarrow.feather")
-    return pytest.importorskip("pyarrow")
+    import_module("pyarrow.parquet")
+    import_module("pyarrow.feather")
+    return import_module("pyarrow")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+from importlib import import_module
 from itertools import product
 
 import h5py
@@ -165,7 +166,7 @@ def write_form(path, form):
     elif form == "h5":
         write_hdf5(path, **{"": (rows, rows[:, 0])})
     elif form == "parquet":
-        pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+        pq, pa = import_module("pyarrow.parquet"), import_module("pyarrow")
         pq.write_table(pa.table(dict(zip("abc", rows.T, strict=True))), path, row_group_size=10)
     else:
         text = b"1,2,3\n" * 40 if form.startswith("csv") else b"1 1:2\n" * 40

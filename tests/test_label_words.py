@@ -1,5 +1,7 @@
 """Labels keep what the file says: large whole numbers, leading zeros, words; gaps and stray words are refused."""
 
+from importlib import import_module
+
 import h5py
 import numpy as np
 import pytest
@@ -214,8 +216,8 @@ def stored(folder, form, words, test=None):
     if form == "npz":
         np.savez(path, x=X, y=np.array(words))
     elif form == "parquet":
-        pq = pytest.importorskip("pyarrow.parquet")
-        pa = pytest.importorskip("pyarrow")
+        pq = import_module("pyarrow.parquet")
+        pa = import_module("pyarrow")
         pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": words}), path)
     else:
         made = np.array([word.encode() for word in words]) if form == "h5 fixed" else words

@@ -42,8 +42,6 @@ def written(folder, form, names, **more):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_orders(form, folder, everywhere):
-    if form == "parquet":
-        pytest.importorskip("pyarrow")
     comm, table = Communicator(WORLD), draw()
     path = written(folder, form, ("d", "y", "c", "a", "b"), d=table["a"] * 2)
     refused_by_all(lambda: load(path, comm, expected=KNOWN), match="column d, which train.csv does not have")

@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import gzip
 import io
+from importlib import import_module
 
 import h5py
 import numpy as np
@@ -160,9 +161,9 @@ def test_divided(form, folder, everywhere):
         if form in TEXTS:
             path.write_bytes(TEXTS[form]())
         elif form == "parquet":
-            pa = pytest.importorskip("pyarrow")
+            pa = import_module("pyarrow")
             columns = dict(zip("abcde", X.T, strict=True))
-            pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), path, row_group_size=9)
+            import_module("pyarrow.parquet").write_table(pa.table(columns), path, row_group_size=9)
         else:
             np.save(path, np.asfortranarray(X) if form.startswith("columns") else X)
     WORLD.Barrier()
