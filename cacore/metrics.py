@@ -1,10 +1,7 @@
-"""Metrics of predictions, from sums over the rows of all ranks: errors, scores of probabilities, and quantiles.
+"""Metrics of predictions, from sums over the rows of all ranks.
 
-Error metrics of regression and classification over the rows of all ranks.
-
-Scores of probabilistic predictions: intervals, normal distributions, class probabilities.
-
-Metrics of predicted quantiles, from sums over the rows of all ranks.
+Errors of regression and classification; scores of intervals, normal distributions and class probabilities; and losses
+of predicted quantiles.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""The families of all models, as one, and blends: weighted means of several models in one file.
+"""The families of all models, told apart by their files, and blends: weighted means of several models in one file.
 
-A weighted mean of several models of a regression, in one file.
-
-Classifiers with probabilities that add up: one model with calibrated outputs, or a weighted mean of several.
-
-The families of all models, as one: the file says which.
+A blend of a regression is a weighted mean of predictions; one of classifiers, of probabilities that add up to 1.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
 """Ridge methods and their options: the record of a method, the options of training, and the rules between them.
 
-Rules for the options of kernel ridge regression: which exclude each other or a method, in order of the checks.
-
-Options of a training run by kernel ridge regression, shared by all methods of this family.
-
-The record of a ridge method: partitioner, route, and options.
-
-Options of least squares on M points.
+The rules say which options exclude each other or a method, in the order of the checks.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
 """Trained ridge models: of a part, the coarse one, and all parts with routing, prediction, saving and loading.
 
-The ridge model of one part, and the arrays of a model file.
-
-The coarse model of two levels, and of least squares on M points, in a model file.
-
-A trained ridge model in parts: routing, prediction, saving and loading.
-
-The result of training: the model, and what the report says about it.
+The result of training is such a model, and what the report says about it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """The communicator: mpi4py, or a single rank without it, behind calls that are timed, counted and watched.
 
-Traffic and time of a rank, by phase.
-
-Layer between the communicator and mpi4py: calls that are timed and that detect the failure of another rank.
-
-The communicator: a wrapper of mpi4py, or a single rank without it, that sends arrays and counts bytes by phase.
+It sends arrays, counts time, bytes and messages by phase, and detects the failure of another rank.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Communicators of a library call, of a command, and of a team of some of the ranks.
+"""Communicators of a library call, of a command, and of some of the ranks.
 
-The communicator of a call of the library, and of a command.
-
-Communicators of some of the ranks, whose traffic and failures are those of all of them.
+Traffic and failures of the last are those of all ranks.
 """
 
 from __future__ import annotations

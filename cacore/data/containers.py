@@ -1,10 +1,8 @@
-"""Words that mark missing values in files and in tables of objects.
-
-Checks of the arrays, tables and sparse matrices that users pass, before other code reads them.
+"""Arrays, tables and sparse matrices as users pass them: what is refused before other code reads them.
 
 numpy and scikit-learn treat masked values as data and dates as their count of ticks, and trust the index arrays of a
 sparse matrix, which compiled code reads without bounds checks. Here masks and dates are refused, and the index arrays
-are checked.
+are checked. Words that mark missing values are known here, for tables of objects and for files.
 """
 
 from __future__ import annotations

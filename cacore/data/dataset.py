@@ -1,8 +1,7 @@
 """Data sets: this rank's rows with their targets, weights and names of columns.
 
-Names of the columns of a data set, features and targets, as they come from files, DataFrames and models.
-
-Containers of this rank's rows: a data set as it was read or passed in, and training rows with named columns.
+Names of features and targets come from files, DataFrames and models. A `Dataset` is what was read or passed in;
+`Samples` are training rows with named columns.
 """
 
 from __future__ import annotations

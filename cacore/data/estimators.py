@@ -1,12 +1,7 @@
 """The base of all scikit-learn estimators: agreement of the ranks, checks of labels and targets, scores, and files.
 
-The doors of the estimators: all ranks make the same call, with the same parameters, before anything else.
-
-Base class of all scikit-learn classifiers: checks of labels and of class and row weights, and the score.
-
-Base class of all scikit-learn regressors: checks of targets and row weights, and the score.
-
-Files of fitted estimators: `save` writes the model alone, and `load` returns a model, which predicts as they do.
+All ranks make the same call with the same parameters, before anything else. `save` writes the model alone; `load`
+returns a model, which predicts as the estimator does.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Numbers that lose their digits: columns far from 0 with a small deviation, and columns with a far outlier.
 
-Columns that floating point does not resolve: values far from 0 with a small deviation, such as Unix times.
-
-Rounding to single precision before the mean is subtracted leaves few digits of such a column, or none, and no later
-step can restore them. So rows are checked before they are rounded, and such a column is refused. Whole numbers above
-2^53, such as nanoseconds since 1970, are rounded to double precision, and are checked likewise.
-
-Columns with a number so far from the others that it may be a fill value or an error of unit.
+Rounding to single precision before the mean is subtracted leaves few digits of a column such as Unix times, or none,
+and no later step can restore them. So rows are checked before they are rounded, and such a column is refused. Whole
+numbers above 2^53, such as nanoseconds since 1970, are rounded to double precision, and are checked likewise. A number
+far from all others of its column may be a fill value or an error of unit, and is noted.
 """
 
 from __future__ import annotations

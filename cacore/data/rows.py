@@ -1,8 +1,6 @@
 """Rows of data, dense, CSR or in a file: types, stacking, moving between ranks, and checks of their numbers.
 
-Type of sparse rows: scipy has no types, and scipy.sparse is loaded only for runs with sparse rows.
-
-Rows of data, dense or CSR: stacking them, moving them between ranks, and checking their numbers.
+scipy.sparse is loaded only for runs with sparse rows, and has no types: `CSR` stands for them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Transformation of rows before kernels are evaluated: levels, mean and scale, normal scores, a learned metric.
 
-Levels of features: a column of 0 and 1 for each value of a feature that takes few whole numbers.
+Levels: a column of 0 and 1 for each value of a feature that takes few whole numbers. Such numbers are often codes of
+categories, whose differences mean nothing. With a column per value, any two different values are about equally far
+apart, as they are for the splits of a decision tree.
 
-Such numbers are often codes of categories, whose differences mean nothing. With a column per value, any two different
-values are about equally far apart, as they are for the splits of a decision tree.
-
-Normal scores: each value of a feature is replaced by the normal quantile of its rank (van der Waerden, 1952).
-
-A heavy tail stretches the distances so much that all other rows look alike to a kernel. Normal scores depend only on
-the order of a feature's values, like the splits of a decision tree.
+Normal scores: each value of a feature is replaced by the normal quantile of its rank (van der Waerden, 1952). A heavy
+tail stretches the distances so much that all other rows look alike to a kernel. Normal scores depend only on the order
+of a feature's values, like the splits of a decision tree.
 """
 
 from __future__ import annotations

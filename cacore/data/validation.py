@@ -1,13 +1,5 @@
 """Checks of user input by scikit-learn, which is loaded only if the input is not an array that can be used directly.
 
-Words that mark missing values in files and in tables of objects.
-
-Checks of the arrays, tables and sparse matrices that users pass, before other code reads them.
-
-numpy and scikit-learn treat masked values as data and dates as their count of ticks, and trust the index arrays of a
-sparse matrix, which compiled code reads without bounds checks. Here masks and dates are refused, and the index arrays
-are checked.
-
 If scikit-learn refuses a value without its position, the position is looked up, and the message adds a remedy.
 """
 

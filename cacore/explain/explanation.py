@@ -1,9 +1,4 @@
-"""Explanations of predictions: players, baselines and results, and the estimators' methods that return them.
-
-Players, baselines and results of explanations.
-
-Estimators that explain their answers.
-"""
+"""Explanations of predictions: players, baselines and results, and the estimators' methods that return them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
 """The installation and the job: versions, resources of each rank, measured speeds, faults, and their table.
 
-Installed versions and libraries, and the resources of every rank of this job.
-
-Quick measurement of the speed of messages, of a matrix product and of copying memory.
-
-Faults of an installation or of the way a job was started, and notes: one line each, with the remedy.
-
-The table that ``python -m cacore.info`` prints, from its report.
+Messages, a matrix product and copying are measured for half a second each. A fault is one line with its remedy. The
+table is what ``python -m cacore.info`` prints.
 """
 
 from __future__ import annotations

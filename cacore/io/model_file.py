@@ -1,11 +1,8 @@
 """Model files: HDF5 with one group per part, no pickle; any number of ranks can read them.
 
-Declarations of the arrays in a model file, by which they are checked, written and documented.
-
-Checksums of HDF5 files, stored in a block before the HDF5 data, that reveal any later change.
-
-A damaged file can end the process inside libhdf5, and one changed bit of a coefficient changes predictions. HDF5
-reserves the first block of a file for its user; every HDF5 library reads the data after it.
+Their arrays are declared once, and are checked, written and documented by the declaration. A checksum in the first
+block of the file, which HDF5 reserves for its user and every HDF5 library passes over, reveals any later change: a
+damaged file can end the process inside libhdf5, and one changed bit of a coefficient changes predictions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Native data files: HDF5 with rows and targets of each split, names of columns, and encodings that are undone.
+"""Native data files: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y, and names of their columns.
 
-Fill values, scales and offsets that attributes of HDF5 and netCDF arrays declare, applied as xarray applies them.
-
-Numbers equal to ``_FillValue`` or ``missing_value`` become NaN. All others are multiplied by ``scale_factor``, and then
+Fill values, scales and offsets that attributes of HDF5 and netCDF arrays declare are applied as xarray applies them:
+numbers equal to ``_FillValue`` or ``missing_value`` become NaN; all others are multiplied by ``scale_factor``, and then
 ``add_offset`` is added. netCDF's own fill values count as well: of floats in any file, of integers in files that netCDF
 wrote.
-
-Native data files: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y, and names of their columns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""NPY and NPZ files: one array of features and target, or rows and targets by their usual names.
+"""NPY and NPZ files.
 
-NPY files: an array whose columns are features and the target, read in blocks of rows.
-
-NPZ files: rows and targets by their usual names, x and y, or x_train, y_train, x_test and y_test.
+An NPY file is one array of features and target, read in blocks of rows. An NPZ file has rows and targets by their usual
+names: x and y, or x_train, y_train, x_test and y_test.
 """
 
 from __future__ import annotations

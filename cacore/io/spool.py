@@ -1,10 +1,7 @@
-"""Copies of rows into HDF5 files, a few blocks at a time: growing arrays, spooled files, and selected rows.
+"""Copies of rows into HDF5 files, with only a few blocks of rows in memory at a time.
 
-HDF5 arrays that grow as rows arrive; the final length is unknown.
-
-Spooling of files of any format into one HDF5 file, with only a few blocks of rows in memory at a time.
-
-Selected rows of an HDF5 file, reordered or in another form or width, with only a few blocks in memory at a time.
+Arrays grow as rows arrive, since the final length is unknown. Files of any format are spooled into one, and selected
+rows are copied in another order, form or width.
 """
 
 from __future__ import annotations

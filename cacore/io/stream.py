@@ -1,11 +1,8 @@
 """Bytes and lines of data files: decompression, checksums, and the division of a text among ranks.
 
-Bytes and lines of a data file, decompressed and counted; no line or block may exceed the memory limit.
-
-Division of the lines of a text among ranks, and restoring the order of the file afterwards.
-
-Each rank reads the lines of plain text that begin in its even share of the bytes. Compressed text cannot be divided by
-bytes: rank 0 decompresses it and sends blocks of lines to the other ranks in turn, which parse them meanwhile.
+No line or block may exceed the memory limit. Each rank reads the lines of plain text that begin in its even share of
+the bytes. Compressed text cannot be divided by bytes: rank 0 decompresses it and sends blocks of lines to the other
+ranks in turn, which parse them meanwhile; afterwards the order of the file is restored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Tables: rows with their targets, checks that name a wrong value's place, and the base of all readers of tables.
 
-Rows with their targets, and checks whose errors name the place of an invalid value.
-
-Tables whose columns are features and targets, read block by block: the base of CSV, Parquet, Arrow and NPY.
+CSV, Parquet, Arrow and NPY are read block by block.
 """
 
 from __future__ import annotations

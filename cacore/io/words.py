@@ -1,13 +1,8 @@
 """Words read from files: numbers, labels, and how messages show them.
 
-Words read from a file: their numbers, and how messages show them.
-
-Words of a target column: what they stand for, and which of them are no labels.
-
-Words are numbers if all of them are numerals, and text otherwise. Whole numbers are kept exactly, as integers, and a
-word such as ``007`` or ``1_2`` is no numeral, so that different words are different labels.
-
-Labels +1 and -1 for one class against the rest, for targets that arrive block by block.
+Words of a target column are numbers if all of them are numerals, and text otherwise. Whole numbers are kept exactly, as
+integers, and a word such as ``007`` or ``1_2`` is no numeral, so that different words are different labels. For targets
+that arrive block by block, labels of one class against the rest are +1 and -1.
 """
 
 from __future__ import annotations

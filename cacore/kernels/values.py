@@ -1,10 +1,7 @@
-"""The kernel object, prepared rows, and blocks of kernel values: of two sets of rows, or of all pairs.
+"""The kernel object with its parameters, and blocks of kernel values: of two sets of rows, or of all pairs.
 
-Rows prepared for kernel values: with their squared norms, and shifted towards the origin.
-
-Inner products or l1 distances of all pairs of rows, the argument of the kernel function; or products of factors.
-
-The kernel object with its parameters, and blocks of kernel values: of two sets of rows, or of all pairs.
+Rows are prepared once, with their squared norms and shifted towards the origin. Their inner products, l1 distances or
+products of factors are the argument of the kernel function.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The record of a method, which is also the call that trains it after all ranks have agreed on what they were given.
-
-The record of a method, which is also the call that trains it.
-
-The doors of training and of commands: all ranks are given the same, before anything else.
-"""
+"""The record of a method, which is also the call that trains it, once all ranks agree on what they were given."""
 
 from __future__ import annotations
 

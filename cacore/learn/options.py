@@ -1,14 +1,10 @@
 """Options, each declared once as a field of a dataclass; options that families share; and rules between options.
 
-Options, each declared once as a field of a dataclass.
-
 A declaration has the option's type and default, the check of its values, its help text, its flag and group, and its
 names in an estimator and in the report. The parser of a command, the checks, the mapping from an estimator's parameters
 and the report's `params` read it (:func:`add_options`, :class:`Options`, :func:`from_estimator`, :func:`reported`).
 
-Options that several families declare alike.
-
-Rules for options that contradict each other or the method; each rule that is broken gives a one-line message.
+A rule is about options that contradict each other or the method; one that is broken gives a message of one line.
 """
 
 from __future__ import annotations

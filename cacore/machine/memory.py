@@ -1,10 +1,6 @@
-"""Memory: its limits and use, scratch files, and shared segments that killed ranks left.
+"""Memory: what is available, what a rank may use and has used; scratch files; and shared segments of killed ranks.
 
-Memory: what is available, what a rank may use, and what it has used.
-
-Unnamed scratch file for arrays that do not fit into memory.
-
-Shared-memory segments left by killed ranks: MPI libraries remove them only when a job ends normally.
+MPI libraries remove shared segments only when a job ends normally.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The processor and the threads of this rank: how many it may use, and how to run blocks of work on them.
-
-The name of this machine's processor.
-
-Threads of this rank: how many it may use, and how to run blocks of work on them.
-"""
+"""The processor and the threads of this rank: how many it may use, and how to run blocks of work on them."""
 
 from __future__ import annotations
 

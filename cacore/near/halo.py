@@ -1,8 +1,6 @@
-"""The halo: copies of other ranks' near rows, and visits of new rows to the ranks that have rows near them.
+"""The halo: copies of other ranks' rows that are near a rank's own, and the exchange of their entries in vectors.
 
-The halo: copies of other ranks' rows that are near a rank's own, and the exchange of their entries in vectors.
-
-New rows that visit only the ranks that have rows near them, for kernels that vanish beyond a radius.
+New rows visit only the ranks that have rows near them, for kernels that vanish beyond a radius.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """Calibrator of a model: turns decisions into probabilities by one sigmoid or one curve per two-class problem.
 
-Pairwise coupling: class probabilities from those of pairs of classes.
-
-This is the second method of Wu, Lin and Weng (2004), which LIBSVM uses as well.
-
-Forms of calibrated probabilities, as options name them.
+The probabilities of pairs of classes are coupled by the second method of Wu, Lin and Weng (2004), as in LIBSVM.
 """
 
 from __future__ import annotations

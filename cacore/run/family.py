@@ -1,8 +1,6 @@
 """The interface between a family of methods and the commands that all families share.
 
-The commands' interface to families of classifiers: scores, labels and probabilities.
-
-The commands' interface to families of regressors: predictions, standard deviations and intervals.
+Classifiers have scores, labels and probabilities; regressors have predictions, standard deviations and intervals.
 """
 
 from __future__ import annotations

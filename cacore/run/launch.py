@@ -1,9 +1,4 @@
-"""Start of a command: common options, parser, one-line errors, exit status, threads, compilation.
-
-Options of every command besides its method's: files, threads, memory, verbosity.
-
-Start of a command: its parser, one-line errors, exit status, threads, compilation.
-"""
+"""Start of a command: options that every command has, parser, one-line errors, exit status, threads, compilation."""
 
 from __future__ import annotations
 

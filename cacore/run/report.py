@@ -1,10 +1,6 @@
 """Report of a run: a JSON file, written atomically by rank 0, read back and checked, and a table on the terminal.
 
-Output files of a run: if one of them cannot be written, the others still are.
-
-Reports of ``--report``, read from their files and checked.
-
-Report of a run: a JSON file, written atomically by rank 0, and a table on the terminal.
+If one output file of a run cannot be written, the others still are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Options of the dual problem of a kernel SVM, and the registry of the solvers of a part.
-
-Options of the dual problem of a kernel SVM and of its solvers, which all families of SVMs have.
-
-Registry of the solvers of a part, by name.
+"""Options of the dual problem of a kernel SVM and of its solvers, and the registry of the solvers of a part.
 
 A solver is a function with the interface :class:`cacore.svm.dual.PartSolver`, decorated with ``@register("its name")``.
 A package names the solver's module in the entry-point group "cakernels.solvers". The module is imported, and so

@@ -1,8 +1,7 @@
-"""The places in scikit-learn that the drop-in replaces, and their originals.
+"""The places in scikit-learn that the drop-in replaces, their originals, and worker processes of joblib, which follow.
 
-Worker processes of joblib: estimators that are sent to them bring the drop-in along.
-
-Only the pickles that joblib sends to its workers do so. Pickles in files, and those of other programs, are plain ones.
+Only the pickles that joblib sends to its workers bring the drop-in along. Pickles in files, and those of other
+programs, are plain ones.
 """
 
 from __future__ import annotations

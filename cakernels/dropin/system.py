@@ -1,8 +1,6 @@
-"""Kernel matrices of scikit-learn's KernelRidge, and its system, solved in place.
+"""Kernel matrices, predictions and the system of scikit-learn's KernelRidge, solved in place.
 
-The system of kernel ridge regression as scikit-learn states it, solved in place.
-
-Kernel matrices and predictions of KernelRidge; imported when the first is taken over.
+Imported when the first call of KernelRidge is taken over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Training and predictions of LIBSVM's models by this package's solvers; imported with the first problem taken over.
+"""LIBSVM's problems trained by the exact solver, and predictions of its models by kernel expansions.
 
-Training of LIBSVM's problems by the exact solver; imported when the first problem is taken over.
-
-Predictions of LIBSVM's models by this package's kernel expansions; imported when the first is taken over.
+Imported when the first problem is taken over.
 """
 
 from __future__ import annotations

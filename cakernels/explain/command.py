@@ -1,6 +1,6 @@
 """``[mpiexec -n R] python -m cakernels explain MODEL DATA``: Shapley values of the rows of a file, by any model.
 
-Pictures of Shapley values: a dot per row and feature, or the bars of one row.
+Pictures show a dot per row and feature, or the bars of one row.
 """
 
 from __future__ import annotations

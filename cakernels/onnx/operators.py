@@ -1,10 +1,8 @@
 """Transformations and routes of rows as ONNX operators.
 
-The transformation of rows as operators: levels, standardisation, normal scores, and the map of a learned metric.
-
-Piecewise linear curves as operators, one per column: normal scores and isotonic probabilities.
-
-Routes as operators: the weights of the parts' models for each row, and their weighted answers.
+A transformation is levels, standardisation, normal scores and the map of a learned metric; normal scores and isotonic
+probabilities are piecewise linear curves, one per column. A route is the weights of the parts' models for each row, and
+their weighted answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""SVM models as ONNX operators: decisions of pairs of classes, votes, labels, probabilities, and real outputs.
+"""SVM models as ONNX operators: classifiers and real outputs, in one part or many, and Asy-GCD.
 
-Decisions of pairs of classes as operators: votes, shares, labels, and calibrated probabilities.
-
-SVM models as operators: classifiers and real outputs, in one part or many, and Asy-GCD.
+Decisions of pairs of classes become votes, shares, labels and calibrated probabilities.
 """
 
 from __future__ import annotations

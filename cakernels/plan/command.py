@@ -1,11 +1,4 @@
-"""``cakernels plan METHOD``: what a training would take, as a table and a job script, before it is started.
-
-Job scripts for Slurm, PBS and LSF.
-
-``cakernels plan METHOD``: what a training would take, before it is started.
-
-Tables of a plan on the terminal.
-"""
+"""``cakernels plan METHOD``: what a training would take, as a table and a job script, before it is started."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The layout of a training, its rows and ranks, and the rows on which short runs measure it.
-
-The layout of a training: rows, parts, ranks and threads, and what a method does with them.
-
-Rows for short runs: from the user's file, or made up if only their number is known.
-"""
+"""The layout of a training: rows, parts, ranks and threads; and the rows for short runs, from a file or made up."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""The machine of a plan, and the cost of its MPI calls.
+"""The machine of a plan: cores, memory, speed and network of a node, and the cost of MPI calls there.
 
-The machine of a plan: cores, memory, speed and network of a node.
-
-Cost model of MPI calls: LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), and collectives built on it.
-
-The algorithms of collectives are those that MPICH chooses by the number of bytes (Thakur, Rabenseifner and Gropp, Int.
-J. High Performance Computing Applications 19(1), 2005). Any number of ranks costs as much as the next power of two.
+Calls cost what LogGP says (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995). The algorithms of collectives are
+those that MPICH chooses by the number of bytes (Thakur, Rabenseifner and Gropp, Int. J. High Performance Computing
+Applications 19(1), 2005). Any number of ranks costs as much as the next power of two.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""The end of a search: weights of the best candidates, by rows none was trained on, and the last training.
-
-Weights of several models, from their predictions for rows that none of them was trained on.
+"""The end of a search: weights of the best candidates, by rows that none was trained on, and the last training.
 
 Predictions are numbers, or probabilities of the classes, whose targets are 1 for a row's class and 0 for the others.
-
-Weights of the best candidates of a search, and how sure they are together, from the rows that judged them.
-
-The end of a search: weights of the best candidates, and their training on all rows.
+The same rows tell how sure the weighted candidates are together; then these are trained on all rows.
 """
 
 from __future__ import annotations

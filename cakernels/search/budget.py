@@ -1,9 +1,4 @@
-"""The time of a search: its end, and how the time of a training grows with its rows.
-
-The time that a search may take, and its end by SIGTERM.
-
-How the time of a training grows with its rows: what a search expects of more rows.
-"""
+"""The time of a search: its end, also by SIGTERM, and how the time of a training grows with its rows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Errors by which candidates are compared, as sums over ranks, and those of a model that knows no features.
+"""Errors by which candidates are compared, as sums that add up over ranks.
 
-The errors by which candidates are compared, as sums that add up over ranks.
-
-The prediction of a model that knows no features: the mean, or the most frequent class.
+Beside them stand those of a model that knows no features: of the mean, or of the most frequent class.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Trials of candidates, and the standings of a race: results so far, and expected times of further trainings.
-
-A candidate that was trained and judged, and which of several is the best.
-
-The standings of a race: its trials so far, and what further trainings are expected to take.
-"""
+"""Trials of candidates, and the standings of a race: results so far, and expected times of further trainings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The exact method by factorisation: the system in block-cyclic layout, the choice of a pair, and the solution.
+"""The exact method by factorisation: choose a pair, solve, and make the model.
 
-The system of all rows in block-cyclic layout over all ranks, for factorisation (section 3.3, Fig. 3.3).
-
-Steps of the exact method by factorisation: choose a pair, solve, and make the model.
+The system of all rows lies in block-cyclic layout over all ranks (section 3.3, Fig. 3.3).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The M points of a model, and the rows of the least-squares problem on them.
 
-Choice of the M points of a model: a random sample of the rows, pivots of the kernel matrix, K-means, or given.
-
-Rows of a least-squares problem on M points, by leaves: kernel values at training rows, or what a user generates.
+Points are a random sample of the rows, pivots of the kernel matrix, means of K-means, or given. Rows come by leaves:
+kernel values at training rows, or what a user generates.
 """
 
 from __future__ import annotations

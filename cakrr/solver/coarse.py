@@ -1,19 +1,12 @@
 """A coarse model of all rows: kernel ridge regression on M centres, from one Allreduce, and its variance.
 
-Coarse models from a triangle, for lambdas so small that normal equations would lose too many digits.
-
-The normal equations W^T W + lambda w I of :mod:`cakrr.solver.coarse` have a condition of up to max k(x,x) / lambda, and
-coefficients lose as many digits. From a condition of :data:`WORST` on, the rows of K_nM are folded into triangles
-instead (:mod:`cacore.linalg.tsqr`), whose condition is the square root of that.
-
-A coarse model of all rows: kernel ridge regression on M centres, from one Allreduce.
-
 f(x) = sum_j beta_j k(x, z_j) minimises sum_i (f(x_i) - y_i)^2 + lambda n |f|^2, so that
 (K_nM^T K_nM + lambda n K_MM) beta = K_nM^T y (Smola and Schoelkopf, 2000; Rudi, Camoriano and Rosasco, 2015).
-With K_MM = L L^T and W = K_nM L^-T this is (W^T W + lambda n I) L^T beta = W^T y, whose condition number is at most
-1 + |W^T W| / (lambda n). Forming K_nM^T K_nM instead would lose half of the digits, too many for small lambdas. Where
-lambda is so small that this loses too many as well, a triangle of K_nM replaces it
-(:mod:`cakrr.solver.coarse`). Each rank sums its rows' share of W^T W, and one Allreduce of M x M + M numbers
+With K_MM = L L^T and W = K_nM L^-T this is (W^T W + lambda n I) L^T beta = W^T y, whose condition number is at most 1 +
+|W^T W| / (lambda n). Forming K_nM^T K_nM instead would lose half of the digits, too many for small lambdas. Where
+lambda is so small that this loses too many as well, a triangle of K_nM replaces it: from a condition of :data:`WORST`
+on, which is up to max k(x,x) / lambda, the rows of K_nM are folded into triangles (:mod:`cacore.linalg.tsqr`), whose
+condition is the square root of that. Each rank sums its rows' share of W^T W, and one Allreduce of M x M + M numbers
 adds the shares (M x M + 3 M if validation rows are summed separately; M x M + (2 t + 1) M for t targets).
 
 Predictive variance of the coarse model, from the factor of its normal equations.

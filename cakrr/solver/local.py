@@ -1,11 +1,7 @@
-"""Local solver: kernel ridge regression on one part's rows, for many sigmas and lambdas in a single matrix.
+"""Local solver: kernel ridge regression on one part's rows, for many sigmas and lambdas in a single m x m matrix.
 
-Interface of the solvers of a part's ridge system, and the factory that chooses one.
-
-To solve systems on another device, write a class with these methods in one new module and return it from
+To solve systems on another device, write a class with the methods of the interface in one new module and return it from
 :func:`ridge_system`.
-
-Local solver: kernel ridge regression on one part's rows, for many sigmas and lambdas in a single m x m matrix.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Predictive variance of a part's model, and heteroscedastic noise factors.
 
-Predictive variance of a part's model: that of a Gaussian process, scaled by the leave-one-out errors.
+The variance is that of a Gaussian process, scaled by the leave-one-out errors.
 
 With G = K + lambda m I and k = K(rows, x), a new target at x has the variance s^2 (k(x, x) + lambda m - k^T G^-1 k):
 the variance of the function and of the noise (Rasmussen and Williams, 2006, eqs. 2.26 and 2.9). Ridge regression does
@@ -8,10 +8,8 @@ not determine s^2. The leave-one-out error of row i is alpha_i / (G^-1)_ii, with
 eqs. 5.12). s^2 is therefore the mean of alpha_i^2 / (G^-1)_ii: the errors over their standard deviations then have a
 mean square of 1.
 
-Heteroscedastic noise: factors for a model's standard deviations, from one curve per column.
-
-A part's standard deviation assumes constant noise. Held-out rows show how the noise varies. With z their errors over
-their standard deviations, fit the regression
+A part's standard deviation assumes constant noise; noise factors correct it, from one curve per column. Held-out rows
+show how the noise varies. With z their errors over their standard deviations, fit the regression
 
     log(|z| + c q) = b + sum_j g_j(v_j) + residual
 

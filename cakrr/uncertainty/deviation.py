@@ -1,7 +1,5 @@
 """Predictive standard deviations, by the model's route, on all ranks, and their noise factors.
 
-Predictive standard deviations, by the model's route, on all ranks.
-
 Each part's model has its own predictive variance (:mod:`cakrr.solver.variance`) with its own unit, so noise that
 differs between parts is captured. If several models predict a row, with weights w of sum 1, their precisions are
 averaged: 1 / variance = sum of w / variance of each model (a generalised product of experts; Cao and Fleet, 2014).
@@ -12,12 +10,10 @@ In a two-level model, the coarse model's variance (:mod:`cakrr.solver.coarse`) i
 parts' models of its residual. It is small near training rows and large far from them. A refined coarse model has no
 normal equations, and its variance is ignored.
 
-Noise factors of the standard deviations in adaptive intervals, estimated from leave-one-out errors.
-
-Leave-one-out errors and their standard deviations have closed forms. The regression of :mod:`cakrr.solver.variance`
-over all of them needs one Allreduce of a few thousand numbers. Its factors make intervals narrow where there is little
-noise. The factors need not be correct: intervals are calibrated on rows set aside, and keep their coverage with any
-factors.
+Noise factors of the standard deviations in adaptive intervals come from leave-one-out errors. Leave-one-out errors and
+their standard deviations have closed forms. The regression of :mod:`cakrr.solver.variance` over all of them needs one
+Allreduce of a few thousand numbers. Its factors make intervals narrow where there is little noise. The factors need not
+be correct: intervals are calibrated on rows set aside, and keep their coverage with any factors.
 """
 
 from __future__ import annotations
