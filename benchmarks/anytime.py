@@ -62,7 +62,7 @@ class RandomSearch(Race):
 
     def run(self) -> None:
         """Try candidates until the time, or the number of candidates, is over."""
-        for i in np.random.default_rng(self.seed).permutation(len(self.known))[: self.most]:
+        for i in np.random.default_rng(self.seed).permutation(len(self.known))[: self.max_candidates]:
             left = self.budget.remaining()
             if left is not None and left <= self.reserve():
                 return

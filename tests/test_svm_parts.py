@@ -289,7 +289,7 @@ def test_part_without_weight():
 def test_parts_that_did_not_converge():
     X, y = flat_clouds()
     message = limit_warning(lambda: CASVC(3, max_iter=1).fit(X, y))
-    assert message.startswith("3 of 3 parts stopped after 3 iterations")
+    assert message.startswith("CASVC: 3 of 3 parts stopped after 3 iterations")
 
 
 @pytest.mark.parametrize("partitioner", ["random", *NAMED])

@@ -198,10 +198,10 @@ def expose_search(estimator: BaseEstimator, results: Results | None) -> None:
 
 
 def warn_of_limits(estimator: BaseEstimator, notes: Iterable[str], search: Results | None, depth: int) -> None:
-    """Issue the notes on solvers and a search that stopped at a limit; `fit` is `depth` calls above."""
-    for note in (*notes, search.limit_note if search else None):
-        if note:
-            warnings.warn(f"{type(estimator).__name__}: {note}", ConvergenceWarning, stacklevel=depth + 2)
+    """Issue the notes on solvers that stopped at a limit, and on a doubtful search; `fit` is `depth` calls above."""
+    doubts = [search.limit_note] if search is not None and search.is_doubtful else []
+    for note in (*notes, *doubts):
+        warnings.warn(f"{type(estimator).__name__}: {note}", ConvergenceWarning, stacklevel=depth + 2)
 
 
 def _line(progress: Progress) -> str:
@@ -400,7 +400,7 @@ class SMOSVC(OneProcessSVC):
     cv_results_, best_params_, best_score_, best_index_
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared or `cv` was given. Settings
         marked "ended" were dropped early: they have scores of their first folds only, and rank last. "stopped": number
-        of a setting's solutions that stopped at the iteration limit, so that it may score too low; `fit` then warns.
+        of a setting's solutions that stopped at the iteration limit, so that it may score too low; `fit` warns of many.
     at_grid_end_ : dict
         Chosen values, by parameter, that are an end of their grid of more than two: a wider one may be better.
     model_ : SVMModel
