@@ -74,9 +74,9 @@ class Checkpoint:
         belongs to another run (it names the first fact that differs). A damaged piece is an InputError as well. The
         ranks share the work of reading all pieces here for this check alone, so that no rank fails later by itself.
         """
-        known = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
+        run_facts = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
         with comm.agreed():
-            again = comm.rank == 0 and self._begin(known)
+            again = comm.rank == 0 and self._begin(run_facts)
         comm.barrier()
         with comm.agreed():
             for path in sorted(self.path.glob("*.npz"))[comm.rank :: comm.size]:
@@ -94,16 +94,16 @@ class Checkpoint:
         if not (self.path / _FACTS).exists():
             self._refuse_others()
         self._hold()
-        known = self._known()
-        if known is not None:
-            self._compare(known, facts)
+        saved_facts = self._saved_facts()
+        if saved_facts is not None:
+            self._compare(saved_facts, facts)
         # Temporary files of a run that was killed while it wrote.
         for entry in self.path.glob(f".*{_UNFINISHED}"):
             entry.unlink()
-        if known is None:
+        if saved_facts is None:
             with replacing(self.path / _FACTS, suffix=_UNFINISHED) as temporary:
                 temporary.write_text(json.dumps(facts, indent=1) + "\n")
-        return known is not None
+        return saved_facts is not None
 
     def _finished(self, ranks: int) -> Counter[str]:
         """Numbers of finished pieces by kind; one whose ranks each save a share counts if all shares are here."""
@@ -159,37 +159,37 @@ class Checkpoint:
         os.truncate(lock, 0)
         os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
 
-    def _known(self) -> dict[str, object] | None:
+    def _saved_facts(self) -> dict[str, object] | None:
         """Facts of the run saved here, or None."""
         path = self.path / _FACTS
         if not os.path.exists(path):
             return None
         try:
-            known = json.loads(path.read_text())
-            if not isinstance(known, dict):
+            saved_facts = json.loads(path.read_text())
+            if not isinstance(saved_facts, dict):
                 raise ValueError("not an object")
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a checkpoint of this package, or a damaged one ({error})") from error
-        return known
+        return saved_facts
 
-    def _compare(self, known: dict[str, object], facts: dict[str, object]) -> None:
+    def _compare(self, saved_facts: dict[str, object], facts: dict[str, object]) -> None:
         """Raise an InputError that names the first different fact; a number of ranks alone has its own remedy."""
-        there, here, apart = known.get("ranks"), facts.get("ranks"), {"ranks": 0, "partitions": 0}
-        if isinstance(there, int) and there != here and {**known, **apart} == {**facts, **apart}:
+        there, here, apart = saved_facts.get("ranks"), facts.get("ranks"), {"ranks": 0, "partitions": 0}
+        if isinstance(there, int) and there != here and {**saved_facts, **apart} == {**facts, **apart}:
             raise InputError(
                 f"{self.path}: a checkpoint of {counted(there, 'rank')}, and this run has {here}; run the same command "
                 f"on {counted(there, 'rank')}, also with --partitions, or name another directory"
             )
-        for name in {**known, **facts}:
-            if known.get(name) != facts.get(name):
+        for name in {**saved_facts, **facts}:
+            if saved_facts.get(name) != facts.get(name):
                 raise InputError(
-                    f"{self.path}: a checkpoint of another run: {name} was {_shown(known.get(name))} there and is "
-                    f"{_shown(facts.get(name))} here; run the same command, or name another directory"
+                    f"{self.path}: a checkpoint of another run: {name} was {_shown(saved_facts.get(name))} there and "
+                    f"is {_shown(facts.get(name))} here; run the same command, or name another directory"
                 )
 
     def fact(self, name: str) -> Any:
         """Fact of the run saved here, or None."""
-        return (self._known() or {}).get(name)
+        return (self._saved_facts() or {}).get(name)
 
     def get(self, name: str) -> Kept | None:
         """Arrays of a finished piece, or None."""
@@ -283,12 +283,12 @@ class Unfinished:
 
     def get(self) -> Kept | None:
         """Last state that all ranks have saved, or None."""
-        found = [self._checkpoint.get(name) for name in self._names]
-        numbers = np.array([0 if one is None else int(one["state"]) for one in found])
+        states = [self._checkpoint.get(name) for name in self._names]
+        numbers = np.array([0 if state is None else int(state["state"]) for state in states])
         with self._comm.uncounted():
             least, most = self._comm.allreduce(numbers, "min"), self._comm.allreduce(numbers, "max")
         self._count = int(np.where(least == most, most, 0).max())
-        return found[self._count % 2] if self._count else None
+        return states[self._count % 2] if self._count else None
 
     def remove(self) -> None:
         """Delete the states after the piece itself has been saved, unless saving failed on some rank."""

@@ -105,7 +105,7 @@ def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
         spool.share()
         rows = _chosen(rows, args, limit)
         if all(_is_done(chosen, spool.path, dtype) for chosen in rows.values()):
-            lines = _kept(spool, args.destination, rows)
+            lines = _publish(spool, args.destination, rows)
         else:
             lines = _written(args.destination, rows, dtype, limit, begin)
     show_summary(lines)
@@ -194,15 +194,15 @@ def _drop_duplicates(rows: dict[str, Selection], between: bool, limit: int) -> N
     for split, chosen in rows.items():
         _, first = np.unique(hashes[split], return_index=True)
         if len(first) < len(chosen):
-            chosen.kept = np.sort(first)
+            chosen.row_numbers = np.sort(first)
     if not between or any(chosen.stored.shape.y is None for chosen in rows.values()):
         return
     train, test = rows["train"].stored, rows["test"].stored
     shapes = [rows.shape.y for rows in (train, test) if rows.shape.y is not None]
     if shapes[0][1:] != shapes[1][1:]:
         raise InputError(f"{test.where}: y has shape {shapes[1]}, but {shapes[0]} in {train.where}")
-    kept = np.arange(test.shape.n) if rows["test"].kept is None else rows["test"].kept
-    rows["test"].kept = kept[~np.isin(hashes["test"][kept], hashes["train"])]
+    test_rows = np.arange(test.shape.n) if rows["test"].row_numbers is None else rows["test"].row_numbers
+    rows["test"].row_numbers = test_rows[~np.isin(hashes["test"][test_rows], hashes["train"])]
     if not len(rows["test"]):
         raise InputError(f"{test.where}: all its rows are training rows too; name other test rows")
 
@@ -217,16 +217,16 @@ def _split(train: Selection, n_train: int, seed: int, limit: int) -> dict[str, S
         raise InputError(f"--split {n_train}: {train.stored.where} has {n:,} rows; each side needs at least one")
     memory.require(_DRAWN * n, limit, f"{train.stored.where}: drawing from its {n:,} rows", REMEDY)
     order = np.random.RandomState(seed).permutation(n)
-    if train.kept is not None:
-        order = train.kept[order]
+    if train.row_numbers is not None:
+        order = train.row_numbers[order]
     test, rest = order[: n - n_train], order[n - n_train :]
-    return {"train": replace(train, kept=rest), "test": replace(train, kept=test)}
+    return {"train": replace(train, row_numbers=rest), "test": replace(train, row_numbers=test)}
 
 
 def _is_done(rows: Selection, path: Path, dtype: np.dtype[Any]) -> bool:
     """True if the file at `path` already stores the rows in the form needed."""
     stored = rows.stored
-    as_read = stored.path == path and rows.kept is None and rows.shift == 0
+    as_read = stored.path == path and rows.row_numbers is None and rows.shift == 0
     return as_read and rows.dense != stored.shape.sparse and stored.shape.dtype == dtype
 
 
@@ -246,10 +246,10 @@ def _written(path: Path, rows: dict[str, Selection], dtype: np.dtype[Any], limit
         made.share()
         for chosen in rows.values():
             chosen.stored.check_unchanged()
-        return _kept(made, path, rows)
+        return _publish(made, path, rows)
 
 
-def _kept(made: Temporary, path: Path, rows: dict[str, Selection]) -> list[str]:
+def _publish(made: Temporary, path: Path, rows: dict[str, Selection]) -> list[str]:
     """Move a temporary file to its destination; return the lines to print about it."""
     lines = of_file(made.path, path, {split: chosen.stored.target for split, chosen in rows.items()})
     made.keep()

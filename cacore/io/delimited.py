@@ -289,8 +289,8 @@ def _header(head: _Head) -> int:
     length, line = 0, 1
     for _, block in blocks_of_lines(head.path, head.limit):
         place = 0
-        while line < head.first_line and (found := _LINE.match(block, place)):
-            place, line = found.end(), line + 1
+        while line < head.first_line and (match := _LINE.match(block, place)):
+            place, line = match.end(), line + 1
         length += place
         if line == head.first_line:
             break

@@ -139,6 +139,6 @@ def _copied(
     return Table(held, y, f"{path} ({split})", lo, columns=shape.columns, rounded=(features, labels))
 
 
-def _either(one: Mask | None, other: Mask | None) -> Mask | None:
+def _either(first: Mask | None, second: Mask | None) -> Mask | None:
     """Columns in either mask."""
-    return one if other is None else other if one is None else one | other
+    return first if second is None else second if first is None else first | second

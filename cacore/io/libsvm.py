@@ -37,9 +37,9 @@ def scanned(path: Path, share: Share, crew: Crew | None = None) -> Generator[Sca
         if crew is None:
             yield from threads.ahead(partial(_scanned, path, share), blocks)
             return
-        for block, found in crew.scanned(blocks):
-            _check(found, block, path, share)
-            yield found
+        for block, rows in crew.scanned(blocks):
+            _check(rows, block, path, share)
+            yield rows
 
 
 def checked(
@@ -60,15 +60,15 @@ def checked(
 
 def _scanned(path: Path, share: Share, *block: Any) -> Scanned:
     """Rows of one block of a share."""
-    found = scan_libsvm(block[2])
-    _check(found, Block(*block), path, share)
-    return found
+    rows = scan_libsvm(block[2])
+    _check(rows, Block(*block), path, share)
+    return rows
 
 
-def _check(found: Scanned, block: Block, path: Path, share: Share) -> None:
+def _check(rows: Scanned, block: Block, path: Path, share: Share) -> None:
     """Raise an InputError if the block has an invalid word."""
-    if found.fault is not None:
-        line, message = found.fault
+    if rows.fault is not None:
+        line, message = rows.fault
         raise InputError(f"{path}: line {share.line(block.first + line)}: {message}")
 
 
@@ -85,9 +85,9 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     rows = held = 0
     width = least = 1
     rounded = np.zeros(0, np.int64)
-    found = scanned(path, share)
-    with first_error(comm, lambda: share.place(len(pieces))), reading(path), closing(found):
-        for part in found:
+    parts = scanned(path, share)
+    with first_error(comm, lambda: share.place(len(pieces))), reading(path), closing(parts):
+        for part in parts:
             pieces.append((part.data, part.indices, part.lengths, part.y))
             rows, held = rows + len(part.y), held + part.nbytes
             width, least = max(width, part.most + 1), min(least, part.least)
@@ -98,8 +98,8 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     entries, n = comm.allreduce(np.array([len(data), rows], np.int64)).tolist()
     least, widest = comm.allreduce(np.array([least, -width], np.int64), "min").tolist()
     base = int(entries > 0 and least > 0)
-    own = -widest - base
-    width = max(own, n_features or 0)  # trailing features may be 0 in all these rows
+    file_width = -widest - base
+    width = max(file_width, n_features or 0)  # trailing features may be 0 in all these rows
     dense = entries >= DENSE_FROM * n * width
     lo, hi = block_bounds(n, comm.size, comm.rank)
     with comm.agreed():
@@ -113,7 +113,7 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     features[rounded[rounded >= 0] - base] = True
     marks = features, np.array([-1 in rounded])
     block = X.toarray() if dense else X
-    return Table(block, y, str(path), lo, partial(line_of, path), base, features=own, rounded=marks)
+    return Table(block, y, str(path), lo, partial(line_of, path), base, features=file_width, rounded=marks)
 
 
 def row_ends(lengths: NDArray[Any]) -> NDArray[Any]:

@@ -118,11 +118,11 @@ def load(
 
 def _agree_on_form(path: Path, comm: Communicator) -> str:
     """Kind of the file (see :func:`cacore.io.text.kind`), detected by rank 0 and broadcast."""
-    found = np.zeros(0, np.uint8)
+    form = np.zeros(0, np.uint8)
     with comm.agreed():
         if comm.rank == 0:
-            found = np.frombuffer(text.kind(path).encode(), np.uint8)
-    return comm.bcast(found).tobytes().decode()
+            form = np.frombuffer(text.kind(path).encode(), np.uint8)
+    return comm.bcast(form).tobytes().decode()
 
 
 def _blocks(

@@ -91,9 +91,9 @@ def check(layout: Layout, arrays: Mapping[str, Rows | None], sizes: dict[str, in
         shape = (*declared.shape, declared.many) if declared.many and sizes[declared.many] else declared.shape
         if len(values.shape) != len(shape):
             raise InputError(f"{where}{name} has shape {values.shape}; ({', '.join(shape)}) is needed")
-        for size, found in zip(shape, values.shape, strict=True):
-            need = DERIVED[size](sizes) if size in DERIVED else sizes.setdefault(size, found)
-            if found != need:
+        for size, length in zip(shape, values.shape, strict=True):
+            need = DERIVED[size](sizes) if size in DERIVED else sizes.setdefault(size, length)
+            if length != need:
                 raise InputError(f"{where}{name} has shape {values.shape}; {size} is {need}")
     if unknown := set(arrays) - set(layout):
         raise InputError(f"{where}{min(unknown)} is not an array of this kind of model")
@@ -104,11 +104,11 @@ def rows(layout: Layout, folder: str = "") -> list[str]:
     lines = []
     for name, declared in layout.items():
         form = f"{declared.type}{', dense or CSR' if declared.csr else ''}"
-        given = " (optional)" if declared.optional else ""
+        note = " (optional)" if declared.optional else ""
         shape = f"({', '.join(declared.shape)})"
         if declared.many:
             shape += f" or ({', '.join((*declared.shape, declared.many))})"
-        lines.append(f"| `{folder}{name}`{given} | {form} | {shape} | {declared.meaning} |")
+        lines.append(f"| `{folder}{name}`{note} | {form} | {shape} | {declared.meaning} |")
     return lines
 
 

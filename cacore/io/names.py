@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cacore.data.dataset import UNNAMED, Columns
 from cacore.errors import InputError
-from cacore.io.words import some
+from cacore.io.words import first_values
 
 OPTION = "--ignore-extra-columns"
 
@@ -60,15 +60,15 @@ UNKNOWN = Expected()
 
 def listed(names: Sequence[str]) -> str:
     """The first names, separated by commas; one that is empty or holds a comma is quoted."""
-    return some([name if name and "," not in name else f'"{name}"' for name in names])
+    return first_values([name if name and "," not in name else f'"{name}"' for name in names])
 
 
 def in_table(
-    expected: Expected, names: Sequence[str], where: str, given: list[int] | None
+    expected: Expected, names: Sequence[str], where: str, chosen_targets: list[int] | None
 ) -> tuple[list[int], list[int]]:
     """Numbers of the features' columns, in the order expected, and of the targets' columns, of a table with names.
 
-    `given` are the numbers of the target columns that the user has chosen for this file, None if there is no choice.
+    `chosen_targets` are the numbers of the target columns that the user has chosen for this file, or None.
 
     Raises
     ------
@@ -76,10 +76,10 @@ def in_table(
         A column is missing or not expected, or several columns have the same name.
     """
     columns = expected.columns
-    targets = given if given is not None else _targets(expected, names, where)
-    if given is None and not columns.target:
+    targets = chosen_targets if chosen_targets is not None else _targets(expected, names, where)
+    if chosen_targets is None and not columns.target:
         targets = _last(expected, names)
-    return select(expected, names, where, {*targets, *_own(expected, names)}), targets
+    return select(expected, names, where, {*targets, *_target_columns(expected, names)}), targets
 
 
 def is_repeated(expected: Expected, names: Sequence[str]) -> bool:
@@ -95,7 +95,7 @@ def by_place(expected: Expected, names: Sequence[str], targets: list[int]) -> bo
     return there == columns.features and all(names[j] in columns.target for j in targets)
 
 
-def _own(expected: Expected, names: Sequence[str]) -> set[int]:
+def _target_columns(expected: Expected, names: Sequence[str]) -> set[int]:
     """Numbers of the columns with a target's name, which is never that of a feature."""
     columns = expected.columns
     return {j for j, name in enumerate(names) if name in columns.target and name not in columns.features}
@@ -142,8 +142,8 @@ def select(expected: Expected, names: Sequence[str], where: str, aside: Collecti
             "columns are matched by name: add or rename them"
         )
     _check_single(wanted, [names[j] for j in there], where, expected.where)
-    known = set(wanted)
-    extra = [names[j] for j in there if names[j] not in known]
+    expected_names = set(wanted)
+    extra = [names[j] for j in there if names[j] not in expected_names]
     if extra and not expected.ignore_extra:
         raise InputError(
             f"{where}: column{'s' if len(extra) > 1 else ''} {listed(extra)}, which {expected.where} does not have; "
@@ -170,8 +170,8 @@ def _several(names: Sequence[str]) -> list[str]:
 def _check_single(wanted: Sequence[str], names: Sequence[str], where: str, other: str) -> None:
     """Raise an InputError if several columns, on either side, have the same one of these names."""
     for several, here, there in ((names, where, other), (wanted, other, where)):
-        known = set(wanted)
-        twice = [name for name in _several(several) if name in known]
+        wanted_names = set(wanted)
+        twice = [name for name in _several(several) if name in wanted_names]
         if twice:
             raise InputError(
                 f"{where}: several columns of {here} are called {listed(twice)}, and columns are matched by name with "
@@ -197,7 +197,7 @@ class Order:
     columns: Columns = UNNAMED
 
 
-def in_rows(expected: Expected, found: Columns, where: str) -> Order:
+def in_rows(expected: Expected, header: Columns, where: str) -> Order:
     """Selection of the features and targets of rows whose targets are known to the file itself.
 
     Raises
@@ -205,25 +205,25 @@ def in_rows(expected: Expected, found: Columns, where: str) -> Order:
     InputError
         See :func:`in_table`.
     """
-    if not expected.matches(found.features):
-        return Order(columns=found)
-    if (found.features, found.target) == (expected.columns.features, expected.columns.target):
+    if not expected.matches(header.features):
+        return Order(columns=header)
+    if (header.features, header.target) == (expected.columns.features, expected.columns.target):
         _tell_several(expected, where)
-        return Order(columns=found)
-    d, target = len(found.features), expected.columns.target
-    names, targets = [*found.features, *found.target], list(range(d, d + len(found.target)))
-    if found.target and target:
+        return Order(columns=header)
+    d, target = len(header.features), expected.columns.target
+    names, targets = [*header.features, *header.target], list(range(d, d + len(header.target)))
+    if header.target and target:
         targets = _targets(expected, names, where)
         if any(j < d for j in targets):
             raise InputError(
                 f"{where}: {listed(target)}, the target in {expected.where}, is a feature here: convert it again"
             )
-    features = select(expected, names, where, {*targets, *_own(expected, names)})
+    features = select(expected, names, where, {*targets, *_target_columns(expected, names)})
     if any(j >= d for j in features):
         raise InputError(
-            f"{where}: {listed(found.target)}, a feature in {expected.where}, is the target here: convert it again"
+            f"{where}: {listed(header.target)}, a feature in {expected.where}, is the target here: convert it again"
         )
     order = None if features == list(range(d)) else np.array(features, np.int64)
-    kept = [j - d for j in targets]
-    columns = Columns(found.features, tuple(found.target[j] for j in kept), found.kinds).taken(features)
-    return Order(order, None if kept == list(range(len(found.target))) else kept, columns)
+    target_numbers = [j - d for j in targets]
+    columns = Columns(header.features, tuple(header.target[j] for j in target_numbers), header.kinds).taken(features)
+    return Order(order, None if target_numbers == list(range(len(header.target))) else target_numbers, columns)

@@ -68,8 +68,8 @@ class Packing:
         declared = [(name, value) for name in ("_FillValue", "missing_value") for value in _numeric(item, name) or ()]
         fills = [value for _, value in declared]
         dtype, netcdf = item.dtype, "_NCProperties" in item.file.attrs
-        if netcdf and dtype.kind in "iu" and not fills and (known := _INTEGER_FILLS.get(dtype.str[1:])) is not None:
-            fills = [known]
+        if netcdf and dtype.kind in "iu" and not fills and (fill := _INTEGER_FILLS.get(dtype.str[1:])) is not None:
+            fills = [fill]
         scale, offset = (_number(item, name, where) for name in ("scale_factor", "add_offset"))
         return cls(
             tuple(fills), 1.0 if scale is None else scale, 0.0 if offset is None else offset, _is_unsigned(item),
@@ -453,10 +453,10 @@ class _Patient:
         self._error: OSError | None = None
 
     def write(self, content: memoryview) -> int:
-        left = memoryview(content).cast("B")
-        while self._error is None and len(left):
+        remainder = memoryview(content).cast("B")
+        while self._error is None and len(remainder):
             try:
-                left = left[self._file.write(left) :]
+                remainder = remainder[self._file.write(remainder) :]
             except OSError as error:
                 self._error = error
         return content.nbytes

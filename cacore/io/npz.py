@@ -23,7 +23,7 @@ from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.io.stream import REMEDY, OnBytesRead, Part, in_memory, is_compressed
 from cacore.io.table import ColumnRequest, Table, Tabular
-from cacore.io.words import short, some
+from cacore.io.words import first_values, short
 from cacore.machine import memory
 
 _DAMAGED_NPY = (ValueError, OSError, EOFError, SyntaxError, OverflowError, TypeError, tokenize.TokenError)
@@ -71,10 +71,10 @@ class Npy(Tabular):
         return np.stack([self._read(j * n + lo, hi - lo) for j in range(columns)], axis=1)
 
     def _read(self, first: int, count: int) -> NDArray[Any]:
-        found = np.fromfile(self.path, self._dtype, count, offset=self._begin + first * self._dtype.itemsize)
-        if len(found) < count:
+        values = np.fromfile(self.path, self._dtype, count, offset=self._begin + first * self._dtype.itemsize)
+        if len(values) < count:
             raise EOFError("it is shorter than its header says")
-        return found
+        return values
 
 
 _SPLITS = (("train", "x_train", "y_train"), ("test", "x_test", "y_test"), ("train", "x", "y"))
@@ -95,14 +95,14 @@ def parse(path: Path, limit: int) -> dict[str, Table]:
         members = _members(path, file)
         wanted = {name: members[name] for split in _SPLITS for name in split[1:] if name in members}
         size = sum(info.file_size for info in wanted.values())  # zipfile reads no more than this
-        memory.require(2 * size, limit, f"{path}: reading {some(sorted(wanted))}", REMEDY)
+        memory.require(2 * size, limit, f"{path}: reading {first_values(sorted(wanted))}", REMEDY)
         for split, x_name, y_name in _SPLITS:
             if x_name in wanted and split not in tables:
                 X = _matrix(_array(path, file, wanted[x_name]), path, x_name)
                 y = _target(_array(path, file, wanted[y_name]), path, y_name) if y_name in wanted else None
                 tables[split] = Table(X, y, f"{path} ({x_name})")
     if not tables:
-        raise InputError(f"{path}: no array x_train or x; the file has {some(sorted(members))}")
+        raise InputError(f"{path}: no array x_train or x; the file has {first_values(sorted(members))}")
     return tables
 
 

@@ -174,8 +174,8 @@ def scan_delimited(block: bytes, layout: CellLayout) -> Cells | None:
         inside = np.zeros(len(text) + 1, np.int8)
         inside[starts[:, others]] += 1
         inside[ends[:, others] + 1] -= 1
-        kept = np.cumsum(inside, dtype=np.int8)[:-1] == 0
-        return cells_of(np.frombuffer(lines, np.uint8)[kept], len(ends), words, layout)
+        number_mask = np.cumsum(inside, dtype=np.int8)[:-1] == 0
+        return cells_of(np.frombuffer(lines, np.uint8)[number_mask], len(ends), words, layout)
     return cells_of(lines, len(ends), words, layout)
 
 

@@ -86,11 +86,11 @@ class Growing:
 
     def close(self) -> None:
         """Write the remaining values."""
-        left = np.concatenate(self._waiting) if self._waiting else np.empty((0, *self._row), self._dtype)
+        remainder = np.concatenate(self._waiting) if self._waiting else np.empty((0, *self._row), self._dtype)
         if self._data is None:
-            self._group.create_dataset(self._name, data=left, dtype=self._dtype)
-        elif len(left):
-            self._write(left)
+            self._group.create_dataset(self._name, data=remainder, dtype=self._dtype)
+        elif len(remainder):
+            self._write(remainder)
 
 
 class GrowingRows:
@@ -297,8 +297,8 @@ class Spool:
         if self._options.binarize is not None or (target is not None and not self._expected.columns.target):
             raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
         stamp = stream.stamp(path)
-        found = {split: shape for split, shape in native.describe(path).items() if split in names}
-        shapes, orders = ordered(path, found, self._expected, target)
+        file_shapes = {split: shape for split, shape in native.describe(path).items() if split in names}
+        shapes, orders = ordered(path, file_shapes, self._expected, target)
         return {
             names[split]: Stored(path, split, shape, f"{path} ({split})", stamp=stamp, order=orders[split])
             for split, shape in shapes.items()
@@ -433,7 +433,7 @@ class Selection:
         Number of features; features beyond the rows' own are 0.
     shift : int
         Number of columns by which features are moved to the right: 1 if only the other file has a feature 0.
-    kept : ndarray of int64, or None
+    row_numbers : ndarray of int64, or None
         Numbers of the selected rows, in the order wanted; None for all rows.
     """
 
@@ -441,10 +441,10 @@ class Selection:
     dense: bool
     width: int
     shift: int = 0
-    kept: NDArray[np.int64] | None = None
+    row_numbers: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return self.stored.shape.n if self.kept is None else len(self.kept)
+        return self.stored.shape.n if self.row_numbers is None else len(self.row_numbers)
 
     def blocks(self, dtype: np.dtype[Any], limit: int) -> Iterator[tuple[Rows, NDArray[Any] | None]]:
         """Yield rows of type `dtype` and their targets, block by block, using at most `limit` bytes.
@@ -455,14 +455,14 @@ class Selection:
             what = "features, as many as the other file has," if self.width > self.stored.shape.d else "features"
             memory.require(16 * self.width, limit, f"{self.stored.where}: a row of {self.width:,} {what}", REMEDY)
         step = self._step(dtype, native.step_bytes(limit))
-        if self.kept is None:
+        if self.row_numbers is None:
             for lo in range(0, len(self), step):
                 X, y = self._read(lo, min(lo + step, len(self)), dtype, limit)
                 yield self._formed(X), y
             return
         window = max(step, self._step(dtype, limit // 4))
         for first in range(0, len(self), window):
-            X, y = self._gathered(self.kept[first : first + window], step, dtype, limit)
+            X, y = self._gathered(self.row_numbers[first : first + window], step, dtype, limit)
             for lo in range(0, X.shape[0], step):
                 yield self._formed(X[lo : lo + step]), None if y is None else y[lo : lo + step]
             del X, y  # before the next window is read

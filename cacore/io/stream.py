@@ -57,9 +57,9 @@ MARK, _HDF5 = b"cakernels sha256 ", b"\x89HDF\r\n\x1a\n"
 
 def stamp(path: Path, what: str = "file") -> Stamp:
     """Size and times of a file, which change when it is written to, and when another file takes its place."""
-    found = _facts(path, what)
+    facts = _facts(path, what)
     # The time of the last change cannot be set: a copy that keeps the time of its content has another.
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def check_unchanged(path: Path, before: Stamp) -> None:

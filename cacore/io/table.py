@@ -23,7 +23,7 @@ from cacore.data.rows import Rows, block_bounds, first_nonfinite
 from cacore.errors import InputError
 from cacore.io.names import UNKNOWN, Expected, by_place, in_table, is_repeated, listed
 from cacore.io.stream import DAMAGE, REMEDY, Dealt, OnBytesRead, Part, first_error, in_order, reading
-from cacore.io.words import FILL, LabelColumn, Words, some
+from cacore.io.words import FILL, LabelColumn, Words, first_values
 from cacore.machine import memory
 
 if TYPE_CHECKING:
@@ -149,9 +149,9 @@ class Table:
 
     def check_features(self, dtype: np.dtype[Any]) -> Table:
         """Check the features only; see :meth:`checked`."""
-        found = first_nonfinite(self.X, dtype)
-        if found is not None:
-            row, column, value = found
+        nonfinite = first_nonfinite(self.X, dtype)
+        if nonfinite is not None:
+            row, column, value = nonfinite
             name = f" ({self.names[column]})" if column < len(self.names) else ""
             remedy = _remedy(value, dtype, FILL, self.gaps[0])
             raise InputError(f"{self.where}: {self._row(row)}, feature {column}{name} is {remedy}")
@@ -161,9 +161,9 @@ class Table:
     def check_finite_targets(self) -> Table:
         """Check the targets only; see :meth:`checked`."""
         if self.y is not None and self.y.dtype.kind in "biuf":
-            found = first_nonfinite(self.y, _DOUBLE)
-            if found is not None:
-                row, column, value = found
+            nonfinite = first_nonfinite(self.y, _DOUBLE)
+            if nonfinite is not None:
+                row, column, value = nonfinite
                 which = f"target {column}" if self.y.ndim > 1 else "the target"
                 remedy = _remedy(value, _DOUBLE, "remove the row", self.gaps[1])
                 raise InputError(f"{self.where}: {self._row(row)}, {which} is {remedy}")
@@ -298,13 +298,13 @@ class Tabular(ABC):
         self.asked, self._columns = target is not None, columns
         self.rounded = np.zeros(columns, np.bool_)
         if request.expected.matches(names):
-            own = request.expected.target
-            none = own == NO_TARGET and not wanted.needed
-            given = [] if none else None if own is None else _chosen(own, path, names, columns)
-            if own is None and is_repeated(request.expected, names):
+            user_target = request.expected.target
+            none = user_target == NO_TARGET and not wanted.needed
+            chosen_targets = [] if none else None if user_target is None else _chosen(user_target, path, names, columns)
+            if user_target is None and is_repeated(request.expected, names):
                 place = self._by_place(names, columns)
-                given = place if by_place(request.expected, names, place) else None
-            self.features, self.chosen = in_table(request.expected, names, str(path), given)
+                chosen_targets = place if by_place(request.expected, names, place) else None
+            self.features, self.chosen = in_table(request.expected, names, str(path), chosen_targets)
         else:
             self.chosen = self._by_place(names, columns)
             self.features = [j for j in range(columns) if j not in self.chosen]
@@ -321,7 +321,7 @@ class Tabular(ABC):
         target, usual, n_features = request.target, request.usual_target, request.n_features
         if not request.wanted.needed:
             n_features = columns if target == NO_TARGET and n_features is None else n_features
-            target, usual = (None if one == NO_TARGET else one for one in (target, usual))
+            target, usual = (None if name == NO_TARGET else name for name in (target, usual))
         if target is None and columns == n_features:
             return []
         return _chosen(target or usual or "-1", self.path, names, columns)
@@ -386,13 +386,13 @@ class Tabular(ABC):
     def table(self, comm: Communicator) -> Table:
         """Read this rank's even block of all rows; collective."""
         shared = self.shared(comm)
-        own = shared is not None
+        own_codes = shared is not None
         numbers, parts = self._handed_out(comm) if shared is None else shared
         counts = [len(X) for X, _ in parts]
         empty = np.empty((0, len(self.features))), np.empty((0, len(self.chosen)))
         X, targets = (np.concatenate(pieces) for pieces in zip(empty, *parts, strict=True))
         if self.words is not None:
-            targets = self.words.agree(comm, own)[targets.astype(np.int64)]
+            targets = self.words.agree(comm, own_codes)[targets.astype(np.int64)]
         self.check_class()
         parts.clear()
         X, targets = in_order(X, targets, numbers, counts, comm)
@@ -453,9 +453,9 @@ class Tabular(ABC):
     def check_class(self) -> None:
         """Raise an InputError if no row has the chosen class."""
         if not self.has_class:
-            known = some([] if self.words is None else sorted(self.words.known))
+            classes = first_values([] if self.words is None else sorted(self.words.entries))
             raise InputError(
-                f"{self.path}: --binarize {self.request.binarize}: no row has this class; the classes are {known}"
+                f"{self.path}: --binarize {self.request.binarize}: no row has this class; the classes are {classes}"
             )
 
     def require(self, rows: int) -> None:
@@ -468,7 +468,7 @@ def _chosen(target: str, path: Path, names: tuple[str, ...], columns: int) -> li
     """Indices of the target columns, given by name or number, or several separated by commas."""
     if "," not in target or clean(target) in names:
         return [_column(target, path, names, columns)]
-    chosen = [_column(one, path, names, columns) for one in target.split(",")]
+    chosen = [_column(column, path, names, columns) for column in target.split(",")]
     if len(set(chosen)) < len(chosen):
         raise InputError(f"{path}: --target {target}: a column is named twice")
     return chosen
@@ -479,14 +479,16 @@ def _column(target: str, path: Path, names: tuple[str, ...], columns: int) -> in
     if len(named) == 1:
         return named[0]
     if named:
-        raise InputError(f"{path}: --target {target}: columns {some(named)} have this name; give the number of one")
+        raise InputError(
+            f"{path}: --target {target}: columns {first_values(named)} have this name; give the number of one"
+        )
     try:
         column = int(target)
     except ValueError:
-        known = f"the file has no header, give a number below {columns}"
+        hint = f"the file has no header, give a number below {columns}"
         if names:
-            known = f"the columns are {listed(names)}"
-        raise InputError(f"{path}: no target column {target!r}; {known}") from None
+            hint = f"the columns are {listed(names)}"
+        raise InputError(f"{path}: no target column {target!r}; {hint}") from None
     if not -columns <= column < columns:
         raise InputError(f"{path}: no target column {column}; the file has {columns}, numbered from 0")
     return column % columns

@@ -82,11 +82,11 @@ def parse(
         tables = {"train": table(path, form, request, Communicator())}
     if form in TABLES or binarize is None:
         return tables
-    for one in tables.values():
-        if one.y is not None:
+    for rows in tables.values():
+        if rows.y is not None:
             signs = OneClass(binarize)
-            one.y = signs.signs(one.y, one.where)
-            signs.check(one.where)
+            rows.y = signs.signs(rows.y, rows.where)
+            signs.check(rows.where)
     return tables
 
 

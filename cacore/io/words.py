@@ -72,7 +72,7 @@ def amount(size: float) -> str:
     return f"{size:,.3g} TB"
 
 
-def some(values: Sequence[object] | NDArray[Any], most: int = 12) -> str:
+def first_values(values: Sequence[object] | NDArray[Any], most: int = 12) -> str:
     """First `most` values, separated by commas."""
     words = [str(v) for v in values[:most]]
     return ", ".join(words) + (", ..." if len(values) > most else "")
@@ -121,7 +121,7 @@ class Words:
         self.held = 0
 
     @property
-    def known(self) -> Iterable[str]:
+    def entries(self) -> Iterable[str]:
         """Distinct words seen so far."""
         return self._codes
 
@@ -133,11 +133,11 @@ class Words:
             self._codes[word] = float(len(self._codes))
         return self._codes[word]
 
-    def agree(self, comm: Communicator, own: bool) -> NDArray[np.float64]:
-        """Merge the words of all ranks; return the new code of each old one, of this rank if `own`, else of rank 0."""
+    def agree(self, comm: Communicator, own_codes: bool) -> NDArray[np.float64]:
+        """Merge the words of all ranks; return the new code of each old one, of this rank (`own_codes`) or rank 0."""
         mine = np.frombuffer((json.dumps(list(self._codes)) + "\n").encode(), np.uint8)
         lists = [json.loads(line) for line in comm.allgather(mine).tobytes().decode().splitlines()]
-        before = lists[comm.rank if own else 0]
+        before = lists[comm.rank if own_codes else 0]
         self._codes = {word: float(code) for code, word in enumerate(dict.fromkeys(chain.from_iterable(lists)))}
         return np.array([self._codes[word] for word in before])
 
@@ -233,7 +233,7 @@ class LabelColumn:
         """
         self.refuse(self.words.gaps(), comm)
         if wanted != "words":
-            counts = comm.allreduce(np.bincount(self.codes, minlength=len(list(self.words.known))).astype(np.int64))
+            counts = comm.allreduce(np.bincount(self.codes, minlength=len(list(self.words.entries))).astype(np.int64))
             self.refuse(self.words.wrong(counts, wanted == "numbers", wanted == "guess"), comm)
         return self.words.labels(verbatim=wanted == "words")[self.codes]
 
@@ -291,12 +291,12 @@ class OneClass:
         hit = [c for c in classes.tolist() if is_same(c, self._positive)]
         self._found |= bool(hit)
         if not self._found:
-            known = classes if self._classes is None else np.concatenate([self._classes, classes])
-            self._classes = np.unique(known)[:_KEPT]
+            all_classes = classes if self._classes is None else np.concatenate([self._classes, classes])
+            self._classes = np.unique(all_classes)[:_KEPT]
         return np.where(np.isin(y, hit), 1.0, -1.0)
 
     def check(self, where: str) -> None:
         """Raise an InputError if no row seen so far has the class."""
         if not self._found:
-            known = some([] if self._classes is None else self._classes)
-            raise InputError(f"{where}: --binarize {self._positive}: no row has this class; the classes are {known}")
+            classes = first_values([] if self._classes is None else self._classes)
+            raise InputError(f"{where}: --binarize {self._positive}: no row has this class; the classes are {classes}")
