@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ _HOMES = {
     "KRRModel": "ridge_model",
 }
 
+_MOVED = ("Kriging", "KrigingModel")
+
 __all__ = [
     "BKRR",
     "BKRR2",
@@ -54,4 +57,7 @@ def __getattr__(name: str) -> object:
     # Loaded on first use: `python -m cakrr.bkrr2` must not find its own module imported already.
     if name in _HOMES:
         return getattr(import_module(f"cakrr.{_HOMES[name]}"), name)
+    if name in _MOVED:
+        warnings.warn(f"cakrr.{name} is cakriging.{name} now", DeprecationWarning, stacklevel=2)
+        return getattr(import_module("cakriging"), name)
     raise AttributeError(f"module 'cakrr' has no attribute {name!r}")

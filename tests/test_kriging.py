@@ -302,3 +302,10 @@ def test_a_killed_run_is_continued_to_the_same_bits(tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as end:
         trained("other.h5", "--range", "0.3", *folder)
     assert end.value.code == 2
+
+
+def test_the_old_name_of_the_estimator_says_the_new_one():
+    import cakrr
+
+    with pytest.warns(DeprecationWarning, match="cakrr.Kriging is cakriging.Kriging now"):
+        assert cakrr.Kriging is Kriging
