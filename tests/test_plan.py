@@ -268,9 +268,9 @@ def test_what_does_not_fit_and_what_does():
     assert _plan(replace(JOB, ranks=2, ranks_per_node=1), peak=70_000.0).nodes_needed is None
 
 
-@pytest.mark.parametrize(("seconds", "least", "most"), [(1e-7, 0.5, 0.5), (3.0, 20.0, 20.1)])
+@pytest.mark.parametrize(("seconds", "least", "most"), [(1e-7, 0.5, 0.5), (3.0, 5.0, 5.1)])
 def test_runs_too_small_to_tell_how_they_grow_are_bounded_by_the_flops(seconds, least, most):
-    """A factorisation takes from half the time of its flops in products to 20 times as long, besides its start."""
+    """A factorisation takes from half the time of its flops in products to five times as long, besides its start."""
     job = JobLayout(1_000_000, 90, 1, 1, 1, 1)
     layouts = [replace(job, n=n) for n in (250, 500)]
     runs = [ran(layout, {"train": seconds * (layout.n / 250) ** 3}) for layout in layouts]
