@@ -63,8 +63,8 @@ class RandomSearch(Race):
     def run(self) -> None:
         """Try candidates until the time, or the number of candidates, is over."""
         for i in np.random.default_rng(self.seed).permutation(len(self.known))[: self.max_candidates]:
-            left = self.budget.remaining()
-            if left is not None and left <= self.reserve():
+            remaining = self.budget.remaining()
+            if remaining is not None and remaining <= self.reserve():
                 return
             self.trials.append(self.tried(self.known[i], self.split.n_train))
 

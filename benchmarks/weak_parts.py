@@ -104,15 +104,15 @@ class StandIns:
         self.standing.clear()
 
         def classes(task: ClassesTask, number: int, rows: Samples, side_by_side: int) -> Kept:
-            kept = self._solved(len(rows), lambda: svm(task, number, rows, side_by_side))
-            return kept | {"places": kept["places"] % len(rows)}
+            arrays = self._solved(len(rows), lambda: svm(task, number, rows, side_by_side))
+            return arrays | {"places": arrays["places"] % len(rows)}
 
         def values(task: RidgeTask, number: int, rows: Samples, side_by_side: int) -> Kept:
             m, freed = len(rows), copy(task)
             # A matrix of its own, which is freed at once.
             freed.division = replace(task.division, workspace=Workspace(m, task.division.workspace.dtype))
-            kept = self._solved(m, lambda: krr(freed, number, rows, side_by_side))
-            return kept | {"alpha": np.resize(kept["alpha"], m)}
+            arrays = self._solved(m, lambda: krr(freed, number, rows, side_by_side))
+            return arrays | {"alpha": np.resize(arrays["alpha"], m)}
 
         with (
             patch.object(ClassesTask, "solve", classes), patch.object(RidgeTask, "solve", values),

@@ -169,27 +169,27 @@ def whole(_app: Any, what: str, name: str, item: Any, _options: Any, lines: list
     owner = name.rpartition(".")[2]
     if what != "class" or item is not estimators().get(owner):
         return
-    found = _sections(lines)
-    made = [*found[""], "", "Examples", "--------", *found["Examples"]]
+    sections = _sections(lines)
+    page = [*sections[""], "", "Examples", "--------", *sections["Examples"]]
     defaults = inspect.signature(item).parameters
     for group, parameters in grouped(owner).items():
-        made += ["", group, "-" * len(group)]
+        page += ["", group, "-" * len(group)]
         for parameter, (kind, text) in parameters.items():
             default = defaults[parameter].default
             said = f"default {default!r}".replace("'", '"') if default is not inspect.Parameter.empty else ""
-            made += [f"{parameter} : {', '.join(filter(None, (kind, said)))}", *text]
-    found["Notes"] = [*found.get("Notes", []), "", *differences(owner)]
+            page += [f"{parameter} : {', '.join(filter(None, (kind, said)))}", *text]
+    sections["Notes"] = [*sections.get("Notes", []), "", *differences(owner)]
     attributes = {}
-    for attribute, own in _entries(found.get("Attributes", [])).items():
+    for attribute, own in _entries(sections.get("Attributes", [])).items():
         attributes[attribute] = entry(owner, "Attributes", attribute) or own
     if attributes:
-        made += ["", "Attributes", "----------"]
+        page += ["", "Attributes", "----------"]
         for attribute, (kind, text) in attributes.items():
-            made += [f"{attribute} : {kind}" if kind else attribute, *text]
-    for title, text in found.items():
+            page += [f"{attribute} : {kind}" if kind else attribute, *text]
+    for title, text in sections.items():
         if title not in ("", "Parameters", "Attributes", "Examples"):
-            made += ["", title, "-" * len(title), *text]
-    lines[:] = made
+            page += ["", title, "-" * len(title), *text]
+    lines[:] = page
 
 
 SECTIONS = [(title, "params_style") for title in (COMMON, *GROUPS, "Attributes")]

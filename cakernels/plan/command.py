@@ -278,7 +278,7 @@ def _planned(
     layouts: list[JobLayout], limit: int,
 ) -> Iterator[Plan]:  # fmt: skip
     """The plan of each layout; layouts with the same ranks and threads in their short runs share these."""
-    from cakernels.plan.machine import Machine
+    from cakernels.plan.machine import Machine, product_rate
     from cakernels.plan.plan import planned
     from cakernels.plan.runs import Trials
 
@@ -294,17 +294,9 @@ def _planned(
                     lambda line: tell(f"short run: {line}"),
                 )  # fmt: skip
                 done[ranks, threads] = trials.all(replace(layout, threads=threads), kind, ranks)
-    rate = _product_rate(limit) if method.package == "cakrr" else None
+    rate = product_rate(limit) if method.package == "cakrr" else None
     for layout, key in zip(layouts, keys, strict=True):
         yield planned(done[key], layout, kind, method, options, machine, _DTYPES[job.dtype], density, rate)
-
-
-def _product_rate(limit: int) -> float:
-    """Flops per second of a thread in matrix products, with all threads of this process."""
-    from cacore.info import installation
-    from cacore.machine.threads import current
-
-    return 1e9 * float(installation.rates(Communicator(), limit)["product_gflop_s"][0]) / current()
 
 
 def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, int]:

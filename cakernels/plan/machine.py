@@ -74,8 +74,6 @@ class Machine:
         InputError
             The file is not such a report.
         """
-        from cacore.info import installation
-
         document = _read(path)
         try:
             first = document["ranks"][0]
@@ -88,9 +86,8 @@ class Machine:
             good = False
         if not good:
             raise InputError(f"--machine {path}: not a report of python -m cacore.info --report {path.name}")
-        speed_here = installation.rates(Communicator(), limit)["product_gflop_s"][0] / _threads()
         network = _network_of(path.name, latency, rate, cores, memory)
-        return cls(name, cores, memory, network, slower=speed_here / (speed / threads))
+        return cls(name, cores, memory, network, slower=1e-9 * product_rate(limit) / (speed / threads))
 
     def on(self, preset: str) -> Machine:
         """Nodes of a known network and its cores and memory, whose threads compute as fast as this machine's."""
@@ -99,10 +96,12 @@ class Machine:
         return replace(self, name=preset, cores=network.cores_per_node, memory=memory, network=network, here=False)
 
 
-def _threads() -> int:
+def product_rate(limit: int) -> float:
+    """Flops per second of a thread of this process in matrix products, while all its threads work; half a second."""
+    from cacore.info import installation
     from cacore.machine import threads
 
-    return threads.current()
+    return 1e9 * float(installation.rates(Communicator(), limit)["product_gflop_s"][0]) / threads.current()
 
 
 def _network_of(name: str, latency: float, gigabytes: float, cores: int, memory: float) -> Network:

@@ -181,7 +181,7 @@ def run(folder, *words):
     (["test_help.py", "test_commands.py", "test_plan.py"], "median", 2),
 ])  # fmt: skip
 def test_tests_that_go_over_a_registry_find_what_was_added(extended, files, name, least):
-    """Those whose parameters name it; at least so many, each of which passes."""
+    """Each test with the new name among its parameters passes, and there are at least `least` of them."""
     said = run(extended, "-m", "pytest", "-p", "no:cacheprovider", "-k", name, *(f"tests/{file}" for file in files))
     passed = next(line for line in reversed(said.splitlines()) if " passed" in line)
     assert int(passed.split(" passed")[0].split()[-1]) >= least
