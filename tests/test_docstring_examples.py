@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cacore.kernels import KINDS
+
 API = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 PACKAGES = ("cakernels", "casvm", "cakrr", "cakriging", "asygcd", "partition")
 NEEDS = {"RunPage": "matplotlib", "to_onnx": "onnx"}
@@ -37,6 +39,16 @@ def public():
 PUBLIC = public()
 
 
+@pytest.fixture
+def _registered_kernels():
+    """The registry of kernels, put back afterwards: an example may add one, and other tests go over all."""
+    before = dict(KINDS)
+    yield
+    KINDS.clear()
+    KINDS.update(before)
+
+
+@pytest.mark.usefixtures("_registered_kernels")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_example(name, tmp_path, monkeypatch):
     """It has two to eight lines, names what it shows, and prints what it says; files that it writes are relative."""
