@@ -24,8 +24,8 @@ from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.machine import threads
 from cakernels.plan.machine import PRESETS
+from partition.algorithms import named
 from partition.base import REGISTERED, Algorithm
-from partition.divide import named
 
 COLUMNS = {
     "parts": ",", "ranks": "", "levels": "", "seconds": ".3f", "computing": ".3f", "MB": ",.1f", "messages": ",",

@@ -94,7 +94,7 @@ def prediction(n: int, d: int, P: int, rounds: int) -> bool:
     """Route and predict rows, against the matrix products X Z^T alone, of the same shapes."""
     model = trained(n=4000 * P, d=d, P=P).model
     X = np.random.default_rng(3).normal(size=(n, d))
-    from partition.routing import nearest
+    from partition.parts_model import nearest
 
     labels = nearest(X, model.centers)
     work = [(np.ascontiguousarray(X[labels == p]), model.parts[p].X) for p in range(P)]

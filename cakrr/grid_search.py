@@ -29,8 +29,8 @@ from cacore.progress import Advance
 from cakrr.options import RidgeOptions, Width
 from cakrr.solver.coarse import Candidates
 from cakrr.solver.local import RidgeSystem, Workspace, ridge_system
+from partition.parts_model import Soft, closest, nearest
 from partition.redistribute import Parts, redistribute
-from partition.routing import Soft, closest, nearest
 
 
 @dataclass

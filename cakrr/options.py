@@ -14,6 +14,7 @@ from cacore import checks, tuning
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
 from cacore.learn import options
+from cacore.learn import options as shared
 from cacore.learn.method import Method
 from cacore.learn.options import (
     KERNEL,
@@ -644,8 +645,8 @@ class SubsetOptions(RidgeOptions):
         "deviation", f"scale features by their standard deviation; {OF_LEVELS}", checks.one_of(*_SCALINGS), report=True,
         group=METRIC, choices=_SCALINGS,
     )  # fmt: skip
-    scratch: Path | None = options.scratch("folder for the rows of --out-of-core", estimator="")
-    out_of_core: bool = options.out_of_core(read="them block by block")
+    scratch: Path | None = shared.scratch("folder for the rows of --out-of-core", estimator="")
+    out_of_core: bool = shared.out_of_core(read="them block by block")
     points: Any = None
 
     def checked(self, method: RidgeMethod) -> SubsetOptions:
@@ -660,7 +661,7 @@ class SubsetOptions(RidgeOptions):
 
     def check_out_of_core(self, method: RidgeMethod) -> None:
         """Refuse ``--scratch`` without ``--out-of-core``; blocks of rows are all that any option needs in memory."""
-        options.check_out_of_core(self.out_of_core, self.scratch, {})
+        shared.check_out_of_core(self.out_of_core, self.scratch, {})
 
     def numbers(self, n: int) -> list[int]:
         """Numbers of centres to compare, ascending, for n rows.

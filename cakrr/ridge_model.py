@@ -34,8 +34,7 @@ from cakrr.solver.coarse import CoarseModel, CoarseVariance
 from cakrr.solver.variance import Noise, Variance
 from cakrr.uncertainty import deviation
 from cakrr.uncertainty.answer import IntervalRequest, answered
-from partition.parts_model import SHARED, Answer, InParts, visit
-from partition.routing import nearest
+from partition.parts_model import SHARED, Answer, InParts, nearest, visit
 
 _JOINED = 1 << 28  # bytes of pieces that are joined for predictions
 

@@ -48,11 +48,11 @@ from casvm.search.classes import search_classes
 from casvm.search.regression import search_values
 from casvm.solver.problems import fit_part, solve_quantiles, solve_regression
 from casvm.svm_fit import STATISTICS, SVMFit, check_parts, check_parts_at_a_time, named, not_met, predicted_cost, terms
+from partition.algorithms import divide
 from partition.base import Algorithm, Division
-from partition.divide import deal, divide, hand_out, order_of, overlapping
 from partition.in_parts import Part, PartTask, SolvedPart, Trained, in_parts
-from partition.redistribute import Parts, assign_owners
-from partition.routing import SOFT, Soft, double_variance, gap
+from partition.parts_model import SOFT, Soft, double_variance, gap
+from partition.redistribute import Parts, assign_owners, deal, hand_out, order_of, overlapping
 
 # SVMOptions that do not affect the result.
 _APART = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial", "out_of_core", "scratch")

@@ -1,7 +1,7 @@
 """Partitioners: they decide which part each row belongs to, compute the parts' centres and route new rows.
 
-Methods divide rows with :func:`partition.divide.divide`. Each partitioner of the package is one class in a module of
-`partition.algorithms`, which registers itself by name and needs no scikit-learn
+Methods divide rows with :func:`partition.algorithms.divide`. Each partitioner of the package is one class in a module
+of `partition.algorithms`, which registers itself by name and needs no scikit-learn
 (:class:`partition.base.Algorithm`). `partition.estimators` derives a scikit-learn estimator of the same name from each
 of them, on first use. A partitioner of your own is one subclass of `Partitioner`, and both at once::
 

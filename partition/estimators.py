@@ -14,7 +14,7 @@ from cacore.data.rows import AnyRows, RowsLike
 from cacore.data.validation import check_same_names, validated
 from partition import algorithms
 from partition.base import REGISTERED, Algorithm
-from partition.routing import distances, nearest
+from partition.parts_model import distances, nearest
 
 
 class Partitioner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator, Algorithm):

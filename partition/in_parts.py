@@ -38,9 +38,8 @@ from cacore.io.checkpoint import Checkpoint, Kept, remembered
 from cacore.machine import threads
 from cacore.machine.clock import working_time
 from cacore.progress import Advance, silent
-from partition.parts_model import InParts
+from partition.parts_model import InParts, Soft
 from partition.redistribute import Parts
-from partition.routing import Soft
 
 Part = TypeVar("Part")
 Trained = TypeVar("Trained", bound=InParts)

@@ -34,7 +34,7 @@ from cakernels import (
 )
 from cakernels.explain.command import _columns, _levels, drawn
 from cakernels.families import Blend, ClassBlend
-from partition.routing import nearest
+from partition.parts_model import nearest
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(160, 4))

@@ -10,8 +10,8 @@ from helpers.checks import near
 
 from cacore.kernels import Kernel
 from cacore.machine import threads
-from cakrr.solver import band, local
-from cakrr.solver.band import LANES, Band
+from cakrr.solver import local
+from cakrr.solver.local import LANES, Band
 
 WIDTHS = (None, 1, 2, 5, 32)
 CASES = [*((m, width) for m in (1, 2, 3, 5, 64, 130) for width in WIDTHS), (700, None), (400, 5)]
@@ -69,7 +69,7 @@ def test_many_right_sides_go_in_blocks(monkeypatch):
     A, Y = definite(130), np.random.default_rng(1).normal(size=(7, 130))
     expected, _ = Band(lower(A), 5).solve(Y, SHIFTS)
     for name, value in (("MANY", 3), ("FEW", 2), ("STEPS", 4)):
-        monkeypatch.setattr(band, name, value)
+        monkeypatch.setattr(local, name, value)
     near(Band(lower(A), 5).solve(Y, SHIFTS)[0], expected, 1e-12)
 
 

@@ -23,8 +23,8 @@ from cakrr.dkrr import dkrr
 from cakrr.grid_search import fold
 from cakrr.options import RidgeOptions
 from cakrr.twolevel import twolevel
-from partition.divide import divide, hand_out
-from partition.redistribute import _permuted, assign_owners
+from partition.algorithms import divide
+from partition.redistribute import _permuted, assign_owners, hand_out
 
 SIGMAS, LAMS = (0.5, 1.0, 2.0), (1e-4, 1e-2)
 

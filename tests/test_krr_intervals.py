@@ -16,7 +16,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.probability.conformal import Calibration, kept_ranks, rank_of, shared_classes
 from cakrr import BKRR2, DCKRR, DKRR, KRRModel, TwoLevelKRR
-from partition.routing import nearest
+from partition.parts_model import nearest
 
 SIGMA, LAM = 1.3, 1e-3
 FIXED = {"sigma": SIGMA, "lam": LAM, "standardize": False, "random_state": 0}

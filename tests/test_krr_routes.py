@@ -22,7 +22,7 @@ from cakrr.methods.choose import SOFT_TRIED
 from cakrr.options import RidgeOptions
 from cakrr.ridge_family import Ridge
 from partition import KBalance, KMeans
-from partition.routing import SOFT, Soft, closest, nearest
+from partition.parts_model import SOFT, Soft, closest, nearest
 
 # -- which parts, and how far ------------------------------------------------------------------
 

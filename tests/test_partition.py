@@ -14,7 +14,7 @@ from cacore.comm import Communicator
 from cacore.data.validation import shared_seed
 from cacore.io.text import parse
 from partition import FCFS, BalancedKMeans, KBalance, KMeans, RandomPartition
-from partition.assign import PartRows
+from partition.base import PartRows
 
 SHAPES = [(200, 2, 1), (200, 2, 8), (203, 5, 8), (97, 3, 13), (40, 4, 40), (331, 20, 3)]
 shapes = pytest.mark.parametrize(("n", "d", "P"), SHAPES)

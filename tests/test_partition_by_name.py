@@ -14,8 +14,8 @@ from cacore.comm import Communicator
 from cacore.data.validation import checked_rows
 from cacore.errors import InputError
 from partition import BY_NAME, FCFS, KMeans, Partitioner
+from partition.algorithms import divide, named
 from partition.base import REGISTERED
-from partition.divide import divide, named
 
 COMM = Communicator()
 
@@ -132,7 +132,7 @@ def test_rows_that_can_be_used_as_they_are():
 
 
 def test_dividing_loads_no_sklearn(loaded):
-    program = "import numpy as np, cacore.comm as c, partition.divide as p; X = np.random.rand(50, 3)"
+    program = "import numpy as np, cacore.comm as c, partition.algorithms as p; X = np.random.rand(50, 3)"
     found = loaded(f"{program}; [p.divide(name, 3, X, c.Communicator(), 0) for name in p.REGISTERED]")
     assert "numba" in found
     assert not found & {"sklearn", "pandas", "scipy.stats", "joblib"}

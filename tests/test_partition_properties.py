@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 from cacore.errors import InputError
 from partition import BY_NAME, FCFS, BalancedKMeans
-from partition.routing import nearest
+from partition.parts_model import nearest
 
 BALANCED = ("random", "fcfs", "bkm", "kbalance")
 CLUSTERED = ("fcfs", "kmeans", "bkm", "kbalance")

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
+from partition.parts_model import nearest
 from partition.redistribute import assign_owners
-from partition.routing import nearest
 
 
 @pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])

@@ -19,7 +19,7 @@ from casvm import CASVC, SMOSVC
 from casvm.casvm import casvm
 from casvm.options import SVMOptions
 from partition import FCFS, BalancedKMeans, KBalance, KMeans, Partitioner, RandomPartition
-from partition.routing import closest
+from partition.parts_model import closest
 
 TOL = 1e-6  # of both solvers, where they are compared
 

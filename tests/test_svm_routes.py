@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from cacore.comm import Communicator
 from cacore.svm.decision import counted, shares, votes
 from casvm import CASVC, SMOSVC, SVMModel
-from partition.routing import double_variance
+from partition.parts_model import double_variance
 
 TOL = 1e-6
 

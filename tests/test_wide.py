@@ -21,7 +21,7 @@ from cacore.kernels.precision import WIDEST
 from cacore.kernels.wide import COLUMNS, MOST, ROWS, Arranged, Features, Wide
 from cakrr import DKRR
 from casvm import SMOSVC, DisSMOSVC
-from partition.routing import closest
+from partition.parts_model import closest
 
 KERNELS = {
     "linear": Kernel("linear"), "gaussian": Kernel("gaussian", gamma=0.2), "l1": Kernel("l1", gamma=0.1),

@@ -21,7 +21,7 @@ from cacore.data.rows import Rows
 from cacore.machine.clock import working_time
 from cacore.machine.threads import cores
 from partition.algorithms.kmeans import KMeans
-from partition.routing import nearest
+from partition.parts_model import nearest
 
 if TYPE_CHECKING:
     from cacore.arrays import Longs

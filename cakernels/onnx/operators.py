@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from cacore.data.standardize import Levels, Standardizer, curves
 from cacore.errors import InputError
 from cakernels.onnx.graph import Graph, Value
-from partition.parts_model import InParts
-from partition.routing import Soft
+from partition.parts_model import InParts, Soft
 
 
 def transformed(g: Graph, X: Value, standardizer: Standardizer | None, dtype: str) -> Value:
@@ -128,7 +127,7 @@ def _weights(g: Graph, Z: Value, model: InParts) -> Value:
 
 
 def _near(g: Graph, Z: Value, centers: NDArray[np.float64], soft: Soft) -> Value:
-    """Weights of :meth:`partition.routing.Soft.weights`, in the order of the centres."""
+    """Weights of :meth:`partition.parts_model.Soft.weights`, in the order of the centres."""
     shift = centers.mean(axis=0)
     C = centers - shift
     squares = np.square(C).sum(axis=1) - 2.0 * ((Z - shift) @ np.ascontiguousarray(C.T))  # without |x|^2, equal for all

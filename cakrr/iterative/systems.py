@@ -38,7 +38,7 @@ from cakrr.iterative.preconditioner import Factor, Preconditioner, ResidualBlock
 from cakrr.iterative.products import Keep, KernelProducts, gathers
 from cakrr.iterative.solver import CGSolution, Rules, solve
 from cakrr.options import RidgeOptions
-from partition.divide import divide
+from partition.algorithms import divide
 
 
 @dataclass

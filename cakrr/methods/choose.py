@@ -45,8 +45,8 @@ from cakrr.options import CoarseGrid, Width, few_rows
 from cakrr.ridge_model import RidgeFit
 from cakrr.solver.coarse import Candidates, CoarseModel, candidates
 from cakrr.solver.local import ridge_system
+from partition.parts_model import SOFT, Soft, gap
 from partition.redistribute import Parts
-from partition.routing import SOFT, Soft, gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -429,7 +429,7 @@ def choose_per_part(
     return int(widths[middle]), int(lams[middle])
 
 
-# Sigma and lambda are chosen with partition.routing.SOFT; then these routes are compared.
+# Sigma and lambda are chosen with partition.parts_model.SOFT; then these routes are compared.
 SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
 
 

@@ -25,7 +25,7 @@ from cacore.linalg.pivoted import pivoted_cholesky
 from cacore.linalg.tsqr import BlockError, bounds, leaves_of, named, owners
 from cakrr.iterative.preconditioner import SpreadRows
 from cakrr.observe import Observation, values
-from partition.divide import divide
+from partition.algorithms import divide
 
 SAMPLE = 20_000  # rows among which pivots or means are found; or ten per point, if that is more
 

@@ -26,8 +26,8 @@ from cacore.machine import memory, threads
 from cakrr.options import LEVELS, RidgeMethod, RidgeOptions
 from cakrr.ridge_model import Offset
 from cakrr.solver.local import Workspace
-from partition.divide import divide, hand_out, order_of
-from partition.redistribute import Parts, assign_owners
+from partition.algorithms import divide
+from partition.redistribute import Parts, assign_owners, hand_out, order_of
 
 ROWS_PER_PART = 8000
 _COPIES = 3  # copies of the rows of a part that is read from a file: shifted, and packed for products

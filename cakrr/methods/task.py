@@ -23,8 +23,8 @@ from cakrr.ridge_model import KRRModel, PartModel, RidgeFit
 from cakrr.solver import refine
 from cakrr.solver.local import ridge_system
 from partition.in_parts import PartTask, SolvedPart, in_parts
+from partition.parts_model import Soft
 from partition.redistribute import Parts
-from partition.routing import Soft
 
 
 @dataclass(kw_only=True)

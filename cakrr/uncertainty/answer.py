@@ -49,7 +49,7 @@ from cacore.probability.conformal import (
 from cakrr.solver.variance import Variance
 from cakrr.uncertainty import deviation
 from cakrr.uncertainty.deviation import joined, left_out, left_out_parts
-from partition.routing import nearest
+from partition.parts_model import nearest
 
 if TYPE_CHECKING:
     from cakrr.ridge_model import KRRModel

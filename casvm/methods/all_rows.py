@@ -33,9 +33,9 @@ from casvm.solver import distributed
 from casvm.solver.problems import centered
 from casvm.svm_fit import STATISTICS, SVMFit, check_memory, solver_progress
 from casvm.tasks import ClassesTask, ValuesTask, kept_of, merged
-from partition.divide import divide, hand_out
+from partition.algorithms import divide
 from partition.in_parts import solve_all
-from partition.redistribute import Parts, assign_owners
+from partition.redistribute import Parts, assign_owners, hand_out
 
 
 def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> SVMFit[SVMModel]:

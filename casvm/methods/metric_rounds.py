@@ -26,7 +26,7 @@ from cacore.kernels.gradients import moments, stacked
 from casvm.model.svm_model import SVMModel
 from casvm.options import SVMMethod, SVMOptions
 from casvm.svm_fit import SVMFit
-from partition.routing import nearest
+from partition.parts_model import nearest
 
 WHOLE = "whole"  # name of the final training in a checkpoint
 _ABSENT = np.iinfo(np.int64).max  # place of rows with weight 0

@@ -34,7 +34,7 @@ from cacore.tuning import TRUE, Results, scores, spaced
 from casvm.options import GRID, SVMOptions
 from casvm.search.cross_validation import LOOSE, ClassFolds, bytes_needed, judge
 from casvm.svm_fit import predicted_cost
-from partition.divide import divide
+from partition.algorithms import divide
 from partition.redistribute import Parts
 
 SETTINGS, QUICK = 10, 5  # number of values of C and of gamma in the default grid

@@ -22,8 +22,7 @@ from cacore.checks import at_least_zero, whole
 from cacore.comm import Communicator
 from cacore.comm.ranks import team
 from cacore.data.dataset import Samples
-from partition.assign import PartRows
-from partition.base import Algorithm
+from partition.base import Algorithm, PartRows
 from partition.redistribute import assign_owners, redistribute
 
 LLOYD = {"tol": at_least_zero, "max_iter": whole(0)}  # checks of the parameters of `k_means`

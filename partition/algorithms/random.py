@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from partition.assign import PartRows
-from partition.base import Algorithm
+from partition.base import Algorithm, PartRows
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -13,9 +13,8 @@ from cacore.data.dataset import Samples
 from cacore.data.rows import block_bounds
 from partition import BY_NAME
 from partition.base import Division
-from partition.divide import overlapping
 from partition.parts_model import InParts
-from partition.redistribute import assign_owners, redistribute
+from partition.redistribute import assign_owners, overlapping, redistribute
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -69,7 +68,7 @@ def test_sizes_settled_by_owners_of_parts(name, mine, monkeypatch):
     """The same parts, whether histograms are added up or each part's rows are sorted by one rank."""
     X, labels = blobs()[mine(307)], {}
     for kind, message in (("histograms", np.inf), ("owners", -np.inf)):
-        monkeypatch.setattr("partition.assign._MESSAGE", message)
+        monkeypatch.setattr("partition.algorithms.balanced._MESSAGE", message)
         part = BY_NAME[name](23, random_state=1).fit(X, comm=WORLD)
         labels[kind] = part.labels_
         assert np.ptp(part.sizes_) <= 1
