@@ -15,6 +15,7 @@ from asygcd.solver.kernel_columns import check_memory
 from asygcd.solver.team import AsyGCD, TeamProgress, TeamSolution
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.holdout import FOLDS, stratified
 from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.resolution import check_resolved
 from cacore.data.rows import Rows, check_squares
@@ -24,7 +25,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.precision import Accuracy
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, global_folds
+from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out
 from cacore.svm.problem import numeric_gamma, precision
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _calibrated(
 ) -> Calibrator:  # fmt: skip
     """Fit the calibrator to decisions for held-out rows: each fold is left out of one training."""
     k, decisions = len(model.classes), []
-    fold = global_folds(codes, k, comm)
+    fold = stratified(codes, FOLDS, k=k, comm=comm)
     loose = replace(options, tol=max(_LOOSE, float(options.tol)))
     for f in range(folds_to_leave_out(np.bincount(codes, minlength=k))):
         held = fold == f

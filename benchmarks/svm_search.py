@@ -29,7 +29,8 @@ from benchmarks.generated import label
 from benchmarks.race import headline, machine_rate
 from benchmarks.results import record
 from benchmarks.svm_data import SETS, Problem
-from cacore.tuning import spaced, stratified
+from cacore.data.holdout import stratified
+from cacore.tuning import spaced
 from casvm import CASVC, SMOSVC
 
 ROWS = 2000  # approximate number of rows per part

@@ -164,6 +164,16 @@ OTHERS = [
     Case("oneclass-exact", "casvm.oneclass", "mg", "--gamma 1 --nu 0.1 --exact", 2),
     Case("cpsvm-search", "casvm.cpsvm", "ijcnn1", "--C 1,32 --gamma 0.5,2 --cv 3 --partitions 4", 2),
     Case("cpsvm-probability", "casvm.cpsvm", "ijcnn1", f"{_IJCNN1} --partitions 4 --probability", 2),
+    Case("cpsvm-per-part", "casvm.cpsvm", "ijcnn1", "--C 1,32 --gamma 0.5,2 --per-part --partitions 4", 2),
+    Case("dissmo-search", "casvm.dissmo", "ijcnn1", "--C 1,32 --gamma 2 --probability", 2),
+    Case("casvm-metric", "casvm.casvm", "ijcnn1", f"{_IJCNN1} --partitions 2 --metric diagonal --metric-rounds 1", 2),
+    Case("svr-quantile-search", "casvm.svr", "mg", "--C 1,4 --gamma 2 --quantile 0.1,0.9 --partitions 2", 2),
+    Case("bkrr2-cv", "cakrr.bkrr2", "space_ga", f"--partitions 4 --cv 3 --route soft {_SMALL}", 2),
+    Case("bkrr2-per-part", "cakrr.bkrr2", "space_ga", f"--partitions 4 --cv 3 --per-part {_SMALL}", 2, resumed=True),
+    Case("dkrr-cv", "cakrr.dkrr", "mg", f"--cv 3 --metric diagonal --metric-rounds 1 {_SMALL}", 2, resumed=True),
+    Case("dkrr-early", "cakrr.dkrr", "mg", f"--solver cg --early 0.01 --select test {_SMALL}", 2),
+    Case("dkrr-auto", "cakrr.dkrr", "mg", f"--scaling auto --kernel auto {_SMALL}"),
+    Case("kriging-blocks", "cakriging", "field", "--estimation blocks --sample 400", 2),
 ]  # fmt: skip
 
 COMMANDS = KRR + SVM + ASYGCD + OTHERS

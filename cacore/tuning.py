@@ -1,6 +1,4 @@
-"""Parameter search: folds, grids, scores that add up over parts, early stopping of settings, and results.
-
-Folds of cross-validation as one number per row: the fold that holds the row out.
+"""Parameter search: grids, scores that add up over parts, early stopping of settings, the choice, and results.
 
 Grids of parameters: a number, a comma list, or ``lo:hi:COUNT`` spaced by powers.
 
@@ -27,62 +25,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 
-FOLDS = 5  # default number of folds
 DOUBTFUL = 0.2  # share of solutions that stopped at the limit, above which a search is doubtful; half hid a setting
-
-
-def stratified(codes: NDArray[np.int64], folds: int, first: int = 0) -> NDArray[np.int64]:
-    """Number of the fold that holds each row out: the rows of each class are dealt to the folds in turn.
-
-    Parameters
-    ----------
-    codes : ndarray of int64, shape (m,)
-        Class of each row.
-    folds : int
-    first : int
-        Number of rows dealt before; dealing starts with fold `first` modulo `folds`.
-
-    Returns
-    -------
-    ndarray of int64, shape (m,)
-        Numbers from 0 to `folds` - 1. Fold sizes differ by at most one row, in total and per class, since dealing
-        continues from one class to the next. A class with fewer rows than folds is missing in some folds.
-    """
-    fold = np.empty(len(codes), np.int64)
-    fold[np.argsort(codes, kind="stable")] = (first + np.arange(len(codes))) % folds
-    return fold
-
-
-def usable(cv: int | None, counts: NDArray[np.int64], classes: NDArray[np.generic]) -> int:
-    """Number of folds: `cv` or, by default, :data:`FOLDS`, or fewer if a class has fewer rows.
-
-    Parameters
-    ----------
-    cv : int or None
-        The requested number.
-    counts : ndarray of int64, shape (k,)
-        Rows of each class on all ranks.
-    classes : ndarray, shape (k,)
-        Labels of the classes, for the message.
-
-    Returns
-    -------
-    int
-        Below 2 if `cv` is None and the data cannot be split.
-
-    Raises
-    ------
-    InputError
-        If `cv` is larger than the number of rows of a class.
-    """
-    rarest = int(np.argmin(counts))
-    least = int(counts[rarest])
-    if cv is None:
-        return min(FOLDS, least)
-    if cv > least:
-        remedy = f"ask for {least} folds or fewer" if least > 1 else "leave out the class or the option"
-        raise InputError(f"cv = {cv}: class {classes[rarest]} has {least} row{'s' * (least != 1)}; {remedy}")
-    return cv
 
 
 GridLike: TypeAlias = float | Collection[float] | str  # a parameter of an estimator: a value, several, or a word
@@ -113,15 +56,11 @@ def spaced(low: float, high: float, count: int) -> list[float]:
     """`count` values from `low` to `high` with equal ratios."""
     if count < 1 or (count == 1 and low != high) or not (0 < low < math.inf and 0 < high < math.inf) or count > 10_000:
         raise ValueError("a positive range and a count are needed")
-    import numpy as np  # a command's --help need not load it
-
     return [float(v) for v in np.geomspace(low, high, count)]
 
 
 def checked(values: object, option: str) -> tuple[float, ...]:
     """One or more positive finite numbers, as an ascending tuple."""
-    import numpy as np
-
     try:
         array = np.atleast_1d(np.asarray(values, dtype=float))
         if array.ndim > 1:
@@ -289,6 +228,29 @@ def spread(name: str, counts: Counts) -> NDArray[np.float64]:
     return np.asarray(np.sqrt((score * (1.0 - score) + 1.0 / rows) / rows))
 
 
+def choose(errors: NDArray[np.float64], last_axes: int = 0) -> tuple[int, ...] | None:
+    """Index of the smallest finite error of an array of settings; None if there is none.
+
+    Every search of this package ends here, but the races: the front's (:mod:`cakernels.search.race`), and rounds of a
+    metric (:func:`cacore.data.metric.best_round`). Ranks whose errors may differ in the last bit agree on the errors
+    before, or on the index after it.
+
+    Parameters
+    ----------
+    errors : ndarray
+        One axis per parameter; NaN or infinite for a setting without a solution, or one that was dropped.
+    last_axes : int
+        Number of trailing axes along which ties go to the last setting, such as the smoothest one; along the others,
+        they go to the first.
+    """
+    if not np.isfinite(errors).any():
+        return None
+    trailing = range(errors.ndim - last_axes, errors.ndim)
+    flipped = np.flip(np.where(np.isfinite(errors), errors, np.inf), tuple(trailing))
+    index = [int(i) for i in np.unravel_index(int(np.argmin(flipped)), flipped.shape)]
+    return tuple(errors.shape[axis] - 1 - i if axis in trailing else i for axis, i in enumerate(index))
+
+
 _BEST = 5  # settings shown in the table
 
 
@@ -381,10 +343,10 @@ class Results:
 
     def choose(self) -> dict[str, float]:
         """Choose the setting with the best mean among those tried on all folds; the first one among equals."""
-        if self.ended.all():
+        index = choose(np.where(self.ended, np.nan, -self.mean))
+        if index is None:
             raise InputError("no setting was tried on all folds")
-        best = int(self.order[0])
-        self.chosen, self.chosen_score = self.settings[best], float(self.mean[best])
+        self.chosen, self.chosen_score = self.settings[index[0]], float(self.mean[index])
         return self.chosen
 
     def cv_results(self) -> dict[str, object]:

@@ -7,7 +7,7 @@ The grid search for sigma and lambda: errors of all pairs, in one reduction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
+from cacore.data.holdout import Holdout, held_out
 from cacore.data.rows import AnyRows, gather_rows
 from cacore.data.stored import take_rows
 from cacore.errors import InputError
@@ -26,6 +27,7 @@ from cacore.kernels.precision import steepest
 from cacore.machine import memory, threads
 from cacore.machine.clock import working_time
 from cacore.progress import Advance
+from cacore.tuning import choose
 from cakrr.options import RidgeOptions, Width
 from cakrr.solver.coarse import Candidates
 from cakrr.solver.local import RidgeSystem, Workspace, ridge_system
@@ -186,11 +188,6 @@ def weighted_sum(gap: NDArray[np.float64], weights: NDArray[np.float64]) -> NDAr
     return np.asarray(by_target.reshape(*shape, t).sum(axis=-1))
 
 
-def held_out(m: int, fraction: float) -> int:
-    """Number of validation rows in a part of m rows: `fraction` of them, leaving at least one to train on."""
-    return max(0, min(m - 1, max(1, round(fraction * m)))) if fraction else 0
-
-
 def hold_out(parts: Parts, fraction: float, among: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """Mask of the validation rows: the first rows of each part, which are in shuffled order.
 
@@ -211,15 +208,38 @@ def fold(parts: Parts, number: int, folds: int) -> tuple[Parts, NDArray[np.bool_
     A fold is a range of the shuffled order of all rows, so it has the same rows for any parts and ranks. At least one
     row of each part is left to train on.
     """
-    n = int(parts.sizes.sum())
+    holdout = Holdout(parts["order"], int(parts.sizes.sum()), folds=folds)
     if number:
-        order, first = parts["order"], -(-number * n // folds)
-        index = np.arange(len(order))
+        first, _ = holdout.run(number)
+        index = np.arange(len(holdout.place))
         for _, rows in parts:
-            index[rows] = np.roll(index[rows], -int(np.searchsorted(order[rows], first)))
+            index[rows] = np.roll(index[rows], -int(np.searchsorted(holdout.place[rows], first)))
         columns = {name: values[index] for name, values in parts.columns.items()}
-        parts = replace(parts, X=parts.X[index], columns=columns)
-    return parts, hold_out(parts, 0.0, parts["order"] * folds // n == number)
+        parts, holdout = replace(parts, X=parts.X[index], columns=columns), replace(holdout, place=columns["order"])
+    return parts, hold_out(parts, 0.0, holdout.held(number))
+
+
+@dataclass(frozen=True)
+class GridErrors:
+    """Errors of the settings on the held-out rows; see :class:`Search`.
+
+    Attributes
+    ----------
+    errors : ndarray, shape (C, S, L)
+    failed : ndarray of int64, shape (S, L)
+    by_part : dict of int to ndarray, shape (S, L)
+    """
+
+    errors: NDArray[np.float64]
+    failed: NDArray[np.int64]
+    by_part: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+
+    @classmethod
+    def over_folds(cls, folds: Sequence[GridErrors], weights: Sequence[float] | NDArray[np.float64]) -> GridErrors:
+        """Mean of the errors of several folds, weighted by their held-out rows."""
+        errors = np.average([fold.errors for fold in folds], axis=0, weights=weights)
+        by_part = {part: np.sum([fold.by_part[part] for fold in folds], axis=0) for part in folds[0].by_part}
+        return cls(errors, np.max([fold.failed for fold in folds], axis=0), by_part)
 
 
 _JUDGED = 1 << 14  # validation rows predicted at a time
@@ -462,8 +482,9 @@ def best(
     InputError
         No pair could be solved.
     """
+    index = choose(errors, last_axes=2)
     with comm.agreed():
-        if not np.isfinite(errors).any():
+        if index is None:
             if hopeless:
                 raise InputError(f"no pair of the grid could be solved: {hopeless}")
             sigmas = [width.sigma for width in widths]
@@ -471,32 +492,9 @@ def best(
                 f"no pair of the grid could be solved: lambda up to {max(lams):g} is too small "
                 f"for sigma {min(sigmas):g} to {max(sigmas):g}; use {larger_lambda(dtype)}"
             )
-    least = comm.bcast(np.array([np.nanargmin(errors[:, ::-1, ::-1])], np.int64))[0]
-    c, s, ell = _position(int(least), errors.shape)
+    number = comm.bcast(np.array([np.ravel_multi_index(index, errors.shape)], np.int64))[0]
+    c, s, ell = (int(at) for at in np.unravel_index(number, errors.shape))
     return c, s, ell
-
-
-def _position(least: int, shape: tuple[int, ...]) -> list[int]:
-    """Position in (..., S, L) of an element whose index counts widths and lambdas in reverse order."""
-    *others, s, ell = (int(at) for at in np.unravel_index(least, shape))
-    return [*others, shape[-2] - 1 - s, shape[-1] - 1 - ell]
-
-
-def best_of_each(by_part: dict[int, NDArray[np.float64]]) -> dict[int, tuple[int, int]]:
-    """Indices of the width and lambda with the smallest error in each part; ties go to the smoothest pair.
-
-    Raises
-    ------
-    InputError
-        No pair could be solved in a part.
-    """
-    chosen = {}
-    for part, errors in by_part.items():
-        if not np.isfinite(errors).any():
-            raise InputError(f"part {part}: no pair of the grid could be solved; use a larger lambda")
-        s, ell = _position(int(np.nanargmin(errors[::-1, ::-1])), errors.shape)
-        chosen[part] = s, ell
-    return chosen
 
 
 def table(

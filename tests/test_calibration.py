@@ -17,11 +17,12 @@ from sklearn.svm import SVC
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
+from cacore.data.holdout import FOLDS, stratified
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.probability import isotonic, platt
 from cacore.probability.calibrator import coupled
-from cacore.probability.left_out import FOLDS, LeftOutDecisions, folds_to_leave_out, global_folds, pairs_of
+from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pairs_of
 from casvm import (
     CASVC,
     SVMModel,
@@ -169,7 +170,7 @@ def test_pairs_of_some_classes():
 def test_folds():
     """Folds divide the rows of all ranks, and there are as many as two parameters need."""
     codes = np.random.default_rng(0).integers(0, 3, 101)
-    fold = global_folds(codes, 3, ALONE)
+    fold = stratified(codes, FOLDS, k=3, comm=ALONE)
     counts = [np.bincount(fold[codes == code], minlength=FOLDS) for code in range(3)]
     assert all(np.ptp(count) <= 1 for count in [*counts, np.sum(counts, axis=0)])
     assert [folds_to_leave_out(np.array(counts)) for counts in ([9, 9], [40_000, 5000], [30_000, 1000])] == [5, 1, 3]
@@ -187,7 +188,7 @@ def test_left_out_decisions(kind, monkeypatch):
     C = np.where(np.arange(90) % 10, 2.0, 0.0)
     training = PartTraining(Kernel("gaussian", 0.4), Limits(1e-8), 1 << 20)
     found = left_out(Samples(X, {"code": y, "C": C}), 3, 2, training, np.array([1.0, 3.0, 1.0]))
-    fold = np.asarray(in_part.stratified(y, FOLDS))
+    fold = np.asarray(stratified(y, FOLDS))
     expected = []
     for pair, (i, j) in enumerate(combinations(range(3), 2)):
         some = (C > 0) & ((y == i) | (y == j))

@@ -17,10 +17,10 @@ from sklearn.svm import SVC
 
 from asygcd import AsyGCDModel, AsyGCDSVC
 from cacore.comm import Communicator
+from cacore.data.holdout import FOLDS, stratified
 from cacore.errors import InputError
 from cacore.metrics import class_scores, reliability
 from cacore.probability.calibrator import Calibrator, coupled
-from cacore.probability.left_out import FOLDS
 from casvm import (
     CASVC,
     DCSVC,
@@ -33,7 +33,6 @@ from casvm import (
     export_libsvm,
     import_libsvm,
 )
-from casvm.methods import probability as in_part
 from casvm.model.libsvm_files import Header, _calibrator
 
 ALONE = Communicator()
@@ -96,7 +95,7 @@ def test_exact_ones_are_those_of_svc():
 def _left_out(X, y):
     D = np.empty(len(y))
     for f in range(FOLDS):
-        held = np.asarray(in_part.stratified(y, FOLDS)) == f
+        held = np.asarray(stratified(y, FOLDS)) == f
         D[held] = SVC().fit(X[~held], y[~held]).decision_function(X[held])
     return D, y
 

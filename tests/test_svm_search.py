@@ -13,9 +13,10 @@ from sklearn.svm import SVC
 from cacore import tuning
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.holdout import stratified
 from cacore.kernels import Kernel
 from cacore.machine import threads
-from cacore.tuning import scores, stratified
+from cacore.tuning import scores
 from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm
 from casvm.options import SVMOptions
 from casvm.search.cross_validation import ClassFolds, along, judge

@@ -9,9 +9,9 @@ from helpers.data import curved
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.holdout import stratified
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from cacore.tuning import stratified
 from casvm import SMOSVC, cpsvm, dissmo
 from casvm.options import SVMOptions
 from casvm.search import classes

@@ -10,9 +10,9 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.tree import DecisionTreeClassifier
 
 from cacore.checks import one_or, positive
+from cacore.data.holdout import FOLDS, stratified, usable
 from cacore.run import figures
 from cacore.tuning import (
-    FOLDS,
     SCORERS,
     GridColumns,
     Results,
@@ -23,9 +23,7 @@ from cacore.tuning import (
     rounds,
     scorer,
     scores,
-    stratified,
     survivors,
-    usable,
 )
 
 # -- folds -----------------------------------------------------------------------------------------

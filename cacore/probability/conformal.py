@@ -36,8 +36,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.holdout import Holdout
 from cacore.data.selection import order_statistics
-from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io.model_file import require
 
@@ -67,13 +67,12 @@ def rows_aside(rows: int, share: float, seed: int, comm: Communicator) -> tuple[
     InputError
         On all ranks: no row would be set aside, or none left to train on.
     """
-    first, n = comm.offset(rows)
-    count = round(share * n)
+    shuffled = Holdout.shuffled(rows, seed, comm)
+    n, count = shuffled.n, round(share * shuffled.n)
     with comm.agreed():
         if not 0 < count < n:
             raise InputError(f"calibrate = {share:g}: this share of {n:,} rows is {count:,}; both sides need rows")
-    chosen = Shuffle(n, seed).position(np.arange(first, first + rows)) < count
-    return np.asarray(chosen), n - count, count
+    return np.asarray(shuffled.place < count), n - count, count
 
 
 def _subset(rows: Dataset, which: NDArray[np.bool_], n: int) -> Dataset:

@@ -1,4 +1,4 @@
-"""Decisions on held-out rows, to which probabilities are fitted, and the folds that hold rows out."""
+"""Decisions on held-out rows, to which probabilities are fitted, and the number of folds that hold rows out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
-from cacore.tuning import FOLDS
+from cacore.data.holdout import FOLDS
 
 ENOUGH = 5000  # held-out rows per two-class problem, if it has that many
 _OF_A_CLASS = 500  # held-out rows of its smaller class
@@ -79,22 +78,6 @@ def folds_to_leave_out(counts: NDArray[np.int64]) -> int:
     pair = int(np.sort(counts)[:2].sum())
     share = max(ENOUGH / max(1, pair), _OF_A_CLASS / max(1, int(least)))
     return int(np.clip(np.ceil(FOLDS * share), 1, FOLDS))
-
-
-def global_folds(codes: NDArray[np.int64], k: int, comm: Communicator) -> NDArray[np.int64]:
-    """Fold of each of this rank's rows: the rows of all ranks are dealt in turn, class by class; collective.
-
-    One Allgather of k counts. The folds do not depend on the number of ranks.
-    """
-    counts = comm.allgather(np.bincount(codes, minlength=k).astype(np.int64)[None])
-    dealt = counts[: comm.rank].sum(axis=0) if comm.rank else np.zeros(k, np.int64)
-    order = np.argsort(codes, kind="stable")
-    place = np.empty(len(codes), np.int64)
-    starts = np.cumsum(counts[comm.rank]) - counts[comm.rank]
-    place[order] = np.arange(len(codes)) - starts[codes[order]]
-    # Each class starts with the fold after the last one of the class before it.
-    total = counts.sum(axis=0)
-    return np.asarray((place + dealt[codes] + (np.cumsum(total) - total)[codes]) % FOLDS)
 
 
 def pairs_of(classes: NDArray[np.int64], k: int) -> NDArray[np.int64]:

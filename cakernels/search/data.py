@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.holdout import Holdout, stratified
 from cacore.data.labels import all_classes, class_codes, require_classes
 from cacore.data.rows import Rows, dense, is_sparse
-from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import levels_of
 from cacore.errors import InputError
-from cacore.tuning import stratified
 
 FOLDED = 5_000  # number of rows up to which candidates are judged by cross-validation
 FOLDS = 5
@@ -137,24 +136,21 @@ class Split:
     def of(cls, data: Data, seed: int, comm: Communicator) -> Split:
         """Folds of few rows, stratified by class, or one random split of many; collective."""
         with comm.uncounted():
-            first, n = comm.offset(data.X.shape[0])
-        local = np.arange(first, first + data.X.shape[0])
-        place = Shuffle(n, seed).position(local)
+            shuffled = Holdout.shuffled(data.X.shape[0], seed, comm)
+        place, n = shuffled.place, shuffled.n
         if n > FOLDED:
             held = min(int(_HELD * n), _MOST_HELD)
             return cls(np.where(place < held, 0, -1), place - held, 1, n - held)
-        codes = class_codes(data.y, data.classes) if len(data.classes) else np.zeros(len(local), np.int64)
+        codes = class_codes(data.y, data.classes) if len(data.classes) else np.zeros(len(place), np.int64)
+        all_codes = np.empty(n, np.int64)  # in shuffled order
         with comm.uncounted():
-            all_codes, all_places = comm.allgather(codes), comm.allgather(place)
-        mixed = np.argsort(all_places)
+            all_codes[comm.allgather(place)] = comm.allgather(codes)
         folds = min(FOLDS, n)
         if len(data.classes):
             folds = max(2, min(folds, int(np.bincount(all_codes).min())))
-        fold = np.empty(n, np.int64)
-        fold[mixed] = stratified(all_codes[mixed], folds)
-        order = np.empty(n, np.int64)
-        order[mixed] = np.where(fold[mixed] == 0, -1, np.cumsum(fold[mixed] != 0) - 1)
-        return cls(fold[local], order[local], folds, n - int(np.bincount(fold).max()))
+        fold = stratified(all_codes, folds)
+        order = np.where(fold == 0, -1, np.cumsum(fold != 0) - 1)
+        return cls(fold[place], order[place], folds, n - int(np.bincount(fold).max()))
 
     def once(self, comm: Communicator) -> Split:
         """The first fold's split alone; collective."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore import tuning
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.lengths import LeftOut, best_scales
@@ -28,10 +29,10 @@ from cacore.kernels.gradients import moments, stacked
 from cacore.learn.options import LENGTHS
 from cakrr.grid_search import (
     CHOOSING,
+    GridErrors,
     Judges,
     Search,
     best,
-    best_of_each,
     cost,
     fold,
     hold_out,
@@ -97,22 +98,6 @@ class Fold:
         return Fold(self.parts, self.held, self.targets[:, [c]], judging, self.name)
 
 
-@dataclass(frozen=True)
-class GridErrors:
-    """Errors of the settings on the held-out rows; see :class:`cakrr.grid_search.Search`.
-
-    Attributes
-    ----------
-    errors : ndarray, shape (C, S, L)
-    failed : ndarray of int64, shape (S, L)
-    by_part : dict of int to ndarray, shape (S, L)
-    """
-
-    errors: NDArray[np.float64]
-    failed: NDArray[np.int64]
-    by_part: dict[int, NDArray[np.float64]]
-
-
 Judge = Callable[[Fold, NDArray[np.float64]], GridErrors]  # a fold, and sums of earlier folds -> errors
 
 
@@ -128,9 +113,7 @@ def over_folds(judge: Judge, division: RidgeParts, first: Fold, comm: Communicat
         return by_fold[0]
     with comm.phase("predict"):
         shares = comm.allreduce(np.array(weights))
-    errors = np.average([grid.errors for grid in by_fold], axis=0, weights=shares)
-    by_part = {part: np.sum([grid.by_part[part] for grid in by_fold], axis=0) for part in by_fold[0].by_part}
-    return GridErrors(errors, np.max([grid.failed for grid in by_fold], axis=0), by_part)
+    return GridErrors.over_folds(by_fold, shares)
 
 
 def _folds(division: RidgeParts, first: Fold, comm: Communicator) -> Iterator[Fold]:
@@ -411,12 +394,14 @@ def choose_per_part(
         Indices in the grid of the pair whose part has the median sigma.
     """
     P = len(division.parts.sizes)
-    with comm.agreed():
-        best = best_of_each(by_part)
     settings, total = np.zeros((2, P)), np.zeros(2)
-    for part, (s, ell) in best.items():
-        settings[:, part] = s, ell
-        total[0] += by_part[part][s, ell]
+    with comm.agreed():
+        for part, errors in by_part.items():
+            pair = tuning.choose(errors, last_axes=2)
+            if pair is None:
+                raise InputError(f"part {part}: no pair of the grid could be solved; use a larger lambda")
+            settings[:, part] = pair
+            total[0] += errors[pair]
     all_rows = division.folds > 1 or division.options.select == "loo"  # every row counts, or only held-out ones
     total[1] = division.parts.row_weights()[slice(None) if all_rows else chosen.held].sum()
     with comm.phase("predict"):

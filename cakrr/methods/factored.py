@@ -6,7 +6,7 @@ The system of all rows lies in block-cyclic layout over all ranks (section 3.3, 
 from __future__ import annotations
 
 import math
-from copy import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Samples
+from cacore.data.holdout import Holdout
 from cacore.data.metric import Root, check_features, mapped, sample_of
 from cacore.data.rows import AnyRows, Rows, exchange_rows, gather_rows, nbytes
-from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
@@ -25,7 +26,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.gradients import stacked
 from cacore.linalg.scalapack import BlockCyclic, layout
 from cacore.machine import memory, threads
-from cakrr.grid_search import CHOOSING, best, held_out, least, left_out, next_widths, not_definite, table
+from cakrr.grid_search import CHOOSING, GridErrors, best, least, left_out, next_widths, not_definite, table
 from cakrr.methods.prepare import RidgeRows
 from cakrr.options import RidgeMethod, RidgeOptions, Width, few_rows
 from cakrr.ridge_model import KRRModel, PartModel
@@ -154,13 +155,38 @@ def matrix_bytes(n: int, X: AnyRows, row_bytes: float, comm: Communicator) -> in
 PIECE = 2048  # rows per piece of the model, the unit of distribution when it is loaded
 
 
-@dataclass
-class Judging:
-    """The rows on which pairs are compared, on every rank: X, shape (q, d), targets and weights."""
+@dataclass(frozen=True, eq=False)
+class RowSplit:
+    """All rows in an order in which those held out come first and the others are learned from.
 
-    X: Rows
+    Attributes
+    ----------
+    place : ndarray of int64, shape (n_local,)
+        Place of each of this rank's rows in the order.
+    y : ndarray, shape (n,) or (n, t)
+        Targets of all rows, in this order.
+    weights : ndarray, shape (n,)
+    held : int
+        Number of held-out rows.
+    name : str
+        Prefix of the split's pieces in the checkpoint.
+    """
+
+    place: NDArray[np.int64]
     y: NDArray[np.float64]
     weights: NDArray[np.float64]
+    held: int
+    name: str = ""
+
+    @property
+    def learned(self) -> NDArray[np.bool_]:
+        """Mask of this rank's rows that are learned from."""
+        return np.asarray(self.place >= self.held)
+
+    @property
+    def number(self) -> NDArray[np.int64]:
+        """Places of this rank's learned rows among all learned rows."""
+        return self.place[self.place >= self.held] - self.held
 
 
 class Exact:
@@ -172,7 +198,6 @@ class Exact:
     ) -> None:  # fmt: skip
         self.method, self.prepared, self.options, self.root = method, prepared, options, root
         self.number: int = last.number + 1 if last else 0
-        self.fold: int | None = None
         self.sent: int = last.sent if last else 0
         if options.metric != "none" and not last:
             with comm.agreed():
@@ -185,21 +210,25 @@ class Exact:
         self.reasons: list[str] = []
         self.iteration: dict[str, Any] = {}
         self.error, self.errors = math.inf, np.zeros((1, 1, 1))
-        first, self.n = comm.offset(self.X.shape[0])
-        self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
+        share = options.validation_fraction if options.select == "validation" else 0.0
+        holdout = Holdout.shuffled(self.X.shape[0], options.seed, comm, share)
+        self.n = holdout.n
         with comm.phase("partition"):
-            self.y = self._everywhere(prepared.samples["y"], comm)
-            self.weights = self._everywhere(prepared.samples.row_weights(), comm)
+            y, weights = prepared.samples["y"], prepared.samples.row_weights()
+            y, weights = (self._everywhere(values, holdout.place, comm) for values in (y, weights))
+        self.rows = RowSplit(holdout.place, y, weights, holdout.run()[1])
         self.widths = last.nearby(comm) if last else options.widths(method, self.X.shape[1])
         self.width, self.lam = self.widths[0], options.lam[0]
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
         with comm.agreed():
             self._check_memory(total / self.n, comm)
 
-    def _everywhere(self, values: NDArray[np.floating], comm: Communicator) -> NDArray[np.float64]:
+    def _everywhere(
+        self, values: NDArray[np.floating], place: NDArray[np.int64], comm: Communicator
+    ) -> NDArray[np.float64]:
         """Gather the values of all ranks' rows on every rank, in shuffled order."""
         out = np.empty((self.n, *values.shape[1:]))
-        out[comm.allgather(self.place)] = comm.allgather(values.astype(np.float64))
+        out[comm.allgather(place)] = comm.allgather(values.astype(np.float64))
         return out
 
     def _check_memory(self, row_bytes: float, comm: Communicator) -> None:
@@ -218,24 +247,20 @@ class Exact:
             return next_widths(self.widths, comm.bcast(least(self.errors, 1)))
 
     @property
-    def held(self) -> int:
-        """Number of validation rows, which are the first ones in shuffled order."""
-        if self.fold is not None:
-            return _first(self.fold + 1, self.folds, self.n) - _first(self.fold, self.folds, self.n)
-        return held_out(self.n, self.options.validation_fraction if self.options.select == "validation" else 0.0)
-
-    @property
     def folds(self) -> int:
         """Number of folds on which the pairs are compared; 1 for one held-out share."""
         return self.options.folds(self.n)
 
-    def _of_fold(self, fold: int) -> Exact:
-        """A copy in which the rows of this fold are the first ones in shuffled order, and are held out."""
-        fork, first = copy(self), _first(fold, self.folds, self.n)
-        fork.fold, fork.sent = fold, 0
-        fork.place = (self.place - first) % self.n
-        fork.y, fork.weights = np.roll(self.y, -first, axis=0), np.roll(self.weights, -first)
-        return fork
+    def splits(self) -> Iterator[RowSplit]:
+        """The rows with each fold held out in turn, or with the held-out share."""
+        if self.folds == 1:
+            yield self.rows
+            return
+        holdout = Holdout(self.rows.place, self.n, folds=self.folds)
+        for fold in range(self.folds):
+            first, last = holdout.run(fold)
+            y, weights = np.roll(self.rows.y, -first, axis=0), np.roll(self.rows.weights, -first)
+            yield RowSplit((holdout.place - first) % self.n, y, weights, last - first, f"fold-{fold}-")
 
     def choose(self, comm: Communicator) -> None:
         """Choose sigma and lambda, and set the grid's errors and notes; one reduction of the errors of all pairs."""
@@ -245,16 +270,12 @@ class Exact:
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
                 raise InputError("n_samples = 1, and a choice needs 2: one row leaves none to validate on")
-        folds = [self._of_fold(number) for number in range(self.folds)] if self.folds > 1 else [self]
-        results = [fold._errors(comm) for fold in folds]
-        self.sent += sum(fold.sent for fold in folds if fold is not self)
-        errors = np.average([errors for errors, _, _ in results], axis=0, weights=[weight for _, weight, _ in results])[
-            None
-        ]
-        failed = np.max([unsolved for _, _, unsolved in results], axis=0)
+        results, weights = zip(*(self._errors(split, comm) for split in self.splits()), strict=True)
+        grid = GridErrors.over_folds(results, weights)
+        errors = grid.errors
         with comm.phase("predict"):
             _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm, self._hopeless())
-        self.notes, self.reasons = self._left_out(failed), []
+        self.notes, self.reasons = self._left_out(grid.failed), []
         if options.default_widths:  # no warning for pairs that nobody asked for
             self.notes, self.reasons = [], self.notes
         if self.folds > 1:
@@ -263,27 +284,27 @@ class Exact:
         self.errors = errors
         self.grid = table(errors, self.widths, lams, options)
 
-    def _errors(self, comm: Communicator) -> tuple[NDArray[np.float64], float, NDArray[np.int64]]:
-        """Mean squared errors of all pairs, shape (S, L), the rows' weight, and the pairs without a solution."""
-        options, learnt = self.options, self.place >= self.held
+    def _errors(self, split: RowSplit, comm: Communicator) -> tuple[GridErrors, float]:
+        """Mean squared errors of all pairs on the held-out or test rows, and the weight of these rows."""
+        options = self.options
         with comm.phase("partition"):
-            if self.held:
-                X, y, weights = gather_rows(self.X[~learnt], comm), self.y, self.weights
-                places = comm.allgather(self.place[~learnt])
-                y, weights = y[places], weights[places]
+            if split.held:
+                X = gather_rows(self.X[~split.learned], comm)
+                places = comm.allgather(split.place[~split.learned])
+                y, weights = split.y[places], split.weights[places]
             else:
                 test, y, weights = self.prepared.test_rows(self.standardizer)
                 X, y, weights = gather_rows(in_memory(test), comm), comm.allgather(y), comm.allgather(weights)
         with comm.agreed():
             need = 8 * len(self.widths) * len(options.lam) * X.shape[0] * math.prod(y.shape[1:])
             memory.require(need, options.memory_limit, "storing the grid's predictions", "use a smaller grid")
-        predicted, failed = self._grid(learnt, Judging(X, y, weights), comm)
+        predicted, failed = self._grid(split, Samples(X, {"y": y, "weight": weights}), comm)
         with comm.phase("predict"):
             gap = np.square((comm.allreduce(predicted) - y) / self.prepared.scale)
             if y.ndim > 1:
                 gap = gap.sum(axis=-1)
         weight = float(weights.sum())
-        return gap @ weights / weight, weight, failed
+        return GridErrors((gap @ weights / weight)[None], failed), weight
 
     def _left_out(self, failed: NDArray[np.int64]) -> list[str]:
         """A note on the pairs without a solution."""
@@ -299,24 +320,23 @@ class Exact:
         f is the model of all training rows. n^3/3 flops on all ranks together, plus those of the gradients; one
         Allreduce of the gradients of the sample.
         """
-        held, kernel = self.held, self.width.kernel
-        learnt, diagonal = self.place >= held, self.options.metric == "diagonal"
-        X, number = self.X[learnt], self.place[learnt] - held
-        y = (self.y[held:].reshape(self.n - held, -1)) / self.prepared.scale
+        held, kernel, diagonal = self.rows.held, self.width.kernel, self.options.metric == "diagonal"
+        X, number = self.X[self.rows.learned], self.rows.number
+        y = (self.rows.y[held:].reshape(self.n - held, -1)) / self.prepared.scale
         with comm.phase("partition"):
             sample = gather_rows(X[number < sample_of(X.shape[1] * y.shape[1])], comm)
-        alpha = self._learned(learnt, y, comm)
+        alpha = self._learned(X, y, comm)
         with comm.phase("train"):
             slopes = comm.allreduce(stacked(kernel, sample, X, alpha.T))
         if diagonal:
             return np.asarray(np.square(slopes).sum(axis=(0, 1)))
         return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
 
-    def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
-        """Alpha of this rank's training rows at the chosen pair; `y` are the targets of all, shape (n - held, t)."""
-        number = self.place[learnt] - self.held
+    def _learned(self, X: Rows, y: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
+        """Alpha of `X`, this rank's training rows, at the chosen pair; `y`: targets of all ranks', (n - held, t)."""
+        number = self.rows.number
         with comm.phase("partition"):
-            system = BlockCyclicSystem(self.X[learnt], number, self.weights[self.held :], self.like, comm)
+            system = BlockCyclicSystem(X, number, self.rows.weights[self.rows.held :], self.like, comm)
 
         def work() -> Kept:
             if not system.factor(self.width.kernel, self.lam):
@@ -329,18 +349,20 @@ class Exact:
 
     def _piece(self, name: str) -> str:
         """Name of this round's piece in the checkpoint."""
-        name = name if self.fold is None else f"fold-{self.fold}-{name}"
         return self.prepared.piece(name, self.number, self.options)
 
     def _grid(
-        self, learnt: NDArray[np.bool_], judging: Judging, comm: Communicator
+        self, split: RowSplit, judging: Samples, comm: Communicator
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """This rank's share of every pair's predictions, (S, L, q, ...), and the pairs without a solution."""
-        lams, validation, held = self.options.lam, judging.X, self.held
-        X, number, y = self.X[learnt], self.place[learnt] - held, self.y[held:]
+        """This rank's share of every pair's predictions, (S, L, q, ...), and the pairs without a solution.
+
+        `judging` are the rows on which pairs are compared, on every rank, with the columns "y" and "weight".
+        """
+        lams, validation = self.options.lam, in_memory(judging.X)
+        X, number, y = self.X[split.learned], split.number, split.y[split.held :]
         shape = (validation.shape[0], *y.shape[1:])
         with comm.phase("partition"):
-            system = BlockCyclicSystem(X, number, self.weights[held:], self.like, comm)
+            system = BlockCyclicSystem(X, number, split.weights[split.held :], self.like, comm)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
         advance = self.options.progress(CHOOSING, failed.size)
@@ -356,7 +378,7 @@ class Exact:
                     model = PartModel(X, system.matrix.solve(y)[number].astype(X.dtype))
                     return {"given": model.predict(validation, kernel), "solved": np.array(True)}
 
-                done = remembered(self.checkpoint, self._piece(f"pair-{s:04d}-{ell:04d}"), work, comm)
+                done = remembered(self.checkpoint, self._piece(f"{split.name}pair-{s:04d}-{ell:04d}"), work, comm)
                 predicted[s, ell] = done["given"]
                 failed[s, ell] = -1 if done["solved"] else 0
                 advance()
@@ -367,17 +389,17 @@ class Exact:
     def solve(self, comm: Communicator) -> tuple[NDArray[np.float64], float]:
         """Solve with the chosen pair: alpha of this rank's rows, and the relative residual."""
         with comm.phase("partition"):
-            system = BlockCyclicSystem(self.X, self.place, self.weights, self.like, comm)
+            system = BlockCyclicSystem(self.X, self.rows.place, self.rows.weights, self.like, comm)
 
         def work() -> Kept:
-            alpha, residual = system.solve(self.width.kernel, self.lam, self.y)
+            alpha, residual = system.solve(self.width.kernel, self.lam, self.rows.y)
             self.sent += system.matrix.predicted_bytes()
             return {"alpha": alpha, "residual": np.array(residual)}
 
         with comm.phase("train"), system.matrix:
             done = remembered(self.checkpoint, "alpha", work, comm)
         comm.wait()
-        return done["alpha"][self.place], float(done["residual"])
+        return done["alpha"][self.rows.place], float(done["residual"])
 
     def accept(self, residual: float, model: KRRModel, comm: Communicator) -> None:
         """Refuse a solution with a large residual; collective."""
@@ -412,8 +434,3 @@ class Exact:
             weight = None if weights is None else weights[lo:hi]
             model.parts[first + i] = PartModel(X[lo:hi], alpha[lo:hi], weight)
         return model
-
-
-def _first(fold: int, folds: int, n: int) -> int:
-    """Place of the first row of a fold in the shuffled order of n rows."""
-    return -(-fold * n // folds)

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
+from cacore.data.dataset import Dataset, Samples
 from cacore.data.metric import best_round
 from cacore.data.rows import Rows, dense, nbytes
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
@@ -34,7 +35,7 @@ from cakrr.iterative import cost
 from cakrr.iterative.islands import owners
 from cakrr.iterative.solver import Rules
 from cakrr.iterative.systems import RidgeProblem, Systems, needed
-from cakrr.methods.factored import Exact, Judging, matrix_bytes
+from cakrr.methods.factored import Exact, RowSplit, matrix_bytes
 from cakrr.methods.prepare import RidgeRows, prepare, scalings
 from cakrr.options import RidgeMethod, RidgeOptions
 from cakrr.ridge_model import KRRModel, PartModel, RidgeFit
@@ -155,7 +156,7 @@ class Iterative(Exact):
 
     def _shape(self) -> tuple[int, int, int]:
         """Numbers of rows on all ranks, of rows on this rank, and of targets."""
-        return self.n, self.X.shape[0], math.prod(self.y.shape[1:])
+        return self.n, self.X.shape[0], math.prod(self.rows.y.shape[1:])
 
     def _check_memory(self, row_bytes: float, comm: Communicator) -> None:
         limit = self.options.memory_limit
@@ -194,16 +195,15 @@ class Iterative(Exact):
         return 1
 
     def _grid(
-        self, learnt: NDArray[np.bool_], judging: Judging, comm: Communicator
+        self, split: RowSplit, judging: Samples, comm: Communicator
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """See :meth:`cakrr.methods.factored.Exact._grid`: every lambda of a sigma at once."""
-        lams, shape = self.options.lam, (judging.X.shape[0], *self.y.shape[1:])
-        X, number = self.X[learnt], self.place[learnt] - self.held
-        y, weights = self._targets()[learnt], self._weights(learnt)
+        lams, shape = self.options.lam, (judging.X.shape[0], *split.y.shape[1:])
+        X, number = self.X[split.learned], split.number
+        y, weights = self._targets()[split.learned], self._weights(split.learned)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
-        self.ended: NDArray[np.float64] = np.zeros(failed.shape)
-        self.why = np.full(failed.shape, "time", "U10")
+        self.ended, self.why = np.zeros(failed.shape), np.full(failed.shape, "time", "U10")
         for s, width in enumerate(self.widths):
             kernel, name = width.kernel, f"width-{s:04d}"
             piece = self._piece(f"{name}-{float(width.sigma)!r}")
@@ -221,7 +221,7 @@ class Iterative(Exact):
                 alpha, solution = self.systems.solve(wanted, rules)
                 with comm.phase("predict"):
                     model = PartModel(X, np.ascontiguousarray(alpha.T, X.dtype))
-                    values = model.predict(judging.X, kernel).astype(np.float64)
+                    values = model.predict(in_memory(judging.X), kernel).astype(np.float64)
                 values = values.T.reshape(len(lams), y.shape[1], len(values)).swapaxes(1, 2)
                 return {
                     "given": values.reshape(len(lams), *shape),
@@ -256,8 +256,8 @@ class Iterative(Exact):
             s, ell = self.widths.index(self.width), self.options.lam.index(self.lam)
             self.reached = max(self.options.tol, float(self.ended[s, ell]))
 
-    def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
-        X, number, weights = self.X[learnt], self.place[learnt] - self.held, self._weights(learnt)
+    def _learned(self, X: Rows, y: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
+        number, weights = self.rows.number, self._weights(self.rows.learned)
         kernel, piece = self.width.kernel, self._of_pair("moments")
         wanted = RidgeProblem(X, number, y[number], weights, kernel, (self.lam,), "moments", piece)
         rules = self._rules(max(self.options.tol, GRID_TOL), False)
@@ -273,12 +273,12 @@ class Iterative(Exact):
         """Solve with the chosen pair: alpha of this rank's rows, and the recomputed relative residual."""
         shape = self.prepared.samples["y"].shape
         y = self._targets()
-        all_rows, piece = np.ones(len(self.place), np.bool_), self._of_pair("solution")
+        weights, piece = self.prepared.samples.columns.get("weight"), self._of_pair("solution")
 
         def work() -> Kept:
             rules = self._rules(self.reached, True)
             wanted = RidgeProblem(
-                self.X, self.place, y, self._weights(all_rows), self.width.kernel, (self.lam,), "solution", piece
+                self.X, self.rows.place, y, weights, self.width.kernel, (self.lam,), "solution", piece
             )  # fmt: skip
             alpha, solution = self.systems.solve(wanted, rules)
             return {
@@ -370,7 +370,8 @@ class SettledErrors:
 
     Parameters
     ----------
-    judging : Judging
+    judging : Samples
+        The rows on which pairs are compared, on every rank, with the columns "y" and "weight".
     X : ndarray or CSR, shape (m, d)
         This rank's rows of the system.
     kernel : Kernel
@@ -388,13 +389,13 @@ class SettledErrors:
     """
 
     def __init__(
-        self, judging: Judging, X: Rows, kernel: Kernel, share: float, lams: int, scale: NDArray[np.float64],
+        self, judging: Samples, X: Rows, kernel: Kernel, share: float, lams: int, scale: NDArray[np.float64],
         comm: Communicator,
     ) -> None:  # fmt: skip
         self.judging, self.kernel, self.share, self.scale, self.comm = judging, kernel, share, scale, comm
         self.targets = len(scale)
         self.points = kernel.points(X)
-        self.rows = kernel.points(judging.X, like=self.points)
+        self.rows = kernel.points(in_memory(judging.X), like=self.points)
         self.history = np.full((lams * self.targets, SETTLED + 1), np.nan)
         self.sent = 0
 
@@ -403,7 +404,7 @@ class SettledErrors:
 
         One Allreduce of predictions. Rank 0 decides, since long sums may differ in the last bit between ranks.
         """
-        comm, rows = self.comm, len(self.judging.y)
+        comm, rows = self.comm, len(self.judging)
         settled = self._settled(x, ids).astype(np.uint8)
         if comm.size > 1:
             self.sent += 8 * comm.size * rows * len(ids) + (comm.size - 1) * (64 + settled.nbytes)
@@ -413,9 +414,9 @@ class SettledErrors:
         comm, judging = self.comm, self.judging
         predicted = comm.allreduce(self.kernel.apply(self.rows, self.points, np.ascontiguousarray(x.T)))
         targets = ids % self.targets
-        y = judging.y.reshape(len(judging.y), -1)[:, targets]
+        y = judging["y"].reshape(len(judging), -1)[:, targets]
         gap = np.square((predicted - y) / self.scale[targets])
-        errors = judging.weights @ gap
+        errors = judging["weight"] @ gap
         recent = np.column_stack([self.history[ids, 1:], errors])
         self.history[ids] = recent
         moved = recent.max(axis=1) - recent.min(axis=1)

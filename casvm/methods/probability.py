@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
+from cacore.data.holdout import FOLDS, stratified
 from cacore.data.labels import all_classes
 from cacore.data.rows import nbytes
 from cacore.data.stored import in_memory
@@ -27,10 +28,9 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import memory, threads
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, global_folds, pairs_of
+from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pairs_of
 from cacore.svm.dual import Dual
 from cacore.svm.options import DEFAULT
-from cacore.tuning import FOLDS, stratified
 from casvm.model.svm_model import SVMModel
 from casvm.options import SVMMethod, SVMOptions
 from casvm.search.cross_validation import PAIRS, along, points_of
@@ -71,7 +71,7 @@ def fit_apart(
     codes = np.searchsorted(model.classes, y[there]).astype(np.int64)
     counts = comm.allreduce(np.bincount(codes, minlength=k).astype(np.int64))
     fold = np.full(len(y), -1)
-    fold[there] = global_folds(codes, k, comm)
+    fold[there] = stratified(codes, FOLDS, k=k, comm=comm)
     decisions = []
     inner = replace(
         options, probability=None, tol=max(LOOSE, float(options.tol)), memory_limit=options.memory_limit - nbytes(X)

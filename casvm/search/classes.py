@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from cacore import tuning
 from cacore.comm import Communicator
+from cacore.data.holdout import stratified, usable
 from cacore.data.rows import AnyRows, Rows, nbytes
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, Kept, remembered
@@ -289,7 +290,7 @@ def _searched(
     k = len(classes)
     counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
     with comm.agreed():
-        count = tuning.usable(options.cv, counts, classes)
+        count = usable(options.cv, counts, classes)
         if count < 2 and options.names_settings:
             raise InputError(
                 f"C, gamma: several values are compared by cross-validation, but class {classes[counts.argmin()]} has "
@@ -413,7 +414,7 @@ class _Search:
 
     def _task(self, piece: Piece, todo: NDArray[np.bool_]) -> ClassFolds:
         codes = self.parts["code"][piece.rows]
-        fold = tuning.stratified(codes, self.shape[2], piece.first)
+        fold = stratified(codes, self.shape[2], piece.first)
         return ClassFolds(self.parts.X[piece.rows], codes, self.parts["C"][piece.rows], fold, todo)
 
     def _scores(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:

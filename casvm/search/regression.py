@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.holdout import FOLDS
 from cacore.data.rows import Rows, nbytes, power_of_two
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.machine.clock import working_time
 from cacore.metrics import pinball
-from cacore.tuning import FOLDS, Results, spaced
+from cacore.tuning import Results, spaced
 from casvm.options import GRID, SCALE, SCALED, ValueOptions
 from casvm.search.classes import Piece, check_settings, kernels, over_pieces, pieces
 from casvm.search.cross_validation import PAIRS, along_quantile, along_regression, bytes_needed, for_kernels, points_of

@@ -10,9 +10,10 @@ from helpers.distributed import RANK, WORLD, R, by_one, even, labelled, refused_
 from sklearn.metrics import log_loss
 
 from cacore.comm import Communicator
+from cacore.data.holdout import stratified
 from cacore.metrics import class_scores, reliability
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOutDecisions, global_folds
+from cacore.probability.left_out import LeftOutDecisions
 from cakrr import BKRR2Classifier, DKRRClassifier
 from casvm import CASVC, SVMModel, cpsvm, dcsvm, dissmo
 from casvm.options import SVMOptions
@@ -43,9 +44,7 @@ def test_folds_and_scores_of_one_process(everywhere):
     rng = np.random.default_rng(1)
     codes, P, mine = rng.integers(0, 3, N), rng.dirichlet(np.ones(3), N), even(N)
     comm = Communicator(WORLD)
-    np.testing.assert_array_equal(
-        everywhere(global_folds(codes[mine], 3, comm)), global_folds(codes, 3, Communicator())
-    )
+    np.testing.assert_array_equal(everywhere(stratified(codes[mine], 5, k=3, comm=comm)), stratified(codes, 5))
     got, alone = class_scores(codes[mine], P[mine], comm), class_scores(codes, P, Communicator())
     assert got == pytest.approx(alone)
     lines, serial = (reliability(*rows) for rows in ((codes[mine], P[mine], comm), (codes, P, Communicator())))
