@@ -202,7 +202,7 @@ def hold_out(parts: Parts, fraction: float, among: NDArray[np.bool_] | None = No
     return held
 
 
-def fold(parts: Parts, number: int, folds: int) -> tuple[Parts, NDArray[np.bool_]]:
+def fold_first(parts: Parts, number: int, folds: int) -> tuple[Parts, NDArray[np.bool_]]:
     """The parts, reordered so that the rows of this fold come first, and a mask of these rows.
 
     A fold is a range of the shuffled order of all rows, so it has the same rows for any parts and ranks. At least one
@@ -221,13 +221,17 @@ def fold(parts: Parts, number: int, folds: int) -> tuple[Parts, NDArray[np.bool_
 
 @dataclass(frozen=True)
 class GridErrors:
-    """Errors of the settings on the held-out rows; see :class:`Search`.
+    """Errors of all settings on the held-out rows.
 
     Attributes
     ----------
     errors : ndarray, shape (C, S, L)
+        Mean squared error for each of C coarse models or soft routes, S widths and L lambdas; NaN for a pair whose
+        matrix is not positive definite in some part.
     failed : ndarray of int64, shape (S, L)
+        A part in which the matrix is not positive definite, or -1.
     by_part : dict of int to ndarray, shape (S, L)
+        Sum of squared errors of every part of this rank, NaN for an unsolved pair, if one model predicts each row.
     """
 
     errors: NDArray[np.float64]
@@ -272,8 +276,6 @@ class Search:
         Setting of each part, if parts chose their own; it replaces the grid, which then has one pair.
     before : ndarray, shape (S, L), or 0
         Sums of squared errors of this rank's parts in earlier folds, for the progress display.
-    by_part : dict of int to ndarray, shape (S, L)
-        Sum of squared errors of every part, NaN for an unsolved pair; filled if a single model predicts each row.
     """
 
     parts: Parts
@@ -288,16 +290,13 @@ class Search:
     advance: Advance
     per_part: dict[int, tuple[Width, float]] = field(default_factory=dict)
     before: NDArray[np.float64] | float = 0.0
-    by_part: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Numbers of coarse-model candidates, of widths and of lambdas, (C, S, L)."""
         return self.targets.shape[1], len(self.widths), len(self.lams)
 
-    def errors(
-        self, judges: Judges, comm: Communicator, ways: int = 1
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def errors(self, judges: Judges, comm: Communicator, ways: int = 1) -> GridErrors:
         """Mean squared error of every setting on the validation rows; collective.
 
         Parameters
@@ -306,13 +305,6 @@ class Search:
         comm : Communicator
         ways : int
             Number of soft routes to compare, in place of candidates; there is only one candidate then.
-
-        Returns
-        -------
-        errors : ndarray, shape (C or ways, S, L)
-            NaN for a pair whose matrix is not positive definite in some part.
-        failed : ndarray of int64, shape (S, L)
-            A part in which the matrix is not positive definite, or -1.
 
         Raises
         ------
@@ -346,7 +338,7 @@ class Search:
 
         return self._totals(judge, judges, shape, comm)
 
-    def left_out_errors(self, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def left_out_errors(self, comm: Communicator) -> GridErrors:
         """Leave-one-out errors in closed form, each row by its own part's model; returns what :meth:`errors` does."""
         weights = self.parts.row_weights()
         rows = dict(self.parts)
@@ -363,9 +355,10 @@ class Search:
 
     def _totals(
         self, judge: Callable[..., tuple[Any, Any]], judges: Judges, shape: tuple[int, int, int], comm: Communicator
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    ) -> GridErrors:
         """Call `judge` for every part and sigma, add up the results in the order of the parts, and reduce once."""
         totals, failed = judges.totals(shape), np.full(self.shape[1:], -1, np.int64)
+        by_part: dict[int, NDArray[np.float64]] = {}
 
         def whole(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
             work_left, step = cost(rows) * shape[1], cost(rows)
@@ -401,7 +394,7 @@ class Search:
             contributions, solved = result
             judges.add(totals, part, contributions, solved)
             if judges.rule == "nearest":
-                self.by_part[part] = np.where(solved, contributions[0, ..., 0], np.nan)
+                by_part[part] = np.where(solved, contributions[0, ..., 0], np.nan)
                 self._tell(totals[..., 0] + self.before, parts_done)
             failed[...] = np.where(solved, failed, np.maximum(failed, part))
 
@@ -410,8 +403,9 @@ class Search:
         comm.wait()
         with comm.phase("predict"):
             errors = judges.errors(totals, comm)
-            # NaN on all ranks shows that a pair failed; only then is the part needed.
-            return errors, comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
+            if np.isnan(errors).any():  # on all ranks: a pair failed, and only then is the part needed
+                failed = comm.allreduce(failed, "max")
+            return GridErrors(errors, failed, by_part)
 
     def _tell(self, totals: NDArray[np.float64], done: int) -> None:
         """Show the best pair of this rank's first `done` parts on the progress bar."""

@@ -20,7 +20,7 @@ from cakrr import BKRR, BKRR2, DCKRR, DKRR, KKRR2, BKRR2Classifier, KRRModel, Tw
 from cakrr.bkrr2 import bkrr2
 from cakrr.bkrr3 import bkrr3
 from cakrr.dkrr import dkrr
-from cakrr.grid_search import fold
+from cakrr.grid_search import fold_first
 from cakrr.options import RidgeOptions
 from cakrr.twolevel import twolevel
 from partition.algorithms import divide
@@ -64,7 +64,7 @@ def test_every_row_judges_once(folds):
     parts = hand_out(Samples(X, {"y": np.arange(float(n))}), division, assign_owners(division.sizes, 1), 3, comm)
     seen = []
     for number in range(folds):
-        mine, held = fold(parts, number, folds)
+        mine, held = fold_first(parts, number, folds)
         assert sorted(mine["y"]) == sorted(parts["y"])
         for (part, r), (same, q) in zip(mine, parts, strict=True):
             assert (part, r) == (same, q)

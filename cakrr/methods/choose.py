@@ -1,14 +1,14 @@
 """The choice of settings in parts: sigma, lambda, the coarse model, the soft route, and a metric in rounds.
 
 Follows Algorithm 10, lines 8 and 13 to 23. From the inside out: settings are compared on folds of held-out rows
-(:func:`over_folds`), then soft routes with the best setting (:func:`choose_soft_route`), in every round of a metric,
+(:func:`compared`), then soft routes with the best setting (:func:`choose_soft_route`), in every round of a metric,
 for every scaling and, with a metric, every kernel (:func:`choose_in_rounds`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from cakrr.grid_search import (
     Search,
     best,
     cost,
-    fold,
+    fold_first,
     hold_out,
     least,
     left_out,
@@ -98,29 +98,51 @@ class Fold:
         return Fold(self.parts, self.held, self.targets[:, [c]], judging, self.name)
 
 
-Judge = Callable[[Fold, NDArray[np.float64]], GridErrors]  # a fold, and sums of earlier folds -> errors
+def compared(
+    division: RidgeParts, grid: RidgeGrid, folds: Iterable[Fold], routes: list[Soft], name: str, chosen: Chosen,
+    comm: Communicator,
+) -> GridErrors:  # fmt: skip
+    """Errors of all settings of the grid, or of several soft routes with one setting; collective.
 
-
-def over_folds(judge: Judge, division: RidgeParts, first: Fold, comm: Communicator) -> GridErrors:
-    """Mean of the errors of `judge` over all folds, weighted by their held-out rows; one Allreduce if several."""
-    by_fold: list[GridErrors] = []
+    The mean over the folds, weighted by their held-out rows; one further Allreduce if there are several. `name` is the
+    searches' name in the checkpoint. If parts have chosen their own pairs, these replace the grid.
+    """
+    options = division.options
+    steps = division.folds * len(grid.widths) * sum(cost(rows) for _, rows in division.parts)
+    advance = options.progress(CHOOSING if name == "grid" else "choosing the soft route", steps)
+    results: list[GridErrors] = []
     weights: list[float] = []
-    for fold_rows in _folds(division, first, comm):
-        before = sum((errors for earlier in by_fold for errors in earlier.by_part.values()), start=np.zeros(1))
-        by_fold.append(judge(fold_rows, before))
-        weights.append(fold_rows.judging["weight"].sum())
-    if len(by_fold) == 1:
-        return by_fold[0]
+    for fold in folds:
+        # Line 8: every sigma and lambda. A search trains (lines 9 to 12), predicts (13 to 17) and reduces (18 to 22).
+        loo, own_parts = (name == "grid" and value for value in (options.select == "loo", options.per_part))
+        held = np.zeros_like(fold.held) if loo else fold.held
+        per_part = {} if chosen.sigmas is None else {part: chosen.setting(part) for part, _ in fold.parts}
+        before = sum((errors for earlier in results for errors in earlier.by_part.values()), start=np.zeros(1))
+        search = Search(
+            fold.parts, fold.targets, held, grid.widths, grid.lams, division.workspace, options.checkpoint,
+            division.piece(f"{fold.name}{name}"), chosen.seconds, advance, per_part, before,
+        )  # fmt: skip
+        if loo:
+            results.append(search.left_out_errors(comm))
+        elif own_parts:
+            results.append(search.errors(Judges.of_own_parts(fold.parts, fold.held, fold.targets), comm))
+        else:
+            with comm.phase("predict" if options.select == "test" else "partition"):
+                centers, owners = division.parts.centers, division.parts.owners
+                judges = Judges.routed(fold.judging, division.route, routes, centers, owners, comm)
+            results.append(search.errors(judges, comm, len(routes)))
+        weights.append(fold.judging["weight"].sum())
+    if len(results) == 1:
+        return results[0]
     with comm.phase("predict"):
-        shares = comm.allreduce(np.array(weights))
-    return GridErrors.over_folds(by_fold, shares)
+        return GridErrors.over_folds(results, comm.allreduce(np.array(weights)))
 
 
-def _folds(division: RidgeParts, first: Fold, comm: Communicator) -> Iterator[Fold]:
+def in_folds(division: RidgeParts, first: Fold, comm: Communicator) -> Iterator[Fold]:
     """Yield all folds, with one copy of the rows at a time."""
     yield first
     for number in range(1, division.folds):
-        parts, held = fold(division.parts, number, division.folds)
+        parts, held = fold_first(division.parts, number, division.folds)
         yield Fold.of(division, parts, held, comm, name=f"fold-{number}-")
 
 
@@ -143,7 +165,7 @@ def held_rows(division: RidgeParts, comm: Communicator) -> NDArray[np.bool_]:
         if (options.cv or 0) > n:
             raise InputError(f"cv = {options.cv}: there are only {n} rows; ask for fewer folds")
     if division.folds > 1:
-        return fold(parts, 0, division.folds)[1]
+        return fold_first(parts, 0, division.folds)[1]
     if not options.compares:
         return hold_out(parts, fraction)
     held = hold_out(parts, fraction, parts["order"] < fraction * n)
@@ -152,12 +174,6 @@ def held_rows(division: RidgeParts, comm: Communicator) -> NDArray[np.bool_]:
             if not comm.allreduce(np.array([np.count_nonzero(held)]))[0]:
                 return hold_out(parts, fraction)
     return held
-
-
-def judges(division: RidgeParts, fold: Fold, routes: list[Soft], comm: Communicator) -> Judges:
-    """Send the held-out rows to the models that predict them; collective."""
-    with comm.phase("predict" if division.options.select == "test" else "partition"):
-        return Judges.routed(fold.judging, division.route, routes, division.parts.centers, division.parts.owners, comm)
 
 
 @dataclass
@@ -316,7 +332,10 @@ def choose(division: RidgeParts, grid: RidgeGrid, comm: Communicator) -> Chosen:
     if compared or settings > 1:
         first = Fold.of(division, division.parts, chosen.held, comm, chosen.candidates)
         chosen.targets = first.targets
-        unit = unit_of(division, first, comm) if soft else 1.0
+        unit = 1.0
+        if soft:
+            with comm.phase("partition"):  # the unit of t, from the distances of the held-out rows
+                unit = gap(first.judging.X, division.parts.centers, comm)
         if settings > 1 or not soft:
             _choose_pair(division, grid, first, SOFT.scaled(unit, len(division.parts.sizes)), chosen, comm)
         if soft:
@@ -335,26 +354,7 @@ def _choose_pair(
     division: RidgeParts, grid: RidgeGrid, first: Fold, route: Soft, chosen: Chosen, comm: Communicator
 ) -> None:
     """Take the sigma, lambda and coarse-model candidate with the smallest error, for all parts or per part."""
-    steps = division.folds * len(grid.widths) * sum(cost(rows) for _, rows in division.parts)
-    advance = division.options.progress(CHOOSING, steps)
-
-    def judge(fold: Fold, before: NDArray[np.float64]) -> GridErrors:
-        # Line 8: every sigma and lambda. A search trains (lines 9 to 12), predicts (13 to 17) and reduces (18 to 22).
-        loo = division.options.select == "loo"
-        search = Search(
-            fold.parts, fold.targets, np.zeros_like(fold.held) if loo else fold.held, grid.widths, grid.lams,
-            division.workspace, division.options.checkpoint, division.piece(f"{fold.name}grid"), chosen.seconds,
-            advance, before=before,
-        )  # fmt: skip
-        if loo:
-            errors, failed = search.left_out_errors(comm)
-        elif division.options.per_part:
-            errors, failed = search.errors(Judges.of_own_parts(fold.parts, fold.held, fold.targets), comm)
-        else:
-            errors, failed = search.errors(judges(division, fold, [route], comm), comm)
-        return GridErrors(errors, failed, search.by_part)
-
-    grid_errors = over_folds(judge, division, first, comm)
+    grid_errors = compared(division, grid, in_folds(division, first, comm), [route], "grid", chosen, comm)
     errors = grid_errors.errors
     chosen.grid = table(errors, grid.widths, grid.lams, division.options, chosen.candidates)
     # No warning for pairs that nobody asked for.
@@ -418,12 +418,6 @@ def choose_per_part(
 SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
 
 
-def unit_of(division: RidgeParts, fold: Fold, comm: Communicator) -> float:
-    """Unit of t, from the distances of the held-out rows; collective."""
-    with comm.phase("partition"):
-        return gap(fold.judging.X, division.parts.centers, comm)
-
-
 def choose_soft_route(division: RidgeParts, first: Fold, unit: float, chosen: Chosen, comm: Communicator) -> None:
     """Choose the k and t with the smallest error, given the chosen pair; one Allreduce per fold.
 
@@ -438,22 +432,11 @@ def choose_soft_route(division: RidgeParts, first: Fold, unit: float, chosen: Ch
     comm : Communicator
     """
     routes = list(dict.fromkeys(route.scaled(unit, len(division.parts.sizes)) for route in SOFT_TRIED))
-    steps = division.folds * sum(cost(rows) for _, rows in division.parts)
-    advance = division.options.progress("choosing the soft route", steps)
-
-    def judge(fold: Fold, before: NDArray[np.float64]) -> GridErrors:
-        fold = fold.of_candidate(chosen.candidate)
-        per_part = {} if chosen.sigmas is None else {part: chosen.setting(part) for part, _ in fold.parts}
-        search = Search(
-            fold.parts, fold.targets, fold.held, (chosen.width,), (chosen.lam,), division.workspace,
-            division.options.checkpoint, division.piece(f"{fold.name}soft"), chosen.seconds, advance, per_part, before,
-        )  # fmt: skip
-        errors, failed = search.errors(judges(division, fold, routes, comm), comm, len(routes))
-        return GridErrors(errors, failed, search.by_part)
-
-    errors = over_folds(judge, division, first, comm).errors
+    folds = (fold.of_candidate(chosen.candidate) for fold in in_folds(division, first, comm))
+    grid = RidgeGrid((chosen.width,), (chosen.lam,), [])
+    errors = compared(division, grid, folds, routes, "soft", chosen, comm).errors
     with comm.phase("predict"):
-        number = best(errors, (chosen.width,), (chosen.lam,), division.workspace.dtype, comm)[0]
+        number = best(errors, grid.widths, grid.lams, division.workspace.dtype, comm)[0]
     chosen.soft, chosen.error = routes[number], float(errors[number, 0, 0])
 
 
