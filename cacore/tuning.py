@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -140,56 +141,38 @@ def _accuracy(counts: Counts) -> NDArray[np.float64]:
 
 def _balanced_accuracy(counts: Counts) -> NDArray[np.float64]:
     there = counts[..., TRUE, :] > 0
-    return _divided(_recall(counts).sum(-1), there.sum(-1))
+    return _divided(_divided(counts[..., RIGHT, :], counts[..., TRUE, :]).sum(-1), there.sum(-1))
 
 
-def _precision(counts: Counts) -> NDArray[np.float64]:
-    return _divided(counts[..., RIGHT, :], counts[..., PREDICTED, :])
+# Numerator and denominator of a class's score, from its right, predicted and true rows.
+_OF_CLASSES: dict[str, Callable[[Counts, Counts, Counts], tuple[Counts, Counts]]] = {
+    "f1": lambda right, predicted, true: (2.0 * right, predicted + true),
+    "jaccard": lambda right, predicted, true: (right, predicted + true - right),
+    "precision": lambda right, predicted, true: (right, predicted),
+    "recall": lambda right, predicted, true: (right, true),
+}
 
 
-def _recall(counts: Counts) -> NDArray[np.float64]:
-    return _divided(counts[..., RIGHT, :], counts[..., TRUE, :])
+def _averaged(name: str, average: str, counts: Counts) -> NDArray[np.float64]:
+    """A score of each class: that of the second of two, or its mean over the classes as in scikit-learn."""
+    if average == "micro":
+        counts = counts.sum(-1, keepdims=True)
+    right, predicted, true = (counts[..., kind, :] for kind in (RIGHT, PREDICTED, TRUE))
+    of_classes = _divided(*_OF_CLASSES[name](right, predicted, true))
+    if average == "macro":
+        there = (predicted + true) > 0  # as in scikit-learn, only labels that occur
+        return _divided(np.where(there, of_classes, 0.0).sum(-1), there.sum(-1))
+    if average == "weighted":
+        return _divided((of_classes * true).sum(-1), true.sum(-1))
+    return of_classes[..., -1]
 
-
-def _f1(counts: Counts) -> NDArray[np.float64]:
-    return _divided(2.0 * counts[..., RIGHT, :], counts[..., PREDICTED, :] + counts[..., TRUE, :])
-
-
-def _jaccard(counts: Counts) -> NDArray[np.float64]:
-    right = counts[..., RIGHT, :]
-    return _divided(right, counts[..., PREDICTED, :] + counts[..., TRUE, :] - right)
-
-
-def _binary(of_classes: Callable[[Counts], NDArray[np.float64]]) -> Callable[[Counts], NDArray[np.float64]]:
-    return lambda counts: of_classes(counts)[..., 1]
-
-
-def _macro(of_classes: Callable[[Counts], NDArray[np.float64]]) -> Callable[[Counts], NDArray[np.float64]]:
-    def score(counts: Counts) -> NDArray[np.float64]:
-        there = (counts[..., PREDICTED, :] + counts[..., TRUE, :]) > 0  # as in scikit-learn, only labels that occur
-        return _divided(np.where(there, of_classes(counts), 0.0).sum(-1), there.sum(-1))
-
-    return score
-
-
-def _weighted(of_classes: Callable[[Counts], NDArray[np.float64]]) -> Callable[[Counts], NDArray[np.float64]]:
-    def score(counts: Counts) -> NDArray[np.float64]:
-        true = counts[..., TRUE, :]
-        return _divided((of_classes(counts) * true).sum(-1), true.sum(-1))
-
-    return score
-
-
-def _micro(of_classes: Callable[[Counts], NDArray[np.float64]]) -> Callable[[Counts], NDArray[np.float64]]:
-    return lambda counts: of_classes(counts.sum(-1, keepdims=True))[..., 0]
-
-
-_OF_CLASSES = {"f1": _f1, "jaccard": _jaccard, "precision": _precision, "recall": _recall}
-_AVERAGES = {"": _binary, "_macro": _macro, "_micro": _micro, "_weighted": _weighted}
 
 SCORERS: dict[str, Callable[[Counts], NDArray[np.float64]]] = {
     "accuracy": _accuracy, "balanced_accuracy": _balanced_accuracy,
-    **{name + suffix: of(score) for name, score in _OF_CLASSES.items() for suffix, of in _AVERAGES.items()},
+    **{
+        f"{name}_{average}".rstrip("_"): partial(_averaged, name, average)
+        for name in _OF_CLASSES for average in ("", "macro", "micro", "weighted")
+    },
 }  # fmt: skip
 
 
