@@ -27,6 +27,7 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.near import spatial_order
 from cacore.machine import threads
+from cacore.tuning import choose
 from cakriging.inverse_factor import nearest_of_all, regressions
 from cakriging.near_matrix import Correlation
 
@@ -386,15 +387,16 @@ class _Search:
     def run(self) -> Estimate:
         """Search, and return the estimate of the best score."""
         grid = self.grid()
-        values = [self.criterion(*self.arguments(theta))[0] for theta in grid]
-        best = grid[int(np.argmin(values))]
+        values = np.array([self.criterion(*self.arguments(theta))[0] for theta in grid])
+        setting = choose(values)
+        best = grid[0] if setting is None else grid[setting[0]]
 
         def cost(theta: NDArray[np.float64]) -> float:
             arguments = self.arguments(theta)
             far = (np.abs(theta - best) > _FAR).any() or arguments[0] > self.longest  # the data say nothing there
             return math.inf if far else self.criterion(*arguments)[0]
 
-        if best.size and math.isfinite(min(values)):
+        if best.size and setting is not None:
             simplex = np.vstack([best, best + 0.5 * np.eye(best.size)])
             options = {"xatol": _CLOSE, "fatol": _CLOSE, "maxfev": 300, "initial_simplex": simplex}
             with np.errstate(invalid="ignore"):  # differences of infinite costs

@@ -78,7 +78,7 @@ def test_scores_are_those_of_grid_search_cv(k, csr, kind):
     fold, kernels = stratified(y, 4), [Kernel(kind, gamma, 2, 1.0) for gamma in gammas]
     read_only(X, y, fold)
     task = ClassFolds(X, y, np.ones(120), fold, np.ones((len(kernels), len(CS), 4), bool))
-    got = scores("accuracy", judge(task, kernels, CS, k, tol=1e-5).counts)
+    got = scores("accuracy", judge(task, kernels, CS, k, tol=1e-5)["counts"])
     grid = {"C": CS, "gamma": [one.gamma for one in kernels]}
     for g, kernel in enumerate(kernels):
         ours = SMOSVC(kernel=kind, gamma=kernel.gamma, degree=2, coef0=1.0, tol=1e-5)
@@ -94,10 +94,10 @@ def test_settings_that_are_not_asked_for():
     task.todo[1, 0, 1] = task.todo[2, :, 2] = True
     kernels = [Kernel("gaussian", gamma) for gamma in GAMMAS]
     some, whole = judge(task, kernels, CS, 3), judge(replace(task, todo=np.ones((3, 3, 3), bool)), kernels, CS, 3)
-    assert not some.counts[~task.todo].any()
-    np.testing.assert_array_equal(some.counts[task.todo][1:], whole.counts[task.todo][1:])
-    assert some.solved == 3 * task.todo.sum()
-    assert not judge(replace(task, todo=np.zeros((3, 3, 3), bool)), kernels, CS, 3).counts.any()
+    assert not some["counts"][~task.todo].any()
+    np.testing.assert_array_equal(some["counts"][task.todo][1:], whole["counts"][task.todo][1:])
+    assert some["solved"] == 3 * task.todo.sum()
+    assert not judge(replace(task, todo=np.zeros((3, 3, 3), bool)), kernels, CS, 3)["counts"].any()
 
 
 @pytest.mark.parametrize("codes", [[0] * 9, [1] * 8 + [0], [0, 2] * 4 + [1]])
@@ -107,7 +107,7 @@ def test_folds_that_lack_a_class(codes):
     X = np.random.default_rng(0).normal(size=(9, 2)) + 3 * codes[:, None]
     fold = stratified(codes, 3)
     task = ClassFolds(X, codes, np.ones(9), fold, np.ones((1, 1, 3), bool))
-    counts = judge(task, [Kernel("gaussian", 0.5)], (1.0,), 3).counts[0, 0]
+    counts = judge(task, [Kernel("gaussian", 0.5)], (1.0,), 3)["counts"][0, 0]
     for f in range(3):
         right, said, true = counts[f]
         np.testing.assert_array_equal(true, np.bincount(codes[fold == f], minlength=3))
@@ -127,7 +127,7 @@ def test_threads_change_nothing(count, monkeypatch):
     monkeypatch.setattr(threads, "_limit", count)
     got = judge(task, [Kernel("gaussian", gamma) for gamma in GAMMAS], CS, 2)
     monkeypatch.setattr(threads, "_limit", 1)
-    np.testing.assert_array_equal(got.counts, judge(task, [Kernel("gaussian", g) for g in GAMMAS], CS, 2).counts)
+    np.testing.assert_array_equal(got["counts"], judge(task, [Kernel("gaussian", g) for g in GAMMAS], CS, 2)["counts"])
 
 
 # -- estimators ------------------------------------------------------------------------------------

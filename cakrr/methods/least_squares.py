@@ -21,6 +21,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.registry import named
 from cacore.linalg import tsqr
 from cacore.machine import memory
+from cacore.tuning import choose
 from cakrr.grid_search import larger_lambda
 from cakrr.methods.points import GivenRows, Source, TrainingRows, UserRows, checked_points, picked
 from cakrr.methods.prepare import prepare
@@ -262,24 +263,24 @@ def solved(
 
 def _chosen(task: Task, comm: Communicator) -> ChosenSystem:
     """The setting with the smallest error; collective."""
-    options, best = task.options, np.inf
+    options = task.options
     if not task.compares:
         return ChosenSystem(task.widths[0], options.lam[0], task.system(0, comm), [])
     grid: list[dict[str, Any]] = []
-    setting: tuple[int, int, float, PointSystem] | None = None
+    errors: list[NDArray[np.float64]] = []
+    best_system: PointSystem | None = None  # the others' memory is freed
     for s, width in enumerate(task.widths):
         system = task.system(s, comm)
-        errors = comm.bcast(task.errors(s, system, comm))  # ranks may round the decomposition differently
-        grid += _rows_of_grid(task, width, errors)
-        least = np.where(np.isfinite(errors), errors, np.inf)
-        i, ell = divmod(int(least.argmin()), least.shape[1])
-        if least[i, ell] < best:
-            best, setting = float(least[i, ell]), (s, i, options.lam[ell], system)
+        errors.append(comm.bcast(task.errors(s, system, comm)))  # ranks may round the decomposition differently
+        grid += _rows_of_grid(task, width, errors[s])
+        setting = choose(np.array(errors))
+        if setting is not None and setting[0] == s:
+            best_system = system
     with comm.agreed():
-        if setting is None:
+        if setting is None or best_system is None:
             raise InputError(_unsolved(task.widths[-1], max(options.lam), "float64"))
-    s, i, lam, system = setting
-    return ChosenSystem(task.widths[s], lam, system.leading(task.numbers[i]), grid)
+    s, i, ell = setting
+    return ChosenSystem(task.widths[s], options.lam[ell], best_system.leading(task.numbers[i]), grid)
 
 
 def _rows_of_grid(task: Task, width: Width, errors: NDArray[np.float64]) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -177,14 +176,6 @@ Given = tuple[Any, ...]  # (rows, y) or (rows, y, w)
 UserRows = Callable[[int, int], Iterable[Given]] | Iterable[Given]
 
 
-@dataclass
-class _First:
-    """The blocks of one share, the first of which has been looked at."""
-
-    share: int
-    blocks: Iterator[Given]
-
-
 class GivenRows(Source):
     """Blocks that the user generates; the construction is collective.
 
@@ -205,7 +196,7 @@ class GivenRows(Source):
         self.leaves = shares if self._shared else 1 << (comm.size - 1).bit_length()
         self.once = not comm.all(self._shared or (isinstance(rows, Iterable) and iter(rows) is not rows))
         self._own = np.flatnonzero(owners(self.leaves, comm.size) == comm.rank).tolist()
-        self._looked: _First | None = None
+        self._looked: tuple[int, Iterator[Given]] | None = None  # a share whose first block was read, and its blocks
         self._rank = comm.rank
         with comm.agreed():
             if not (self._shared or isinstance(rows, Iterable)):
@@ -229,7 +220,7 @@ class GivenRows(Source):
             except Exception as error:
                 raise named(error, f"rows, share {share}, block 0 (rank {self._rank})") from error
             if first is not None:
-                self._looked = _First(share, chain([first], blocks))
+                self._looked = share, chain([first], blocks)
                 return targets
         return 0
 
@@ -241,7 +232,7 @@ class GivenRows(Source):
     def blocks(self, leaf: int, skipped: int) -> Iterator[Block]:
         """See :meth:`Source.blocks`; skipped blocks are generated and dropped."""
         looked, self._looked = self._looked, None
-        source = looked.blocks if looked is not None and looked.share == leaf else self._generated(leaf)
+        source = looked[1] if looked is not None and looked[0] == leaf else self._generated(leaf)
         for number, block in enumerate(source):
             if number >= skipped:
                 rows, y, w = _taken(block)

@@ -147,7 +147,11 @@ class Iterative(Exact):
         super().__init__(method, prepared, options, comm, root, last)
         before = last if isinstance(last, Iterative) else None
         self.begun: float = before.begun if before else working_time()
-        self.reached = options.tol
+        self.reached = options.tol  # tolerance of the final solution
+        # Of each pair of the grid: the residual, and the reason why there is no solution, or an empty word.
+        self.ended, self.why = np.zeros((0, 0)), np.zeros((0, 0), "U10")
+        # Of the final solution, for each target: the residual, and why the iterations stopped.
+        self.residual, self.stopped = np.zeros(0), list[str]()
         scratch = before.systems.scratch if before else None
         if options.scratch is not None and scratch is None:
             with comm.agreed():
@@ -257,37 +261,30 @@ class Iterative(Exact):
             self.reached = max(self.options.tol, float(self.ended[s, ell]))
 
     def _learned(self, X: Rows, y: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
-        number, weights = self.rows.number, self._weights(self.rows.learned)
-        kernel, piece = self.width.kernel, self._of_pair("moments")
-        wanted = RidgeProblem(X, number, y[number], weights, kernel, (self.lam,), "moments", piece)
-        rules = self._rules(max(self.options.tol, GRID_TOL), False)
+        number, weights, piece = self.rows.number, self._weights(self.rows.learned), self._of_pair("moments")
+        wanted = RidgeProblem(X, number, y[number], weights, self.width.kernel, (self.lam,), "moments", piece)
+        return self._solved(wanted, self._rules(max(self.options.tol, GRID_TOL), False), comm)["alpha"]
+
+    def _solved(self, wanted: RidgeProblem, rules: Rules, comm: Communicator) -> Kept:
+        """Solve a system of the chosen pair; collective."""
 
         def work() -> Kept:
-            alpha, solution = self.systems.solve(wanted, rules)
-            return {"alpha": alpha.T, "stopped": np.array(solution.stopped, "U10")}
-
-        with comm.phase("train"):
-            return self._unless_late(piece, work, comm)["alpha"]
-
-    def solve(self, comm: Communicator) -> tuple[NDArray[np.float64], float]:
-        """Solve with the chosen pair: alpha of this rank's rows, and the recomputed relative residual."""
-        shape = self.prepared.samples["y"].shape
-        y = self._targets()
-        weights, piece = self.prepared.samples.columns.get("weight"), self._of_pair("solution")
-
-        def work() -> Kept:
-            rules = self._rules(self.reached, True)
-            wanted = RidgeProblem(
-                self.X, self.rows.place, y, weights, self.width.kernel, (self.lam,), "solution", piece
-            )  # fmt: skip
             alpha, solution = self.systems.solve(wanted, rules)
             return {
-                "alpha": alpha.T.reshape(shape), "residual": solution.residual, "iterations": solution.iterations,
+                "alpha": alpha.T, "residual": solution.residual, "iterations": solution.iterations,
                 "stopped": np.array(solution.stopped, "U10"),
             }  # fmt: skip
 
         with comm.phase("train"):
-            done = self._unless_late(piece, work, comm)
+            return self._unless_late(wanted.piece, work, comm)
+
+    def solve(self, comm: Communicator) -> tuple[NDArray[np.float64], float]:
+        """Solve with the chosen pair: alpha of this rank's rows, and the recomputed relative residual."""
+        weights, piece = self.prepared.samples.columns.get("weight"), self._of_pair("solution")
+        wanted = RidgeProblem(
+            self.X, self.rows.place, self._targets(), weights, self.width.kernel, (self.lam,), "solution", piece
+        )  # fmt: skip
+        done = self._solved(wanted, self._rules(self.reached, True), comm)
         comm.wait()
         self.stopped, self.residual = [str(word) for word in done["stopped"]], done["residual"]
         self.iteration = {
@@ -300,7 +297,7 @@ class Iterative(Exact):
                 f"--max-time {self.options.max_time:g} was exceeded: the relative residual is "
                 f"{float(done['residual'].max()):.1e}, above --tol {self.options.tol:g}",
             ]
-        return done["alpha"], float(done["residual"].max())
+        return done["alpha"].reshape(self.prepared.samples["y"].shape), float(done["residual"].max())
 
     def _unless_late(self, name: str, work: Callable[[], Kept], comm: Communicator) -> Kept:
         """Run `work` like :func:`remembered`, but do not store a result that the time limit cut short."""

@@ -47,16 +47,18 @@ _SAMPLE = 256  # rows of a part whose distances are sampled
 
 @dataclass(frozen=True)
 class Settings:
-    """Values of C, ascending, and kernels that differ in gamma, ascending."""
+    """Values of C, ascending, kernels that differ in gamma, ascending, and for regression values of epsilon."""
 
     Cs: tuple[float, ...]
     kernels: tuple[Kernel, ...]
+    epsilons: tuple[float, ...] = ()
 
     @property
     def axes(self) -> dict[str, tuple[float, ...]]:
         """Values of each parameter; without gamma if the kernel has none."""
+        epsilons = {"epsilon": self.epsilons} if self.epsilons else {}
         gammas = {"gamma": tuple(kernel.gamma for kernel in self.kernels)} if self.kernels[0].has("gamma") else {}
-        return {"C": self.Cs, **gammas}
+        return {"C": self.Cs, **epsilons, **gammas}
 
 
 def settings(options: SVMOptions, X: AnyRows, pieces: list[NDArray[np.int64]], comm: Communicator) -> Settings:
@@ -382,11 +384,7 @@ class _Search:
         def judge_piece(piece: Piece) -> Kept:
             task = self._task(piece, todo[group_of(piece)])
             results = judge(task, self.settings.kernels, self.settings.Cs, self.k, self.tol)
-            return {
-                "counts": results.counts[:, :, fold_numbers],
-                "solved": np.array(results.solved),
-                "stopped": results.stopped,
-            }
+            return {**results, "counts": results["counts"][:, :, fold_numbers]}
 
         def advance(piece: Piece) -> None:
             steps = int(todo[group_of(piece)].sum()) * piece.cost

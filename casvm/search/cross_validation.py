@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,34 +31,13 @@ from casvm.solver.active_set import extremes
 from casvm.solver.pair import Pairs, padded
 from casvm.solver.units import Origin
 
+if TYPE_CHECKING:
+    from cacore.io.checkpoint import Kept
+
 LOOSE = 0.1  # tolerance for a pair's violation that suffices to compare settings; the margin is 1
 PAIRS = 50  # limit of pairs per row and solution; a well-behaved problem takes 1 to 10
 
 Told = TypeVar("Told")
-
-
-@dataclass
-class FoldCounts:
-    """Counts of correct predictions on a piece, for each setting.
-
-    Attributes
-    ----------
-    counts : ndarray of int64, shape (G, L, F, 3, k)
-        For each gamma, C, fold and class: the left-out rows predicted correctly, predicted as this class, and truly of
-        this class. 0 for settings that are not in `todo`, and for a part of one row. See
-        :mod:`cacore.tuning`.
-    solved : int
-        Number of solutions.
-    stopped : ndarray of int64, shape (G, L)
-        Number of each setting's solutions that stopped at the iteration limit.
-    """
-
-    counts: NDArray[np.int64]
-    solved: int = 0
-    stopped: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.stopped = np.zeros(self.counts.shape[:2], np.int64)
 
 
 @dataclass
@@ -93,7 +72,7 @@ def bytes_needed(rows: int, k: int) -> int:
     return (2 if k == 2 else 3) * 8 * rows * padded(rows)
 
 
-def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE) -> FoldCounts:
+def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE) -> Kept:
     """Cross-validate a part's settings.
 
     Parameters
@@ -109,6 +88,14 @@ def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k:
     tol : float
         Tolerance of the solutions.
 
+    Returns
+    -------
+    dict of str to ndarray
+        ``counts``, shape (G, L, F, 3, k): for each gamma, C, fold and class, the left-out rows predicted correctly,
+        predicted as this class, and truly of this class; 0 for settings that are not in `todo`, and for a part of one
+        row. See :mod:`cacore.tuning`. ``solved``: number of solutions. ``stopped``, shape (G, L): number of those that
+        stopped at the iteration limit.
+
     Raises
     ------
     InputError
@@ -120,21 +107,22 @@ def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k:
     :func:`casvm.search.cross_validation.along` per fold. The caller's threads process gammas in parallel, with one
     matrix of distances and one matrix of kernel values per thread, in single precision if that is accurate enough.
     """
-    result = FoldCounts(np.zeros((*task.todo.shape, 3, k), np.int64))
-    wanted = np.flatnonzero(task.todo.any(axis=(1, 2)))
-    if len(task.codes) < 2:  # leaving out the only row leaves none to train on
-        return result
-    if np.ptp(task.codes) == 0:  # a single class, which every model predicts correctly
-        _of_one_class(task, result.counts, k)
-        return result
+    counts = np.zeros((*task.todo.shape, 3, k), np.int64)
+    stopped, solved = np.zeros(counts.shape[:2], np.int64), 0
+    if len(task.codes) > 1 and np.ptp(task.codes) == 0:  # a single class, which every model predicts correctly
+        for f in range(task.todo.shape[2]):
+            codes = task.codes[task.fold == f]
+            counts[:, :, f][task.todo[:, :, f]] = counted(codes, codes, k)
+    elif len(task.codes) > 1:  # leaving out the only row would leave none to train on
 
-    def of_gamma(g: int, K: NDArray[np.floating]) -> int:
-        return _Folds(task, K, Cs, k, tol).judge(task.todo[g], result.counts[g], result.stopped[g])
+        def of_gamma(g: int, K: NDArray[np.floating]) -> int:
+            return _Folds(task, K, Cs, k, tol).judge(task.todo[g], counts[g], stopped[g])
 
-    points = points_of(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
-    with for_kernels(points, kernels, wanted, of_gamma) as steps:
-        result.solved = sum(steps)
-    return result
+        points = points_of(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
+        wanted = np.flatnonzero(task.todo.any(axis=(1, 2)))
+        with for_kernels(points, kernels, wanted, of_gamma) as steps:
+            solved = sum(steps)
+    return {"counts": counts, "solved": np.array(solved), "stopped": stopped}
 
 
 def for_kernels(
@@ -161,12 +149,6 @@ def for_kernels(
         return result
 
     return threads.in_order(of_kernel, [(int(g),) for g in wanted])
-
-
-def _of_one_class(task: ClassFolds, counts: NDArray[np.int64], k: int) -> None:
-    for f in range(task.todo.shape[2]):
-        codes = task.codes[task.fold == f]
-        counts[:, :, f][task.todo[:, :, f]] = counted(codes, codes, k)
 
 
 def points_of(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Points:
@@ -196,7 +178,7 @@ class _Folds:
 
     def __init__(self, task: ClassFolds, K: NDArray[np.floating], Cs: tuple[float, ...], k: int, tol: float) -> None:
         self.task, self.K, self.Cs, self.k, self.tol = task, K, Cs, k, tol
-        self.solved, self.stopped = 0, np.zeros(len(Cs), np.int64)
+        self.solved = 0
 
     def judge(self, todo: NDArray[np.bool_], counts: NDArray[np.int64], stopped: NDArray[np.int64]) -> int:
         """Fill `counts`, shape (L, F, 3, k), where `todo`, shape (L, F), is True; return the number of solutions.
@@ -212,14 +194,13 @@ class _Folds:
             K = self._kernel_of(chosen)
             for f, decisions in collected.items():
                 if i in trained[f] and j in trained[f]:
-                    decisions.append(self._pair(K, chosen, i, f, np.flatnonzero(todo[:, f])))
+                    decisions.append(self._pair(K, chosen, i, f, np.flatnonzero(todo[:, f]), stopped))
             del K  # before the next pair's
         for f, decisions in collected.items():
             held = codes[fold == f]
             for place, ell in enumerate(np.flatnonzero(todo[:, f])):
                 predicted = self._winners(trained[f], [column[place] for column in decisions], len(held))
                 counts[ell, f] = counted(held, predicted, self.k)
-        stopped += self.stopped
         return self.solved
 
     def _kernel_of(self, chosen: NDArray[np.int64]) -> NDArray[np.floating]:
@@ -232,8 +213,9 @@ class _Folds:
         return K
 
     def _pair(
-        self, K: NDArray[np.floating], chosen: NDArray[np.int64], first: int, f: int, which: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
+        self, K: NDArray[np.floating], chosen: NDArray[np.int64], first: int, f: int, which: NDArray[np.int64],
+        stopped: NDArray[np.int64],
+    ) -> NDArray[np.float64]:  # fmt: skip
         """Decisions of a pair's solutions on the left-out rows, for some C; shape (len(which), rows of the fold)."""
         task, left_out = self.task, np.flatnonzero(self.task.fold == f)
         y = np.where(task.codes[chosen] == first, 1.0, -1.0)
@@ -249,7 +231,7 @@ class _Folds:
             if others is not None:
                 line[~inside] = others @ solution.beta + solution.b
             self.solved += 1
-            self.stopped[ell] += not solution.converged
+            stopped[ell] += not solution.converged
         return out
 
     def _winners(self, classes: NDArray[np.int64], pairs: list[NDArray[np.float64]], rows: int) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from cacore.machine.clock import working_time
 from cacore.metrics import pinball
 from cacore.tuning import Results, spaced
 from casvm.options import GRID, SCALE, SCALED, ValueOptions
-from casvm.search.classes import Piece, check_settings, kernels, over_pieces, pieces
+from casvm.search.classes import Piece, Settings, check_settings, kernels, over_pieces, pieces
 from casvm.search.cross_validation import PAIRS, along_quantile, along_regression, bytes_needed, for_kernels, points_of
 from partition.redistribute import Parts
 
@@ -212,8 +212,7 @@ def search_values(
         return None
     losses = sse[..., told_by] / weight[told_by]
     scores = -losses * scale / len(levels) if levels else 1.0 - losses / (unit / scale) ** 2
-    gammas = {"gamma": tuple(kernel.gamma for kernel in alike)} if alike[0].has("gamma") else {}
-    axes = {"C": Cs, **({} if levels else {"epsilon": epsilons}), **gammas}
+    axes = Settings(Cs, alike, () if levels else epsilons).axes
     ordered = scores.transpose(2, 1, 0, 3).reshape(-1, scores.shape[-1])
     scoring = QUANTILE_SCORE if levels else SCORE
     results = Results(axes, ordered, scoring, seconds=seconds, solved=int(solved), stopped=np.array(limits))
