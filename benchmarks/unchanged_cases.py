@@ -170,7 +170,7 @@ OTHERS = [
     Case("svr-quantile-search", "casvm.svr", "mg", "--C 1,4 --gamma 2 --quantile 0.1,0.9 --partitions 2", 2),
     Case("bkrr2-cv", "cakrr.bkrr2", "space_ga", f"--partitions 4 --cv 3 --route soft {_SMALL}", 2),
     Case("bkrr2-per-part", "cakrr.bkrr2", "space_ga", f"--partitions 4 --cv 3 --per-part {_SMALL}", 2, resumed=True),
-    Case("dkrr-cv", "cakrr.dkrr", "mg", f"--cv 3 --metric diagonal --metric-rounds 1 {_SMALL}", 2, resumed=True),
+    Case("dkrr-folds", "cakrr.dkrr", "mg", "--lambda 1e-3 --metric diagonal --metric-rounds 1", 2, resumed=True),
     Case("dkrr-early", "cakrr.dkrr", "mg", f"--solver cg --early 0.01 --select test {_SMALL}", 2),
     Case("dkrr-auto", "cakrr.dkrr", "mg", f"--scaling auto --kernel auto {_SMALL}"),
     Case("kriging-blocks", "cakriging", "field", "--estimation blocks --sample 400", 2),
