@@ -149,9 +149,11 @@ class Iterative(Exact):
         self.begun: float = before.begun if before else working_time()
         self.reached = options.tol  # tolerance of the final solution
         # Of each pair of the grid: the residual, and the reason why there is no solution, or an empty word.
-        self.ended, self.why = np.zeros((0, 0)), np.zeros((0, 0), "U10")
+        self.ended: NDArray[np.float64] = np.zeros((0, 0))
+        self.why: NDArray[np.str_] = np.zeros((0, 0), "U10")
         # Of the final solution, for each target: the residual, and why the iterations stopped.
-        self.residual, self.stopped = np.zeros(0), list[str]()
+        self.residual: NDArray[np.float64] = np.zeros(0)
+        self.stopped: list[str] = []
         scratch = before.systems.scratch if before else None
         if options.scratch is not None and scratch is None:
             with comm.agreed():
