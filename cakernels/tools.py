@@ -36,7 +36,7 @@ def warmup(argv: list[str]) -> None:
         arguments = parsed(Parser(prog=prog, description="Compile all code ahead of the first run.", rank=comm.rank),
                            argv, comm)  # fmt: skip
         same_arguments(prog, arguments, comm)
-        from cacore.machine.clock import check_compiler
+        from cacore.compiled.compiler import check_compiler
 
         check_compiler()
         from cakernels import warm

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
-from asygcd.solver.atomics import Bundle
 from asygcd.solver.board import board
 from asygcd.solver.kernel_columns import BEFORE, HITS, MISSES, NEXT, KernelCaches, _padded, forget, resident, store
 from asygcd.solver.working_set import (
@@ -26,6 +25,7 @@ from asygcd.solver.working_set import (
     thread_state,
     working_set,
 )
+from cacore.compiled.pointers import Bundle
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core import types
 
-from asygcd.solver.atomics import Bundle, address, atomic_add, caller, give_way, publish, seen
 from asygcd.solver.board import DONE, LINE, blocks, board, count, over, quiet
 from asygcd.solver.greedy import advance, greediest, optimum, violation
 from asygcd.solver.working_set import smallest
+from cacore.compiled.pointers import Bundle, address, atomic_add, caller, give_way, publish, seen
 
 EXAMPLES = settings(max_examples=60, deadline=None)
 

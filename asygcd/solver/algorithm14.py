@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numba
 import numpy as np
 
-from asygcd.solver.atomics import atomic_add, publish, seen
 from asygcd.solver.board import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, Board, count, over, quiet
 from asygcd.solver.greedy import greediest, optimum, share, violation
 from asygcd.solver.kernel_columns import CachedColumns, ColumnCache, resident, store
+from cacore.compiled.pointers import atomic_add, publish, seen
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Longs, Reals

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from asygcd.solver.atomics import give_way, publish, seen
+from cacore.compiled.pointers import give_way, publish, seen
 from cacore.data.rows import Rows
 from cacore.machine.clock import working_time
 from cacore.machine.threads import cores

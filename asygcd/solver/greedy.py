@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.core.types.containers import Tuple
-from numba.extending import intrinsic
 
-from cacore.kernels.simd import DOUBLE, STEP, Build, Intrinsic, Loop
+from cacore.compiled.vectors import STEP, step_to_violator, violator
 
 if TYPE_CHECKING:
-    from numba.core.base import BaseContext
-    from numba.core.types import Type
-    from numba.core.typing.context import Context
-    from numba.core.typing.templates import Signature
-
     from cacore.arrays import Doubles, Reals
-
-_FUSED = ("contract",)
-
-
-def _largest(moves: bool) -> Build:
-    """Return the code generator of a pass over beta, r, low, high (and column, step if `moves`), and size."""
-
-    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        loop = Loop(context, builder, signature, args)
-        variables, gradient, lowest, highest = (loop.pointer(k) for k in range(4))
-        column, by = (loop.pointer(4), loop.splat(args[5])) if moves else (None, None)
-
-        def turn(carried: list[ir.Value]) -> list[ir.Value]:
-            after: list[ir.Value] = []
-            for chain in range(loop.chains):
-                g = loop.load(gradient, chain)
-                if moves:
-                    change = builder.fmul(by, loop.cast(loop.load(column, chain), DOUBLE), flags=_FUSED)
-                    g = builder.fadd(g, change, flags=_FUSED)
-                    loop.store(g, gradient, chain)
-                b = loop.load(variables, chain)
-                x = loop.larger(builder.fsub(b, g), loop.load(lowest, chain))
-                x = loop.smaller(x, loop.load(highest, chain))
-                violated = loop.larger(builder.fsub(b, x), builder.fsub(x, b))
-                after += loop.best(violated, *carried[2 * chain : 2 * chain + 2])
-            return after
-
-        results = loop.run(args[-1], [loop.constant(DOUBLE, -1.0), loop.constant(loop.place, 0)] * loop.chains, turn)
-        return context.make_tuple(builder, signature.return_type, loop.winner(results[::2], results[1::2]))
-
-    return build
-
-
-FOUND = Tuple([types.int64, types.float64])  # row and violation that a search returns
-
-
-@intrinsic
-def _search(typingctx: Context, beta: Type, r: Type, low: Type, high: Type, size: Type) -> Intrinsic:
-    """Find the first row with the largest |projected gradient|, and that value; `size` is a multiple of STEP."""
-    return FOUND(beta, r, low, high, types.int64), _largest(False)
-
-
-@intrinsic
-def _advance(
-    typingctx: Context, beta: Type, r: Type, low: Type, high: Type, column: Type, step: Type, size: Type
-) -> Intrinsic:
-    """Execute ``r += step * column``, and then search as :func:`_search` does."""
-    return FOUND(beta, r, low, high, column, types.float64, types.int64), _largest(True)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -83,7 +25,7 @@ def greediest(
 ) -> tuple[int, float]:  # pragma: no cover - compiled
     """Find the row with the largest |projected gradient|, and that value (-1 and 0 without rows); 32 bytes per row."""
     whole = beta.size // STEP * STEP
-    row, best = _search(beta, r, low, high, whole) if whole else (-1, 0.0)
+    row, best = violator(beta, r, low, high, whole) if whole else (-1, 0.0)
     return _better(beta, r, low, high, whole, row, best)
 
 
@@ -93,7 +35,7 @@ def advance(
 ) -> tuple[int, float]:  # pragma: no cover - compiled
     """Execute ``r += step * column`` and search as :func:`greediest` does, in one pass."""
     whole = beta.size // STEP * STEP
-    row, best = _advance(beta, r, low, high, column, step, whole) if whole else (-1, 0.0)
+    row, best = step_to_violator(beta, r, low, high, column, step, whole) if whole else (-1, 0.0)
     for j in range(whole, beta.size):
         r[j] += step * np.float64(column[j])
     return _better(beta, r, low, high, whole, row, best)

@@ -2,7 +2,7 @@
 
 A thread's cache holds columns restricted to the thread's rows. Everything that depends on the precision of kernel
 values, and on how rows are stored, is in this module. Its functions are compiled apart from Asy-GCD's loop and called
-by address (:mod:`asygcd.solver.atomics`), so that the loop is compiled once for all.
+by address (:mod:`cacore.compiled.pointers`), so that the loop is compiled once for all.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
-from numba.core import types
-from numba.core.types.containers import Tuple
+from numba import types
 from numpy.typing import DTypeLike, NDArray
 
 from asygcd.solver import greedy
-from asygcd.solver.atomics import Bundle, BundleType, address, caller
+from cacore.compiled.pointers import Bundle, BundleType, address, caller
+from cacore.compiled.vectors import ROW_AND_VIOLATION
 from cacore.data.rows import Rows, is_sparse, shifted
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -30,7 +30,7 @@ from cacore.kernels.wide import Features, Wide
 from cacore.machine import memory
 
 if TYPE_CHECKING:
-    from numba.core.types import Type
+    from numba.types import Type
 
     from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
     from cacore.kernels.evaluate import Parameters
@@ -154,7 +154,7 @@ _PACK = types.int64, types.int64, _INDEX
 
 # Calls by address: of the function, of a bundle of `CachedColumns`, and the other arguments of the functions below.
 fill, add, pack = (caller(types.none, *kinds) for kinds in (_FILL, _ADD, _PACK))
-advance = caller(greedy.FOUND, *_ADVANCE)
+advance = caller(ROW_AND_VIOLATION, *_ADVANCE)
 _accumulate = caller(types.none)
 
 
@@ -211,7 +211,7 @@ def addresses(columns: Bundle) -> tuple[int, int, int, int]:
     return (
         address(_fill_wide if wide else _fill_panels, types.none, (kind, *_FILL[1:])),
         address(_add, types.none, (kind, *_ADD[1:])),
-        address(_advance, greedy.FOUND, (kind, *_ADVANCE[1:])),
+        address(_advance, ROW_AND_VIOLATION, (kind, *_ADVANCE[1:])),
         address(_pack_wide if wide else _pack_panels, types.none, (kind, *_PACK[1:])),
     )
 
@@ -222,7 +222,7 @@ def _accumulated(bundle: BundleType) -> tuple[Type, ...]:
     size = types.int64
     real = of["reals"].dtype
     rows = (of[name] for name in ("data", "data_squares", "values", "columns", "starts", "squares"))
-    kernel, store = Tuple([size, real, real, size, size]), types.Array(of["memory"].dtype, 2, "C")
+    kernel, store = types.Tuple([size, real, real, size, size]), types.Array(of["memory"].dtype, 2, "C")
     return *rows, kernel, size, size, _REAL, _REAL, store, _INDEX
 
 

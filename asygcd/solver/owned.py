@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numba
 
-from asygcd.solver.atomics import give_way, publish, seen
 from asygcd.solver.board import BUSY, IDLE, LIMIT, LINE, STOPPED, Board, over, quiet
 from asygcd.solver.greedy import greediest, optimum, share, violation
 from asygcd.solver.kernel_columns import ColumnCache, add, advance, resident
@@ -34,6 +33,7 @@ from asygcd.solver.working_set import (
     look,
     note,
 )
+from cacore.compiled.pointers import give_way, publish, seen
 
 _RELAX = 0.3  # a working set is solved to this share of the largest violation
 _DEEP = 0.5  # but at least to this share of the tolerance: rows right at the tolerance would violate it again at once

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from asygcd.solver.algorithm14 import work_atomic, work_stochastic
-from asygcd.solver.atomics import Bundle
 from asygcd.solver.board import DONE, LINE, LOG, Board, blocks, board, together
 from asygcd.solver.kernel_columns import KernelCaches
 from asygcd.solver.owned import finish, work
 from asygcd.solver.working_set import thread_state, working_set
+from cacore.compiled.pointers import Bundle
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel

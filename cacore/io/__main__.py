@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
     def work(comm: Communicator) -> None:
         args = parsed(_parser(comm.rank), argv, comm)
         same_arguments("cacore.io", args, comm)
-        from cacore.machine.clock import check_compiler
+        from cacore.compiled.compiler import check_compiler
 
         check_compiler()
         from cacore.io import convert  # loads compiled code, which --help does not need

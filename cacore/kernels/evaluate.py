@@ -9,25 +9,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic, overload, register_jitable
-from numba.np.arrayobj import populate_array
+from numba import types
+from numba.extending import overload, register_jitable
 
+from cacore.compiled.pointers import bits32, bits64, call_kernel, float32_of, float64_of
 from cacore.kernels.registry import EQUAL, KINDS, KernelKind, distance, exp, exp_near, length
-from cacore.kernels.simd import Intrinsic
 
 if TYPE_CHECKING:
-    from numba.core.base import BaseContext
-    from numba.core.types import Array, Float, Type
-    from numba.core.typing.context import Context
-    from numba.core.typing.templates import Signature
-
     from cacore.arrays import Reals
 
 # A kernel in compiled code: address of its function (0: the inner product itself), gamma, coef0, degree, and the
@@ -36,8 +29,6 @@ Parameters = tuple[int, np.floating, np.floating, int, int]
 
 # Measures: what is added up over the features, or multiplied (:func:`cacore.kernels.sums.meet`).
 PRODUCTS, NONZEROS, WHOLE, FACTORS, DIFFERENCES = range(5)
-
-PANEL_BYTES = 512  # bytes of one feature in a panel: 8 vectors
 
 # x = k ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^52 rounds x / ln 2 to the integer k and leaves k in the low bits
 # of the sum, from where it is shifted into the exponent.
@@ -54,25 +45,6 @@ _ROUND32, _LN2_HI32, _LN2_LO32, _LEAST32 = (
 _LOG2E32 = np.float32(_LOG2E)
 _C = tuple(1.0 / math.factorial(k) for k in range(14))
 _F = tuple(np.float32(1.0 / math.factorial(k)) for k in range(8))
-
-
-def _bitcast(source: Type, target: Type, llvm: ir.Type) -> Callable[..., Any]:
-    @intrinsic
-    def cast(typingctx: Context, x: Type) -> Intrinsic:
-        def build(
-            context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
-        ) -> ir.Value:
-            return builder.bitcast(args[0], llvm)
-
-        return target(source), build
-
-    return cast
-
-
-_bits64 = _bitcast(types.float64, types.int64, ir.IntType(64))
-_float64 = _bitcast(types.int64, types.float64, ir.DoubleType())
-_bits32 = _bitcast(types.float32, types.int32, ir.IntType(32))
-_float32 = _bitcast(types.int32, types.float32, ir.FloatType())
 
 
 @numba.njit(inline="always")
@@ -105,7 +77,7 @@ def near64(x: float) -> float:  # pragma: no cover - compiled
     p = p * r + _C[2]
     p = p * r + 1.0
     p = p * r + 1.0
-    return _float64(_bits64(p) + (_bits64(t) << 52))
+    return float64_of(bits64(p) + (bits64(t) << 52))
 
 
 @numba.njit(inline="always")
@@ -128,7 +100,7 @@ def near32(x: float) -> float:  # pragma: no cover - compiled
     p = p * r + _F[2]
     p = p * r + _F[1]
     p = p * r + _F[0]
-    return _float32(_bits32(p) + np.int32(_bits32(t) << np.int32(23)))
+    return float32_of(bits32(p) + np.int32(bits32(t) << np.int32(23)))
 
 
 @overload(exp, inline="always")
@@ -188,73 +160,6 @@ def warm_up(kernels: Iterable[str]) -> None:
             address(KINDS[kernel], np.dtype(values))
 
 
-@intrinsic
-def _call(
-    typingctx: Context, address: Type, row: Array[Type], a: Type, b: Type, gamma: Type, coef0: Type, degree: Type
-) -> Intrinsic:
-    """Call the compiled :attr:`KernelKind.row`, or `factor`, at `address`, an int64."""
-
-    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        arguments = list(args[1:])
-        for k in (0, 2):  # no reference counting: threads would contend for the counters of these arrays
-            array = context.make_array(signature.args[1 + k])(context, builder, arguments[k])
-            array.meminfo = context.get_constant_null(types.voidptr)
-            arguments[k] = array._getvalue()
-        returned = context.get_value_type(signature.return_type)
-        function = ir.FunctionType(returned, [argument.type for argument in arguments])
-        builder.call(builder.inttoptr(args[0], function.as_pointer()), arguments)
-        return context.get_dummy_value()
-
-    real, array = row.dtype, types.Array(row.dtype, 1, "C")
-    return types.void(types.int64, array, real, array, real, real, types.int64), build
-
-
-@intrinsic
-def multiplied(
-    typingctx: Context, address: Type, gamma: Type, coef0: Type, degree: Type, values: Array[Float], columns: Type,
-    first: Type, last: Type, data: Type, at: Type, out: Type, to: Type,
-) -> Intrinsic:  # fmt: skip
-    """``out[to : to + width]`` = product of the factors of values[q] and panel[columns[q]] over first <= q < last.
-
-    The panel begins at index `at` of `data`; the compiled :attr:`KernelKind.factor` is at `address`, an int64. Arrays
-    are passed whole, see :func:`cacore.kernels.sums._sums`.
-    """
-
-    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        kinds, array = signature.args, types.Array(values.dtype, 1, "C")
-        real, size = context.get_value_type(values.dtype), values.dtype.bitwidth // 8
-        lanes = PANEL_BYTES // size
-        v, c, p, o = (context.make_array(kinds[k])(context, builder, args[k]).data for k in (4, 5, 8, 10))
-        p, o = builder.gep(p, [args[9]]), builder.gep(o, [args[11]])
-        i64, width = ir.IntType(64), context.get_constant(types.intp, lanes)
-        function = ir.FunctionType(
-            context.get_value_type(types.void),
-            [
-                context.get_value_type(kind)
-                for kind in (array, values.dtype, array, values.dtype, values.dtype, types.int64)
-            ],
-        )
-        call = builder.inttoptr(args[0], function.as_pointer())
-
-        def array_at(pointer: ir.Value) -> ir.Value:
-            view = context.make_array(array)(context, builder)
-            step = context.get_constant(types.intp, size)
-            populate_array(view, data=pointer, shape=[width], strides=[step], itemsize=step, meminfo=None)
-            return view._getvalue()
-
-        with cgutils.for_range(builder, width) as loop:
-            builder.store(ir.Constant(real, 1.0), builder.gep(o, [loop.index]))
-        row = array_at(o)
-        with cgutils.for_range_slice(builder, args[6], args[7], ir.Constant(i64, 1)) as (q, _):
-            start = builder.mul(builder.sext(builder.load(builder.gep(c, [q])), i64), ir.Constant(i64, lanes))
-            value, panel = builder.load(builder.gep(v, [q])), array_at(builder.gep(p, [start]))
-            builder.call(call, [row, value, panel, *args[1:4]])
-        return context.get_dummy_value()
-
-    i64, real = types.int64, values.dtype
-    return types.void(i64, real, real, i64, values, columns, i64, i64, data, i64, out, i64), build
-
-
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def finish(row: Reals, a: float, b: Reals, kernel: Parameters) -> None:  # pragma: no cover - compiled
     """Replace inner products, or l1 distances, of one row with n others by kernel values, in place.
@@ -275,7 +180,7 @@ def finish(row: Reals, a: float, b: Reals, kernel: Parameters) -> None:  # pragm
     """
     function, gamma, coef0, degree, measure = kernel
     if function != 0 and measure != FACTORS:
-        _call(function, row, a, b, gamma, coef0, degree)
+        call_kernel(function, row, a, b, gamma, coef0, degree)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -290,7 +195,7 @@ def multiply(row: Reals, a: float, b: Reals, factor: Parameters) -> None:  # pra
         From :meth:`cacore.kernels.Kernel.factor` for that type.
     """
     function, gamma, coef0, degree, _ = factor
-    _call(function, row, a, b, gamma, coef0, degree)
+    call_kernel(function, row, a, b, gamma, coef0, degree)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -8,30 +8,21 @@ A panel holds `width` rows, feature by feature, so that each number of a row mee
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PANEL_BYTES, PRODUCTS, WHOLE, finish, multiplied
-from cacore.kernels.simd import Intrinsic, prefetch_to_write
+from cacore.compiled.pointers import multiplied, prefetch_to_write
+from cacore.compiled.vectors import PANEL_BYTES, differences, excesses, half_squares, products
+from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, WHOLE, finish
 from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
-    from numba.core.base import BaseContext
-    from numba.core.types import Array, Float, Type
-    from numba.core.typing.context import Context
-    from numba.core.typing.templates import Signature
-
     from cacore.arrays import Doubles, Ints, Longs, Reals
     from cacore.kernels.evaluate import Parameters
 
-VECTORS = PANEL_BYTES // 64  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
 GROUP = 8  # panels of a tile at most
 CACHE_BYTES = 1 << 19  # size of a tile's panels, which every row reads
 _LINE = 64
@@ -57,103 +48,6 @@ def room(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.floating]:
 def portions(panels: int, each: int) -> list[tuple[int, int]]:
     """Ranges of panels, of `each` numbers per panel, to be packed by one task each."""
     return blocks(panels, max(4, _TASK // max(1, each)))
-
-
-def _size(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """|x|, by clearing the sign bit."""
-    bits = ir.IntType(64 if x.type.element == ir.DoubleType() else 32)
-    vector = ir.VectorType(bits, x.type.count)
-    mask = ir.Constant(vector, [(1 << (bits.width - 1)) - 1] * x.type.count)
-    return b.bitcast(b.and_(b.bitcast(x, vector), mask), x.type)
-
-
-def _product(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
-    fused = ("contract",)
-    return b.fadd(total, b.fmul(value, x, flags=fused), flags=fused)
-
-
-def _difference(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
-    return b.fadd(total, _size(b, b.fsub(x, value)))
-
-
-def _half_square(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
-    gap = b.fsub(x, value)
-    half = ir.Constant(gap.type, [-0.5] * gap.type.count)
-    return _product(b, total, b.fmul(gap, half), gap)
-
-
-def _excess(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
-    return b.fadd(total, b.fsub(_size(b, b.fsub(x, value)), _size(b, x)))
-
-
-def _sums(term: Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]) -> Callable[..., None]:
-    """Intrinsic: ``out[to : to + width]`` = sum over first <= q < last of `term` of values[q] and panel[columns[q]].
-
-    The panel begins at index `at` of `data`. Both arrays are passed whole, because slicing in numba updates a reference
-    count that all threads share; this took a third of the time for rows of few nonzeros.
-    """
-
-    @intrinsic
-    def sums(
-        typingctx: Context, values: Array[Float], columns: Type, first: Type, last: Type, data: Type, at: Type,
-        out: Type, to: Type,
-    ) -> Intrinsic:  # fmt: skip
-        def build(
-            context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
-        ) -> ir.Value:
-            kinds, real = signature.args, context.get_value_type(signature.args[0].dtype)
-            align = values.dtype.bitwidth // 8
-            lanes = 64 // align
-            vector, i32, i64 = ir.VectorType(real, lanes), ir.IntType(32), ir.IntType(64)
-            v, c, p, o = (context.make_array(kinds[k])(context, builder, args[k]).data for k in (0, 1, 4, 6))
-            p, o = builder.gep(p, [args[5]]), builder.gep(o, [args[7]])
-            zero, nothing = ir.Constant(vector, [0.0] * lanes), ir.Constant(vector, ir.Undefined)
-            before = builder.block
-            loop, done = builder.append_basic_block("nonzero"), builder.append_basic_block("done")
-            builder.cbranch(builder.icmp_signed("<", args[2], args[3]), loop, done)
-
-            builder.position_at_end(loop)
-            q = builder.phi(i64)
-            totals = [builder.phi(vector) for _ in range(VECTORS)]
-            value = builder.insert_element(nothing, builder.load(builder.gep(v, [q])), ir.Constant(i32, 0))
-            value = builder.shuffle_vector(value, nothing, ir.Constant(ir.VectorType(i32, lanes), [0] * lanes))
-            row = builder.mul(builder.sext(builder.load(builder.gep(c, [q])), i64), ir.Constant(i64, lanes * VECTORS))
-            added = []
-            for k, total in enumerate(totals):
-                at = builder.gep(p, [builder.add(row, ir.Constant(i64, k * lanes))])
-                x = builder.load(builder.bitcast(at, vector.as_pointer()), align=align)
-                added.append(term(builder, total, value, x))
-            after = builder.add(q, ir.Constant(i64, 1))
-            starts = ((q, args[2], after), *((s, zero, a) for s, a in zip(totals, added, strict=True)))
-            for phi, start, following in starts:
-                phi.add_incoming(start, before)
-                phi.add_incoming(following, loop)
-            builder.cbranch(builder.icmp_signed("<", after, args[3]), loop, done)
-
-            builder.position_at_end(done)
-            results = [builder.phi(vector) for _ in range(VECTORS)]
-            for result, following in zip(results, added, strict=True):
-                result.add_incoming(zero, before)
-                result.add_incoming(following, loop)
-            for k, result in enumerate(results):
-                at = builder.gep(o, [ir.Constant(i64, k * lanes)])
-                builder.store(result, builder.bitcast(at, vector.as_pointer()), align=align)
-            return context.get_dummy_value()
-
-        i64 = types.int64
-        return types.void(values, columns, i64, i64, data, i64, out, i64), build
-
-    return sums
-
-
-def _common(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
-    return b.fadd(total, b.fsub(_size(b, b.fsub(x, value)), b.fadd(_size(b, x), _size(b, value))))
-
-
-products, _differences, _excesses, _half_squares = (
-    _sums(term) for term in (_product, _difference, _excess, _half_square)
-)
-common = _sums(_common)  # the sum of |x_k - z_k| - |x_k| - |z_k|: |x-z|_1 - |x|_1 - |z|_1
 
 
 @numba.njit(inline="always")
@@ -190,11 +84,11 @@ def meet_at(
     if measure == PRODUCTS:
         products(values, columns, first, last, data, at, out, to)
     elif measure == WHOLE:
-        _differences(values, columns, first, last, data, at, out, to)
+        differences(values, columns, first, last, data, at, out, to)
     elif measure == DIFFERENCES:
-        _half_squares(values, columns, first, last, data, at, out, to)
+        half_squares(values, columns, first, last, data, at, out, to)
     elif measure == NONZEROS:
-        _excesses(values, columns, first, last, data, at, out, to)
+        excesses(values, columns, first, last, data, at, out, to)
     else:
         multiplied(function, gamma, coef0, degree, values, columns, first, last, data, at, out, to)
 

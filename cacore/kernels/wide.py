@@ -20,10 +20,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
+from cacore.compiled.pointers import prefetch
+from cacore.compiled.vectors import common, products
 from cacore.data.rows import CSR, Rows, is_sparse
 from cacore.kernels.evaluate import NONZEROS, PRODUCTS
-from cacore.kernels.simd import prefetch
-from cacore.kernels.sums import common, hand_over, portions, products, room, taken, width
+from cacore.kernels.sums import hand_over, portions, room, taken, width
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
@@ -384,7 +385,7 @@ def _meet_lists(
     """Add the terms of listed nonzeros to `tile`: `count` rows from `i` on, columns `first_column` to `end_column`.
 
     `lists` holds the starts of the tile's lists; `whole` is true if they contain no other columns. Arrays are not
-    sliced, see :func:`cacore.kernels.sums._sums`.
+    sliced, see :func:`cacore.compiled.vectors._sums`.
     """
     for r in range(count):
         last = starts[i + r + 1]

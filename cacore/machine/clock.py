@@ -8,19 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from numba import config
-from numba.core import event
-
-from cacore.errors import InputError
+from cacore.compiled.compiler import on_compilation, on_lock
 
 
-def check_compiler() -> None:
-    """Raise an InputError if numba may not compile: Python cannot run the vector loops that kernels are made of."""
-    if config.DISABLE_JIT:
-        raise InputError("NUMBA_DISABLE_JIT is set, and kernels only run as compiled code: unset it, or set it to 0")
-
-
-class _Compiling(event.Listener):  # type: ignore[misc]
+class _Compiling:
     """Seconds that this process has spent compiling; compilations of several threads at a time count once."""
 
     def __init__(self) -> None:
@@ -28,16 +19,16 @@ class _Compiling(event.Listener):  # type: ignore[misc]
         self._lock = threading.RLock()  # which a signal's handler may take while the main thread has it
         self._in_main, self._waiting = 0, set[int]()
 
-    def on_start(self, event: event.Event) -> None:
-        """See :class:`numba.core.event.Listener`."""
+    def begin(self) -> None:
+        """Note that a thread has taken numba's lock."""
         with self._lock:
             self._in_main += in_main_thread()  # first, and last to be taken back: a signal never leaves one of the two
             if not self._depth:
                 self._since = time.perf_counter()
             self._depth += 1
 
-    def on_end(self, event: event.Event) -> None:
-        """See :class:`numba.core.event.Listener`."""
+    def end(self) -> None:
+        """Note that a thread has returned numba's lock; raise the signals that waited for it."""
         with self._lock:
             self._depth -= 1
             if not self._depth:
@@ -66,28 +57,7 @@ def in_main_thread() -> bool:
 
 
 _compiling = _Compiling()
-event.register("numba:compiler_lock", _compiling)  # held while code is compiled, and loaded from or saved to the cache
-
-
-class _Watch(event.Listener):  # type: ignore[misc]
-    """Calls `tell` with True when a compilation begins, and with False when it ends."""
-
-    def __init__(self, tell: Callable[[bool], None]) -> None:
-        self._tell, self._depth = tell, 0
-
-    def on_start(self, event: event.Event) -> None:
-        """See :class:`numba.core.event.Listener`."""
-        self._depth += 1  # under numba's lock: one thread compiles at a time
-        if self._depth == 1:
-            self._tell(True)
-
-    def on_end(self, event: event.Event) -> None:
-        """See :class:`numba.core.event.Listener`."""
-        if not self._depth:  # it began before this was installed
-            return
-        self._depth -= 1
-        if not self._depth:
-            self._tell(False)
+on_lock(_compiling.begin, _compiling.end)
 
 
 @contextmanager
@@ -97,7 +67,22 @@ def telling_of_compiling(tell: Callable[[bool], None]) -> Iterator[None]:
     Not where compiled code is loaded from the cache, nor for a ``cfunc``, which takes a fraction of a second. The call
     is made by the thread that compiles.
     """
-    with event.install_listener("numba:compile", _Watch(tell)):
+    depth = 0
+
+    def begin() -> None:
+        nonlocal depth
+        depth += 1  # under numba's lock: one thread compiles at a time
+        if depth == 1:
+            tell(True)
+
+    def end() -> None:
+        nonlocal depth
+        if depth:  # else it began before the block
+            depth -= 1
+            if not depth:
+                tell(False)
+
+    with on_compilation(begin, end):
         yield
 
 

@@ -286,8 +286,9 @@ def start(job: Job, comm: Communicator) -> int:
 
     From now on, whatever is compiled is charged to the phase `compile`.
     """
+    from cacore.compiled.compiler import check_compiler
     from cacore.machine import memory, threads
-    from cacore.machine.clock import check_compiler, compiling_time
+    from cacore.machine.clock import compiling_time
 
     check_compiler()
     comm.charge_compilation(compiling_time)
@@ -330,12 +331,10 @@ def compiled(work: Callable[[], object], comm: Communicator, shown: bool = False
     itself loads before its first call takes longer than a filled cache, and all ranks load that at once.
     """
     with comm.phase("compile"), spinner(shown and comm.rank == 0, COMPILING):
-        from numba.core.registry import cpu_target
-
+        from cacore.compiled.compiler import load_targets
         from cacore.machine.clock import ctrl_c_waits
 
-        cpu_target.typing_context.refresh()
-        cpu_target.target_context.refresh()
+        load_targets()
         first_here = comm.node().rank == 0  # collective: every rank asks
         turn = 0 if comm.rank == 0 else 1 if first_here else 2
         for now in range(3):

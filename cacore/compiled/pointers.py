@@ -1,8 +1,8 @@
-"""The solver's primitives that rest on LLVM: atomic operations, arrays behind one pointer, and calls by address.
+"""Memory and code by address: atomic operations, arrays behind one pointer, and calls of functions compiled apart.
 
-Threads communicate without locks, by atomic adds, release stores and acquire loads. numba has none of these on the CPU.
-With a plain ``x[i] += v`` two threads lose updates, and a compiler or processor may make a counter visible before the
-data that it counts. The functions here emit LLVM's atomic instructions.
+Asy-GCD's threads communicate without locks, by atomic adds, release stores and acquire loads. numba has none of these
+on the CPU. With a plain ``x[i] += v`` two threads lose updates, and a compiler or processor may make a counter visible
+before the data that it counts. The functions here emit LLVM's atomic instructions.
 
 A :class:`Bundle` passes many arrays to compiled code as one pointer. numba passes a named tuple as seven numbers per
 array, and compiles, inlines and counts references for all of them in every function that takes the tuple.
@@ -15,7 +15,7 @@ each of them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -29,14 +29,19 @@ from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, register_model, unbox
 from numba.np.arrayobj import populate_array
 
-from cacore.kernels.simd import Intrinsic
+from cacore.compiled.vectors import PANEL_BYTES, Intrinsic
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
     from numba.core.pythonapi import NativeValue
-    from numba.core.types import Type
+    from numba.core.types import Array, Float, Type
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
+
+
+_I32, _WORD = ir.IntType(32), ir.IntType(64)
+
+# -- atomic operations on elements of arrays ----------------------------------------------------
 
 
 # Yields the rest of the time slice: with more threads than cores, another thread is waiting for it.
@@ -82,7 +87,52 @@ def seen(typingctx: Context, array: Type, index: Type) -> Intrinsic:
     return types.int64(array, types.int64), build
 
 
-_WORD = ir.IntType(64)
+# -- places in memory and bits of numbers -------------------------------------------------------
+
+
+def _prefetch(to_write: bool) -> Callable[..., None]:
+    @intrinsic
+    def prefetch(typingctx: Context, array: Type, k: Type) -> Intrinsic:
+        def build(
+            context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
+        ) -> ir.Value:
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+            kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
+            ask = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+            how = int(to_write), 3, 1  # locality 3: keep in all cache levels; 1: data cache
+            builder.call(ask, [place, *(ir.Constant(_I32, number) for number in how)])
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64), build
+
+    return prefetch
+
+
+# ``prefetch(array, k)`` loads the cache line of ``array[k]``; `k` may lie outside the array.
+prefetch, prefetch_to_write = _prefetch(False), _prefetch(True)
+
+
+def _bitcast(source: Type, target: Type, llvm: ir.Type) -> Callable[..., Any]:
+    @intrinsic
+    def cast(typingctx: Context, x: Type) -> Intrinsic:
+        def build(
+            context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
+        ) -> ir.Value:
+            return builder.bitcast(args[0], llvm)
+
+        return target(source), build
+
+    return cast
+
+
+bits64 = _bitcast(types.float64, types.int64, ir.IntType(64))
+float64_of = _bitcast(types.int64, types.float64, ir.DoubleType())
+bits32 = _bitcast(types.float32, types.int32, ir.IntType(32))
+float32_of = _bitcast(types.int32, types.float32, ir.FloatType())
+
+
+# -- arrays behind one pointer ------------------------------------------------------------------
 
 
 class BundleType(types.Type):
@@ -176,6 +226,9 @@ def _field(context: BaseContext, builder: ir.IRBuilder, kind: BundleType, value:
     return array._getvalue()
 
 
+# -- calls by address ---------------------------------------------------------------------------
+
+
 @functools.cache
 def address(function: Any, result: Type, kinds: tuple[Type, ...]) -> int:
     """Address of `function`, which is under ``njit`` and returns `result`, compiled for arguments of these types."""
@@ -208,3 +261,70 @@ def caller(result: Type, *kinds: Type) -> Any:
         return result(types.int64, StarArgTuple(argument_types)), build
 
     return call
+
+
+@intrinsic
+def call_kernel(
+    typingctx: Context, address: Type, row: Array[Type], a: Type, b: Type, gamma: Type, coef0: Type, degree: Type
+) -> Intrinsic:
+    """Call the compiled :attr:`KernelKind.row`, or `factor`, at `address`, an int64."""
+
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
+        arguments = list(args[1:])
+        for k in (0, 2):  # no reference counting: threads would contend for the counters of these arrays
+            array = context.make_array(signature.args[1 + k])(context, builder, arguments[k])
+            array.meminfo = context.get_constant_null(types.voidptr)
+            arguments[k] = array._getvalue()
+        returned = context.get_value_type(signature.return_type)
+        function = ir.FunctionType(returned, [argument.type for argument in arguments])
+        builder.call(builder.inttoptr(args[0], function.as_pointer()), arguments)
+        return context.get_dummy_value()
+
+    real, array = row.dtype, types.Array(row.dtype, 1, "C")
+    return types.void(types.int64, array, real, array, real, real, types.int64), build
+
+
+@intrinsic
+def multiplied(
+    typingctx: Context, address: Type, gamma: Type, coef0: Type, degree: Type, values: Array[Float], columns: Type,
+    first: Type, last: Type, data: Type, at: Type, out: Type, to: Type,
+) -> Intrinsic:  # fmt: skip
+    """``out[to : to + width]`` = product of the factors of values[q] and panel[columns[q]] over first <= q < last.
+
+    The panel begins at index `at` of `data`; the compiled :attr:`KernelKind.factor` is at `address`, an int64. Arrays
+    are passed whole, see :func:`cacore.compiled.vectors._sums`.
+    """
+
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
+        kinds, array = signature.args, types.Array(values.dtype, 1, "C")
+        real, size = context.get_value_type(values.dtype), values.dtype.bitwidth // 8
+        lanes = PANEL_BYTES // size
+        v, c, p, o = (context.make_array(kinds[k])(context, builder, args[k]).data for k in (4, 5, 8, 10))
+        p, o = builder.gep(p, [args[9]]), builder.gep(o, [args[11]])
+        i64, width = ir.IntType(64), context.get_constant(types.intp, lanes)
+        function = ir.FunctionType(
+            context.get_value_type(types.void),
+            [
+                context.get_value_type(kind)
+                for kind in (array, values.dtype, array, values.dtype, values.dtype, types.int64)
+            ],
+        )
+        call = builder.inttoptr(args[0], function.as_pointer())
+
+        def array_at(pointer: ir.Value) -> ir.Value:
+            view = context.make_array(array)(context, builder)
+            step = context.get_constant(types.intp, size)
+            populate_array(view, data=pointer, shape=[width], strides=[step], itemsize=step, meminfo=None)
+            return view._getvalue()
+
+        with cgutils.for_range(builder, width) as loop:
+            builder.store(ir.Constant(real, 1.0), builder.gep(o, [loop.index]))
+        row = array_at(o)
+        with cgutils.for_range_slice(builder, args[6], args[7], ir.Constant(i64, 1)) as (q, _):
+            start = builder.mul(builder.sext(builder.load(builder.gep(c, [q])), i64), ir.Constant(i64, lanes))
+            value, panel = builder.load(builder.gep(v, [q])), array_at(builder.gep(p, [start]))
+            builder.call(call, [row, value, panel, *args[1:4]])
+        return context.get_dummy_value()
+
+    i64, real = types.int64, values.dtype
+    return types.void(i64, real, real, i64, values, columns, i64, i64, data, i64, out, i64), build
