@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from benchmarks import generated
 from cacore.io import text
 from cacore.io.fingerprints import row_hashes
+from cacore.io.table import RowsRequest
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Split:
 def load(folder: Path, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """All rows of a data set, or of a file, and their targets, in the order of the file."""
     found = source(name)
-    table = text.parse(generated.file(folder, found.file), found.target, None, None)["train"].checked()
+    table = text.parse(generated.file(folder, found.file), RowsRequest(target=found.target))["train"].checked()
     X = table.X.toarray() if hasattr(table.X, "toarray") else table.X
     return np.ascontiguousarray(X, np.float64), np.asarray(table.y, np.float64)
 

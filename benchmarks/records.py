@@ -74,7 +74,7 @@ class Setting:
 
 def covtype_of_rapids(folder: Path, n: int | None) -> Split:
     """Class 2 against the rest; the first ten columns standardised, over all rows; the notebook's split."""
-    table = text.parse(file(folder, "covtype.data.xz"), None, None, None)["train"]
+    table = text.parse(file(folder, "covtype.data.xz"))["train"]
     X, y = np.array(table.X, np.float32), (np.asarray(table.y) == 2).astype(np.int32)
     X[:, :10] = StandardScaler().fit_transform(X[:, :10])
     X, Xt, y, yt = train_test_split(X, y, random_state=77, test_size=0.1)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.generated import file
 from cacore.io import text
+from cacore.io.table import RowsRequest
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Problem:
 def _libsvm(folder: Path, name: str, d: int, C: float, gamma: float) -> Problem:
     halves: list[Any] = []
     for half in (f"{name}.bz2", f"{name}.t.bz2"):
-        table = text.parse(file(folder, half), None, d, None)["train"]
+        table = text.parse(file(folder, half), RowsRequest(n_features=d))["train"]
         halves += [np.asarray(table.X.todense() if hasattr(table.X, "todense") else table.X, np.float64), table.y]
     return Problem(*halves, C, gamma)
 
@@ -46,7 +47,7 @@ def _images(folder: Path, name: str, odd: bool, C: float, gamma: float) -> Probl
 
 def _covtype(folder: Path, train: int | None, test: int | None, parts: int) -> Problem:
     """covtype, class 2 against the rest, features scaled to [0, 1], rows shuffled; None means 90 % and 10 %."""
-    table = text.parse(file(folder, "covtype.data.xz"), None, None, None)["train"]
+    table = text.parse(file(folder, "covtype.data.xz"))["train"]
     X, y = np.asarray(table.X, np.float64), np.where(np.asarray(table.y) == 2, 1.0, -1.0)
     low, high = X.min(axis=0), X.max(axis=0)
     X = (X - low) / np.where(high > low, high - low, 1.0)

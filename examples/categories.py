@@ -37,7 +37,7 @@ Columns = dict[str, NDArray[Any]]
 
 def housing(file: Path) -> tuple[Columns, NDArray[np.float64]]:
     """California housing: place and age as words, the other columns as they are, and the median value in dollars."""
-    table = text.parse(file, None, None, None)["train"]
+    table = text.parse(file)["train"]
     columns = dict(zip(table.names, table.X.T, strict=True))
     west, north = columns.pop("longitude"), columns.pop("latitude")
     field = np.char.add(

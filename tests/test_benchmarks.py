@@ -15,6 +15,7 @@ from benchmarks import __main__ as command
 from benchmarks import collect, dropin, generated, plots, race, svm_search
 from benchmarks.results import Results
 from cacore.io import text
+from cacore.io.table import RowsRequest
 
 SMALL = {name: replace(like, rows=600, test=min(like.test, 100)) for name, like in generated.FILES.items()}
 SMALL["mg_scale"] = generated.FILES["mg_scale"]  # as many rows are to be split off
@@ -51,7 +52,8 @@ def test_generated_files(name, tmp_path, monkeypatch):
             X, y = (np.concatenate([file[f"{part}_train"], file[f"{part}_test"]]) for part in "xy")
             assert (X.dtype, len(file["x_test"])) == (np.uint8, like.test)
     else:
-        table = text.parse(path, "0" if like.first else None, like.features if like.form == "libsvm" else None, None)
+        features = like.features if like.form == "libsvm" else None
+        table = text.parse(path, RowsRequest(target="0" if like.first else None, n_features=features))
         X, y = table["train"].X, table["train"].y
     assert X.shape == (like.rows, like.features)
     assert len(np.unique(y)) == (like.classes or like.rows) or not like.classes

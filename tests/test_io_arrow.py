@@ -12,7 +12,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import load, text
 from cacore.io import table as tabular
-from cacore.io.table import LABELS
+from cacore.io.table import LABELS, RowsRequest
 
 RNG = np.random.default_rng(3)
 N = 41
@@ -61,8 +61,8 @@ def test_columns_of_numbers(tmp_path, pa, form):
 def test_words_may_be_the_target(tmp_path, pa, form):
     words = RNG.choice(["yes", "no", "?"], N)
     write(pa, path := tmp_path / f"a.{form}", pa.table({"x": np.arange(N), "y": pa.array(words).dictionary_encode()}))
-    assert text.parse(path, None, None, None, wanted=LABELS)["train"].y.tolist() == words.tolist()
-    signs = text.parse(path, "y", None, "no")["train"].y
+    assert text.parse(path, RowsRequest(wanted=LABELS))["train"].y.tolist() == words.tolist()
+    signs = text.parse(path, RowsRequest(target="y", binarize="no"))["train"].y
     np.testing.assert_array_equal(signs, np.where(words == "no", 1, -1))
     with pytest.raises(InputError, match=r"column 'y' is of type dictionary.*not of numbers; make it .*--binarize"):
         load(path, Communicator())

@@ -16,6 +16,7 @@ from helpers.commands import run
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import load, stream, text
+from cacore.io.table import RowsRequest
 
 PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
@@ -24,7 +25,7 @@ def read(path, target, binarize):
     if binarize is None:
         load(path, Communicator(), target=target)
     else:
-        text.parse(path, target, None, binarize)["train"].checked()
+        text.parse(path, RowsRequest(target=target, binarize=binarize))["train"].checked()
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_words_of_many_blocks(tmp_path, convert):
     (tmp_path / "a.csv").write_text("".join(f"{i},{word}\n" for i, word in enumerate(words)))
     rows = convert(tmp_path / "a.csv", tmp_path / "out.h5", "--binarize", "c c")["train"]
     np.testing.assert_array_equal(rows.y, np.where(words == "c c", 1, -1))
-    rows = text.parse(tmp_path / "a.csv", None, None, None, wanted=table.LABELS)["train"]
+    rows = text.parse(tmp_path / "a.csv", table.RowsRequest(wanted=table.LABELS))["train"]
     assert rows.y.tolist() == words.tolist()
 
 

@@ -17,7 +17,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import load, stream, text
 from cacore.io.names import Expected
-from cacore.io.table import LABELS
+from cacore.io.table import LABELS, RowsRequest
 
 OPENERS = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -42,7 +42,7 @@ def put(tmp_path):
 
 
 def parse(path, target=None, n_features=None, binarize=None, **more):
-    return text.parse(path, target, n_features, binarize, **more)["train"]
+    return text.parse(path, RowsRequest(target=target, n_features=n_features, binarize=binarize, **more))["train"]
 
 
 def dense(X):
@@ -136,7 +136,7 @@ def test_npz(put, end):
     stream = io.BytesIO()
     np.savez(stream, x_train=X, Y_train=y, x_test=X[:1], y_test=y[:1])
     pack = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[end]
-    tables = text.parse(put(f"rows.npz{end}", pack(stream.getvalue())), None, None, None)
+    tables = text.parse(put(f"rows.npz{end}", pack(stream.getvalue())))
     assert sorted(tables) == ["test", "train"]
     np.testing.assert_array_equal(tables["train"].X, X.reshape(4, 6))
     np.testing.assert_array_equal(tables["train"].y, y)

@@ -12,8 +12,8 @@ from helpers.data import separate_clouds, write_hdf5
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes, class_codes, from_file
 from cacore.io import load
-from cacore.io.in_file import load_in_file
-from cacore.io.table import LABELS, Targets
+from cacore.io.loading import load_in_file
+from cacore.io.table import LABELS, RowsRequest, Targets
 from cacore.io.text import parse
 from cacore.io.words import Words, is_same, numeral
 from cakernels.search.data import CLASSIFICATION, REGRESSION, guessed
@@ -80,7 +80,9 @@ def test_gaps(tmp_path, words, message, wanted):
 
 def test_gaps_of_a_class_against_the_rest(tmp_path):
     path = column(tmp_path, ["a", "b", "NaN"])
-    refusal(lambda: parse(path, None, None, "a"), match="line 4, column 1 (y): 'NaN' is not a label, but missing")
+    refusal(
+        lambda: parse(path, RowsRequest(binarize="a")), match="line 4, column 1 (y): 'NaN' is not a label, but missing"
+    )
 
 
 def test_few_words_among_numbers(tmp_path):
@@ -136,7 +138,7 @@ def test_whole_numbers_of_binary_files(tmp_path, dtype, form):
     else:
         write_hdf5(path, train=(X, y))
     if form == "on disk":
-        got = load_in_file(path, Communicator(), "float64", None, tmp_path, 1 << 30, LABELS)["train"].y
+        got = load_in_file(path, Communicator(), RowsRequest(wanted=LABELS), tmp_path)["train"].y
     else:
         got = labels(path)
     assert got.tolist() == y.tolist()
@@ -238,7 +240,7 @@ def test_words_in_binary_files(tmp_path, form, words, kept):
     assert labels(path).tolist() == kept
     assert labels(path, LABELS.like(np.array(["a"]))).tolist() == words
     if form.startswith("h5"):
-        got = load_in_file(path, Communicator(), "float64", None, tmp_path, 1 << 30, LABELS)["train"].y
+        got = load_in_file(path, Communicator(), RowsRequest(wanted=LABELS), tmp_path)["train"].y
         assert got.tolist() == kept
     refusal(lambda: labels(path, Targets()), match="is text; " if form != "parquet" else "is of type string")
 

@@ -11,8 +11,8 @@ from cacore.comm import Communicator
 from cacore.data.resolution import Moments
 from cacore.errors import InputError
 from cacore.io import load
-from cacore.io.in_file import load_in_file
-from cacore.io.table import LABELS
+from cacore.io.loading import load_in_file
+from cacore.io.table import LABELS, RowsRequest
 from cakrr import BKRR2, DKRR, BKRR2Classifier, TwoLevelKRR
 from casvm import CASVC, CASVR, SMOSVC, SMOSVR, CascadeSVC, SMOOneClassSVM
 
@@ -105,7 +105,8 @@ def test_files(form, tmp_path):
 
     def read(dtype, training):
         if form == "out-of-core":
-            return load_in_file(path, Communicator(), dtype, None, tmp_path, 1 << 30, LABELS, training=training)
+            request = RowsRequest(np.dtype(dtype), wanted=LABELS, training=training)
+            return load_in_file(path, Communicator(), request, tmp_path)
         return load(path, Communicator(), dtype, training=training)
 
     read("float64", True), read("float32", False)

@@ -11,9 +11,9 @@ from helpers.commands import read, run
 
 from cacore.comm import Communicator
 from cacore.io import load, native
-from cacore.io.in_file import load_in_file
+from cacore.io.loading import load_in_file
 from cacore.io.native import FLOAT_FILL, Packing
-from cacore.io.table import LABELS
+from cacore.io.table import LABELS, RowsRequest
 
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(30, 3))
@@ -68,7 +68,7 @@ def test_fill_values_are_gaps(tmp_path, dtype, fill, attributes, netcdf, where):
     path = stored(tmp_path / "a.h5", form, plain, netcdf=netcdf)
     if where == "on disk":
         refusal(
-            lambda: load_in_file(path, Communicator(), "float64", None, tmp_path, 1 << 30, LABELS),
+            lambda: load_in_file(path, Communicator(), RowsRequest(wanted=LABELS), tmp_path),
             match="row 7, feature 1 is ",
         )
     else:
@@ -96,7 +96,7 @@ def test_packed_numbers(tmp_path, dtype, form, monkeypatch):
     path = stored(tmp_path / "a.h5", rows, scale, y, {"scale_factor": np.float32(0.5)})
     lines = []
     if form == "on disk":
-        data = load_in_file(path, Communicator(), dtype, None, tmp_path, 1 << 30, LABELS)["train"]
+        data = load_in_file(path, Communicator(), RowsRequest(np.dtype(dtype), wanted=LABELS), tmp_path)["train"]
         data.X = data.X[:]
     else:
         data = loaded(path, dtype, expected=native_expected(lines.append))

@@ -12,8 +12,8 @@ import casvm
 from cacore.comm import Communicator
 from cacore.data.resolution import rounded_columns
 from cacore.io import load
-from cacore.io.in_file import load_in_file
-from cacore.io.table import LABELS, NUMBERS
+from cacore.io.loading import load_in_file
+from cacore.io.table import LABELS, NUMBERS, RowsRequest
 from cakrr import BKRR2, DKRR, BKRR2Classifier
 from partition import KBalance, KMeans
 
@@ -127,7 +127,8 @@ def test_files(tmp_path, form, dtype):
     def loaded(t, y, training=True, wanted=NUMBERS):
         path = write(tmp_path / f"a.{'h5' if form == 'on disk' else form}", t, y)
         if form == "on disk":
-            return load_in_file(path, Communicator(), dtype, None, tmp_path, 1 << 30, wanted, training=training)
+            request = RowsRequest(np.dtype(dtype), wanted=wanted, training=training)
+            return load_in_file(path, Communicator(), request, tmp_path)
         return load(path, Communicator(), dtype, wanted=wanted, training=training)
 
     refusal(lambda: loaded(CLOSE, INDEX), match=f": its {MESSAGE}")

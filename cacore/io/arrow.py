@@ -15,7 +15,7 @@ from cacore.data.dataset import clean
 from cacore.data.resolution import rounded_columns
 from cacore.errors import InputError
 from cacore.io.stream import OnBytesRead, Part
-from cacore.io.table import ColumnRequest, Tabular
+from cacore.io.table import RowsRequest, Tabular
 from cacore.io.words import ENCODE, Words, short
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Arrow(Tabular):
     The index of a DataFrame, which pandas stores as further columns, is left out, unless it is asked for by its name.
     """
 
-    def __init__(self, path: Path, form: str, request: ColumnRequest) -> None:
+    def __init__(self, path: Path, form: str, request: RowsRequest) -> None:
         import pyarrow as pa
 
         self._form, self._errors = form, (pa.ArrowException, OSError)

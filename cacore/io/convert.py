@@ -27,9 +27,9 @@ from cacore.io.crew import Crew
 from cacore.io.libsvm import DENSE_FROM
 from cacore.io.names import Expected, listed, quiet
 from cacore.io.native import write_columns
-from cacore.io.spool import ANY, GrowingRows, ReadOptions, Selection, Spool, Stored
+from cacore.io.spool import ANY, GrowingRows, Selection, Spool, Stored
 from cacore.io.stream import REMEDY, OnBytesRead, first_error
-from cacore.io.table import Table, plain
+from cacore.io.table import RowsRequest, Table, plain
 from cacore.io.words import printable
 from cacore.machine import memory
 from cacore.machine.threads import blocks, rows_in
@@ -41,14 +41,10 @@ _DRAWN = 16  # bytes per row while a random order is drawn
 Begin = Callable[[str, int], Advance]
 
 
-def read_all(
-    path: Path,
-    target: str | None = None,
-    limit: int = 1 << 62,
-) -> dict[str, Table]:
+def read_all(path: Path, target: str | None = None, limit: int = 1 << 62) -> dict[str, Table]:
     """Read and check all rows of a file of any format; numbers keep the file's precision."""
     if text.kind(path) != "hdf5":
-        tables = text.parse(path, target, None, None, limit=limit, wanted=replace(ANY, labels="any"))
+        tables = text.parse(path, RowsRequest(target=target, limit=limit, wanted=replace(ANY, labels="any")))
         return {split: table.checked() for split, table in tables.items()}
     if target is not None:
         raise InputError(f"{path}: --target does not apply to HDF5 sources")
@@ -94,12 +90,13 @@ def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
     dtype = np.dtype(args.dtype)
     with bar(not args.quiet) as begin, temporary(args.destination) as spool:
         held = np.dtype(np.float64) if args.drop_duplicates else dtype  # compare rows before rounding
-        options = ReadOptions(
-            args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]), crew,
-            Expected(needed=True, ignore_extra=args.ignore_extra_columns, tell=quiet if args.quiet else _tell),
+        expected = Expected(needed=True, ignore_extra=args.ignore_extra_columns, tell=quiet if args.quiet else _tell)
+        request = RowsRequest(
+            held, args.target, binarize=args.binarize, limit=limit, wanted=ANY, expected=expected, held=False,
+            crew=crew,
         )  # fmt: skip
         with native.data_file(spool.path) as file:
-            store = Spool(file, spool.path, options)
+            store = Spool(file, spool.path, request, _watch(begin, [path for _, path in sources]))
             rows = _alike(_read(store, args), args)
             store.close({split: chosen.width for split, chosen in rows.items()})
         spool.share()

@@ -28,7 +28,7 @@ from cacore.errors import InputError
 from cacore.io.names import listed
 from cacore.io.scanners import CellLayout, Cells, cells_of, is_numeral, scan_delimited
 from cacore.io.stream import Block, Lines, OnBytesRead, Part, Share, blocks_of_lines, first_error, open_bytes, reading
-from cacore.io.table import ColumnRequest, Tabular
+from cacore.io.table import RowsRequest, Tabular
 from cacore.io.words import ENCODE, FILL, Words, as_number, short
 from cacore.machine import memory, threads
 
@@ -53,7 +53,7 @@ class _Head:
 class Delimited(Tabular):
     """Rows of a CSV or TSV file (`form`), block by block."""
 
-    def __init__(self, path: Path, form: str, request: ColumnRequest) -> None:
+    def __init__(self, path: Path, form: str, request: RowsRequest) -> None:
         self._head = head = _head(path, "," if form == "csv" else "\t", request.limit)
         super().__init__(path, head.names, head.columns, request)
         self._layout = CellLayout(head.delimiter, head.columns, self.features, self.chosen, self.words is not None)

@@ -1,26 +1,32 @@
-"""Loading of a data set distributed over the ranks: every rank reads or receives its own block of rows."""
+"""Loading of a data set distributed over the ranks: every rank reads or receives its own block of rows.
+
+With ``--out-of-core``, each rank copies its rows of an HDF5 file to a scratch file instead of into memory.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.resolution import Moments, rounded_columns
-from cacore.data.rows import block_bounds, scatter_rows
+from cacore.data.resolution import Mask, Moments, rounded_columns
+from cacore.data.rows import Rows, block_bounds, dense, scatter_rows
+from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io import stream, text
 from cacore.io.names import UNKNOWN, Expected, in_rows
-from cacore.io.table import NUMBERS, ColumnRequest, Table, Targets, check_size
+from cacore.io.table import NUMBERS, RowsRequest, Table, Targets, check_size
 from cacore.io.words import labels_of
 from cacore.machine import memory
+from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
     from cacore.io.names import Order
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
 
 
 TEST = "test"  # the split of rows that are not trained on
+_COLUMN_BYTES = 128  # most memory per row on disk: its target, label and index, and a copy of these in a message
+_COPIES = 2  # copies of the rows on disk: in the order of the file, and sorted by part
 _NOTHING, _ONE, _MANY, _WORDS = range(4)  # kind of targets: none, one number, several, text
 
 
@@ -54,24 +62,8 @@ def load(
         and distributes it.
     comm : Communicator
     dtype : {"float64", "float32"}
-    target : str, optional
-        Name or number of a CSV file's target column, or several separated by commas; default: the last column.
-    n_features : int, optional
-        Number of features that a model expects. A CSV file with exactly this many columns has no target, and LIBSVM
-        rows may have fewer features.
-    usual_target : str, optional
-        Target column of a CSV file that has more columns than `n_features`, if `target` is not given.
-    limit : int
-        Bytes that a rank may use. A file that needs more is refused before it is read, or as soon as that is known.
-    wanted : Targets
-        Kinds of targets accepted.
-    remedy : str
-        Further remedy for rows that do not fit into `limit`: an option followed by a comma.
-    expected : Expected
-        Columns that the file must have, matched by name if both sides have names.
-    training : bool
-        True if the rows, other than those of the split "test", are to be trained on: columns that `dtype` does not
-        resolve are refused, see :mod:`cacore.data.resolution`.
+    target, n_features, usual_target, limit, wanted, remedy, expected, training
+        See :class:`cacore.io.table.RowsRequest`.
 
     Returns
     -------
@@ -94,13 +86,15 @@ def load(
     ([[1.0, 2.0], [4.0, 5.0]], [3.0, 6.0])
     """
     path, real = Path(path), np.dtype(dtype)
+    request = RowsRequest(
+        real, target, n_features, usual_target, None, limit, wanted, expected, training, remedy
+    )  # fmt: skip
     with comm.phase("read"), stream.unchanging(path, comm):
         form = _agree_on_form(path, comm)
         if form == "hdf5":
-            return _blocks(path, comm, real, target, limit, wanted, remedy, expected, training)
+            return _blocks(path, comm, request)
         if form == "npz":
-            return _handed_out(path, comm, real, target, limit, wanted, training)
-        request = ColumnRequest(target, n_features, None, usual_target, limit, wanted, expected=expected)
+            return _handed_out(path, comm, request)
         table = text.table(path, form, request, comm)
         n = comm.offset(table.X.shape[0])[1]
         with comm.agreed():
@@ -125,38 +119,157 @@ def _agree_on_form(path: Path, comm: Communicator) -> str:
     return comm.bcast(form).tobytes().decode()
 
 
-def _blocks(
-    path: Path, comm: Communicator, real: np.dtype[np.floating], target: str | None, limit: int, wanted: Targets,
-    remedy: str, expected: Expected, training: bool,
-) -> dict[str, Dataset]:  # fmt: skip
+def _blocks(path: Path, comm: Communicator, request: RowsRequest) -> dict[str, Dataset]:
     """Read this rank's block of rows of an HDF5 file."""
-    from cacore.io import native  # loads h5py, which --help does not need
+    from cacore.io import native
 
     with comm.agreed():
-        shapes, orders = ordered(path, native.describe(path), expected, target)
-        for split, shape in shapes.items():
-            wanted.check(shape.y or (), f"{path} ({split})")
-        mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
-        size = sum(native.needed(path, split, *rows, real, limit, orders[split]) for split, rows in mine.items())
-        enough = memory.enough_ranks(2 * size * comm.size, limit)  # leaves half of the memory for the work
+        splits = _Splits.of(path, comm, request)
+        size = sum(
+            native.needed(path, split, *rows, request.dtype, request.limit, splits.orders[split])
+            for split, rows in splits.bounds.items()
+        )
+        enough = memory.enough_ranks(2 * size * comm.size, request.limit)  # leaves half of the memory for the work
         what = f"{path}: a rank's block of the rows"
-        memory.require(size, limit, what, f"use {remedy}more ranks{enough} or --dtype float32")
-        learned = [split for split in shapes if training and split != TEST]
-        small = [split for split in learned if real == np.float32 and not shapes[split].sparse]
-        moments = {split: Moments(shapes[split].d) for split in small}
+        memory.require(size, request.limit, what, f"use {request.remedy}more ranks{enough} or --dtype float32")
         tables = {
-            split: native.read_block(path, split, *rows, real, orders[split], moments.get(split))
-            for split, rows in mine.items()
+            split: native.read_block(path, split, *rows, request.dtype, splits.orders[split], splits.moments.get(split))
+            for split, rows in splits.bounds.items()
         }
         for table in tables.values():
-            table.check_targets(wanted)
-    label(tables.values(), wanted, comm)
-    for split in learned:
-        tables[split].columns = shapes[split].columns
-        tables[split].check_resolved(real, comm, moments.get(split))
-    return {
-        split: Dataset(t.X, t.y, shapes[split].n, t.where, columns=shapes[split].columns) for split, t in tables.items()
-    }
+            table.check_targets(request.wanted)
+    return splits.datasets(tables, request, comm)
+
+
+def load_in_file(path: Path, comm: Communicator, request: RowsRequest, folder: Path) -> dict[str, Dataset]:
+    """Load an HDF5 file like :func:`cacore.io.load`, but copy each rank's rows to a scratch file; collective.
+
+    Parameters
+    ----------
+    path : Path
+    comm : Communicator
+    request : RowsRequest
+    folder : Path
+        Folder of the scratch file, with room for two copies of the rows. The file has no name, so a killed run leaves
+        nothing behind.
+
+    Raises
+    ------
+    InputError
+        On every rank: an error of `load`, sparse rows, a file that is not HDF5, or too little space in the folder.
+
+    Notes
+    -----
+    Rows are read, checked, converted and written a few MiB at a time; only their targets stay in memory.
+    """
+    with comm.phase("read"), stream.unchanging(path, comm):
+        with comm.agreed():
+            if comm.rank == 0 and text.kind(path) != "hdf5":
+                raise InputError(
+                    f"{path}: --out-of-core reads HDF5; run python -m cacore.io convert {path} OUT.h5 first"
+                )
+        ranks_here = comm.node().size
+        with comm.agreed():
+            splits = _Splits.of(path, comm, request, dense=True)
+            splits.check_room(path, request, folder, ranks_here)
+        with comm.agreed():
+            copies = {split: splits.copied(path, split, request, folder) for split in splits.shapes}
+        return splits.datasets(copies, request, comm)
+
+
+@dataclass(frozen=True)
+class _Splits:
+    """The splits of an HDF5 file, and this rank's rows of each.
+
+    Attributes
+    ----------
+    shapes : dict of str to Shape
+        Of the rows once their columns are in order.
+    orders : dict of str to Order
+    bounds : dict of str to tuple of two int
+        First row of this rank, and the one after its last.
+    moments : dict of str to Moments
+        For dense training rows that are rounded to single precision.
+    """
+
+    shapes: dict[str, Shape]
+    orders: dict[str, Order]
+    bounds: dict[str, tuple[int, int]]
+    moments: dict[str, Moments]
+
+    @classmethod
+    def of(cls, path: Path, comm: Communicator, request: RowsRequest, dense: bool = False) -> _Splits:
+        """Describe a file without reading its rows, which must be `dense` if this is said."""
+        from cacore.io import native  # loads h5py, which --help does not need
+
+        shapes, orders = ordered(path, native.describe(path), request.expected, request.target)
+        for split, shape in shapes.items():
+            request.wanted.check(shape.y or (), f"{path} ({split})")
+            if dense and shape.sparse:
+                raise InputError(f"{path} ({split}): --out-of-core takes dense rows, not CSR; use more ranks instead")
+        rounded = request.training and request.dtype == np.float32
+        moments = {k: Moments(shape.d) for k, shape in shapes.items() if rounded and k != TEST and not shape.sparse}
+        return cls(shapes, orders, {k: block_bounds(v.n, comm.size, comm.rank) for k, v in shapes.items()}, moments)
+
+    def check_room(self, path: Path, request: RowsRequest, folder: Path, ranks: int) -> None:
+        """Raise an InputError if memory cannot hold the targets, or the folder the rows of the node's `ranks` ranks."""
+        count = {split: hi - lo for split, (lo, hi) in self.bounds.items()}
+        columns = sum(
+            n * (_COLUMN_BYTES + 24 * int(np.prod((self.shapes[split].y or (0,))[1:]))) for split, n in count.items()
+        )
+        what = f"{path}: keeping the targets and row numbers of a rank's rows in memory"
+        memory.require(columns, request.limit, what, f"use more ranks{memory.enough_ranks(columns, request.limit)}")
+        try:
+            status = os.statvfs(folder)
+        except OSError as error:
+            raise InputError(f"--scratch {folder}: cannot make a file there ({error.strerror})") from error
+        size, free = 0, status.f_bavail * status.f_frsize
+        for split, n in count.items():
+            size += _COPIES * n * self.shapes[split].d * request.dtype.itemsize * ranks
+        if size > free:
+            raise InputError(
+                f"{path}: --out-of-core needs {size / memory.GIB:.3g} GiB of disk in {folder}, where "
+                f"{free / memory.GIB:.3g} GiB are free: name another folder with --scratch DIR"
+            )
+
+    def copied(self, path: Path, split: str, request: RowsRequest, folder: Path) -> Table:
+        """Copy this rank's rows of a split to a scratch file in the folder."""
+        from cacore.io import native
+
+        shape, (lo, hi), order = self.shapes[split], self.bounds[split], self.orders[split]
+        rows = StoredRows.empty(folder, hi - lo, shape.d, request.dtype)
+        step = max(1, native.step_bytes(request.limit) // native.row_bytes(path, split, shape))
+        need = native.needed(path, split, lo, min(lo + step, hi), request.dtype, request.limit, order)
+        memory.require(need, request.limit, f"{path}: a block of {min(step, hi - lo):,} rows", "raise --memory-limit")
+        none = native.read_block(path, split, lo, lo, request.dtype, order)  # without rows, targets have this type
+        none.check_targets(request.wanted)
+        targets: list[NDArray[Any]] = [] if none.y is None else [none.y]
+        features, labels = none.rounded
+        for a, b in blocks(hi - lo, step):
+            block = native.read_block(path, split, lo + a, lo + b, request.dtype, order, self.moments.get(split))
+            block.check_targets(request.wanted)
+            features, labels = _either(features, block.rounded[0]), _either(labels, block.rounded[1])
+            rows[a:b] = dense(block.X)
+            if block.y is not None:
+                targets.append(block.y)
+        y = np.concatenate(targets) if targets else None
+        return Table(cast(Rows, rows), y, f"{path} ({split})", lo, rounded=(features, labels))  # indexed like an array
+
+    def datasets(self, tables: dict[str, Table], request: RowsRequest, comm: Communicator) -> dict[str, Dataset]:
+        """Label the targets of these rows, and refuse training rows that their type does not resolve; collective."""
+        label(tables.values(), request.wanted, comm)
+        for split, table in tables.items():
+            table.columns = self.shapes[split].columns
+            if request.training and split != TEST:
+                table.check_resolved(request.dtype, comm, self.moments.get(split))
+        return {
+            split: Dataset(t.X, t.y, self.shapes[split].n, t.where, columns=t.columns) for split, t in tables.items()
+        }
+
+
+def _either(first: Mask | None, second: Mask | None) -> Mask | None:
+    """Columns in either mask."""
+    return first if second is None else second if first is None else first | second
 
 
 def label(tables: Iterable[Table], wanted: Targets, comm: Communicator) -> None:
@@ -187,28 +300,22 @@ def ordered(
     return {split: shape.ordered(orders[split]) for split, shape in shapes.items()}, orders
 
 
-def _handed_out(
-    path: Path, comm: Communicator, real: np.dtype[np.floating], target: str | None, limit: int, wanted: Targets,
-    training: bool,
-) -> dict[str, Dataset]:  # fmt: skip
+def _handed_out(path: Path, comm: Communicator, request: RowsRequest) -> dict[str, Dataset]:
     """Read an NPZ file on rank 0 and distribute its rows by blocks."""
     tables: dict[str, Table] = {}
     with comm.agreed():
         if comm.rank == 0:
-            tables = text.parse(path, target, None, None, None, limit, wanted)
+            tables = text.parse(path, request)
             for split, table in tables.items():
                 table.rounded = rounded_columns(table.X), None if table.y is None else rounded_columns(table.y)
-                table.checked(real).check_targets(wanted)
-                if training and split != TEST:
-                    table.check_resolved(real, Communicator())
-                table.X = table.X.astype(real, copy=False)
-            label(tables.values(), wanted, Communicator())
-    return {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
-
-
-def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
-    present = comm.bcast(np.array([split in tables for split in ("train", "test")], np.int64))
-    return [split for split, there in zip(("train", "test"), present, strict=True) if there]
+                table.checked(request.dtype).check_targets(request.wanted)
+                if request.training and split != TEST:
+                    table.check_resolved(request.dtype, Communicator())
+                table.X = table.X.astype(request.dtype, copy=False)
+            label(tables.values(), request.wanted, Communicator())
+    present = comm.bcast(np.array([split in tables for split in ("train", TEST)], np.int64))
+    splits = [split for split, there in zip(("train", TEST), present, strict=True) if there]
+    return {split: _scattered(tables.get(split), str(path), comm) for split in splits}
 
 
 def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:

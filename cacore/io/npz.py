@@ -22,7 +22,7 @@ from cacore.data.resolution import rounded_columns
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.io.stream import REMEDY, OnBytesRead, Part, in_memory, is_compressed
-from cacore.io.table import ColumnRequest, Table, Tabular
+from cacore.io.table import RowsRequest, Table, Tabular
 from cacore.io.words import first_values, short
 from cacore.machine import memory
 
@@ -32,7 +32,7 @@ _DAMAGED_NPY = (ValueError, OSError, EOFError, SyntaxError, OverflowError, TypeE
 class Npy(Tabular):
     """Rows of an NPY file that holds an array of shape (n, columns)."""
 
-    def __init__(self, path: Path, request: ColumnRequest) -> None:
+    def __init__(self, path: Path, request: RowsRequest) -> None:
         try:
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)  # for its header
         except _DAMAGED_NPY as error:

@@ -21,15 +21,14 @@ from cacore.data.resolution import Mask, Moments
 from cacore.data.rows import Rows, concatenate, csr, is_sparse
 from cacore.errors import InputError
 from cacore.io import native, stream, text
-from cacore.io.crew import Crew
 from cacore.io.fingerprints import row_hashes
 from cacore.io.libsvm import checked, row_ends
 from cacore.io.loading import ordered
-from cacore.io.names import UNKNOWN, Expected, Order
+from cacore.io.names import Order
 from cacore.io.native import AS_THEY_LIE, Shape, write_columns
 from cacore.io.scanners import Scanned
 from cacore.io.stream import REMEDY
-from cacore.io.table import ColumnRequest, Table, Tabular, Targets, check_size, plain
+from cacore.io.table import RowsRequest, Table, Tabular, Targets, check_size, plain
 from cacore.io.words import OneClass
 from cacore.machine import memory
 from cacore.machine.threads import blocks
@@ -160,23 +159,6 @@ ANY = Targets(many=True, remedy="choose a class with --binarize CLASS")
 Watch = Callable[[Path], stream.OnBytesRead]  # returns the progress callback for a file
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """Options of ``convert`` for reading files, with the memory limit in bytes and the progress callbacks.
-
-    Text is parsed by `crew`, or by this process if it is None. The names of the first file's columns are expected of
-    the others, as `expected` says.
-    """
-
-    target: str | None
-    binarize: str | None
-    dtype: np.dtype[Any]
-    limit: int
-    watch: Watch
-    crew: Crew | None = None
-    expected: Expected = UNKNOWN
-
-
 @dataclass
 class Stored:
     """Rows of a split in an HDF5 file.
@@ -224,14 +206,17 @@ class Spool:
     file : h5py.File
     path : Path
         Path of `file`.
-    options : ReadOptions
+    request : RowsRequest
+        The names of the first file's columns are expected of the others, as its `expected` says.
+    watch : callable
+        Returns the progress callback for a file.
     """
 
-    def __init__(self, file: h5py.File, path: Path, options: ReadOptions) -> None:
-        self._file, self._path, self._options = file, path, options
+    def __init__(self, file: h5py.File, path: Path, request: RowsRequest, watch: Watch) -> None:
+        self._file, self._path, self._request, self._watch = file, path, request, watch
         self._written: dict[str, GrowingRows] = {}
         self._readers: list[Tabular] = []
-        self._expected = options.expected
+        self._expected = request.expected
         self._stored: dict[str, Stored] = {}
         self._rounded: dict[tuple[str, str], tuple[Moments, Mask, tuple[str, ...]]] = {}
 
@@ -293,8 +278,8 @@ class Spool:
                 before |= rounded
 
     def _in_place(self, path: Path, names: dict[str, str]) -> dict[str, Stored]:
-        target = self._options.target
-        if self._options.binarize is not None or (target is not None and not self._expected.columns.target):
+        target = self._request.target
+        if self._request.binarize is not None or (target is not None and not self._expected.columns.target):
             raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
         stamp = stream.stamp(path)
         file_shapes = {split: shape for split, shape in native.describe(path).items() if split in names}
@@ -306,14 +291,14 @@ class Spool:
 
     def _append(self, block: Table, name: str, stored: dict[str, Stored]) -> None:
         """Append a block to the rows stored under a name, which must have the same form."""
-        block.checked(self._options.dtype, whole=False)
+        block.checked(self._request.dtype, whole=False)
         text = block.y is not None and block.y.dtype.kind == "U"
         y = None if block.y is None else block.y.shape[1:]
         if name not in stored:
-            self._written[name] = GrowingRows(self._file.create_group(name), self._options.dtype)
+            self._written[name] = GrowingRows(self._file.create_group(name), self._request.dtype)
             size = None if y is None else (0, *y)
             shape = Shape(
-                0, block.X.shape[1], is_sparse(block.X), self._options.dtype, size, block.columns, text=text
+                0, block.X.shape[1], is_sparse(block.X), self._request.dtype, size, block.columns, text=text
             )  # fmt: skip
             stored[name] = Stored(self._path, name, shape, block.where, target=block.target)
             self._expect(block.columns, block.where)
@@ -330,43 +315,35 @@ class Spool:
 
     def _blocks(self, path: Path, kind: str) -> Iterator[tuple[str, Table]]:
         """Yield the rows of a file in blocks, with the name of their split."""
-        options = self._options
+        request = replace(self._request, expected=self._expected)
         if kind in text.TABLES:
-            text.check_target(path, options.target, kind)
+            text.check_target(path, request.target, kind)
             with stream.reading(path):
-                request = ColumnRequest(
-                    options.target, None, options.binarize, None, options.limit, ANY, False, options.crew,
-                    self._expected,
-                )  # fmt: skip
                 read = text.tabular(path, kind, request)
                 self._readers.append(read)
-                for block in read.blocks(options.watch(path)):
+                for block in read.blocks(self._watch(path)):
                     yield "train", block
         elif kind == "hdf5":
             for split, stored in self._in_place(path, {"train": "train", "test": "test"}).items():
-                step = max(1, native.step_bytes(options.limit) // native.row_bytes(path, split, stored.shape))
+                step = max(1, native.step_bytes(request.limit) // native.row_bytes(path, split, stored.shape))
                 for lo, hi in blocks(stored.shape.n, step):
                     block = native.read_block(path, split, lo, hi, plain(stored.shape.dtype), stored.order)
                     block.columns = stored.shape.columns
                     yield split, block
                 stored.check_unchanged()
         else:
-            yield from text.parse(path, options.target, None, options.binarize, limit=options.limit, wanted=ANY).items()
+            yield from text.parse(path, request).items()
 
     def _take_libsvm(self, paths: Sequence[Path], names: dict[str, str]) -> dict[str, Stored]:
-        options, name = self._options, names["train"]
-        text.check_target(paths[0], options.target, "libsvm")
-        rows = _LibsvmRows(self._file.create_group(name), options)
+        request, name = self._request, names["train"]
+        text.check_target(paths[0], request.target, "libsvm")
+        rows = _LibsvmRows(self._file.create_group(name), request)
         for path in paths:
-            for part in self._libsvm_parts(path):
-                rows.append(part, str(path))
+            with stream.reading(path):
+                for part in checked(path, request.dtype, request.limit, self._watch(path), request.crew):
+                    rows.append(part, str(path))
         self._written[name] = rows.written
         return {name: rows.stored(self._path, name, str(paths[0]))}
-
-    def _libsvm_parts(self, path: Path) -> Iterator[Scanned]:
-        options = self._options
-        with stream.reading(path):
-            yield from checked(path, options.dtype, options.limit, options.watch(path), options.crew)
 
     def close(self, widths: dict[str, int]) -> None:
         """Write the remaining rows; `widths` are the numbers of features by name."""
@@ -379,9 +356,9 @@ class Spool:
 class _LibsvmRows:
     """CSR rows written from LIBSVM text, whose first feature number and width are known only at the end."""
 
-    def __init__(self, group: h5py.Group, options: ReadOptions) -> None:
-        self.written = GrowingRows(group, options.dtype)
-        self._one = None if options.binarize is None else OneClass(options.binarize)
+    def __init__(self, group: h5py.Group, request: RowsRequest) -> None:
+        self.written = GrowingRows(group, request.dtype)
+        self._one = None if request.binarize is None else OneClass(request.binarize)
         self._guess: int | None = None  # first feature number, guessed from the first rows
         self._least, self._most = 2**31, 0
         self._rounded: dict[int, Moments] = {}  # of features whose whole numbers double precision rounds; -1: targets

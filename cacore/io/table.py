@@ -244,30 +244,51 @@ BLOCK = 1 << 22  # bytes of numbers per block
 
 
 @dataclass(frozen=True)
-class ColumnRequest:
-    """Request for a table: which columns are the targets, and how to read them.
+class RowsRequest:
+    """Request for the rows of a file: which columns are the targets, in which form, and how much memory they may take.
 
     Attributes
     ----------
-    target, n_features, binarize, usual_target, limit, wanted
-        See :func:`cacore.io.text.parse`.
+    dtype : dtype
+        Type of the features once they are loaded.
+    target : str, optional
+        Name or number of a CSV file's target column, or several separated by commas; default: the last column.
+    n_features : int, optional
+        Number of features that a model expects. A CSV file with exactly this many columns has no target, and LIBSVM
+        rows may have fewer features.
+    usual_target : str, optional
+        Target column of a CSV file that has more columns than `n_features`, if `target` is not given.
+    binarize : str, optional
+        Class that becomes +1, while all others become -1.
+    limit : int
+        Bytes that a rank may use. A file that needs more is refused before it is read, or as soon as that is known.
+    wanted : Targets
+        Kinds of targets accepted.
+    expected : Expected
+        Columns that the file must have, matched by name if both sides have names.
+    training : bool
+        True if the rows, other than those of the split "test", are to be trained on: columns that `dtype` does not
+        resolve are refused, see :mod:`cacore.data.resolution`.
+    remedy : str
+        Further remedy for rows that do not fit into `limit`: an option followed by a comma.
     held : bool
         True if all rows are kept in memory (twice while they are joined), False if only one block at a time.
     crew : Crew, optional
         Ranks that parse text instead of this one.
-    expected : Expected
-        Columns that the file must have, matched by name if both sides have names.
     """
 
+    dtype: np.dtype[Any] = _DOUBLE
     target: str | None = None
     n_features: int | None = None
-    binarize: str | None = None
     usual_target: str | None = None
+    binarize: str | None = None
     limit: int = 1 << 62
     wanted: Targets = NUMBERS
+    expected: Expected = UNKNOWN
+    training: bool = False
+    remedy: str = ""
     held: bool = True
     crew: Crew | None = None
-    expected: Expected = UNKNOWN
 
 
 class Tabular(ABC):
@@ -280,7 +301,7 @@ class Tabular(ABC):
         Column names; empty if the file has none.
     columns : int
         Number of columns.
-    request : ColumnRequest
+    request : RowsRequest
 
     Attributes
     ----------
@@ -292,7 +313,7 @@ class Tabular(ABC):
         Columns with whole numbers that were rounded to double precision, in the rows read so far.
     """
 
-    def __init__(self, path: Path, names: tuple[str, ...], columns: int, request: ColumnRequest) -> None:
+    def __init__(self, path: Path, names: tuple[str, ...], columns: int, request: RowsRequest) -> None:
         self.path, self.request, self._names = path, request, names
         target, binarize, wanted = request.target, request.binarize, request.wanted
         self.asked, self._columns = target is not None, columns

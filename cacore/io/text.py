@@ -8,7 +8,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import stream
 from cacore.io.stream import MARK
-from cacore.io.table import NUMBERS, ColumnRequest, Table, Tabular, Targets
+from cacore.io.table import RowsRequest, Table, Tabular
 from cacore.io.words import OneClass
 
 TABLES = ("csv", "tsv", "npy", "parquet", "arrow")
@@ -57,40 +57,28 @@ def _text_kind(path: Path, head: bytes) -> str:
     return "libsvm" if b":" in line or len(line.split()) == 1 else "csv"
 
 
-def parse(
-    path: Path,
-    target: str | None,
-    n_features: int | None,
-    binarize: str | None,
-    usual_target: str | None = None,
-    limit: int = 1 << 62,
-    wanted: Targets = NUMBERS,
-) -> dict[str, Table]:
-    """Read all rows of a file that is not HDF5: "train", and "test" if the file has both.
-
-    The class `binarize` becomes +1 and all others -1; for the other parameters see :func:`cacore.io.load`.
-    """
+def parse(path: Path, request: RowsRequest = RowsRequest()) -> dict[str, Table]:  # noqa: B008  it is frozen
+    """Read all rows of a file that is not HDF5: "train", and "test" if the file has both; numbers keep their type."""
     form = kind(path)
     if form == "npz":
         from cacore.io import npz
 
-        check_target(path, target, form)
+        check_target(path, request.target, form)
         with stream.reading(path):
-            tables = npz.parse(path, limit)
+            tables = npz.parse(path, request.limit)
     else:
-        request = ColumnRequest(target, n_features, binarize, usual_target, limit, wanted)
         tables = {"train": table(path, form, request, Communicator())}
-    if form in TABLES or binarize is None:
+    if form in TABLES or request.binarize is None:
         return tables
     for rows in tables.values():
         if rows.y is not None:
-            signs = OneClass(binarize)
+            signs = OneClass(request.binarize)
             rows.y = signs.signs(rows.y, rows.where)
             signs.check(rows.where)
     return tables
 
 
-def table(path: Path, form: str, request: ColumnRequest, comm: Communicator) -> Table:
+def table(path: Path, form: str, request: RowsRequest, comm: Communicator) -> Table:
     """Read this rank's even block of the rows of a LIBSVM file or one of :data:`TABLES`; collective.
 
     Each rank reads and parses its part of plain text. Compressed text is decompressed by rank 0 and parsed by the
@@ -108,7 +96,7 @@ def table(path: Path, form: str, request: ColumnRequest, comm: Communicator) -> 
     return read.table(comm)
 
 
-def tabular(path: Path, form: str, request: ColumnRequest) -> Tabular:
+def tabular(path: Path, form: str, request: RowsRequest) -> Tabular:
     """Reader of a file of one of the formats in :data:`TABLES`; its module is imported only now."""
     if form in ("csv", "tsv"):
         from cacore.io.delimited import Delimited

@@ -20,7 +20,7 @@ from cacore.errors import InputError
 from cacore.io import Dataset, load
 from cacore.io.fingerprints import overlap
 from cacore.io.names import Expected
-from cacore.io.table import LABELS, Targets
+from cacore.io.table import LABELS, RowsRequest, Targets
 from cacore.learn.method import Method
 from cacore.run.launch import Predicting, Training
 from cacore.terminal import say
@@ -53,9 +53,12 @@ class Disk:
     ) -> dict[str, Dataset]:  # fmt: skip
         """Load the rows of a file, by split; collective. `training`: see :func:`cacore.io.load`."""
         if self.folder is not None:
-            from cacore.io.in_file import load_in_file
+            from cacore.io.loading import load_in_file
 
-            return load_in_file(path, comm, job.dtype, job.target, self.folder, limit, wanted, expected, training)
+            request = RowsRequest(
+                np.dtype(job.dtype), job.target, limit=limit, wanted=wanted, expected=expected, training=training
+            )  # fmt: skip
+            return load_in_file(path, comm, request, self.folder)
         remedy = "--out-of-core, " if self.offered else ""
         return load(
             path, comm, job.dtype, job.target, limit=limit, wanted=wanted, remedy=remedy, expected=expected,

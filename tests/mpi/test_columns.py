@@ -13,9 +13,9 @@ from helpers.distributed import RANK, WORLD, refused_by_all
 from cacore.comm import Communicator
 from cacore.data.dataset import Columns
 from cacore.io import load
-from cacore.io.in_file import load_in_file
+from cacore.io.loading import load_in_file
 from cacore.io.names import Expected
-from cacore.io.table import LABELS
+from cacore.io.table import LABELS, RowsRequest
 from cacore.run.launch import Training
 from cacore.run.reading import read
 
@@ -47,7 +47,7 @@ def test_orders(form, folder, everywhere):
     refused_by_all(lambda: load(path, comm, expected=KNOWN), match="column d, which train.csv does not have")
     ways = [lambda known: load(path, comm, expected=known)]
     if form == "h5":
-        ways.append(lambda known: load_in_file(path, comm, "float64", None, folder, 1 << 30, LABELS, known))
+        ways.append(lambda known: load_in_file(path, comm, RowsRequest(wanted=LABELS, expected=known), folder))
     for way in ways:
         rows = way(replace(KNOWN, ignore_extra=True))["train"]
         np.testing.assert_array_equal(everywhere(rows.X[:]), np.column_stack([table[name] for name in "abc"]))

@@ -13,8 +13,8 @@ from cacore.data import stored
 from cacore.data.rows import block_bounds, exchange_rows, gather_rows
 from cacore.data.stored import is_stored
 from cacore.io import load
-from cacore.io.in_file import load_in_file
-from cacore.io.table import LABELS
+from cacore.io.loading import load_in_file
+from cacore.io.table import LABELS, RowsRequest
 from cakrr import bkrr2, dckrr, subset
 from cakrr.options import RidgeOptions, SubsetOptions
 from casvm import casvm, cpsvm
@@ -42,7 +42,7 @@ def data(folder, monkeypatch):
 
 
 def in_file(path, comm, folder=None):
-    return load_in_file(path, comm, "float64", None, folder or path.parent, 1 << 30, LABELS)
+    return load_in_file(path, comm, RowsRequest(wanted=LABELS), folder or path.parent)
 
 
 @pytest.mark.parametrize("name", TRAINED)
