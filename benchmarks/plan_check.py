@@ -17,8 +17,7 @@ from pathlib import Path
 
 from benchmarks.race import headline, machine_rate
 from benchmarks.results import Record, record, table
-from cakernels.plan.layout import generated, method_named
-from cakernels.plan.runs import STARTED
+from cakernels.plan.runs import STARTED, generated, method_named
 
 FEATURES = 20
 # Name of a row of the table: method, options.

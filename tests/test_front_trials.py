@@ -7,9 +7,8 @@ import pytest
 
 from cacore.comm import Communicator
 from cakernels.leaderboard import command
-from cakernels.plan.growth import SVM_POWER
 from cakernels.search.blending import search, started
-from cakernels.search.budget import Budget
+from cakernels.search.budget import SVM_POWER, Budget
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.scores import SCORES

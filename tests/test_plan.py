@@ -14,16 +14,28 @@ from helpers.commands import flat, read, run
 from helpers.data import write_csv
 
 from cacore.errors import InputError
-from cakernels.plan import command, growth, needs
+from cakernels.plan import command, plan
 from cakernels.plan import command as queues
-from cakernels.plan.layout import METHODS, JobLayout, Kind, generated, kind_of, method_named
 from cakernels.plan.machine import PRESETS, Machine
-from cakernels.plan.plan import planned
-from cakernels.plan.runs import Ran, Trials, of_job, with_points
+from cakernels.plan.plan import extrapolated, flops, traffic
+from cakernels.plan.runs import (
+    METHODS,
+    JobLayout,
+    Kind,
+    Ran,
+    Trials,
+    Workload,
+    generated,
+    kind_of,
+    method_named,
+    of_job,
+    with_points,
+)
 from cakrr.options import RidgeOptions, SubsetOptions
 from casvm.options import SVMOptions
 
 MIB = 1 << 20
+SVM = Workload(method_named("dissmo"), SVMOptions())
 JOB = JobLayout(n=400_000, d=90, parts=1_024, ranks=512, ranks_per_node=16, threads=1)
 
 
@@ -58,7 +70,7 @@ def test_ridge_parts_grow_as_the_cube_of_a_part():
 
     runs = [ran(one, {"train": train(one), "read": 1e-3 + 1e-6 * one.rows_per_rank}) for one in in_parts()]
     job = replace(JOB, n=80_000, parts=16, ranks=4)
-    found = growth.seconds(runs, Kind.RIDGE_PARTS, job, True)
+    found = extrapolated(runs, Kind.RIDGE_PARTS, job, True)
     assert found["train"] == pytest.approx(train(job), rel=1e-6)
     assert found["read"] == pytest.approx(1e-3 + 1e-6 * 20_000, rel=1e-6)
     assert found["start"] == 1.5
@@ -89,32 +101,32 @@ def test_least_squares_on_points_grow_with_rows_and_points():
     runs = [
         ran(one, {"train": train(one), "partition": drawing[i % 5]}, sent=sent(one)) for i, one in enumerate(layouts)
     ]
-    found = growth.seconds(runs, Kind.POINTS, POINTS, False)
+    found = extrapolated(runs, Kind.POINTS, POINTS, False)
     assert found["train"] == pytest.approx(train(POINTS), rel=1e-6)
-    assert found["partition"] < 1 < growth.seconds(runs, Kind.POINTS, POINTS, True)["partition"]
-    assert growth.sent(runs, Kind.POINTS, POINTS, "bytes")["train"] == pytest.approx(sent(POINTS)["train"][0], rel=1e-6)
+    assert found["partition"] < 1 < extrapolated(runs, Kind.POINTS, POINTS, True)["partition"]
+    assert traffic(runs, Kind.POINTS, POINTS, "bytes")["train"] == pytest.approx(sent(POINTS)["train"][0], rel=1e-6)
     few = replace(POINTS, n=17_000, ranks=64)  # two leaves of 2 M rows and more
-    assert growth.folded(few) == 8_500
+    assert plan.folded(few) == 8_500
 
 
 def test_memory_and_flops_of_least_squares_on_points():
     options, method = SubsetOptions(sigma=(1.0, 2.0), lam=(1e-6, 1e-3)), method_named("subset")
-    rows, squares = needs.memory(POINTS, Kind.POINTS, options, 8, 1.0)
+    rows, squares = plan.memory(POINTS, Workload(method, options))
     assert rows == 2 * 125_000 * (160 + 48)
     assert 8 * 8 * 4_000**2 < squares < 8 * 14 * 4_000**2
     n = POINTS.n
     chosen = sum(3 * n * M**2 + 12 * M**3 * 4 for M in (2_000, 4_000))
     expected = 2 * (2 * n * 4_000 * 4_020 + chosen)
-    assert needs.flops([ran(of_points()[0], {})], POINTS, Kind.POINTS, options, method) == expected
+    assert flops([ran(of_points()[0], {})], POINTS, Workload(method, options)) == expected
     one = SubsetOptions(sigma=(1.0,), lam=(1e-6,))
     alone = replace(POINTS, centers=(4_000,))
-    assert needs.flops([ran(alone, {})], alone, Kind.POINTS, one, method) == 2 * n * 4_000 * 4_020
+    assert flops([ran(alone, {})], alone, Workload(method, one)) == 2 * n * 4_000 * 4_020
 
 
 def test_svms_grow_with_the_power_that_is_seen():
     runs = [ran(one, {"train": one.parts_per_rank * 1e-6 * one.part**1.7}) for one in in_parts(6)]
     job = replace(JOB, n=64_000, parts=4, ranks=4)
-    assert growth.seconds(runs, Kind.SVM_PARTS, job, False)["train"] == pytest.approx(1e-6 * 16_000**1.7, rel=1e-6)
+    assert extrapolated(runs, Kind.SVM_PARTS, job, False)["train"] == pytest.approx(1e-6 * 16_000**1.7, rel=1e-6)
 
 
 def test_what_all_ranks_compute_alike_is_not_divided():
@@ -126,7 +138,7 @@ def test_what_all_ranks_compute_alike_is_not_divided():
     layouts = [JobLayout(n, 8, 1, 2, 2, 1) for n in (10_000, 20_000, 40_000)]
     runs = [ran(one, {"train": train(one)}) for one in (*layouts, replace(layouts[1], ranks=1))]
     job = JobLayout(100_000, 8, 1, 64, 16, 1)
-    assert growth.seconds(runs, Kind.SHARED, job, False)["train"] == pytest.approx(train(job), rel=1e-6)
+    assert extrapolated(runs, Kind.SHARED, job, False)["train"] == pytest.approx(train(job), rel=1e-6)
 
 
 def test_bytes_and_messages():
@@ -137,32 +149,33 @@ def test_bytes_and_messages():
     layouts = [*in_parts(2), replace(in_parts()[0], parts=64), replace(in_parts()[0], ranks=4)]
     runs = [ran(one, {"train": 1.0}, sent=sent(one)) for one in layouts]
     for number, what in enumerate(("bytes", "messages")):
-        found = growth.sent(runs, Kind.RIDGE_PARTS, JOB, what)
+        found = traffic(runs, Kind.RIDGE_PARTS, JOB, what)
         assert found["partition"] == pytest.approx(sent(JOB)["partition"][number], rel=1e-6)
-    assert growth.sent(runs, Kind.RIDGE_PARTS, replace(JOB, ranks=1), "bytes") == {}
+    assert traffic(runs, Kind.RIDGE_PARTS, replace(JOB, ranks=1), "bytes") == {}
 
 
-@pytest.mark.parametrize(("kind", "expected"), [
-    (Kind.RIDGE_PARTS, 2 * 1_000 * (160 + 48) + 8 * 500**2),
-    (Kind.SYSTEM, 2 * 1_000 * (160 + 48) + 8 * 4_000**2 / 4),
+@pytest.mark.parametrize(("method", "expected"), [
+    ("bkrr2", 2 * 1_000 * (160 + 48) + 8 * 500**2),
+    ("dkrr", 2 * 1_000 * (160 + 48) + 8 * 4_000**2 / 4),
 ])  # fmt: skip
-def test_memory_by_formula(kind, expected):
+def test_memory_by_formula(method, expected):
+    work = Workload(method_named(method), RidgeOptions())
     layout = JobLayout(4_000, 20, 8, 4, 4, 1)
-    assert sum(needs.memory(layout, kind, RidgeOptions(), 8, 1.0)) == expected
+    assert sum(plan.memory(layout, work)) == expected
     runs = [ran(replace(layout, n=400), {}, peak=300.0)]
-    base = 300 * MIB - sum(needs.memory(runs[0].layout, kind, RidgeOptions(), 8, 1.0))
-    assert needs.peak(runs, layout, kind, RidgeOptions(), 8, 1.0) == pytest.approx(base + expected)
+    base = 300 * MIB - sum(plan.memory(runs[0].layout, work))
+    assert plan.peak(runs, layout, work) == pytest.approx(base + expected)
 
 
 def test_memory_of_an_svm_that_keeps_a_fifth_of_its_kernel_values():
     """Runs of 200 MiB besides their rows and a fifth of 4 n^2 bytes; the job's cache is full at 1 GiB."""
     jobs = [JobLayout(n, 20, 1, 1, 1, 1) for n in (4_000, 8_000, 16_000, 40_000)]
-    terms = [needs.memory(one, Kind.SHARED, SVMOptions(), 8, 1.0) for one in jobs]
+    terms = [plan.memory(one, SVM) for one in jobs]
     peaks = [200 * MIB + rows + 0.2 * values for rows, values in terms]
     runs = [ran(one, {}, peak=peak / MIB) for one, peak in zip(jobs[:3], peaks, strict=False)]
-    assert needs.peak(runs, jobs[3], Kind.SHARED, SVMOptions(), 8, 1.0) == pytest.approx(peaks[3])
+    assert plan.peak(runs, jobs[3], SVM) == pytest.approx(peaks[3])
     assert terms[3][1] == 2**30
-    assert needs.peak(runs, jobs[1], Kind.SHARED, SVMOptions(), 8, 1.0) == peaks[1]  # it was run itself
+    assert plan.peak(runs, jobs[1], SVM) == peaks[1]  # it was run itself
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0.2, 3), (20.0, 1)])
@@ -180,19 +193,19 @@ def test_a_brief_job_is_run_three_times(seconds, times, monkeypatch):
         job, Kind.SHARED, 1
     )
     assert len(of_job(runs, job)) == times
-    took = growth.seconds(runs, Kind.SHARED, job, False)
+    took = extrapolated(runs, Kind.SHARED, job, False)
     assert took["train"] == pytest.approx(seconds * np.median(slow[1 : 1 + times]))
 
 
 def test_memory_of_an_svm_whose_runs_are_too_small_to_tell():
     """The job keeps as large a share of K as that of support vectors in the largest run."""
     job, small = JobLayout(10_000, 20, 1, 1, 1, 1), JobLayout(2_000, 20, 1, 1, 1, 1)
-    rows, values = needs.memory(small, Kind.SHARED, SVMOptions(), 8, 1.0)
+    rows, values = plan.memory(small, SVM)
     share = 0.4
     one = ran(small, {}, peak=(200 * MIB + rows + share * values) / MIB, n_support=[800])
-    rows, values = needs.memory(job, Kind.SHARED, SVMOptions(), 8, 1.0)
+    rows, values = plan.memory(job, SVM)
     expected = 200 * MIB + rows + share * values
-    assert needs.peak([one], job, Kind.SHARED, SVMOptions(), 8, 1.0) == pytest.approx(expected)
+    assert plan.peak([one], job, SVM) == pytest.approx(expected)
     assert values == 4.0e8
 
 
@@ -203,8 +216,8 @@ def test_flops_of_ridge_parts():
     final = 8 * (1_000**2 * 90 + 1_000**3 / 3)
     grid = 8 * 5 * (900**2 * 90 + 5 / 3 * 900**3)
     several = RidgeOptions(sigma=(1.0, 2.0, 3.0, 4.0, 5.0), lam=(1e-6, 1e-5, 1e-4, 1e-3, 1e-2))
-    assert needs.flops([ran(job, {})], job, Kind.RIDGE_PARTS, several, method) == pytest.approx(grid + final)
-    alone = needs.flops([ran(job, {})], job, Kind.RIDGE_PARTS, one, method)
+    assert flops([ran(job, {})], job, Workload(method, several)) == pytest.approx(grid + final)
+    alone = flops([ran(job, {})], job, Workload(method, one))
     assert alone == pytest.approx(2 * final - final)
 
 
@@ -216,13 +229,13 @@ def test_coarse_models_count():
     small = 2 * 2 * 600**3 / 3  # on each of two ranks: a factor of the centres, and one system
 
     def counted(job, **more):
-        return needs.flops([ran(job, {})], job, Kind.RIDGE_PARTS, RidgeOptions(**given, **more), method)
+        return flops([ran(job, {})], job, Workload(method, RidgeOptions(**given, **more)))
 
     parts = counted(replace(job, coarse=0))
     assert counted(job) - parts == pytest.approx(pairs + small)
     assert counted(job, refine=3) - counted(job) == pytest.approx(4 * 8_000**2 * 95)
     options = RidgeOptions(**given)
-    assert needs.memory(job, Kind.RIDGE_PARTS, options, 4, 1.0)[1] == 8 * (5 * 600**2 + 2 * 600 * 2048)
+    assert plan.memory(job, Workload(method, options, 4))[1] == 8 * (5 * 600**2 + 2 * 600 * 2048)
 
 
 def test_coarse_models_take_time_in_proportion_to_the_rows():
@@ -233,21 +246,21 @@ def test_coarse_models_take_time_in_proportion_to_the_rows():
 
     runs = [ran(one, {"train": train(one)}) for one in in_parts(5, coarse=50)]
     job = replace(JOB, n=160_000, parts=160, ranks=1, coarse=50)
-    assert growth.seconds(runs, Kind.RIDGE_PARTS, job, True)["train"] == pytest.approx(train(job), rel=1e-6)
+    assert extrapolated(runs, Kind.RIDGE_PARTS, job, True)["train"] == pytest.approx(train(job), rel=1e-6)
 
 
 @pytest.mark.parametrize(("words", "most"), [([], 1500), (["--centers", "70,90"], 90), (["--centers", "99999"], 3_000)])
 def test_plans_of_two_levels_know_their_centres(words, most):
     job, method = command.Planning(method="twolevel", rows=3_000, features=4), method_named("twolevel")
     source, options = generated(100, 4, False), command._options(method, words)
-    assert [one.coarse for one in command._layouts(job, method, options, Machine.this(), source)] == [most]
+    assert [one.coarse for one in command._layouts(job, Workload(method, options), Machine.this(), source)] == [most]
 
 
 def test_flops_of_svms_follow_the_kernel_values():
     job, small = replace(JOB, n=8_000, parts=8), replace(JOB, n=800, parts=4)
     runs = [ran(small, {}, kernel_values=[100, 200, 300, 400])]
     expected = 1_000 * (1_000 / 200) ** 2 * (8 / 4) * (2 * 90 + 10)
-    assert needs.flops(runs, job, Kind.SVM_PARTS, SVMOptions(), method_named("cpsvm")) == expected
+    assert flops(runs, job, Workload(method_named("cpsvm"), SVMOptions())) == expected
 
 
 def _plan(job, peak=3_000.0, **machine):
@@ -256,7 +269,7 @@ def _plan(job, peak=3_000.0, **machine):
     ]
     node = Machine("test", 24, 64 * 2**30, PRESETS["aries"], **machine)
     options = RidgeOptions(sigma=(1.0,), lam=(1e-4,))
-    return planned(runs, job, Kind.RIDGE_PARTS, method_named("bkrr2"), options, node, 8, 1.0)
+    return plan.planned(runs, job, Workload(method_named("bkrr2"), options), node)
 
 
 def test_what_does_not_fit_and_what_does():
@@ -276,10 +289,10 @@ def test_runs_too_small_to_tell_how_they_grow_are_bounded_by_the_flops(seconds, 
     runs = [ran(layout, {"train": seconds * (layout.n / 250) ** 3}) for layout in layouts]
     options = RidgeOptions(sigma=(1.0,), lam=(1e-4,))
     node = Machine("test", 24, 64 * 2**30, PRESETS["aries"])
-    plan = planned(runs, job, Kind.SYSTEM, method_named("dkrr"), options, node, 8, 1.0, rate=1e10)
-    products = plan.flops / 1e10
-    assert least * products <= plan.seconds["train"] <= most * products + 24.0
-    assert plan.flops >= 1e18 / 3
+    bounded = plan.planned(runs, job, Workload(method_named("dkrr"), options), node, rate=1e10)
+    products = bounded.flops / 1e10
+    assert least * products <= bounded.seconds["train"] <= most * products + 24.0
+    assert bounded.flops >= 1e18 / 3
 
 
 def test_slower_machines_networks_and_shared_cores():
@@ -333,9 +346,9 @@ def test_plan_of_least_squares_on_points(tmp_path, monkeypatch, capfd):
     (plan,) = read(tmp_path / "p.json")["plans"]
     assert (plan["centers"], plan["partitions"], plan["data"]["n_train"]) == ([300, 600], 1, 20_000)
     assert plan["seconds"]["train"] > 0
-    assert plan["flops"] == needs.flops(
-        [ran(POINTS, {})], replace(POINTS, n=20_000, d=3, ranks=1, centers=(300, 600)), Kind.POINTS,
-        SubsetOptions(sigma=(2.0,), lam=(1e-3, 1e-2)), method_named("subset"),
+    assert plan["flops"] == flops(
+        [ran(POINTS, {})], replace(POINTS, n=20_000, d=3, ranks=1, centers=(300, 600)),
+        Workload(method_named("subset"), SubsetOptions(sigma=(2.0,), lam=(1e-3, 1e-2))),
     )  # fmt: skip
     assert "20,000, 300, 600" in flat(capfd.readouterr().out)
 

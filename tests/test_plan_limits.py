@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
 from helpers.commands import flat
 
 from cacore.errors import InputError
-from cakernels.plan import plan_table
-from cakernels.plan.layout import JobLayout, Kind, generated, method_named
+from cakernels.plan import runs
 from cakernels.plan.machine import Machine
-from cakernels.plan.plan import UNCOUNTED, planned
-from cakernels.plan.runs import Ran, Trials, mpiexec
+from cakernels.plan.plan import UNCOUNTED, planned, show
+from cakernels.plan.runs import JobLayout, Kind, Ran, Trials, Workload, generated, method_named, mpiexec
 from cakrr.options import RidgeOptions
 
 JOB = JobLayout(n=1_000_000, d=5, parts=1, ranks=1, ranks_per_node=1, threads=1)
-OPTIONS = RidgeOptions(sigma=(1.0,), lam=(1e-4,))
+WORK = Workload(method_named("dkrr"), RidgeOptions(sigma=(1.0,), lam=(1e-4,)))
 RUN = Ran(replace(JOB, n=500), {
     "seconds": {"start": 1.0, "train": 1.0}, "memory": {"peak_rss_mib": [200.0]}, "comm": {}, "partition_sizes": [500],
     "solver": {},
@@ -39,15 +40,15 @@ def test_mpiexec_beside_the_interpreter(tmp_path, monkeypatch):
 
 def test_without_mpiexec_the_plan_says_what_it_lacks(capfd):
     """Runs on one rank tell nothing of messages: the plan has no zeros in their place."""
-    plan = planned([RUN], replace(JOB, ranks=8), Kind.SYSTEM, method_named("dkrr"), OPTIONS, Machine.this(), 8, 1.0)
+    plan = planned([RUN], replace(JOB, ranks=8), WORK, Machine.this())
     assert not plan.counted
     assert plan.report()["comm"] == {}
     assert plan.report()["notes"] == [UNCOUNTED]
-    plan_table.show("dkrr", [plan])
+    show("dkrr", [plan])
     out = flat(capfd.readouterr().out)
     assert out.count("unknown") == 2
     assert UNCOUNTED in out
-    alone = planned([RUN], JOB, Kind.SYSTEM, method_named("dkrr"), OPTIONS, Machine.this(), 8, 1.0)
+    alone = planned([RUN], JOB, WORK, Machine.this())
     assert "notes" not in alone.report()
 
 
@@ -57,6 +58,26 @@ def test_a_time_that_is_over_ends_the_growing_runs(monkeypatch):
     monkeypatch.setattr(Trials, "run", lambda self, layout: self.runs.append(replace(RUN, layout=layout)))
     trials.all(JOB, Kind.SYSTEM, 1)
     assert [one.layout.n for one in trials.runs] == [250, 500]
+
+
+def test_time_that_other_programs_had_is_left_out(monkeypatch, tmp_path):
+    """A run whose processor worked for a tenth of the time takes a tenth of it on a quiet machine."""
+    (tmp_path / "report.json").write_text(json.dumps(RUN.report))
+    clocks = {"elapsed": 0.0, "processor": 0.0}
+
+    def started(command, **more):
+        clocks["elapsed"] += 10.0
+        clocks["processor"] += 1.0
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", started)
+    monkeypatch.setattr(runs, "_processor_seconds", lambda: clocks["processor"])
+    monkeypatch.setattr(time, "monotonic", lambda: clocks["elapsed"])
+    short = Trials("prog", [], generated(10, 2, False), "float64", tmp_path, 1.0).all(
+        replace(JOB, n=800), Kind.SYSTEM, 1
+    )
+    assert [run.undisturbed("train") for run in short] == pytest.approx([0.1] * len(short))
+    assert short[0].seconds["train"] == 1.0
 
 
 def test_a_time_without_an_end_is_no_error(monkeypatch, tmp_path):

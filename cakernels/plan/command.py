@@ -23,12 +23,11 @@ from cacore.machine import memory
 from cacore.progress import spinner
 from cacore.run.launch import Job, Parser, Training, run_alone, start
 from cacore.terminal import say
-from cakernels.plan.layout import METHODS, JobLayout, Kind, kind_of, method_named
-from cakernels.plan.runs import mpiexec
+from cakernels.plan import runs
+from cakernels.plan.runs import METHODS, JobLayout, Kind, SampleSource, Workload, method_named, mpiexec
 
 if TYPE_CHECKING:
     from cacore.learn.method import Method
-    from cakernels.plan.layout import SampleSource
     from cakernels.plan.machine import Machine
     from cakernels.plan.plan import Plan
 
@@ -165,9 +164,11 @@ def _plan(comm: Communicator, argv: list[str] | None) -> None:
     if job.report is not None:
         check_writable(job.report)
     source = _source(job, method, options, limit)
+    density = source.X.nnz / (source.X.shape[0] * source.X.shape[1]) if hasattr(source.X, "nnz") else 1.0
+    work = Workload(method, options, _DTYPES[job.dtype], density)
     machine = _machine(job, limit)
-    layouts = _layouts(job, method, options, machine, source)
-    plans = list(_planned(job, method, options, words, source, machine, layouts, limit))
+    layouts = _layouts(job, work, machine, source)
+    plans = list(_planned(job, work, words, source, machine, layouts, limit))
     _show(job, method, words, plans, document)
 
 
@@ -201,7 +202,7 @@ def _as_in(document: dict[str, Any], job: Planning, words: list[str]) -> tuple[P
     parser.add_argument("--checkpoint")
     ran, words = parser.parse_known_args([str(word) for word in document["command"][1:]])
     path = Path(ran.data)
-    many = document["partitions"] > 1 and kind_of(method, _options(method, words)).in_parts
+    many = document["partitions"] > 1 and Workload(method, _options(method, words)).kind.in_parts
     return replace(
         job, method=document["method"], data=path if path.exists() else None, rows=document["data"]["n_train"],
         features=document["data"]["n_features"], ranks=(document["ranks"],), threads=document["threads_per_rank"],
@@ -220,17 +221,15 @@ def _options(method: Method, words: list[str]) -> Any:
 
 def _source(job: Planning, method: Method, options: Any, limit: int) -> SampleSource:
     """Rows for the short runs."""
-    from cakernels.plan import layout
-
     classes = method.package == "casvm" and hasattr(options, "class_weight") and not hasattr(method, "one_class")
     if job.data is not None:
-        return layout.of_file(job.data, job.target, limit, classes or getattr(options, "classify", False))
+        return runs.of_file(job.data, job.target, limit, classes or getattr(options, "classify", False))
     if job.rows is None or job.features is None:
         raise InputError("the number of rows and features is not known: give DATA, or --rows N --features D")
     count = min(job.rows, _SAMPLED)
-    need = layout.COPIES * 8 * count * job.features
+    need = runs.COPIES * 8 * count * job.features
     memory.require(need, limit, f"a sample of {count:,} rows with {job.features:,} features", "plan from a file, DATA")
-    return layout.generated(count, job.features, classes or getattr(options, "classify", False))
+    return runs.generated(count, job.features, classes or getattr(options, "classify", False))
 
 
 def _machine(job: Planning, limit: int) -> Machine:
@@ -242,9 +241,9 @@ def _machine(job: Planning, limit: int) -> Machine:
     return here if job.network is None else here.on(job.network)
 
 
-def _layouts(job: Planning, method: Method, options: Any, machine: Machine, source: SampleSource) -> list[JobLayout]:
+def _layouts(job: Planning, work: Workload, machine: Machine, source: SampleSource) -> list[JobLayout]:
     """The layouts to plan, one per number of ranks."""
-    kind = kind_of(method, options)
+    kind, method, options = work.kind, work.method, work.options
     parts = kind.in_parts or kind is Kind.TREE
     n, d = job.rows or source.X.shape[0], job.features or source.X.shape[1]
     if d != source.X.shape[1]:
@@ -274,29 +273,27 @@ def _parts(job: Planning, n: int, ranks: int) -> int:
 
 
 def _planned(
-    job: Planning, method: Method, options: Any, words: list[str], source: SampleSource, machine: Machine,
-    layouts: list[JobLayout], limit: int,
+    job: Planning, work: Workload, words: list[str], source: SampleSource, machine: Machine, layouts: list[JobLayout],
+    limit: int,
 ) -> Iterator[Plan]:  # fmt: skip
     """The plan of each layout; layouts with the same ranks and threads in their short runs share these."""
     from cakernels.plan.machine import Machine, product_rate
     from cakernels.plan.plan import planned
-    from cakernels.plan.runs import Trials
 
-    kind, done = kind_of(method, options), {}
+    done: dict[tuple[int, int], list[runs.Ran]] = {}
     here = Machine.this().cores
-    density = source.X.nnz / (source.X.shape[0] * source.X.shape[1]) if hasattr(source.X, "nnz") else 1.0
     keys = [_short_runs(planned_layout, here, machine) for planned_layout in layouts]
     with tempfile.TemporaryDirectory() as folder, spinner(not job.quiet, "short runs") as tell:
         for layout, (ranks, threads) in reversed(list(zip(layouts, keys, strict=True))):
             if (ranks, threads) not in done:
-                trials = Trials(
-                    method.prog, words, source, job.dtype, Path(folder), job.within / len(set(keys)),
+                trials = runs.Trials(
+                    work.method.prog, words, source, job.dtype, Path(folder), job.within / len(set(keys)),
                     lambda line: tell(f"short run: {line}"),
                 )  # fmt: skip
-                done[ranks, threads] = trials.all(replace(layout, threads=threads), kind, ranks)
-    rate = product_rate(limit) if method.package == "cakrr" else None
+                done[ranks, threads] = trials.all(replace(layout, threads=threads), work.kind, ranks)
+    rate = product_rate(limit) if work.method.package == "cakrr" else None
     for layout, key in zip(layouts, keys, strict=True):
-        yield planned(done[key], layout, kind, method, options, machine, _DTYPES[job.dtype], density, rate)
+        yield planned(done[key], layout, work, machine, rate)
 
 
 def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, int]:
@@ -311,7 +308,7 @@ def _short_runs(layout: JobLayout, cores: int, machine: Machine) -> tuple[int, i
 def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], document: dict[str, Any] | None) -> None:
     """Print the table and the job script, and write the report."""
     from cacore.run import report
-    from cakernels.plan import plan_table
+    from cakernels.plan import plan
 
     last = plans[-1]
     parts = f" --partitions {last.layout.parts}" if last.layout.parts > 1 else ""
@@ -320,14 +317,14 @@ def _show(job: Planning, method: Method, words: list[str], plans: list[Plan], do
         report.write(
             job.report,
             {"schema": SCHEMA, "method": method.name, "command": sys.argv, "machine": last.machine.name,
-             "plans": [plan.report() for plan in plans]},
+             "plans": [layout_plan.report() for layout_plan in plans]},
         )  # fmt: skip
     if job.quiet:
         return
     with printing():
-        plan_table.show(method.name, plans)
+        plan.show(method.name, plans)
         if document is not None:
-            plan_table.compare(last, document)
+            plan.compare(last, document)
         if job.queue is not None:
             job_script = script(job.queue, last.layout, last.total, last.peak, command, _mpi())
             say("", *job_script.splitlines())

@@ -1,27 +1,236 @@
-"""Short runs of a method's own command on few rows, from whose reports a plan is made."""
+"""The layout of a training, and short runs of its command on few rows, from whose reports a plan is made.
+
+1. :class:`JobLayout` and :class:`Workload`: rows, parts, ranks and threads; the method with its options.
+2. :class:`SampleSource`: rows for the short runs, from a file or generated.
+3. :class:`Trials`: the short runs.
+"""
 
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
+from importlib import import_module
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
-from cakernels.plan.layout import JobLayout, Kind, SampleSource
+from cacore.learn.method import method_names
+from cacore.linalg.tsqr import leaves_of
+
+if TYPE_CHECKING:
+    from cacore.learn.method import Method
+
+
+_HOMES = {name: package for package in ("cakrr", "casvm") for name in method_names(package)}
+METHODS = tuple(_HOMES)
+
+
+class Kind(Enum):
+    """How the work of a method depends on the layout."""
+
+    RIDGE_PARTS = "one ridge system per part"
+    SVM_PARTS = "one SVM per part"
+    SYSTEM = "one ridge system of all rows"
+    TREE = "a tree of merged SVMs"
+    SHARED = "one SVM of all rows"
+    POINTS = "least squares on M points"
+
+    @property
+    def in_parts(self) -> bool:
+        """True if parts are trained independently of each other."""
+        return self in (Kind.RIDGE_PARTS, Kind.SVM_PARTS)
+
+
+def method_named(name: str) -> Method:
+    """The record of a method.
+
+    Raises
+    ------
+    InputError
+        There is no such method.
+    """
+    if name not in _HOMES:
+        raise InputError(f"METHOD {name}: choose one of {', '.join(METHODS)}")
+    method: Method = import_module(f"{_HOMES[name]}.{name}").METHOD
+    return method
+
+
+def kind_of(method: Any, options: Any) -> Kind:
+    """Kind of a training by this method with these options."""
+    if method.name == "subset":
+        return Kind.POINTS
+    if method.package == "cakrr":
+        return Kind.RIDGE_PARTS if method.partitioner else Kind.SYSTEM
+    if getattr(options, "exact", False) or getattr(method, "whole", False):
+        return Kind.SHARED
+    return Kind.TREE if getattr(method, "merge", "") else Kind.SVM_PARTS
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The training that is planned, apart from its layout.
+
+    Attributes
+    ----------
+    method : Method
+    options : RidgeOptions, SubsetOptions, SVMOptions or ValueOptions
+    itemsize : int
+        Bytes per number of the rows.
+    density : float
+        Share of the features that are stored.
+    """
+
+    method: Method
+    options: Any
+    itemsize: int = 8
+    density: float = 1.0
+
+    @property
+    def kind(self) -> Kind:
+        """How the work depends on the layout."""
+        return kind_of(self.method, self.options)
+
+
+@dataclass(frozen=True)
+class JobLayout:
+    """Rows, parts, ranks and threads of one training.
+
+    Attributes
+    ----------
+    n, d : int
+        Number of training rows and of features.
+    parts : int
+        P; 1 for methods of one problem.
+    ranks : int
+        R.
+    ranks_per_node : int
+    threads : int
+        Threads per rank.
+    centers : tuple of int
+        Numbers of points that least squares on M points compares, ascending; empty for other methods.
+    coarse : int
+        Largest number of centres of a coarse model; 0 for methods without one.
+    """
+
+    n: int
+    d: int
+    parts: int
+    ranks: int
+    ranks_per_node: int
+    threads: int
+    centers: tuple[int, ...] = ()
+    coarse: int = 0
+
+    @property
+    def points(self) -> int:
+        """M, the largest number of points; 0 for other methods."""
+        return max(self.centers, default=0)
+
+    @property
+    def leaves(self) -> int:
+        """Number of leaves into which least squares on M points cuts the rows; at most as many ranks work."""
+        return leaves_of(self.n, self.points + 2)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return ceil(self.ranks / self.ranks_per_node)
+
+    @property
+    def rows_per_rank(self) -> float:
+        """Rows that a rank reads, n/R."""
+        return self.n / self.ranks
+
+    @property
+    def part(self) -> float:
+        """Rows per part, n/P."""
+        return self.n / self.parts
+
+    @property
+    def parts_per_rank(self) -> int:
+        """Parts of the busiest rank."""
+        return ceil(self.parts / self.ranks)
+
+
+COPIES = 3  # of the rows that are in memory while rows are generated and a sample of them is written
+_CLUSTERS = 12
+_NOISE = 0.1
+
+
+@dataclass(frozen=True)
+class SampleSource:
+    """Rows from which samples of any size are drawn.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (n, d)
+    y : ndarray, shape (n,) or (n, t)
+    """
+
+    X: Rows
+    y: NDArray[Any]
+
+    def write(self, path: Path, n: int, dtype: str) -> None:
+        """Write n rows, drawn at random, in the native layout; rows repeat, slightly shifted, if there are fewer."""
+        import h5py
+
+        from cacore.io.native import write_rows
+
+        rng = np.random.default_rng(n)
+        count = self.X.shape[0]
+        chosen = rng.permutation(count)[:n] if n <= count else rng.integers(count, size=n)
+        X = self.X[chosen].astype(dtype)
+        if n > count and isinstance(X, np.ndarray):
+            X += 0.01 * X.std(axis=0) * rng.normal(size=X.shape)
+        with h5py.File(path, "w") as file:
+            group = file.create_group("train")
+            write_rows(group, "X", X)
+            group["y"] = self.y[chosen]
+
+
+def generated(n: int, d: int, classes: bool, seed: int = 0) -> SampleSource:
+    """Clustered rows with a smooth target, or two classes that overlap, whose boundary is smooth."""
+    rng = np.random.default_rng([seed, d])
+    centers, waves = rng.uniform(size=(_CLUSTERS, d)), rng.normal(size=(d, 3)) * 6 / np.sqrt(d)
+    X = centers[rng.integers(_CLUSTERS, size=n)] + rng.normal(scale=0.15, size=(n, d))
+    y = np.sin(X @ waves).sum(axis=1) + rng.normal(scale=_NOISE, size=n)
+    return SampleSource(X, np.where(y > np.median(y), 1.0, -1.0) if classes else y)
+
+
+def of_file(path: Path, target: str | None, limit: int, text: bool) -> SampleSource:
+    """All training rows of a data file; labels become whole numbers."""
+    from cacore.io import load
+    from cacore.io.table import LABELS, Targets
+
+    wanted = LABELS if text else Targets(many=True)
+    splits = load(path, Communicator(), "float64", target, limit=limit, wanted=wanted, training=True)
+    rows = splits.get("train", next(iter(splits.values())))
+    y = rows.target()
+    return SampleSource(in_memory(rows.X), np.unique(y, return_inverse=True)[1].astype(np.float64) if text else y)
+
+
+# -- short runs ----------------------------------------------------------------------------------------
 
 _FEWEST = 250  # rows per part of the first run, and per rank of a run without parts
 _WIDE = 256  # most parts of the run that tells what dividing the rows into many parts costs
 _WIDE_PART = 16  # rows per part of that run
 _FEWEST_POINTS, _ROWS_PER_POINT = 125, 16  # of the first run of least squares on M points, per rank
-_REPEATS, _BRIEF = 3, 0.1  # runs of the job itself, if one takes at most this share of the time
+_REPEATS, _BRIEF = 3, 0.1  # runs of the job itself, if one takes at most this share of the time: a median of three
 _PATIENCE = 120.0  # seconds that a run may take, besides four times the time for all of them, ...
 _LONGEST = 1e6  # ... at most
 # Runs that tell how bytes and messages grow with the ranks and rows: numbers of ranks, and factors of the rows.
@@ -43,10 +252,14 @@ class Ran:
     ----------
     layout : JobLayout
     report : dict
+    busy : float
+        Processor seconds per elapsed second, at most 1. A run on one rank computes all the time, so what is missing to
+        1 is time that other programs had.
     """
 
     layout: JobLayout
     report: dict[str, Any]
+    busy: float = 1.0
 
     @cached_property
     def seconds(self) -> dict[str, float]:
@@ -55,6 +268,10 @@ class Ran:
         return {"start": sum(phases.get(name, 0.0) for name in STARTED)} | {
             phase: float(phases.get(phase, 0.0)) for phase in PHASES[1:]
         }
+
+    def undisturbed(self, phase: str) -> float:
+        """Seconds of a phase without the time that other programs had."""
+        return self.busy * self.seconds[phase]
 
     @property
     def work(self) -> float:
@@ -130,6 +347,7 @@ class Trials:
         if layout.centers:  # the last one counts
             command += ["--centers", ",".join(map(str, layout.centers))]
         patience = min(_PATIENCE + 4 * self.seconds, _LONGEST)
+        begun, worked = time.monotonic(), _processor_seconds()
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
         except subprocess.TimeoutExpired:
@@ -139,13 +357,18 @@ class Trials:
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()[-1]
             raise InputError(f"a run with {layout.n:,} rows failed: {last}")
-        self.runs.append(Ran(layout, json.loads(report.read_text())))
+        # Ranks wait for each other, and the first run for files that nothing has read yet: neither is load.
+        quiet = layout.ranks > 1 or not self.runs
+        busy = 1.0 if quiet else min(1.0, (_processor_seconds() - worked) / (time.monotonic() - begun))
+        self.runs.append(Ran(layout, json.loads(report.read_text()), busy))
         return self.runs[-1]
 
     def all(self, job: JobLayout, kind: Kind, max_ranks: int) -> list[Ran]:
         """The runs from which a plan of `job` follows, on at most `max_ranks` ranks each."""
         for layout in self._growing(job, kind, max_ranks):
             self.run(layout)
+        if self.runs[1:]:
+            self.runs[0] = replace(self.runs[0], busy=self.runs[1].busy)
         grown = self.runs[-1]
         for layout in _others(job, kind, self.runs):
             self.run(layout)
@@ -201,6 +424,12 @@ class Trials:
                 n *= 4
 
 
+def _processor_seconds() -> float:
+    """Processor seconds of all processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def with_points(layout: JobLayout, points: int) -> JobLayout:
     """The layout with at most so many points; numbers of points that are compared keep their ratios."""
     share = points / layout.points
@@ -223,18 +452,21 @@ def _longest(run: Ran, job: JobLayout) -> float:
 def _others(job: JobLayout, kind: Kind, runs: Sequence[Ran]) -> Iterator[JobLayout]:
     """Runs with many parts, on one rank, and on several ranks, as far as the job needs them."""
     first, last = runs[0].layout, runs[-2:][0].layout
+    # Runs of one rank need all of them; runs of several ranks one more number of ranks.
+    counted: Sequence[tuple[int, int]] = (
+        _COUNTED if first.ranks == 1 else _COUNTED[:1] if first.ranks != 4 else _COUNTED[1:2]
+    )
+    counted = counted if job.ranks > 1 and mpiexec() else ()
     if kind.in_parts and job.parts > 4 * first.parts:
         parts = min(job.parts, max(_WIDE, first.ranks))
         yield replace(first, n=min(job.n, parts * _WIDE_PART), parts=parts)
     if kind is Kind.POINTS:
-        if job.ranks > 1 and mpiexec():
-            for ranks, times in _COUNTED if first.ranks == 1 else _COUNTED[:1] if first.ranks != 4 else _COUNTED[1:2]:
-                layout = replace(first, n=min(job.n, times * first.n), ranks=ranks, ranks_per_node=ranks, threads=1)
-                yield with_points(layout, min(job.points, times * first.points))
+        for ranks, times in counted:
+            layout = replace(first, n=min(job.n, times * first.n), ranks=ranks, ranks_per_node=ranks, threads=1)
+            yield with_points(layout, min(job.points, times * first.points))
         return
     if first.ranks > 1 and not kind.in_parts and job.ranks > first.ranks:
         yield replace(last, ranks=1, ranks_per_node=1)
-    if job.ranks > 1 and mpiexec():
-        for ranks, times in _COUNTED if first.ranks == 1 else _COUNTED[:1] if first.ranks != 4 else _COUNTED[1:2]:
-            n, parts = times * max(first.n, ranks * 50), max(first.parts, ranks) if kind.in_parts else 1
-            yield replace(first, n=min(job.n, n), parts=parts, ranks=ranks, ranks_per_node=ranks, threads=1)
+    for ranks, times in counted:
+        n, parts = times * max(first.n, ranks * 50), max(first.parts, ranks) if kind.in_parts else 1
+        yield replace(first, n=min(job.n, n), parts=parts, ranks=ranks, ranks_per_node=ranks, threads=1)

@@ -56,6 +56,9 @@ def ended_by_sigterm() -> Iterator[None]:
         yield
 
 
+# Exponents of the rows in the time of an SVM and of a ridge system, here and in `cakernels.plan`. An SVM takes rows
+# times support vectors, which are a share of the rows; a ridge system takes m^3/3 flops.
+SVM_POWER, RIDGE_POWER = 2.0, 3.0
 _STEEPEST = 1.2  # largest power, over the usual one
 _MOST_FIXED = 0.95
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.learn.options import LENGTHS
-from cakernels.plan.growth import RIDGE_POWER, SVM_POWER
-from cakernels.search.budget import Growth
+from cakernels.search.budget import RIDGE_POWER, SVM_POWER, Growth
 from cakernels.search.data import CLASSIFICATION, FOLDED, Data
 
 if TYPE_CHECKING:
