@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SHOWN = 8  # candidates in the table
 
 
-class BoardRow(TypedDict):
+class LeaderboardRow(TypedDict):
     """A training on the leaderboard: the sample's rows, the score, if it has one, and the seconds that it took.
 
     It ended that many seconds after the start; `why` says why it has no score, or is not trained on more rows.
@@ -40,7 +40,7 @@ class BoardRow(TypedDict):
     why: str
 
 
-def leaderboard(trials: Sequence[Trial], score: Score) -> list[BoardRow]:
+def leaderboard(trials: Sequence[Trial], score: Score) -> list[LeaderboardRow]:
     """One dict per trial, those on most rows first, and the best of them first."""
     finished = ranked(trial for trial in trials if math.isfinite(trial.error))
     failed = (trial for trial in trials if not math.isfinite(trial.error))
@@ -54,7 +54,7 @@ def leaderboard(trials: Sequence[Trial], score: Score) -> list[BoardRow]:
     ]  # fmt: skip
 
 
-def lines(trainings: Sequence[BoardRow], score: Score) -> Iterator[str]:
+def lines(trainings: Sequence[LeaderboardRow], score: Score) -> Iterator[str]:
     """Lines of the table: the best candidates, then how many others there are."""
     for value, row in [(line["score"], line) for line in trainings if line["score"] is not None][:_SHOWN]:
         error = value if score.task == REGRESSION else 1.0 - value

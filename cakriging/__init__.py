@@ -3,15 +3,14 @@
 ==================  ====================================================================================
 `kriging_fit`       the algorithm on all ranks, step by step: read this first
 `options`           the options, and the record of the method
-`space`             coordinates, the drift, and the division of the points over ranks
+`space`             coordinates, the drift, the division of the points over ranks, and the halo
 `estimation`        range, sill and nugget: likelihood, left-out blocks, variogram
-`kriging_system`    the linear system: conjugate gradients on near points, or a dense factor
+`kriging_system`    the linear system: conjugate gradients on near points with a sparse factor of the inverse, or a
+                    dense factor; also Vecchia's regressions
 `near_matrix`       correlations with a cutoff radius, and products with the sparse matrix of them
-`inverse_factor`    the preconditioner: a sparse triangular factor of the inverse; also Vecchia's regressions
-`kriging_model`     means and standard deviations at new places, and the model file
-`simulation`        draws of the field given its values
+`kriging_model`     means, standard deviations and draws at new places, and the model file
 `maps`              predictions on a grid, and their files
-`family`            kriging in the commands; `command`: the commands; `estimators`: the scikit-learn class
+`kriging_family`    kriging in the commands; `command`: the commands; `estimators`: the scikit-learn class
 ==================  ====================================================================================
 """
 

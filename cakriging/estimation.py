@@ -28,7 +28,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.near import spatial_order
 from cacore.machine import threads
 from cacore.tuning import choose
-from cakriging.inverse_factor import nearest_of_all, regressions
+from cakriging.kriging_system import nearest_of_all, regressions
 from cakriging.near_matrix import Correlation
 
 if TYPE_CHECKING:

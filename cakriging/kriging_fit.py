@@ -26,9 +26,9 @@ from cakriging.near_matrix import Correlation
 from cakriging.options import KrigingMethod, KrigingOptions
 from cakriging.space import Drift, Field, Histogram, PointColumns, Space, check_independent, column_of, subtracted
 
-BOXES = 1024  # boxes of the histogram that bounds the error of cutting a decaying kernel
+BOXES = 1024  # boxes of the histogram that bounds the error of cutting a decaying kernel: 1024^2 correlations, 8 MiB
 SAVE_EVERY = 15.0  # seconds between two states in a checkpoint
-MOST_NEAR = 3  # most coordinates of points whose near points can be searched
+MOST_NEAR = 3  # most coordinates: a point's neighbours lie in 3^d cubes, and Wendland's taper is positive definite to 3
 
 
 @dataclass
@@ -110,7 +110,8 @@ def fit(
 
     1. Range, sill and nugget by restricted likelihood or left-out blocks, unless all are given
        (:mod:`cakriging.estimation`).
-    2. Every point moves to the rank of its region. Points near other regions are also copied to those ranks.
+    2. Every point moves to the rank of its region. Points near other regions are also copied to those ranks: the halo
+       (:mod:`cakriging.space`).
     3. One solution for all right-hand sides: A^-1 [y, F].
     4. The Schur complement: (F' A^-1 F) beta = F' A^-1 y, and alpha = A^-1 y - A^-1 F beta; then beta gains the
        coefficients that were subtracted.

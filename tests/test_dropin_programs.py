@@ -21,7 +21,7 @@ from sklearn.svm import SVC, SVR, _base
 
 from cakernels import patch_sklearn, unpatch_sklearn
 from cakernels.dropin import counts, seams, stand_ins
-from cakernels.dropin.ledger import CallLedger, UnsuitedError
+from cakernels.dropin.calls import CallCounts, UnsuitedError
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_own_failures(monkeypatch, caplog):
 def test_verbose(capsys, monkeypatch):
     """One line the first time that something is taken over, or left for a reason; small problems are left."""
     many = rng.normal(size=(1200, 2))
-    monkeypatch.setattr("cakernels.dropin.ledger._LOADING", 0.0)
+    monkeypatch.setattr("cakernels.dropin.calls._LOADING", 0.0)
     patch_sklearn(verbose=True)
     for _ in range(2):
         SVR(max_iter=1000).fit(many, many[:, 0])
@@ -120,13 +120,13 @@ def test_verbose(capsys, monkeypatch):
 def test_too_little_to_load(monkeypatch):
     """Nothing is loaded before the calls together are worth it; the count depends on their sizes alone."""
     monkeypatch.delitem(sys.modules, "numba", raising=False)
-    monkeypatch.setattr("cakernels.dropin.ledger._LOADING", 1.5)
-    found = CallLedger()
+    monkeypatch.setattr("cakernels.dropin.calls._LOADING", 1.5)
+    found = CallCounts()
     for _ in range(3):
         with pytest.raises(UnsuitedError, match="too little so far"):
             found.worth_loading(0.4)
     found.worth_loading(0.4)
-    CallLedger(everything=True).worth_loading(0.1)
+    CallCounts(everything=True).worth_loading(0.1)
 
 
 def test_put_back(monkeypatch):

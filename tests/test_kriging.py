@@ -12,11 +12,10 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cakriging import METHOD, Kriging, KrigingModel
 from cakriging.command import main
-from cakriging.inverse_factor import InverseFactor
-from cakriging.kriging_system import NearSystem
+from cakriging.kriging_model import inverse_root
+from cakriging.kriging_system import InverseFactor, NearSystem
 from cakriging.maps import Grid
 from cakriging.near_matrix import Correlation, Cubes, NearMatrix
-from cakriging.simulation import inverse_root
 
 RANGE, SILL, NUGGET, TAPER = 0.2, 2.0, 0.1, 0.35
 KNOWN = {"range": RANGE, "sill": SILL, "nugget": NUGGET, "random_state": 0}

@@ -35,7 +35,7 @@ from cakernels import (
     to_onnx,
 )
 from cakernels.families import blended, classified, outputs
-from cakernels.onnx import nodes
+from cakernels.onnx import svm
 from cakernels.onnx.graph import Graph
 from cakernels.onnx.operators import interpolated
 from cakernels.onnx.svm import coupled
@@ -182,7 +182,7 @@ def test_no_node_where_single_precision_would_show(tmp_path):
 
 
 def test_large_models_are_no_nodes(monkeypatch):
-    monkeypatch.setattr(nodes, "_MOST", 100)
+    monkeypatch.setattr(svm, "_MOST", 100)
     assert nodes_of(to_onnx(SMOSVC(gamma=0.3).fit(X, TWO))) == set()
 
 

@@ -1,14 +1,13 @@
 """The drop-in: scikit-learn's own classes, trained by this package's solvers.
 
-=====================  ============================================================================================
-`seams`                the places in scikit-learn that are replaced
-`libsvm`, `ridge`      the replacements: stand-ins for LIBSVM, and for the kernel values and the solver of KernelRidge
-`problem`              LIBSVM's problems and models, as arrays and numbers
-`train`, `decide`      the exact solver and the kernel expansions on them
-`gram`, `system`       kernel values and Cholesky factors of KernelRidge
-`ledger`               calls that were taken over or handed back, and why
-`workers`              joblib's worker processes
-=====================  ============================================================================================
+===============  ==================================================================================================
+`seams`          the places in scikit-learn that are replaced, and joblib's worker processes
+`stand_ins`      LIBSVM's problems and models as arrays and numbers, and the stand-ins for its functions
+`kernel_ridge`   the stand-ins for the kernel values and the solver of KernelRidge
+`train`          the exact solver and the kernel expansions, once the first problem is taken over
+`system`         kernel values and Cholesky factors, once the first call of KernelRidge is taken over
+`calls`          counts of the calls that were taken over or handed back, and why
+===============  ==================================================================================================
 
 Nothing else of scikit-learn changes: estimators keep their class, parameters, attributes, messages and pickles.
 """
@@ -19,12 +18,14 @@ import warnings
 from importlib import import_module
 
 from cakernels.dropin import seams
-from cakernels.dropin.ledger import CallLedger
+from cakernels.dropin.calls import CallCounts
 from cakernels.dropin.seams import Seams
 
-__all__ = ["CLASSES", "CallLedger", "counts", "patch_sklearn", "unpatch_sklearn"]
+__all__ = ["CLASSES", "CallCounts", "CallLedger", "counts", "patch_sklearn", "unpatch_sklearn"]
 
 CLASSES = {"sklearn.svm": ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"), "sklearn.kernel_ridge": ("KernelRidge",)}
+
+CallLedger = CallCounts  # the name that the class had first
 
 _in_place: Seams | None = None  # scikit-learn is patched for the whole process, or it is not
 
@@ -53,7 +54,7 @@ def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
     """
     global _in_place
     unpatch_sklearn()
-    _in_place = Seams(CallLedger(verbose, everything))
+    _in_place = Seams(CallCounts(verbose, everything))
     seams.call_first(_classes(), patch_worker, everything)
     if _in_place.missing:
         import sklearn
@@ -64,7 +65,7 @@ def patch_sklearn(verbose: bool = False, everything: bool = False) -> None:
 
 def patch_worker(everything: bool) -> None:
     """Patch a worker process of joblib, unless it is patched already: its counts and its sum of work go on."""
-    if _in_place is None or _in_place.ledger.everything != everything:
+    if _in_place is None or _in_place.calls.everything != everything:
         patch_sklearn(False, everything)
 
 
@@ -87,9 +88,9 @@ def unpatch_sklearn() -> None:
     _in_place = None
 
 
-def counts() -> CallLedger | None:
+def counts() -> CallCounts | None:
     """Counts of the calls taken over and handed back since :func:`patch_sklearn`; None if it was not called."""
-    return None if _in_place is None else _in_place.ledger
+    return None if _in_place is None else _in_place.calls
 
 
 def _classes() -> tuple[type, ...]:

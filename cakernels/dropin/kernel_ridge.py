@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from cakernels.dropin.ledger import CallLedger, UnsuitedError
+from cakernels.dropin.calls import CallCounts, UnsuitedError
 
 if TYPE_CHECKING:
     from sklearn.kernel_ridge import KernelRidge
@@ -35,7 +35,7 @@ _FIT, _PREDICT = "KernelRidge.fit", "KernelRidge.predict"
 _KERNEL = "KernelRidge's kernel"
 
 
-def kernels(original: Callable[..., Array], ledger: CallLedger) -> Callable[..., Array]:
+def kernels(original: Callable[..., Array], calls: CallCounts) -> Callable[..., Array]:
     """Stand-in for ``pairwise_kernels``: the kernel matrix, computed on all threads."""
 
     @wraps(original)
@@ -50,16 +50,16 @@ def kernels(original: Callable[..., Array], ledger: CallLedger) -> Callable[...,
                 raise UnsuitedError(f"kernel {_metric_name(metric)}")
             parameters = _parameters(metric, options["gamma"], options["degree"], options["coef0"], X)
             values = X.shape[0] * (X if Y is None else Y).shape[0]
-            ledger.small(values, LEAST_VALUES, "kernel values")
-            ledger.worth_loading(_SECONDS * values)
+            calls.small(values, LEAST_VALUES, "kernel values")
+            calls.worth_loading(_SECONDS * values)
             return kernel_matrix(X, Y, *parameters, single=_single(metric, X, Y))
 
-        return ledger.call(_KERNEL, ours, lambda: original(X, Y, metric=metric, **options))
+        return calls.call(_KERNEL, ours, lambda: original(X, Y, metric=metric, **options))
 
     return pairwise_kernels
 
 
-def solver(original: Callable[..., Array], ledger: CallLedger) -> Callable[..., Array]:
+def solver(original: Callable[..., Array], calls: CallCounts) -> Callable[..., Array]:
     """Stand-in for ``_solve_cholesky_kernel``: the dual coefficients, by a Cholesky factorisation in place."""
 
     @wraps(original)
@@ -72,20 +72,20 @@ def solver(original: Callable[..., Array], ledger: CallLedger) -> Callable[..., 
             nonlocal theirs
             if not isinstance(K, np.ndarray):
                 raise UnsuitedError("a sparse matrix of kernel values")
-            ledger.small(len(K), LEAST_ROWS, "rows")
-            ledger.worth_loading(len(K) ** 3 / 6e10)
+            calls.small(len(K), LEAST_ROWS, "rows")
+            calls.worth_loading(len(K) ** 3 / 6e10)
             from cakernels.dropin.system import System
 
             system = System(K, y, alpha, sample_weight, copy)
             theirs = partial(system.solve_there, original)  # from then on K may have changed
             return system.solve()
 
-        return ledger.call(_FIT, ours, lambda: theirs())
+        return calls.call(_FIT, ours, lambda: theirs())
 
     return solve_cholesky_kernel
 
 
-def predictor(original: Callable[..., Array], ledger: CallLedger) -> Callable[..., Array]:
+def predictor(original: Callable[..., Array], calls: CallCounts) -> Callable[..., Array]:
     """Stand-in for ``KernelRidge.predict``: by blocks of rows, without storing all kernel values."""
 
     @wraps(original)
@@ -100,15 +100,15 @@ def predictor(original: Callable[..., Array], ledger: CallLedger) -> Callable[..
                 raise UnsuitedError("a callable kernel" if train is not None else "the model is not fitted")
             parameters = _parameters(self.kernel, self.gamma, self.degree, self.coef0, train)
             n = X.shape[0] if hasattr(X, "shape") and len(X.shape) == 2 else 0
-            ledger.small(n * train.shape[0], LEAST_VALUES, "kernel values")
-            ledger.worth_loading(_SECONDS * n * train.shape[0])
+            calls.small(n * train.shape[0], LEAST_VALUES, "kernel values")
+            calls.worth_loading(_SECONDS * n * train.shape[0])
             try:
                 rows = validate_data(self, X, accept_sparse=("csr", "csc"), reset=False)
             except (TypeError, ValueError) as error:
                 raise UnsuitedError("rows that it refuses") from error
             return predictions(rows, train, *parameters, self.dual_coef_, _single(self.kernel, rows, train))
 
-        return ledger.call(_PREDICT, ours, lambda: original(self, X))
+        return calls.call(_PREDICT, ours, lambda: original(self, X))
 
     return predict
 

@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from cakernels.dropin import kernel_ridge
-from cakernels.dropin.ledger import CallLedger
+from cakernels.dropin.calls import CallCounts
 from cakernels.dropin.stand_ins import Dense, Sparse
 
-# Module, object inside it or "", attribute, and what makes the replacement from the original and the ledger.
+# Module, object inside it or "", attribute, and what makes the replacement from the original and the calls.
 SEAMS: tuple[tuple[str, str, str, Any], ...] = (
     ("sklearn.svm._base", "", "libsvm", Dense),
     ("sklearn.svm._base", "", "libsvm_sparse", Sparse),
@@ -29,7 +29,7 @@ class Seams:
 
     Parameters
     ----------
-    ledger : CallLedger
+    calls : CallCounts
 
     Attributes
     ----------
@@ -37,8 +37,8 @@ class Seams:
         Places that this version of scikit-learn does not have, which therefore stay as they are.
     """
 
-    def __init__(self, ledger: CallLedger) -> None:
-        self.ledger = ledger
+    def __init__(self, calls: CallCounts) -> None:
+        self.calls = calls
         self.missing: list[str] = []
         self._undo: list[tuple[Any, str, Any, Any]] = []
         for module, inside, name, make in SEAMS:
@@ -48,7 +48,7 @@ class Seams:
                 self.missing.append(f"{module}.{name}")
                 continue
             original = getattr(owner, name)
-            replacement = make(original, ledger)
+            replacement = make(original, calls)
             setattr(owner, name, replacement)
             self._undo.append((owner, name, original, replacement))
 

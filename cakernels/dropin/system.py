@@ -16,7 +16,7 @@ from cacore.data.rows import Rows, check_range
 from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
 from cacore.machine.threads import blocks, for_blocks
-from cakernels.dropin.ledger import UnsuitedError
+from cakernels.dropin.calls import UnsuitedError
 
 Array = NDArray[np.floating]
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -15,9 +16,10 @@ from cacore.data.rows import RowsLike
 from cacore.data.validation import check_names
 from cacore.errors import InputError
 from cakernels.families import Blend, ClassBlend
-from cakernels.onnx import blends, ridge, svm
-from cakernels.onnx.graph import Graph
-from cakernels.onnx.svm import Classified, labels
+from cakernels.onnx import svm
+from cakernels.onnx.graph import Graph, Value
+from cakernels.onnx.operators import answered, expansion, require_whole, transformed
+from cakernels.onnx.svm import Classified, labels, largest, of_classes
 from cakrr.ridge_model import KRRModel
 from casvm.model.svm_model import SVMModel
 from casvm.model.svr_model import SVRModel
@@ -78,9 +80,9 @@ def exported(model: Any, X: RowsLike | None = None, dtype: str | None = None) ->
     elif isinstance(fitted, AsyGCDModel):
         _classified(g, svm.asygcd(g, fitted), fitted)
     elif isinstance(fitted, KRRModel) and fitted.classes is not None:
-        _classified(g, ridge.classifier(g, fitted), fitted)
+        _classified(g, _ridge_classifier(g, fitted), fitted)
     elif isinstance(fitted, ClassBlend):
-        _classified(g, blends.classifier(g, fitted), fitted)
+        _classified(g, _blended_classifier(g, fitted), fitted)
     elif isinstance(fitted, SVRModel) and fitted.svm_type == "one_class":
         decisions = g.columns(svm.values(g, fitted), 0)
         sides = g.op("Where", decisions >= 0.0, np.int64(1), np.int64(-1))
@@ -88,7 +90,7 @@ def exported(model: Any, X: RowsLike | None = None, dtype: str | None = None) ->
         g.output("decisions", decisions, np.float64)
     else:
         shape = tuple(getattr(fitted, "target_shape", ()))
-        predicted = blends.values(g, fitted)
+        predicted = _regression(g, fitted)
         g.output("prediction", predicted if shape else g.columns(predicted, 0), np.float64, *shape)
     return g
 
@@ -132,3 +134,86 @@ def _facts(model: Model) -> dict[str, str]:
     """Metadata of the file: the method and, if they are known, the names of the columns as JSON."""
     names = Columns.of_source(model.source).features
     return {"method": str(model.described()["method"])} | ({"columns": json.dumps(names)} if names else {})
+
+
+# -- ridge regression -------------------------------------------------------------------------------------
+
+
+def _ridge(g: Graph, model: KRRModel) -> Value:
+    """:meth:`KRRModel.predict`, shape (n, t), with one column for a single target."""
+    require_whole(model)
+    Z = transformed(g, g.X, model.standardizer, model.dtype)
+    offset = np.atleast_1d(np.asarray(model.offset, np.float64))
+
+    def answer(number: int, rows: Value) -> Value:
+        part = model.parts[number]
+        return expansion(g, rows, part.X, _as_columns(part.alpha), model.kernel_of(number))
+
+    total = answered(g, Z, model, len(offset), answer) + offset
+    if model.coarse is None:
+        return total
+    coarse = model.coarse
+    return total + expansion(g, Z, coarse.centers, _as_columns(coarse.beta), coarse.kernel.with_sigma(coarse.sigma))
+
+
+def _ridge_classifier(g: Graph, model: KRRModel) -> Classified:
+    """Answers of a classifier: :meth:`KRRModel.labels` and :meth:`KRRModel.probabilities`."""
+    outputs = _ridge(g, model)
+    many = bool(model.target_shape)
+    codes = largest(g, outputs) if many else g.cast(g.columns(outputs, 0) > 0.0, np.int64)
+    shares = _clipped(g, outputs, many) if model.calibrator is None else of_classes(g, outputs, model.calibrator)
+    return Classified(codes, outputs, model.target_shape[0] if many else 1, shares)
+
+
+def _clipped(g: Graph, outputs: Value, many: bool) -> Value:
+    """Probabilities from outputs without a calibrator; `many` says that there are more than two classes."""
+    if not many:
+        second = g.op("Max", g.op("Min", (1.0 + outputs) / 2.0, 1.0), 0.0)
+        return g.op("Concat", 1.0 - second, second, axis=1)
+    positive = g.reduced("Max", outputs) > 0.0
+    share = g.op("Where", positive, g.op("Max", outputs, 0.0), outputs - g.reduced("Min", outputs))
+    share = g.op("Where", g.reduced("Max", share) > 0.0, share, 1.0)
+    return share / g.reduced("Sum", share)
+
+
+def _as_columns(coefficients: NDArray[np.floating]) -> np.ndarray:
+    return np.asarray(coefficients).reshape(len(coefficients), -1)
+
+
+# -- weighted means of several models ---------------------------------------------------------------------
+
+
+def _regression(g: Graph, model: KRRModel | SVRModel | Blend) -> Value:
+    """Predictions of a regression, shape (n, t), with one column for a single target."""
+    if isinstance(model, KRRModel):
+        return _ridge(g, model)
+    if isinstance(model, SVRModel):
+        return svm.values(g, model)
+    return _mean(model, [_regression(g, member) for member in model.members])
+
+
+def _blended_classifier(g: Graph, model: ClassBlend) -> Classified:
+    """Answers of a blend: a single member's own labels and decisions, or those of the mean probabilities."""
+    k = len(model.classes)
+    answers = []
+    for member, calibrator in zip(model.members, model.calibrators, strict=True):
+        if member.family == KRRModel.family:
+            answers.append(_ridge_classifier(g, member))
+        else:  # a decision of a pair counts in the scores of k - 1 classes, so in as many probabilities
+            answers.append(svm.classifier(g, member, steepness=(k - 1) * calibrator.steepness))
+    calibrated = zip(answers, model.calibrators, strict=True)
+    shares = [of_classes(g, answer.decisions, calibrator) for answer, calibrator in calibrated]
+    if len(answers) == 1:
+        answers[0].probabilities = shares[0]
+        return answers[0]
+    P = _mean(model, shares)
+    if k > 2:
+        return Classified(largest(g, P), P, k, P)
+    decisions = g.columns(P, [1]) - g.columns(P, [0])
+    return Classified(g.cast(g.columns(decisions, 0) > 0.0, "int64"), decisions, 1, P)
+
+
+def _mean(model: Blend, terms: list[Value]) -> Value:
+    """Mean of the members' values by the weights of the blend."""
+    weighted = [float(weight) * term for weight, term in zip(model.weights, terms, strict=True)]
+    return sum(weighted[1:], start=weighted[0])

@@ -20,6 +20,15 @@ ML = "ai.onnx.ml"
 _LARGEST = (1 << 31) - (1 << 20)  # bytes of a protobuf message, less what the nodes may take
 
 
+def _operator(kind: str, reflected: bool = False) -> Callable[[Value, Operand], Value]:
+    """A method of :class:`Value` that adds this operator to its graph; `reflected` if the value is on the right."""
+
+    def method(value: Value, other: Operand) -> Value:
+        return value.graph.op(kind, *((other, value) if reflected else (value, other)))
+
+    return method
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """A value of a graph, by its name; arithmetic with it adds nodes. Python's numbers are constants of float64."""
@@ -28,42 +37,12 @@ class Value:
     name: str
 
     __array_ufunc__ = None  # an array on the left leaves the arithmetic to this class
-
-    def __add__(self, other: Operand) -> Value:
-        return self.graph.op("Add", self, other)
-
-    def __radd__(self, other: Operand) -> Value:
-        return self.graph.op("Add", other, self)
-
-    def __sub__(self, other: Operand) -> Value:
-        return self.graph.op("Sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Value:
-        return self.graph.op("Sub", other, self)
-
-    def __mul__(self, other: Operand) -> Value:
-        return self.graph.op("Mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Value:
-        return self.graph.op("Mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Value:
-        return self.graph.op("Div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Value:
-        return self.graph.op("Div", other, self)
-
-    def __matmul__(self, other: Operand) -> Value:
-        return self.graph.op("MatMul", self, other)
-
-    def __pow__(self, other: Operand) -> Value:
-        return self.graph.op("Pow", self, other)
-
-    def __gt__(self, other: Operand) -> Value:
-        return self.graph.op("Greater", self, other)
-
-    def __ge__(self, other: Operand) -> Value:
-        return self.graph.op("GreaterOrEqual", self, other)
+    __add__, __radd__ = _operator("Add"), _operator("Add", reflected=True)
+    __sub__, __rsub__ = _operator("Sub"), _operator("Sub", reflected=True)
+    __mul__, __rmul__ = _operator("Mul"), _operator("Mul", reflected=True)
+    __truediv__, __rtruediv__ = _operator("Div"), _operator("Div", reflected=True)
+    __matmul__, __pow__ = _operator("MatMul"), _operator("Pow")
+    __gt__, __ge__ = _operator("Greater"), _operator("GreaterOrEqual")
 
     def __neg__(self) -> Value:
         return self.graph.op("Neg", self)

@@ -1,6 +1,7 @@
 """SVM models as ONNX operators: classifiers and real outputs, in one part or many, and Asy-GCD.
 
-Decisions of pairs of classes become votes, shares, labels and calibrated probabilities.
+Decisions of pairs of classes become votes, shares, labels and calibrated probabilities. An exact SVM with one of
+LIBSVM's kernels is a node SVMClassifier or SVMRegressor of ai.onnx.ml, which computes in single precision.
 """
 
 from __future__ import annotations
@@ -12,16 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asygcd.asygcd_model import AsyGCDModel
-from cacore.data.rows import AnyRows
+from cacore.data.rows import AnyRows, Rows, dense
 from cacore.data.stored import in_memory
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import LEAST, Calibrator
 from cacore.probability.left_out import pairs_of
 from cacore.svm.decision import layout_of
-from cakernels.onnx import nodes
-from cakernels.onnx.graph import Graph, Value
-from cakernels.onnx.kernels import expansion
-from cakernels.onnx.operators import answered, interpolated, require_whole, transformed
+from cakernels.onnx.graph import ML, Graph, Value
+from cakernels.onnx.operators import answered, expansion, interpolated, require_whole, transformed
 from casvm.model.part_svm import PartSVM
 from casvm.model.svm_model import SVMModel
 from casvm.model.svr_model import PartSVR, SVRModel
@@ -168,7 +167,7 @@ def classifier(g: Graph, model: SVMModel, pairs: bool = False, steepness: float 
     """Answers of an SVM.
 
     `pairs` asks for the decisions of all pairs, which only a model of one part has. `steepness` is that of
-    probabilities which the caller computes from the decisions, see :func:`cakernels.onnx.nodes.holds`.
+    probabilities which the caller computes from the decisions, see :func:`suits_node`.
     """
     require_whole(model)
     Z = transformed(g, g.X, model.standardizer, model.dtype)
@@ -192,8 +191,8 @@ def _of_one_part(g: Graph, Z: Value, model: SVMModel, pairs: bool, steepness: fl
     part, kernel, k = model.parts[0], model.kernel_of(0), len(model.classes)
     if model.calibrator is not None:
         steepness = max(steepness, _calibrator_of_part(model.calibrator, part).steepness)
-    if kernel is not None and nodes.holds(X := in_memory(part.X), part.weights(), part.b, kernel, steepness):
-        codes, decisions = nodes.classifier(g, Z, X, part.coef, part.b, part.n_support, kernel)
+    if kernel is not None and suits_node(X := in_memory(part.X), part.weights(), part.b, kernel, steepness):
+        codes, decisions = classifier_node(g, Z, X, part.coef, part.b, part.n_support, kernel)
         scores = -decisions if k == 2 else counted(g, decisions, k)
     else:
         decisions = _pairs(g, Z, part, kernel, model.dtype)
@@ -216,10 +215,8 @@ def _type(X: AnyRows, kernel: Kernel | None, weights: NDArray[np.float64], dtype
 
 def _pairs(g: Graph, Z: Value, part: PartSVM, kernel: Kernel | None, dtype: str) -> Value:
     """Decisions of all pairs of a part's classes, positive for the first class."""
-    return (
-        expansion(g, Z, part.X, part.weights(), kernel, part.rows, _type(part.X, kernel, part.weights(), dtype))
-        + part.b
-    )
+    weights = part.weights()
+    return expansion(g, Z, part.X, weights, kernel, part.rows, _type(part.X, kernel, weights, dtype)) + part.b
 
 
 def _scores(g: Graph, Z: Value, decisions: Value | None, part: PartSVM, k: int) -> Value:
@@ -277,8 +274,8 @@ def values(g: Graph, model: SVRModel) -> Value:
         beta, kernel = part.columns, model.kernel
         if len(model.sizes) == 1 and kernel is not None and t == 1:
             X = in_memory(part.X)
-            if nodes.holds(X, beta, part.b, kernel):
-                return nodes.regressor(g, rows, X, beta[:, 0], part.b, kernel)
+            if suits_node(X, beta, part.b, kernel):
+                return regressor_node(g, rows, X, beta[:, 0], part.b, kernel)
         return expansion(g, rows, part.X, beta, kernel, part.rows) + part.b
 
     outputs = _ascending(g, answered(g, Z, model, t, answer), t)
@@ -307,3 +304,104 @@ def asygcd(g: Graph, model: AsyGCDModel) -> Classified:
         first = calibrated(g, -decisions if k == 2 else decisions, model.calibrator)
         result.probabilities = normalized(g, first) if model.against_the_rest else coupled(g, first, k)
     return result
+
+
+# -- nodes for exact SVMs ---------------------------------------------------------------------------------
+
+_TYPES = {"linear": "LINEAR", "polynomial": "POLY", "gaussian": "RBF", "sigmoid": "SIGMOID"}
+_AGREES = 2e-6  # largest difference from double precision, relative to the largest decision, or to probability 1
+_SAMPLE = 64  # support vectors on which that is measured
+_NUMBERS = 1 << 22  # numbers of a block of differences
+_MOST = 1 << 24  # numbers of the support vectors at most: an attribute is a list of objects before it is a file
+
+
+def suits_node(
+    X: Rows, weights: NDArray[np.float64], b: NDArray[np.float64], kernel: Kernel | None, steepness: float = 0.0
+) -> bool:
+    """True if a node can hold the model and agrees with double precision, measured on a sample of support vectors.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (s, d)
+        Support vectors.
+    weights : ndarray, shape (s, p)
+        Coefficients of p decisions.
+    b : ndarray, shape (p,)
+    kernel : Kernel or None
+    steepness : float
+        Largest change of a probability relative to that of a decision, since probabilities must agree as well.
+
+    Notes
+    -----
+    With coefficients of size C, single precision loses about 6e-8 C sqrt(s) of a decision, which is near 1: with a
+    large C the plain operators in double precision are needed. So they are without a bias, where the sign of a decision
+    counts however small it is: kernel values of distant rows are 0 in single precision.
+    """
+    if not b.all() or kernel is None or kernel.kind not in _TYPES or not 0 < X.shape[0] * X.shape[1] <= _MOST:
+        return False
+    sample = np.asarray(dense(X[:: -(-X.shape[0] // _SAMPLE)]), np.float64)
+    points = kernel.points(np.asarray(dense(X), np.float64))
+    exact = kernel.block(kernel.points(sample, like=points), points) @ weights + b
+    with np.errstate(all="ignore"):
+        single = _single(kernel, sample, dense(X)) @ weights.astype(np.float32).astype(np.float64) + b.astype(
+            np.float32
+        )
+        gap, scale = np.abs(single - exact).max(), np.abs(exact).max()
+        return bool(gap <= _AGREES * scale and gap * steepness <= _AGREES)
+
+
+def _single(kernel: Kernel, Z: NDArray[np.floating], A: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Kernel values as the nodes compute them, in float32, with squared distances from differences."""
+    Z, A = Z.astype(np.float32), A.astype(np.float32)
+    gamma, coef0 = np.float32(kernel.gamma), np.float32(kernel.coef0)
+    if kernel.kind == "gaussian":
+        step = max(1, _NUMBERS // A.size)
+        near = [((Z[lo : lo + step, None] - A) ** 2).sum(axis=2) for lo in range(0, len(Z), step)]
+        return np.asarray(np.exp(-gamma * np.concatenate(near)), np.float64)
+    product = Z @ A.T
+    if kernel.kind == "polynomial":
+        product = (gamma * product + coef0) ** np.float32(kernel.degree)
+    elif kernel.kind == "sigmoid":
+        product = np.tanh(gamma * product + coef0)
+    return np.asarray(product, np.float64)
+
+
+def classifier_node(
+    g: Graph, Z: Value, X: Rows, coef: NDArray[np.float64], b: NDArray[np.float64], counts: NDArray[np.int64],
+    kernel: Kernel,
+) -> tuple[Value, Value]:  # fmt: skip
+    """An SVMClassifier: the index of each row's class, and the decisions of all pairs in float64.
+
+    The arrays are those of :class:`casvm.model.part_svm.PartSVM`.
+    """
+    k = len(counts)
+    codes, decisions = g.ops(
+        "SVMClassifier", 2, g.cast(Z, np.float32), domain=ML, **_node(g, X, kernel), coefficients=_floats(coef),
+        rho=_floats(b), vectors_per_class=counts.tolist(), classlabels_ints=list(range(k)), post_transform="NONE",
+    )  # fmt: skip
+    decisions = g.cast(decisions, np.float64)
+    return codes, g.columns(decisions, [1]) if k == 2 else decisions  # with two classes: the negative one stands first
+
+
+def regressor_node(
+    g: Graph, Z: Value, X: Rows, beta: NDArray[np.float64], b: NDArray[np.float64], kernel: Kernel
+) -> Value:
+    """An SVMRegressor: the outputs of :class:`casvm.model.svr_model.PartSVR` in float64, shape (n, 1)."""
+    values = g.op(
+        "SVMRegressor", g.cast(Z, np.float32), domain=ML, **_node(g, X, kernel), coefficients=_floats(beta),
+        rho=_floats(b), n_supports=len(beta), post_transform="NONE",
+    )  # fmt: skip
+    return g.cast(values, np.float64)
+
+
+def _node(g: Graph, X: Rows, kernel: Kernel) -> dict[str, object]:
+    """Attributes that both nodes have."""
+    g.reserve(4 * int(np.prod(X.shape)))
+    return {
+        "kernel_type": _TYPES[kernel.kind], "support_vectors": _floats(dense(X)),
+        "kernel_params": [kernel.gamma, kernel.coef0, float(kernel.degree)],
+    }  # fmt: skip
+
+
+def _floats(values: NDArray[np.floating]) -> list[float]:
+    return values.astype(np.float32).ravel().tolist()

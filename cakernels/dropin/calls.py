@@ -6,13 +6,14 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from cacore.errors import InputError
 from cacore.terminal import say
 
 T = TypeVar("T")
+Key = TypeVar("Key", bound=Hashable)
 
 _LOG = logging.getLogger("cakernels.dropin")
 
@@ -24,7 +25,7 @@ class UnsuitedError(Exception):
     """A call that scikit-learn's own code answers better or alone; ``str(error)`` is the reason."""
 
 
-class CallLedger:
+class CallCounts:
     """Decides between this package and scikit-learn call by call, and counts both.
 
     Parameters
@@ -54,17 +55,20 @@ class CallLedger:
 
     def call(self, kind: str, ours: Callable[[], T], theirs: Callable[[], T]) -> T:
         """Result of `ours`, or of `theirs` if ours is unsuited, refuses the input or fails."""
+        failure = ""
         try:
             result = ours()
         except (UnsuitedError, InputError) as error:
-            self._hand_back(kind, str(error))
+            reason = str(error)
         except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            self._hand_back(kind, f"an error of cakernels ({message})")
-            self._fail(kind, message)
+            failure = f"{type(error).__name__}: {error}"
+            reason = f"an error of cakernels ({failure})"
         else:
-            self._take(kind)
+            self._say(self._is_first(self.taken, kind), f"{kind}: taken over")
             return result
+        self._say(self._is_first(self.handed_back, (kind, reason)), f"{kind}: left to scikit-learn ({reason})")
+        if failure and self._is_first(self.errors, (kind, failure)):
+            _LOG.warning("%s failed in cakernels, and scikit-learn's own code goes on: %s", kind, failure)
         return theirs()
 
     def small(self, size: int, least: int, what: str) -> None:
@@ -92,24 +96,11 @@ class CallLedger:
             if self._seconds < _LOADING:
                 raise UnsuitedError("too little so far to be worth loading cakernels")
 
-    def _take(self, kind: str) -> None:
+    def _is_first(self, counter: Counter[Key], key: Key) -> bool:
+        """Count the key; True the first time."""
         with self._guard:
-            self.taken[kind] += 1
-            first = self.taken[kind] == 1
-        self._say(first, f"{kind}: taken over")
-
-    def _hand_back(self, kind: str, reason: str) -> None:
-        with self._guard:
-            self.handed_back[kind, reason] += 1
-            first = self.handed_back[kind, reason] == 1
-        self._say(first, f"{kind}: left to scikit-learn ({reason})")
-
-    def _fail(self, kind: str, message: str) -> None:
-        with self._guard:
-            self.errors[kind, message] += 1
-            first = self.errors[kind, message] == 1
-        if first:
-            _LOG.warning("%s failed in cakernels, and scikit-learn's own code goes on: %s", kind, message)
+            counter[key] += 1
+            return counter[key] == 1
 
     def _say(self, first: bool, line: str) -> None:
         if self.verbose and first:
