@@ -24,10 +24,10 @@ from cacore.comm import Communicator
 from cakernels.families import blended
 from cakernels.search import data as rows
 from cakernels.search.blending import search
-from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.race import Race
 from cakernels.search.scores import SCORES
+from cakernels.search.trial import Budget
 
 SHARES = (0.1, 0.25, 0.5, 1.0)  # of the time, at which the table has the best error so far
 _DRAWS = 200  # neighbours drawn per candidate to list them all

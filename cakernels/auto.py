@@ -27,9 +27,9 @@ from cacore.svm.classifier import Probabilistic
 from cakernels.families import labels, outputs, require_calibration
 from cakernels.leaderboard import leaderboard
 from cakernels.search.blending import Found, search, started
-from cakernels.search.budget import Budget
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.scores import DEFAULTS, SCORES, Score
+from cakernels.search.trial import Budget
 
 _ROWS: dict[str, Any] = {"accept_sparse": "csr", "dtype": "float64", "order": "C"}
 

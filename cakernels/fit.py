@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
     from cacore.io.table import Targets
     from cakernels.search.blending import Found
-    from cakernels.search.budget import Budget
     from cakernels.search.candidates import Candidate
     from cakernels.search.data import Data
     from cakernels.search.race import Race
     from cakernels.search.scores import Score
-    from cakernels.search.trial import Trial
+    from cakernels.search.trial import Budget, Trial
 
 PROG = "cakernels fit"
 _WITHOUT = ("libsvm", "comm_matrix", "dtype")  # options of a training command that this one lacks
@@ -102,7 +101,7 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     from cacore.data.resolution import check_whole_numbers
     from cacore.run import reading
     from cakernels.search import data, scores
-    from cakernels.search.budget import Budget
+    from cakernels.search.trial import Budget
 
     wanted = _targets(job.task)
     with may_compile(comm, not job.quiet):
@@ -171,7 +170,7 @@ class _Run:
     def go(self) -> None:
         """Search, and write the end of it; collective."""
         from cakernels.search.blending import search, so_far, started
-        from cakernels.search.budget import Terminated, ended_by_sigterm
+        from cakernels.search.trial import Terminated, ended_by_sigterm
 
         job = self.job
         race = started(self.rows, self.score, self.budget, self.comm, self.comm.mpi, job.seed, job.max_candidates)

@@ -15,10 +15,10 @@ from cacore.machine import threads
 from cacore.machine.deadline import TimeIsUp, poll, until
 from cakernels import AutoKernelRegressor
 from cakernels.search.blending import started
-from cakernels.search.budget import Budget
 from cakernels.search.candidates import first
 from cakernels.search.data import Data
 from cakernels.search.scores import SCORES
+from cakernels.search.trial import Budget
 from casvm import SMOSVC
 
 ALONE = Communicator()

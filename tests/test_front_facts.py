@@ -15,11 +15,10 @@ from cacore.machine.deadline import TimeIsUp
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
 from cakernels.leaderboard import leaderboard, lines
 from cakernels.search.blending import search, started
-from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data, Split
 from cakernels.search.scores import SCORES, Baseline
-from cakernels.search.trial import OUT_OF_TIME, Trial
+from cakernels.search.trial import OUT_OF_TIME, Budget, Trial
 
 ALONE = Communicator()
 

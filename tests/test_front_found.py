@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 import cakernels.search.blending
-import cakernels.search.budget
+import cakernels.search.trial
 from cacore.comm import Communicator
 from cakernels.search.blending import Mixture, _at_grid_end, _trial_to_train, search, started
-from cakernels.search.budget import Budget, Growth
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.race import Race
 from cakernels.search.scores import SCORES
-from cakernels.search.trial import Trial
+from cakernels.search.trial import Budget, Growth, Trial
 
 ALONE = Communicator()
 N, TRAINED = 6000, 5100  # rows, and the most of them that train while the others judge
@@ -192,7 +191,7 @@ def test_compiling_is_not_the_candidate(monkeypatch):
     X = np.random.default_rng(0).normal(size=(60, 2))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(None), ALONE, None, 0, 1)
     clock = iter(range(0, 1000, 3))
-    monkeypatch.setattr(cakernels.search.budget, "working_time", lambda: float(next(clock)))
+    monkeypatch.setattr(cakernels.search.trial, "working_time", lambda: float(next(clock)))
     trial = race.tried(Candidate("BKRR2", {"sigma": 1.0}), 48)
     readings = next(clock) // 3
     assert trial.seconds == 3.0 * (readings - 1)

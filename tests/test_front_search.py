@@ -19,10 +19,10 @@ from cacore.comm import Communicator
 from cacore.machine.deadline import TimeIsUp
 from cakernels.leaderboard import command, leaderboard
 from cakernels.search.blending import combined, search, so_far, started
-from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed
 from cakernels.search.scores import SCORES
+from cakernels.search.trial import Budget
 
 ALONE = Communicator()
 

@@ -8,11 +8,10 @@ import pytest
 from cacore.comm import Communicator
 from cakernels.leaderboard import command
 from cakernels.search.blending import search, started
-from cakernels.search.budget import SVM_POWER, Budget
-from cakernels.search.candidates import Candidate, first, further
+from cakernels.search.candidates import SVM_POWER, Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.scores import SCORES
-from cakernels.search.trial import FINAL, Trial, ranked
+from cakernels.search.trial import FINAL, Budget, Trial, ranked
 from cakrr import BKRR2
 
 ALONE = Communicator()
@@ -214,14 +213,14 @@ def test_a_quicker_classifier_goes_on_that_only_chance_sets_apart(seconds, order
     data = Data.of(X, X[:, 0] > 0, None, CLASSIFICATION, ALONE)
     race = started(data, SCORES["accuracy"], Budget(1000.0), ALONE, None, 0, 4)
     small, large = race.sizes
-    assert race._leaders(race.on(small), large) == []
+    assert race._best_third(race.on(small), large) == []
     race.trials = [
         Trial(Candidate("CASVC", {"C": error}), small, error, took, 0.0, squared=error, deviation=0.02)
         for error, took in ((0.2, seconds), (0.21, 10.0), (0.21, 30.0), (0.23, 10.0))
     ]
-    assert [(one.error, one.seconds) for one in race._leaders(race.on(small), large)] == order
+    assert [(one.error, one.seconds) for one in race._best_third(race.on(small), large)] == order
     race.budget = Budget(None)  # and the seconds, which do not repeat, decide nothing
-    assert [one.error for one in race._leaders(race.on(small), large)] == [0.2]
+    assert [one.error for one in race._best_third(race.on(small), large)] == [0.2]
 
 
 def test_a_first_candidate_with_a_larger_sample_does_not_go_on_alone():

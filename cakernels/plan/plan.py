@@ -20,7 +20,7 @@ from cacore.io.words import counted
 from cacore.terminal import say, show_table
 from cakernels.plan.machine import GIB, Machine, Network
 from cakernels.plan.runs import PHASES, STARTED, JobLayout, Kind, Ran, Workload, of_job
-from cakernels.search.budget import RIDGE_POWER, SVM_POWER
+from cakernels.search.candidates import RIDGE_POWER, SVM_POWER
 from cakrr.solver import coarse, nystrom
 from cakrr.solver.local import BAND_FROM, SMALL
 

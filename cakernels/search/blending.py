@@ -21,12 +21,11 @@ from cacore.machine.deadline import TimeIsUp, until
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import SEARCHED, Calibration
 from cakernels.families import blended, classified
-from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate, first, load_trainers
 from cakernels.search.data import FOLDS, REGRESSION, Data, Split
 from cakernels.search.race import Race
 from cakernels.search.scores import Score
-from cakernels.search.trial import FINAL, Trial
+from cakernels.search.trial import FINAL, MANY_MORE, MODELS, SMALL_SHARE, Budget, Trial
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -37,7 +36,7 @@ Judge = Callable[[NDArray[np.float64]], bool]  # true if predictions whose weigh
 _PAYS = 0.995  # a blend is kept if its error is below this share of the best model's
 _LEAST = 0.05  # least weight of a model
 _PRIOR = 0.1  # variance of a weight around equal weights before any rows are seen
-GROUPS = 5  # of the judged rows, each judging weights that the others gave
+GROUPS = FOLDS  # of the judged rows, each judging weights that the others gave
 
 
 def weights(
@@ -230,12 +229,12 @@ def _with_errors(race: Race, mixed: Mixture) -> Mixture:
     return mixed
 
 
-_DIVISIONS = 4  # most divisions of the rows whose models are averaged
-_WIDER = 2.0  # times as many rows, for which an equally good candidate is trained instead of the best
 _SHARE = 0.8  # of the time that a last training may take, up to which it is made longer by folds and divisions
 _OVERTIME = 3.0  # times the seconds of a training after the end of the time, that the last one may take
-_STEP = 6  # times as many rows, beyond which the time of a last training is uncertain: one on fewer rows comes first,
-_SURE, _FIRST = 0.5, 0.2  # unless it is expected to take half of the time that is left; the first takes a fifth of that
+# Times as many rows, beyond which the time of a last training is uncertain (it was wrong by more than twice, and all of
+# it was lost: commit 4ccb5982): one on fewer rows comes first, unless the last one is expected to take no more than
+# this share of the time that is left.
+_STEP, _SURE = 6, 0.5
 _MORE = 0.35  # time of a further division, as a share of that of a training with its search
 
 
@@ -330,7 +329,7 @@ def _trial_to_train(race: Race, best: Trial) -> Trial:
 
     alike = [trial for trial in race.leading() if trial.error <= best.error + best.deviation]
     widest = max(alike, key=reached, default=best)
-    return widest if reached(widest) >= _WIDER * reached(best) else best
+    return widest if reached(widest) >= MANY_MORE * reached(best) else best
 
 
 def _remaining(race: Race) -> float:
@@ -401,7 +400,7 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
     share = remaining - sum(_use(race, later_trial, remaining / models) for later_trial in later)
     rows = (trial is not race.best and _rows(race, trial, share)) or _rows(race, trial, remaining)
     if rows > _STEP * trial.rows and race.end(trial, rows) > _SURE * remaining:
-        rows = _rows(race, trial, _FIRST * remaining) or rows
+        rows = _rows(race, trial, SMALL_SHARE * remaining) or rows
     if not rows and trial.fitted is not None:
         return trial.fitted, trial.rows
     candidate = trial.candidate.after(trial.fitted, last=True)
@@ -410,7 +409,7 @@ def _trained_on_all(race: Race, trial: Trial, later: Sequence[Trial], after: flo
         candidate, expected = candidate.thorough(), FOLDS * expected
     if race.data.task == REGRESSION or math.isinf(remaining):
         spare = (_SHARE * share - expected) / max(_MORE * expected, 1e-9)
-        divisions = int(np.clip(1 + spare, 1, max(1, _DIVISIONS // models)))
+        divisions = int(np.clip(1 + spare, 1, max(1, MODELS // models)))
     all_rows = np.ones(len(race.split.fold), np.bool_)
     mask = all_rows if rows in (0, race.data.n) else race.split.training(0, rows)
     race.last(candidate, rows or race.data.n)

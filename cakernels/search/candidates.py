@@ -1,4 +1,4 @@
-"""Candidates of the search: an estimator with its settings, what it costs more rows, and its neighbours."""
+"""Candidates of the search: an estimator with its settings, its time on more rows, and its neighbours."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.learn.options import LENGTHS
-from cakernels.search.budget import RIDGE_POWER, SVM_POWER, Growth
 from cakernels.search.data import CLASSIFICATION, FOLDED, Data
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
+# No measurement is recorded for these values but those named; the others were reasoned.
 PART = 1_200  # rows of a part of ridge regression: more cost m^3, fewer lose accuracy
 _SVM_WHOLE = 100_000  # most rows of a single SVM, whose time grows with rows times support vectors
 _SVM_PART = 20_000  # rows of a part of more rows, which are trained in seconds
 _SVR_PART = 5_000  # rows of a part of support vector regression, where most rows are support vectors
 _MORE = {"C": 4.0, "gamma": 2.0}  # factors by which the best values grow with more rows
+NEAR_SETTINGS = 2 ** len(_MORE)  # settings that an SVM compares on more rows: each of these values, and its multiple
 _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candidate: 1.2 GB
-_ROUNDS = {"diagonal": 4, "full": 4, LENGTHS: 3}  # of learning a metric: most of the gain is in the first ones
-_HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda; folds would take five times as long
+# Rounds of learning a metric: most of the gain is in the first ones. Three rounds of length scales cost a third to a
+# half of ten and lose nothing (commit 7e344ad9).
+_ROUNDS = {"diagonal": 4, "full": 4, LENGTHS: 3}
+_HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda, where folds take five times as long
 _POINTS = (750, 1_500, 3_000)  # numbers of points of least squares, which takes their square per row
 _ROWS_A_POINT = 8  # least number of rows for each of them: on a sample that is enough to compare kernels and widths
 _POINT_WIDTHS = 5  # widths of a kernel that least squares on points compares
@@ -45,6 +48,57 @@ _TRAINERS = (  # modules that estimators import only once they are fitted
     "casvm.methods.all_rows", "casvm.methods.length_scales", "casvm.tasks",
 )  # fmt: skip
 _EXACT = {"CASVC": "DisSMOSVC", "CASVR": "DisSMOSVR"}  # SVMs in parts, and what trains one of all rows on many ranks
+
+
+# Exponents of the rows in the time of an SVM and of a ridge system, here and in `cakernels.plan`. An SVM takes rows
+# times support vectors, which are a share of the rows; a ridge system takes m^3/3 flops.
+SVM_POWER, RIDGE_POWER = 2.0, 3.0
+# Bounds of what two trainings tell, whose times scatter; reasoned.
+_STEEPEST = 1.2  # largest power, over the usual one
+_MOST_FIXED = 0.95  # largest share that does not depend on the rows; with all of it, the time would never grow
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Time of a training by its number of rows, over that on `rows` of them.
+
+    Attributes
+    ----------
+    rows : int
+    power : float
+        Exponent of the rows, up to `alone` of them. Beyond these, the time grows with the number of rows.
+    alone : float
+        Most rows of an SVM's only part.
+    fixed : float
+        Share of the time that does not depend on the rows, such as that of learning length scales.
+    """
+
+    rows: int
+    power: float
+    alone: float = math.inf
+    fixed: float = 0.0
+
+    def factor(self, rows: float) -> float:
+        """The time on so many rows."""
+        return self.fixed + (1.0 - self.fixed) * self._work(rows)
+
+    def within(self, factor: float) -> float:
+        """Number of rows on which the time is so long; 0 if the fixed share alone is longer."""
+        work = max(factor - self.fixed, 0.0) / (1.0 - self.fixed)
+        rows = self.rows * work ** (1.0 / self.power)
+        return rows if rows <= self.alone else self.alone * work / self._work(self.alone)
+
+    def through(self, rows: int, factor: float) -> Growth:
+        """The growth that also has this time on fewer rows: with a larger power, or with a fixed share."""
+        usual = self._work(rows)
+        if factor > usual:
+            return replace(self, fixed=min((factor - usual) / (1.0 - usual), _MOST_FIXED))
+        power = math.log(max(factor, 1e-9)) / math.log(rows / self.rows)
+        return replace(self, power=min(power, _STEEPEST * self.power))
+
+    def _work(self, rows: float) -> float:
+        part = min(rows, self.alone)
+        return float((part / self.rows) ** self.power * rows / part)
 
 
 @dataclass(frozen=True)
@@ -105,7 +159,7 @@ class Candidate:
         if not self.part:
             return Growth(rows, RIDGE_POWER)
         lengths = lengths and self.settings.get("metric") == LENGTHS
-        return Growth(rows, 0.65 if lengths else 1.05)
+        return Growth(rows, 0.65 if lengths else 1.05)  # parts in proportion to the rows; length scales take less
 
     def of(self, n: int) -> Candidate:
         """This candidate for n rows in all: parts that would hold all of them are one part."""

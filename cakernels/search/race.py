@@ -1,4 +1,10 @@
-"""The race of the candidates: on few rows first, the best third on four times as many, within a time."""
+"""The race among candidates: successive halving that never waits for a whole rung (ASHA), within a time.
+
+A rung is a sample of the training rows, four times as large as the one below it (:meth:`Split.sizes`). Each step of the
+race is one training: of a new candidate on the lowest rung, or of a promoted one on the next rung. All trainings are
+judged by the same held-out rows. :meth:`Race.run` is the loop, and the class docstring has the promotion rule, whose
+methods follow each other under "promotion".
+"""
 
 from __future__ import annotations
 
@@ -20,29 +26,32 @@ from cacore.errors import InputError, RankError
 from cacore.machine.deadline import TimeIsUp, until
 from cacore.probability.calibrator import Calibrator
 from cakernels.families import for_classes, labels, outputs
-from cakernels.search.budget import Budget
 from cakernels.search.candidates import Candidate, first, further
-from cakernels.search.data import REGRESSION, Data, Split
+from cakernels.search.data import REGRESSION, SMALLEST, Data, Split
 from cakernels.search.scores import Baseline, Score
-from cakernels.search.trial import OUT_OF_TIME, Standings, Trial
+from cakernels.search.trial import MAIN_SHARE, MUCH_MORE, OUT_OF_TIME, Budget, Standings, Trial
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-BEST = 3  # one of so many goes on to more rows
-_BASE = 0.4  # share of the time for the first candidates on the smallest sample
-_LONGEST = 0.25  # most of the time that one candidate may take
-_SLOW = 0.03  # share of the time that a candidate may take on the smallest sample: fewer folds, or smaller samples then
-_CLOSE = 1.25  # largest error, over the smallest on its sample, of a candidate that goes on since it takes no more
-_SLOWER = 1.5  # times the seconds of a quicker candidate, up to which the best one comes first
-_LOADED = 3  # times that share, up to which a first fold, which loads code, is followed by a second one
-_FEWEST = 500  # rows of the smallest sample on a slow machine
-_DULL = 200  # candidates in a row that were known, after which there is nothing left to try
+# No measurement is recorded for these values but those named; the others were reasoned.
+REDUCTION = 3  # reduction factor: the best third of a rung is promoted, to four times as many rows
+_LONGEST = 0.25  # most of the time that one candidate may take: an endless one leaves time for others
+_BRIEF = (
+    0.03  # share of the time of a cheap training: some thirty of them fit, so that all first candidates have theirs
+)
+# Largest error over the smallest one of its rung for a promotion outside the best third: models gain by more rows to
+# different degrees (a9a: 1,500 points have 85.28 % right in 21 s, the best SVM 85.10 %; commit b5dfcd64).
+_CLOSE = 1.25
+_LOADED = 3  # times _BRIEF, up to which a first fold, which also loads code, is followed by a second one
+_STEP = 4  # rows of a rung over those of the one below, as Split.sizes makes them
+_FEWEST = SMALLEST // _STEP  # rows of the lowest rung on a slow machine
+_DULL = 200  # known candidates in a row, after which there is nothing left to try
 
 
 @dataclass
 class Race(Standings):
-    """A search among candidates, by successive halving that never waits for a whole round (ASHA).
+    """A search among candidates, by asynchronous successive halving.
 
     Attributes
     ----------
@@ -72,7 +81,21 @@ class Race(Standings):
 
     Notes
     -----
-    Li and others, A system for massively parallel hyperparameter tuning (MLSys 2020), for one job at a time.
+    The promotion rule, after Li and others, A system for massively parallel hyperparameter tuning (MLSys 2020), for one
+    job at a time:
+
+    * When: as soon as no initial candidate waits. With a limit on the time also earlier: once three candidates, the
+      reduction factor, have been tried on the lowest rung and none was promoted, so that a good model is there soon;
+      and always after 40 % of the time.
+    * From which rung: the highest one with a candidate to promote, so that a good candidate soon has many rows. The
+      lowest one first, until one was promoted from it.
+    * Who: the best third of a rung. With a limit on the time, classifiers that only chance sets apart from the best
+      one join if they are expected to take no longer; quick ones come first, and the best one before those that take
+      not much less. If nobody is left there: a candidate whose error is at most 1.25 times the smallest one of its
+      rung, and whose training is expected to take at most 3 % of the time.
+    * Never: a candidate that has been on the next rung, or whose training is not expected to end in time; nor one of
+      the best third that another candidate beats on a lower rung.
+    * Otherwise a new candidate starts on the lowest rung: a neighbour of the best ones once no initial one waits.
     """
 
     data: Data
@@ -132,7 +155,7 @@ class Race(Standings):
 
     def _shrunk(self) -> bool:
         """Judge by one split, and begin with a quarter of the rows; False if they are as few as can be. Collective."""
-        several, least = self.split.folds > 1, max(_FEWEST, self.sizes[0] // 4)
+        several, least = self.split.folds > 1, max(_FEWEST, self.sizes[0] // _STEP)
         if several:
             self.split, self.folds = self.split.once(self.comm), 1
             self.sizes = self.split.sizes()
@@ -165,12 +188,12 @@ class Race(Standings):
         """
         if self.budget.seconds is None or self.trials or fold > 1:
             return
-        slow = _SLOW * self.budget.seconds
+        slow = _BRIEF * self.budget.seconds
         if fold == 0 and self.folds > 1 and seconds <= _LOADED * slow:
             return
         self.folds = max(fold + 1, min(self.folds, int(slow / max(seconds, 1e-9))))
-        if self.split.folds == 1 and seconds > slow and self.sizes[0] >= 4 * _FEWEST:
-            self.sizes = (self.sizes[0] // 4, *self.sizes)
+        if self.split.folds == 1 and seconds > slow and self.sizes[0] >= _STEP * _FEWEST:
+            self.sizes = (self.sizes[0] // _STEP, *self.sizes)
 
     def _next_training(self) -> tuple[Candidate, int] | None:
         """The next candidate and its number of rows; None at the end; collective."""
@@ -179,81 +202,80 @@ class Race(Standings):
         remaining -= self.reserve() + self._compiling
         if remaining <= 0:
             return None
-        if not self._waiting or self._early(spent):
-            promoted = self._promoted(remaining)
-            if promoted is not None:
-                return promoted
-        return self._started(remaining)
+        promoted = self._promoted(remaining) if not self._waiting or self._promotes_early(spent) else None
+        return self._started(remaining) if promoted is None else promoted
 
-    def _early(self, spent: float) -> bool:
-        """True if candidates go on while first ones still wait: the best of three, for a good model soon; or late."""
+    # -- promotion: the rule is in the class docstring ----------------------------------------
+
+    def _promotes_early(self, spent: float) -> bool:
+        """True if promotion should start before all initial candidates have been tried.
+
+        Without it, the search was behind a random one for half of two minutes with one of five seeds; with it, a good
+        model is there after a sixth (`benchmarks/anytime.py`, commit e1f024a5).
+        """
         if self.budget.seconds is None:
             return False
-        soon = len(self.on(self.sizes[0])) >= BEST and not self._any_went_on()
-        return soon or spent > _BASE * self.budget.seconds
+        soon = len(self.on(self.sizes[0])) >= REDUCTION and not self._any_promoted()
+        return soon or spent > MAIN_SHARE * self.budget.seconds
 
-    def _any_went_on(self) -> bool:
-        """True if one has left the smallest sample; earlier ones may be beyond it since that was made smaller."""
-        there = (place for place, trial in enumerate(self.trials) if trial.rows == self.sizes[0])
-        return any(trial.rows > self.sizes[0] for trial in self.trials[next(there, len(self.trials)) :])
+    def _any_promoted(self) -> bool:
+        """True if a candidate has left the lowest rung; earlier ones may be beyond it since that rung was added."""
+        lowest = (place for place, trial in enumerate(self.trials) if trial.rows == self.sizes[0])
+        return any(trial.rows > self.sizes[0] for trial in self.trials[next(lowest, len(self.trials)) :])
 
     def _promoted(self, remaining: float) -> tuple[Candidate, int] | None:
-        """A candidate that goes on from its sample to the next one, in time: one of the best third, or a quick one."""
-        steps = self._steps()
-        for lower, upper in steps:
-            for trial in self._without(self._leaders(self.on(lower), upper), upper):
+        """The candidate to promote, and the rows of its next rung; None if there is none."""
+        rungs = list(zip(self.sizes, self.sizes[1:], strict=False))
+        # On a slow machine the first candidate is above the lowest rung, alone there, and no best third (covtype on 4
+        # ranks of two cores: length scales never had the time that it took; commit 155d5b41).
+        rungs = rungs[::-1] if self._any_promoted() else rungs
+        for rows, next_rows in rungs:
+            for trial in self._not_yet_on(next_rows, self._best_third(self.on(rows), next_rows)):
                 if self._beaten(trial):
                     continue
-                if self.seconds(trial, upper) * self.folds > remaining:
-                    trial.why = f"{upper:,} rows would take too long"
+                if self.seconds(trial, next_rows) * self.folds > remaining:
+                    trial.why = f"{next_rows:,} rows would take too long"
                     continue
-                return trial.candidate.after(trial.fitted), upper
-        # Models gain by more rows to different degrees, so one that is not far behind may, if it costs little.
-        for lower, upper in steps:
-            there, cheap = self.on(lower), min(remaining, _SLOW * (self.budget.seconds or 0.0))
-            for trial in self._without(there, upper):
-                if trial.error <= _CLOSE * there[0].error and self.seconds(trial, upper) * self.folds <= cheap:
-                    return trial.candidate.after(trial.fitted), upper
+                return trial.candidate.after(trial.fitted), next_rows
+        brief = min(remaining, _BRIEF * (self.budget.seconds or 0.0))
+        for rows, next_rows in rungs:
+            rung = self.on(rows)
+            for trial in self._not_yet_on(next_rows, rung):
+                if trial.error <= _CLOSE * rung[0].error and self.seconds(trial, next_rows) * self.folds <= brief:
+                    return trial.candidate.after(trial.fitted), next_rows
         return None
 
-    def _steps(self) -> list[tuple[int, int]]:
-        """The samples and the next larger ones, the largest first: a good candidate soon has many rows.
+    def _best_third(self, rung: Sequence[Trial], rows: int) -> list[Trial]:
+        """The best third of a rung, the best first, or with a limit on the time in the order of the rule.
 
-        But the smallest first until one has gone on: a first candidate beyond it is alone there, and no best third.
+        `rows` are those of the next rung. Without a limit, seconds decide nothing: they do not repeat.
         """
-        steps = list(zip(self.sizes, self.sizes[1:], strict=False))
-        return steps[::-1] if self._any_went_on() else steps
-
-    def _leaders(self, there: Sequence[Trial], rows: int) -> list[Trial]:
-        """The best third, and those that only chance may set apart from the best, if they take no longer.
-
-        The quickest first, so that a slow one does not take the time of all others; but the best one before those that
-        take not much less. Without a limit on the time, only the best third, the best first: seconds do not repeat.
-        """
-        best = list(there[: max(1, len(there) // BEST)])
+        best = list(rung[: max(1, len(rung) // REDUCTION)])
         if self.budget.seconds is None or not best:
             return best
 
         def takes(trial: Trial) -> float:
             return self.seconds(trial, rows)
 
-        alike = [trial for trial in there[len(best) :] if trial.error <= best[0].error + best[0].deviation]
+        alike = [trial for trial in rung[len(best) :] if trial.error <= best[0].error + best[0].deviation]
         quick = sorted([*best[1:], *(trial for trial in alike if takes(trial) <= takes(best[0]))], key=takes)
-        place = sum(_SLOWER * takes(trial) < takes(best[0]) for trial in quick)
+        place = sum(MUCH_MORE * takes(trial) < takes(best[0]) for trial in quick)
         return [*quick[:place], best[0], *quick[place:]]
 
     def _beaten(self, trial: Trial) -> bool:
-        """True if another candidate, which may go on, has a smaller error with fewer rows."""
+        """True if another candidate, which may be promoted, has a smaller error with fewer rows."""
         others = [rival for rival in self._good() if rival.candidate.key != trial.candidate.key and not rival.why]
         return any(rival.rows < trial.rows and rival.error < trial.error for rival in others)
 
-    def _without(self, trials: Sequence[Trial], rows: int) -> list[Trial]:
-        """The trials that may go on to so many rows, and have not yet."""
-        gone = {trial.candidate.key for trial in self.trials if trial.rows == rows}
-        return [trial for trial in trials if trial.candidate.key not in gone and not trial.why]
+    def _not_yet_on(self, rows: int, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials whose candidates were not trained on so many rows yet, and may be."""
+        there = {trial.candidate.key for trial in self.trials if trial.rows == rows}
+        return [trial for trial in trials if trial.candidate.key not in there and not trial.why]
+
+    # -- new candidates ------------------------------------------------------------------------
 
     def _started(self, remaining: float) -> tuple[Candidate, int] | None:
-        """A new candidate, on the smallest sample; None if there is none, or no time for one."""
+        """A new candidate, on the lowest rung; None if there is none, or no time for one."""
         if self.max_candidates is not None and len(self._tried_keys) >= self.max_candidates:
             return None
         there = self.on(self.sizes[0])

@@ -1,9 +1,17 @@
-"""Trials of candidates, and the standings of a race: results so far, and expected times of further trainings."""
+"""The time of a search, trials of candidates, and the standings of a race.
+
+1. :class:`Budget`: the time, which SIGTERM may end.
+2. :class:`Trial`: a candidate that was trained on a number of rows.
+3. :class:`Standings`: results so far, and expected times of further trainings.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +20,9 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.machine import threads
+from cacore.machine.clock import raising, working_time
 from cacore.probability.calibrator import Calibrator
-from cakernels.search.budget import Budget, Growth
-from cakernels.search.candidates import NEAR_WIDTHS, Candidate
+from cakernels.search.candidates import NEAR_SETTINGS, NEAR_WIDTHS, Candidate, Growth
 from cakernels.search.data import FOLDED, Data, Split
 from casvm.svm_fit import LENGTHS_SECONDS
 
@@ -22,8 +30,48 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
 
+class Terminated(KeyboardInterrupt):
+    """The process was sent SIGTERM."""
+
+
+class Budget:
+    """The time that a search may take, by rank 0's clock.
+
+    Parameters
+    ----------
+    seconds : float or None
+        None for no limit.
+    started : float or None
+        Reading of :func:`time.perf_counter` at which the time began; None for now.
+    """
+
+    def __init__(self, seconds: float | None, started: float | None = None) -> None:
+        self.seconds = seconds
+        self._started = time.perf_counter() if started is None else started
+
+    def spent(self, comm: Communicator) -> float:
+        """Seconds since the beginning, the same on all ranks; collective."""
+        with comm.uncounted():
+            return float(comm.bcast(np.array([time.perf_counter() - self._started]))[0])
+
+    def worked(self, comm: Communicator) -> float:
+        """Rank 0's seconds that were not spent compiling; only differences have a meaning. Collective."""
+        with comm.uncounted():
+            return float(comm.bcast(np.array([working_time()]))[0])
+
+    def remaining(self) -> float | None:
+        """Seconds to the end by this rank's clock; None if there is no limit."""
+        return None if self.seconds is None else self.seconds - (time.perf_counter() - self._started)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Raise :class:`Terminated` in the block on SIGTERM, for a command."""
+    with raising(signal.SIGTERM, Terminated):
+        yield
+
+
 OUT_OF_TIME = "out of time"  # reason of a trial that its time limit has ended
-_NEAR = 4  # settings of an SVM's search on more rows
 _ROUTING = 0.2  # time of ridge regression that does not depend on the kernels compared, over that of one kernel
 
 
@@ -110,7 +158,7 @@ class Trial:
         if self.settings and self.solving:
             solving_and_search = max(self.seconds - self.scales, 1e-9)
             needed = min(1.0, (self.solving + (0.0 if last else self.judging)) / solving_and_search)
-            searched = needed if last else needed + (1.0 - needed) * min(1.0, _NEAR / self.settings)
+            searched = needed if last else needed + (1.0 - needed) * min(1.0, NEAR_SETTINGS / self.settings)
         following = 1 if last or not self.candidate.on_points else len(NEAR_WIDTHS)
         searched *= (following + _ROUTING) / (self.kernels + _ROUTING)
         return min(1.0, searched)
@@ -136,11 +184,16 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     return sorted(trials, key=place)
 
 
+# What the race and its end share. No measurement is recorded for these values; they were reasoned.
 FINAL = 1.15  # factor by which the last training may take longer than expected
-_FAR = 2  # times as many rows, beyond which it is harder to expect
-_MODELS = 4  # most models in a blend; twice as many of few rows, which take little time
-_LAST = 0.4  # most of the time that is kept for the last training
-_LEAST, _BLENDED = 0.05, 0.2  # least of the time that is kept, and most of it for all candidates of a blend
+MANY_MORE = (
+    2  # times as many rows, beyond which a time is harder to expect, and for which an equal candidate is preferred
+)
+MUCH_MORE = 1.5  # times as many rows, or seconds, that make a difference
+MODELS = 4  # most models that are averaged: of a blend, twice as many of few rows, which take little time; or divisions
+MAIN_SHARE = 0.4  # of the time: for new candidates before all promotions, and most of it for the last training
+SMALL_SHARE = 0.2  # of the time: most of it for all models of a blend, and for the first of two last trainings
+_LEAST = 0.05  # share of the time that is always kept, since a training before the last one may end late
 
 
 class Standings:
@@ -178,7 +231,7 @@ class Standings:
             if trial.candidate.key not in best_by_key and (trial.error, trial.squared) not in results:
                 best_by_key[trial.candidate.key] = trial
                 results.add((trial.error, trial.squared))
-        return list(best_by_key.values())[: _MODELS * (1 if self.data.n > FOLDED else 2)]
+        return list(best_by_key.values())[: MODELS * (1 if self.data.n > FOLDED else 2)]
 
     def on(self, rows: int) -> list[Trial]:
         """Trials on so many rows that succeeded, the best first."""
@@ -213,14 +266,14 @@ class Standings:
         if rows >= self.data.n:
             return self.data.n
         rows = int(min(rows, self.split.n_train))
-        return rows if self.split.folds == 1 and rows >= 1.5 * trial.rows else 0
+        return rows if self.split.folds == 1 and rows >= MUCH_MORE * trial.rows else 0
 
     def end(self, trial: Trial, rows: int) -> float:
         """Most seconds of the last training on so many rows, and of the predictions after it.
 
         Twice the usual delay is allowed for where the candidate was trained on less than half as many rows.
         """
-        late = FINAL if rows <= _FAR * trial.rows else FINAL**2
+        late = FINAL if rows <= MANY_MORE * trial.rows else FINAL**2
         return late * self.seconds(trial, rows, last=True) + self.predicting(trial, rows)
 
     def predicting(self, trial: Trial, rows: int) -> float:
@@ -242,9 +295,9 @@ class Standings:
         best = self.best
         if best is None or self.budget.seconds is None:
             return 0.0
-        rows = self.rows_in(best, _LAST * self.budget.seconds)
+        rows = self.rows_in(best, MAIN_SHARE * self.budget.seconds)
         if not rows:
             return self.predicting(best, best.rows)
         blend = sum(self.end(leader, self.data.n) for leader in self.leading())
         alone = self.end(best, rows)
-        return max(alone, _LEAST * self.budget.seconds, blend if blend <= _BLENDED * self.budget.seconds else 0.0)
+        return max(alone, _LEAST * self.budget.seconds, blend if blend <= SMALL_SHARE * self.budget.seconds else 0.0)
