@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,16 +157,19 @@ def _warm_up(task: str) -> None:
     family_named("svm" if task == "classification" else "krr").warm_up_prediction("float64")
 
 
+@dataclass
 class _Run:
     """One run of the command, which leaves its best model so far after every improvement."""
 
-    def __init__(
-        self, job: Fitting, comm: Communicator, train: Dataset, test: Dataset | None, notes: list[str], rows: Data,
-        score: Score, budget: Budget,
-    ) -> None:  # fmt: skip
-        self.job, self.comm, self.train, self.test = job, comm, train, test
-        self.notes, self.rows, self.score, self.budget = notes, rows, score, budget
-        self._saved: Trial | None = None
+    job: Fitting
+    comm: Communicator
+    train: Dataset
+    test: Dataset | None
+    notes: list[str]
+    rows: Data
+    score: Score
+    budget: Budget
+    _saved: Trial | None = None
 
     def go(self) -> None:
         """Search, and write the end of it; collective."""
@@ -215,37 +219,30 @@ class _Run:
 
     def _write(self, result: Found, last: bool) -> None:
         """Write model and report; at the end also judge the test rows and show the table. Collective."""
-        from cacore.run import report
+        from cacore.run import figures, page, report
 
-        model = self._model(result)
-        unwritten = Unwritten()
+        job, model, unwritten = self.job, self._model(result), Unwritten()
         with unwritten:
-            save_model(model, self.job.saved, self.comm)
-        if not last and self.job.report is None and self.job.html is None:
+            save_model(model, job.saved, self.comm)
+        if not last and job.report is None and job.html is None:
             unwritten.tell()
             return
         document = self._report(result, model, last)
         document["notes"] = self._notes(result, document)
-        with unwritten, self.comm.agreed():
-            if self.comm.rank == 0 and self.job.report is not None:
-                report.write(self.job.report, document)
-        with unwritten, self.comm.agreed():
-            if self.comm.rank == 0 and self.job.html is not None:
-                from cacore.run import page
 
-                page.write(self.job.html, {"fit": document})
-        if not last:
-            unwritten.tell()
-            return
-        with unwritten, self.comm.agreed():
-            if self.comm.rank == 0 and self.job.plot is not None:
-                from cacore.run import figures
+        def on_rank_0(path: Path | None, write: Callable[[Path], None]) -> None:
+            with unwritten, self.comm.agreed():
+                if self.comm.rank == 0 and path is not None:
+                    write(path)
 
-                figures.save(figures.race(document["grid"], document["params"]), self.job.plot)
-        with unwritten, self.comm.agreed():
-            if self.comm.rank == 0 and not self.job.quiet:
-                with printing():
-                    report.show(document, self._lines(result, document))
+        on_rank_0(job.report, lambda path: report.write(path, document))
+        on_rank_0(job.html, lambda path: page.write(path, {"fit": document}))
+        if last:
+            on_rank_0(job.plot, lambda path: figures.save(figures.race(document["grid"], document["params"]), path))
+            with unwritten, self.comm.agreed():
+                if self.comm.rank == 0 and not job.quiet:
+                    with printing():
+                        report.show(document, self._lines(result, document))
         unwritten.tell()
 
     def _model(self, result: Found) -> Any:

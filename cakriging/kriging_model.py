@@ -25,7 +25,7 @@ from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.files import described
 from cacore.io import model_file
-from cacore.io.model_file import Array, Layout, StoredParts, is_real, require
+from cacore.io.model_file import Array, Layout, is_real, require
 from cacore.kernels import Kernel
 from cacore.linalg.cg import Vectors
 from cacore.machine import memory
@@ -231,7 +231,8 @@ class KrigingModel:
         X, Z = self._places(X, ranks)
         near = self._settled(ranks)
         first, total = ranks.offset(len(X))
-        place = places_of(first, len(X), self.n, total, seed)
+        shuffled = Shuffle(max(1, total), seed).position(np.arange(first, first + len(X)))
+        place = self.n + shuffled  # new places come after the points
         moved = Routed.to(np.column_stack([Z, place, self.drift.functions(X)]), near.regions.owners(Z), ranks)
         d = Z.shape[1]
         Q, F = np.ascontiguousarray(moved.rows[:, :d]), moved.rows[:, d + 1 :]
@@ -369,9 +370,11 @@ class KrigingModel:
             owners = np.repeat(np.arange(ranks.size), counts)
             first = int(counts[: ranks.rank].sum())
             parts: dict[int, dict[str, Rows]] = {first + k: dict(vars(piece)) for k, piece in enumerate(mine)}
-            model_file.save(
-                path, FAMILY, self._attributes(), _shared_arrays(self.drift, self.beta, self.gram), parts, owners, ranks
-            )
+            shared: dict[str, Rows] = {
+                "beta": self.beta, "gram": self.gram, "center": np.array(self.drift.center),
+                "scale": np.array(self.drift.scale),
+            }  # fmt: skip
+            model_file.save(path, FAMILY, self._attributes(), shared, parts, owners, ranks)
 
     def _attributes(self) -> dict[str, Any]:
         names = ("range", "sill", "nugget", "taper", "radius", "neighbours", "tol", "source")
@@ -401,7 +404,33 @@ class KrigingModel:
     @classmethod
     def of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
         """Check the contents of a file, and build the model."""
-        return cls(**_fields(attributes, shared, parts))
+        sizes: dict[str, int] = {}
+        model_file.check(SHARED, shared, sizes)
+        part_sizes = {"v": sizes["p"] + 1}
+        for number, arrays in parts.held.items():
+            model_file.check(PART, arrays, part_sizes, f"part {number}: ")
+            part_sizes = {name: part_sizes[name] for name in ("v", "c")}
+        for name in ("range", "sill", "nugget", "tol"):
+            require(is_real(attributes[name]) and attributes[name] >= 0, f"{name} {attributes[name]!r}")
+        kernel, space = Kernel(**attributes.pop("kernel")), dict(attributes.pop("space"))
+        space["anisotropy"] = tuple(space["anisotropy"])
+        stored = attributes.pop("drift")
+        drift = Drift(
+            int(stored["degree"]), tuple(stored["columns"]), tuple(stored["ignored"]), len(shared["center"]),
+            tuple(shared["center"].tolist()), tuple(shared["scale"].tolist()),
+        )  # fmt: skip
+        require(drift.functions(np.zeros((1, drift.width))).shape[1] == sizes["p"], "a drift of other functions")
+        held = list(parts.held.values())
+        if held:
+            points = PointColumns(*(np.concatenate([arrays[name] for arrays in held]) for name in PART))
+        else:  # this rank reads no part of the file
+            d = 3 if space["geographic"] else len(drift.coordinates)
+            empty = np.zeros(0), np.zeros(0, np.int64)
+            points = PointColumns(np.zeros((0, d)), *empty, np.zeros((0, sizes["p"] + 1)))
+        return cls(
+            **attributes, kernel=kernel, space=Space(**space), drift=drift, beta=shared["beta"], gram=shared["gram"],
+            points=points, sizes=np.array([len(points)]),
+        )  # fmt: skip
 
 
 def normal_interval(
@@ -428,43 +457,6 @@ PART: Layout = {
 }
 
 
-def _shared_arrays(drift: Drift, beta: NDArray[np.float64], gram: NDArray[np.float64]) -> dict[str, Rows]:
-    """The arrays of :data:`SHARED`."""
-    return {"beta": beta, "gram": gram, "center": np.array(drift.center), "scale": np.array(drift.scale)}
-
-
-def _fields(attributes: dict[str, Any], shared: dict[str, Any], parts: StoredParts) -> dict[str, Any]:
-    """The fields of the model in a file, whose contents are checked."""
-    sizes: dict[str, int] = {}
-    model_file.check(SHARED, shared, sizes)
-    part_sizes = {"v": sizes["p"] + 1}
-    for number, arrays in parts.held.items():
-        model_file.check(PART, arrays, part_sizes, f"part {number}: ")
-        part_sizes = {name: part_sizes[name] for name in ("v", "c")}
-    for name in ("range", "sill", "nugget", "tol"):
-        require(is_real(attributes[name]) and attributes[name] >= 0, f"{name} {attributes[name]!r}")
-    columns = [np.concatenate([arrays[name] for arrays in parts.held.values()]) for name in PART] if parts.held else []
-    kernel, space = Kernel(**attributes.pop("kernel")), dict(attributes.pop("space"))
-    space["anisotropy"] = tuple(space["anisotropy"])
-    stored = attributes.pop("drift")
-    drift = Drift(
-        int(stored["degree"]), tuple(stored["columns"]), tuple(stored["ignored"]), len(shared["center"]),
-        tuple(shared["center"].tolist()), tuple(shared["scale"].tolist()),
-    )  # fmt: skip
-    require(drift.functions(np.zeros((1, drift.width))).shape[1] == sizes["p"], "a drift of other functions")
-    points = PointColumns(*columns) if columns else _no_points(drift, sizes["p"], bool(space["geographic"]))
-    return {
-        **attributes, "kernel": kernel, "space": Space(**space), "drift": drift, "beta": shared["beta"],
-        "gram": shared["gram"], "points": points, "sizes": np.array([len(points)]),
-    }  # fmt: skip
-
-
-def _no_points(drift: Drift, p: int, geographic: bool) -> PointColumns:
-    """Columns of zero points, for a rank that reads no part of the file."""
-    d = 3 if geographic else len(drift.coordinates)
-    return PointColumns(np.zeros((0, d)), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, p + 1)))
-
-
 # -- unconditional draws ----------------------------------------------------------------------------------
 
 # A draw is f = K^(1/2) z in distribution, with z standard normal numbers. With the sparse factor G of the inverse,
@@ -488,23 +480,11 @@ def normals(place: NDArray[np.int64], seed: int, draw: int, stream: int) -> NDAr
     return np.asarray(ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53))
 
 
-@dataclass
-class _JointField:
-    """Points and new places in one field, without duplicates.
+def _joint_field(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) -> tuple[Field, NDArray[np.int64]]:
+    """One field of the points of `near` and of places `Q`, shape (q, d), on the ranks of their regions; collective.
 
-    Attributes
-    ----------
-    field : Field
-    which : ndarray of int64, shape (own points + places,)
-        Number of each point, and of each place, among the field's own points.
+    It has no duplicates: the second result is the number of each point, and then of each place, among its own points.
     """
-
-    field: Field
-    which: NDArray[np.int64]
-
-
-def _joint_field(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) -> _JointField:
-    """One field of the points of `near` and of places `Q`, shape (q, d), on the ranks of their regions; collective."""
     owned = near.owned
     X, places = np.concatenate([owned.X, Q]), np.concatenate([owned.place, place])
     at, which = np.unique(X, axis=0, return_inverse=True)
@@ -516,7 +496,7 @@ def _joint_field(near: Field, Q: NDArray[np.float64], place: NDArray[np.int64]) 
     field = Field.arranged(points.packed(), X.shape[1], near.regions, near.radius, near.comm)
     back = np.empty(len(at), np.int64)
     back[field.owned.values[:, 0].astype(np.int64)] = np.arange(len(at))
-    return _JointField(field, back[which])
+    return field, back[which]
 
 
 class Draws:
@@ -541,8 +521,6 @@ class Draws:
 
     Attributes
     ----------
-    iterations : int
-        Most iterations of a draw so far; 0 for dense systems.
     batch : int
         Number of draws that fit into memory at once.
     """
@@ -551,79 +529,69 @@ class Draws:
         self, near: Field, Q: NDArray[np.float64], place: NDArray[np.int64], correlation: Correlation, neighbours: int,
         tol: float, seed: int, limit: int,
     ) -> None:  # fmt: skip
-        self._n_owned, self._tol, self._seed, self.iterations = near.n_owned, tol, seed, 0
-        self._all = _joint_field(near, Q, place)
-        self._root: NearRoot | _DenseRoot
-        field, self.comm = self._all.field, near.comm
+        self._n_owned, self._seed, self.batch = near.n_owned, seed, 16
+        self._field, self._which = _joint_field(near, Q, place)
         if math.isinf(near.radius):
-            self._root = _DenseRoot(field, correlation, limit)
-            self.batch = 16
+            self._root = _dense_root(self._field, correlation, limit)
             return
-        self._root = NearRoot(field, correlation, neighbours, limit)
-        room = np.array([limit // 4 // (8 * _ITERATIONS * max(1, len(field.points)))])
-        with self.comm.uncounted():
-            self.batch = int(np.clip(self.comm.allreduce(room, "min")[0], 1, 16))
+        self._root = _near_root(self._field, correlation, neighbours, tol, limit)
+        room = np.array([limit // 4 // (8 * _ITERATIONS * max(1, len(self._field.points)))])
+        with near.comm.uncounted():
+            self.batch = int(np.clip(near.comm.allreduce(room, "min")[0], 1, 16))
 
     def __call__(self, numbers: range) -> tuple[Vectors, Vectors]:
         """Draws by number: values at this rank's points, shape (t, n_owned), and at new places, (t, q); collective."""
-        place = self._all.field.owned.place
+        place = self._field.owned.place
         Z = np.stack([normals(place, self._seed, number, FIELD) for number in numbers])
-        drawn, iterations = self._root(Z, self._tol)
-        self.iterations = max(self.iterations, iterations)
-        values = drawn[:, self._all.which]
+        values = self._root(Z)[:, self._which]
         return values[:, : self._n_owned], values[:, self._n_owned :]
 
 
-class NearRoot:
-    """Sparse root K G' (G K G')^(-1/2) of the matrix of correlations, as a linear operator."""
+Root = Callable[[Vectors], Vectors]  # the root times each row of an array, shape (t, n_owned); collective
 
-    def __init__(self, field: Field, correlation: Correlation, neighbours: int, limit: int) -> None:
-        self.system = NearSystem(field, field.points.noise, correlation, neighbours, limit)
 
-    def __call__(self, Z: Vectors, tol: float) -> tuple[Vectors, int]:
-        """The root times each row of `Z`, shape (t, n_owned), and the number of iterations; collective.
+def _near_root(field: Field, correlation: Correlation, neighbours: int, tol: float, limit: int) -> Root:
+    """The sparse root K G' (G K G')^(-1/2) of the matrix of correlations; collective.
 
-        Raises
-        ------
-        InputError
-            On all ranks: the iterations do not converge.
-        """
-        system = self.system
+    The function raises an InputError on all ranks if its iterations do not converge.
+    """
+    system = NearSystem(field, field.points.noise, correlation, neighbours, limit)
+
+    def root(Z: Vectors) -> Vectors:
         solved, iterations, change = inverse_root(
             lambda V: system.lower(system.product(system.upper(V))), Z, system.add_up, tol
         )
         if not change <= tol:
-            with system.field.comm.agreed():
+            with field.comm.agreed():
                 raise InputError(
                     f"simulation: a draw still changes by {change:.1e} after {iterations} iterations, above {tol:g}: "
                     "places are too close for the range; use fewer places, more --neighbors, or a larger --tol"
                 )
-        return system.product(system.upper(solved)), iterations
+        return system.product(system.upper(solved))
+
+    return root
 
 
-class _DenseRoot:
-    """Cholesky factor of all correlations, on every rank."""
+def _dense_root(field: Field, correlation: Correlation, limit: int) -> Root:
+    """The Cholesky factor of all correlations, on every rank; collective."""
+    points, comm = field.owned, field.comm
+    all_points = comm.allgather(np.column_stack([points.X, points.noise, points.place]))
+    order, m = np.argsort(all_points[:, -1], kind="stable"), len(all_points)
+    all_points = all_points[order]
+    with comm.agreed():
+        memory.require(
+            16 * m * m, limit, f"the dense matrix of {m:,} points and places", "use fewer places, or --solver cg"
+        )
+    mine = np.searchsorted(all_points[:, -1].astype(np.int64), points.place)
+    X = np.ascontiguousarray(all_points[:, :-2])
+    with comm.agreed():
+        L = _factor(correlation.matrix(X, X), all_points[:, -2])
 
-    def __init__(self, field: Field, correlation: Correlation, limit: int) -> None:
-        points, self.comm = field.owned, field.comm
-        all_points = self.comm.allgather(np.column_stack([points.X, points.noise, points.place]))
-        order = np.argsort(all_points[:, -1], kind="stable")
-        all_points, m = all_points[order], len(all_points)
-        with self.comm.agreed():
-            memory.require(
-                16 * m * m, limit, f"the dense matrix of {m:,} points and places", "use fewer places, or --solver cg"
-            )
-        self._place = all_points[:, -1].astype(np.int64)
-        self._mine = np.searchsorted(self._place, points.place)
-        K = correlation.matrix(*(np.ascontiguousarray(all_points[:, :-2]),) * 2)
-        with self.comm.agreed():
-            self._L = _factor(K, all_points[:, -2])
-        self._comm_order = order
+    def root(Z: Vectors) -> Vectors:
+        all_Z = comm.allgather(np.ascontiguousarray(Z.T))[order]
+        return np.ascontiguousarray((L @ all_Z)[mine].T)
 
-    def __call__(self, Z: Vectors, tol: float) -> tuple[Vectors, int]:
-        """The factor times each row of `Z`, shape (t, n_owned); collective."""
-        all_Z = self.comm.allgather(np.ascontiguousarray(Z.T))[self._comm_order]
-        return np.ascontiguousarray((self._L @ all_Z)[self._mine].T), 0
+    return root
 
 
 def _factor(K: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -636,11 +604,6 @@ def _factor(K: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.fl
         except LinAlgError:
             size *= 10.0
     raise InputError("simulation: the covariance of points and places is singular; use fewer places")
-
-
-def places_of(first: int, count: int, n: int, total: int, seed: int) -> NDArray[np.int64]:
-    """Places in the shuffled order, after n points, of the rows `first` to `first + count` of `total` new places."""
-    return n + Shuffle(max(1, total), seed).position(np.arange(first, first + count))
 
 
 _LEAST_EIGENVALUE = 1e-14  # smallest eigenvalue used, relative to the largest

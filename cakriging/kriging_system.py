@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
 import numba
@@ -168,8 +168,6 @@ class InverseFactor:
 
     Attributes
     ----------
-    logdet : float
-        This rank's share of the log-determinant of (G'G)^-1.
     nnz : int
         Number of values stored.
 
@@ -182,24 +180,21 @@ class InverseFactor:
         self, X: NDArray[np.float64], n_owned: int, noise: NDArray[np.float64], place: NDArray[np.int64], cubes: Cubes,
         correlation: Correlation, m: int, inner: int = 0,
     ) -> None:  # fmt: skip
-        self.shape, self.logdet = (n_owned, len(X)), 0.0
+        self.shape = n_owned, len(X)
         self._rows: list[tuple[int, int, csr_array]] = []
 
-        def work(lo: int, hi: int) -> tuple[csr_array, float]:
+        def work(lo: int, hi: int) -> csr_array:
             mine = slice(lo, hi)
             neighbours = nearest_earlier(X[mine], place[mine], cubes, place, m)
             weights, variance = regressions(X[mine], noise[mine], X, noise, neighbours, correlation)
-            return _triangular(neighbours, weights, variance, lo, self.shape[1]), float(np.log(variance).sum())
+            return _triangular(neighbours, weights, variance, lo, self.shape[1])
 
-        parts = [
-            (lo, hi, [(lo + a, lo + b) for a, b in blocks(hi - lo, FACTOR_BLOCK)])
-            for lo, hi in stretches(inner, n_owned)
-        ]
-        with in_order(work, [task for _, _, tasks in parts for task in tasks]) as rows:
-            for lo, hi, tasks in parts:
-                pieces, shares = zip(*islice(rows, len(tasks)), strict=True)
+        parts = stretches(inner, n_owned)
+        tasks = [[(lo + a, lo + b) for a, b in blocks(hi - lo, FACTOR_BLOCK)] for lo, hi in parts]
+        with in_order(work, list(chain.from_iterable(tasks))) as rows:
+            for (lo, hi), tasks_of_part in zip(parts, tasks, strict=True):
+                pieces = list(islice(rows, len(tasks_of_part)))
                 self._rows.append((lo, hi, sp.vstack(pieces, format="csr")))
-                self.logdet += sum(shares)
         self.nnz = sum(int(G.nnz) for _, _, G in self._rows)
 
     def apply(self, V: NDArray[np.float64], out: NDArray[np.float64], lo: int = 0, hi: int | None = None) -> None:

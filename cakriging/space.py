@@ -533,12 +533,6 @@ class Field:
         """This rank's points, without borrowed ones."""
         return self.points.subset(np.arange(self.n_owned))
 
-    @property
-    def n(self) -> int:
-        """Number of points on all ranks; collective."""
-        with self.comm.uncounted():
-            return int(self.comm.allreduce(np.array([self.n_owned]))[0])
-
     def cubes(self) -> Cubes:
         """All points on this rank, own and borrowed, sorted into cubes as wide as the radius."""
         return Cubes(self.points.X, self.radius)

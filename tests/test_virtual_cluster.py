@@ -18,6 +18,7 @@ from benchmarks import race
 from benchmarks.__main__ import compare, main
 from benchmarks.cluster import exact, programs, simgrid
 from benchmarks.cluster.company import company
+from benchmarks.cluster.costs import collective, noticed, summary
 from benchmarks.cluster.extrapolate import at, fitted, loads
 from benchmarks.cluster.namespaces import Line, nodes, unavailable
 from benchmarks.cluster.programs import PROGRAMS, least, method_only
@@ -26,7 +27,7 @@ from benchmarks.cluster.trace import Step, collectives
 from benchmarks.cluster.world import World
 from benchmarks.results import Results
 from cacore.errors import InputError
-from cakernels.plan.machine import LONG_ALLREDUCE, PRESETS, Link, Network, summary
+from cakernels.plan.machine import LONG_ALLREDUCE, PRESETS, Link, Network
 from partition import KBalance
 
 LINK = Link(latency=1.0, overhead=0.25, gap=0.5, per_byte=0.01)
@@ -138,13 +139,13 @@ def test_teams(monkeypatch):
 
 def test_costs():
     """Some by hand: 8 ranks are 3 stages of 1.5 seconds."""
-    assert NETWORK.collective("barrier", 8, 0, 0) == 4.5
-    assert NETWORK.collective("bcast", 4, 100, 0) == pytest.approx(2 * (1.5 + 1.0))
-    assert NETWORK.collective("allreduce", 8, 100, 0) == pytest.approx(3 * (1.5 + 1.0), rel=1e-6)
+    assert collective(NETWORK, "barrier", 8, 0, 0) == 4.5
+    assert collective(NETWORK, "bcast", 4, 100, 0) == pytest.approx(2 * (1.5 + 1.0))
+    assert collective(NETWORK, "allreduce", 8, 100, 0) == pytest.approx(3 * (1.5 + 1.0), rel=1e-6)
     long = 4 * LONG_ALLREDUCE
-    assert NETWORK.collective("allreduce", 4, long, 0) == pytest.approx(4 * 1.5 + 2 * 0.75 * long * 0.01, rel=1e-6)
-    assert NETWORK.collective("alltoall", 4, 1000, 3000) == pytest.approx(1.5 + 3 * 0.5 + 30.0)
-    assert NETWORK.collective("allgather", 4, 1e6, 4e6) == pytest.approx(3 * 1.5 + 3e4)
+    assert collective(NETWORK, "allreduce", 4, long, 0) == pytest.approx(4 * 1.5 + 2 * 0.75 * long * 0.01, rel=1e-6)
+    assert collective(NETWORK, "alltoall", 4, 1000, 3000) == pytest.approx(1.5 + 3 * 0.5 + 30.0)
+    assert collective(NETWORK, "allgather", 4, 1e6, 4e6) == pytest.approx(3 * 1.5 + 3e4)
 
 
 @pytest.mark.parametrize("call", ["barrier", "bcast", "allreduce", "allgather", "alltoall"])
@@ -152,10 +153,10 @@ def test_costs():
 def test_costs_grow(call, name):
     """With ranks, and with bytes; one rank sends nothing."""
     network = PRESETS[name]
-    by_ranks = [network.collective(call, R, 1000.0, 1000.0 * R) for R in (1, 2, 4, 64, 1024, 65_536)]
+    by_ranks = [collective(network, call, R, 1000.0, 1000.0 * R) for R in (1, 2, 4, 64, 1024, 65_536)]
     assert by_ranks[0] == 0 or call == "alltoall"
     assert by_ranks == sorted(by_ranks)
-    by_bytes = [network.collective(call, 64, most, 64 * most) for most in (0.0, 1e4, 1e6, 1e8)]
+    by_bytes = [collective(network, call, 64, most, 64 * most) for most in (0.0, 1e4, 1e6, 1e8)]
     assert by_bytes == sorted(by_bytes)
 
 
@@ -194,8 +195,8 @@ def test_noticed():
     """A rank that waits pauses for a tenth of the time waited so far, or 5 ms: it is late by no more than that."""
     pausing = replace(NETWORK, pauses=True)
     for waited in (0.0, 5e-4, 1e-3, 1.01e-3, 7e-3, 0.049, 0.0501, 0.3, 12.0):
-        late = pausing.noticed(waited) - waited
-        assert NETWORK.noticed(waited) == waited
+        late = noticed(pausing, waited) - waited
+        assert noticed(NETWORK, waited) == waited
         assert 0 <= late <= (min(0.1 * waited, 5e-3) + 1e-4 if waited > 1e-3 else 0.0)
 
 

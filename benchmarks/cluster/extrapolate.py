@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
+from benchmarks.cluster.costs import collective, summary
 from benchmarks.cluster.trace import Trace, collectives
-from cakernels.plan.machine import Network, summary
+from cakernels.plan.machine import Network
 
 # In case of ties, the first. The maximum over R random loads grows as the logarithm.
 GROWTHS: tuple[Callable[[Any], Any], ...] = (np.log2, np.sqrt, np.asarray)
@@ -34,7 +35,7 @@ class Load:
 
     def seconds(self, network: Network, R: int) -> float:
         """Seconds of the phase on a network, assuming that the ranks wait for the busiest one once."""
-        sent = sum(n * network.collective(call, R, most, total) for call, (n, most, total) in self.calls.items())
+        sent = sum(n * collective(network, call, R, most, total) for call, (n, most, total) in self.calls.items())
         return self.compute + sent
 
 

@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.cluster.costs import EAGER
 from benchmarks.cluster.trace import COLLECTIVES, Step, Trace, collectives
-from cakernels.plan.machine import EAGER, Network
+from cakernels.plan.machine import Network
 
 BYTE = 6  # SimGrid's code of MPI_BYTE
 RATE = 1e9  # flops per second of a host

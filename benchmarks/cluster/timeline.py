@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.cluster import costs
 from benchmarks.cluster.trace import Trace
-from cakernels.plan.machine import EAGER, Network, summary
+from cakernels.plan.machine import Network
 
 
 @dataclass
@@ -135,8 +136,8 @@ class _Replay:
         calls = {step.call for step in steps}
         if len(calls) > 1:
             raise ValueError(f"the traces do not match: ranks call {', '.join(sorted(calls))} at once")
-        most, total = summary(steps[0].call, [step.sizes for step in steps])
-        seconds = self.network.collective(steps[0].call, len(steps), most, total)
+        most, total = costs.summary(steps[0].call, [step.sizes for step in steps])
+        seconds = costs.collective(self.network, steps[0].call, len(steps), most, total)
         waiting = {rank: self.waiting.pop(rank) for rank in team}
         root = team[steps[0].peer] if steps[0].peer >= 0 else -1
         last = max(waiting.values())
@@ -146,15 +147,15 @@ class _Replay:
                 sent = waiting[root] + seconds
                 end = max(came + self.network.far(len(steps)).overhead, sent) if rank != root else sent
             if steps[0].call != "alltoall":  # its bytes only move during MPI calls, so ranks wait without pauses
-                end = came + self.network.noticed(end - came)
+                end = came + costs.noticed(self.network, end - came)
             self._go_on(end, rank, came)
 
     def _send(self, now: float, rank: int) -> None:
         step = self.traces[rank][self.place[rank]]
-        seconds, link = self.network.message(step.nbytes, rank, step.peer)
+        seconds, link = costs.message(self.network, step.nbytes, rank, step.peer)
         receiver = self.waiting.get(step.peer)
         self.mail[rank, step.peer].append(now + seconds)
-        free = now + link.overhead + (step.nbytes * link.per_byte if step.nbytes > EAGER else 0.0)
+        free = now + link.overhead + (step.nbytes * link.per_byte if step.nbytes > costs.EAGER else 0.0)
         self._go_on(free, rank, now)
         if receiver is not None and self.traces[step.peer][self.place[step.peer]].peer == rank:
             called = self.waiting.pop(step.peer)
@@ -168,7 +169,7 @@ class _Replay:
 
     def _received(self, now: float, rank: int, called: float) -> None:
         there = self.mail[self.traces[rank][self.place[rank]].peer, rank].popleft()
-        self._go_on(called + self.network.noticed(max(now, there) - called), rank, called)
+        self._go_on(called + costs.noticed(self.network, max(now, there) - called), rank, called)
 
     def _span(self, rank: int, begin: float, end: float, phase: str, computing: bool) -> None:
         self.totals[rank][phase] += end - begin

@@ -2,7 +2,8 @@
 
 Calls cost what LogGP says (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995). The algorithms of collectives are
 those that MPICH chooses by the number of bytes (Thakur, Rabenseifner and Gropp, Int. J. High Performance Computing
-Applications 19(1), 2005). Any number of ranks costs as much as the next power of two.
+Applications 19(1), 2005). Any number of ranks costs as much as the next power of two. A plan takes every call to be an
+Allreduce; `benchmarks/cluster/costs.py` has the other calls, for virtual ranks.
 """
 
 from __future__ import annotations
@@ -13,10 +14,7 @@ from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cacore.comm import Communicator
-from cacore.comm.failure import LONGEST, SPIN
 from cacore.errors import InputError
 
 GIB = 1 << 30
@@ -119,10 +117,7 @@ def _read(path: Path) -> Any:
         raise InputError(f"--machine {path}: not JSON, which python -m cacore.info --report FILE writes") from None
 
 
-# Bytes above which MPICH uses its algorithms for long messages.
-LONG_BCAST, LONG_ALLREDUCE, LONG_ALLGATHER, LONG_ALLTOALL = 12288, 2048, 81920, 256
-EAGER = 65536  # bytes above which a sender waits for its receiver
-SLACK = 6e-5  # seconds by which a sleep is longer than requested: 50 us of timer slack in Linux, plus the wake-up
+LONG_ALLREDUCE = 2048  # bytes above which MPICH uses its algorithm for long messages
 
 
 @dataclass(frozen=True)
@@ -183,15 +178,6 @@ class Network:
     reduce: float = 1e-10
     pauses: bool = False
 
-    def noticed(self, waited: float) -> float:
-        """Seconds until a rank notices an event that happens after `waited` seconds."""
-        if not self.pauses or waited <= SPIN:
-            return waited
-        looked = SPIN
-        while looked < waited and 0.1 * looked < LONGEST:
-            looked += 0.1 * looked + SLACK
-        return looked + max(0, ceil((waited - looked) / (LONGEST + SLACK))) * (LONGEST + SLACK)
-
     def stages(self, R: int) -> list[tuple[Link, float]]:
         """Link of each stage of a tree or butterfly over R ranks, and number of ranks of a node that share it."""
         near = min(R, self.ranks_per_node)
@@ -199,43 +185,12 @@ class Network:
         nodes = ceil(R / near)
         return inner + [(self.between, float(near))] * ceil(log2(nodes)) if nodes > 1 else inner
 
-    def bulk(self, R: int) -> float:
-        """Seconds per byte when all ranks send at once."""
-        near = min(R, self.ranks_per_node)
-        return self.inside.per_byte if near >= R else near * self.between.per_byte
-
     def far(self, R: int) -> Link:
         """Link of the slowest message."""
         return self.inside if self.ranks_per_node >= R else self.between
 
-    def collective(self, call: str, R: int, largest: float, total: float) -> float:
-        """Seconds of a collective call after the last rank has arrived.
-
-        Parameters
-        ----------
-        call : str
-        R : int
-        largest : float
-            Maximum number of bytes that a rank contributes; for an alltoall, to one receiver.
-        total : float
-            Bytes of all ranks; for an alltoall, those that the busiest rank sends or receives. See :func:`summary`.
-        """
-        costs = {"barrier": self._barrier, "bcast": self._bcast, "allreduce": self._allreduce}
-        return costs[call](R, largest) if call in costs else getattr(self, f"_{call}")(R, largest, total)
-
-    def _barrier(self, R: int, largest: float = 0.0) -> float:
-        return sum(link.step for link, _ in self.stages(R))  # dissemination
-
-    def _bcast(self, R: int, largest: float) -> float:
-        if largest <= LONG_BCAST or R < 8:
-            return sum(link.step + largest * link.per_byte for link, _ in self.stages(R))  # binomial tree
-        # Scatter down a tree, then gather around a ring.
-        return self._barrier(R) + self._ring(R, 2.0 * largest)
-
-    def _ring(self, R: int, total: float) -> float:
-        return (R - 1) * self.far(R).step + total * (R - 1) / R * self.far(R).per_byte
-
-    def _allreduce(self, R: int, largest: float) -> float:
+    def allreduce(self, R: int, largest: float) -> float:
+        """Seconds of an Allreduce of so many bytes, after the last of R ranks has arrived."""
         stages = self.stages(R)
         if largest <= LONG_ALLREDUCE:  # recursive doubling
             return sum(link.step + largest * (share * link.per_byte + self.reduce) for link, share in stages)
@@ -245,33 +200,6 @@ class Network:
             seconds += 2.0 * (link.step + message * share * link.per_byte) + message * self.reduce
             message /= 2.0
         return seconds
-
-    def _allgather(self, R: int, largest: float, total: float) -> float:
-        if total < LONG_ALLGATHER:  # recursive doubling
-            return self._barrier(R) + total * (R - 1) / R * self.far(R).per_byte
-        return self._ring(R, total)
-
-    def _alltoall(self, R: int, largest: float, total: float) -> float:
-        if largest <= LONG_ALLTOALL:  # Bruck's algorithm: half of everything, log2 R times
-            return sum(link.step + total / 2.0 * share * link.per_byte for link, share in self.stages(R))
-        link = self.far(R)
-        # Pairwise: messages follow each other at the gap, or as fast as bytes go.
-        return link.step + (R - 1) * max(link.gap, 2.0 * link.overhead) + total * self.bulk(R)
-
-    def message(self, nbytes: int, source: int, dest: int) -> tuple[float, Link]:
-        """Seconds from a send to the end of the receive, and the link."""
-        same = source // self.ranks_per_node == dest // self.ranks_per_node
-        link = self.inside if same else self.between
-        return link.step + nbytes * link.per_byte, link
-
-
-def summary(call: str, sizes: list[Any]) -> tuple[float, float]:
-    """`most` and `total` of :meth:`Network.collective`, from the sizes that each rank contributes."""
-    if call != "alltoall":
-        return float(max(sizes)), float(sum(sizes))
-    table = np.array(sizes, np.float64)
-    np.fill_diagonal(table, 0.0)
-    return float(table.max()), float(max(table.sum(axis=0).max(), table.sum(axis=1).max()))
 
 
 def _network(name: str, source: str, microseconds: float, gigabytes: float, **nodes: float) -> Network:

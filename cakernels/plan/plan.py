@@ -149,7 +149,7 @@ def _travel(
         return 0.0
     per_rank = sent.get(phase, 0.0) / job.ranks
     further = max(0.0, messages[phase] / job.ranks - calls)
-    return calls * network.collective("allreduce", job.ranks, per_rank / calls, 0.0) + further * network.between.gap
+    return calls * network.allreduce(job.ranks, per_rank / calls) + further * network.between.gap
 
 
 # -- seconds, bytes and messages --------------------------------------------------------------------------
