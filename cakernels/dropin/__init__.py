@@ -1,13 +1,13 @@
 """The drop-in: scikit-learn's own classes, trained by this package's solvers.
 
-===============  ==================================================================================================
-`seams`          the places in scikit-learn that are replaced, and joblib's worker processes
-`stand_ins`      LIBSVM's problems and models as arrays and numbers, and the stand-ins for its functions
-`kernel_ridge`   the stand-ins for the kernel values and the solver of KernelRidge
-`train`          the exact solver and the kernel expansions, once the first problem is taken over
-`system`         kernel values and Cholesky factors, once the first call of KernelRidge is taken over
-`calls`          counts of the calls that were taken over or handed back, and why
-===============  ==================================================================================================
+================  =================================================================================================
+`seams`           the places in scikit-learn that are replaced, and joblib's worker processes
+`stand_ins`       the stand-ins for LIBSVM's functions; `libsvm_problem`: its problems and models by name
+`kernel_ridge`    the stand-ins for the kernel values and the solver of KernelRidge
+`train`           the exact solver and the kernel expansions, once the first problem is taken over
+`system`          kernel values and Cholesky factors, once the first call of KernelRidge is taken over
+`calls`           counts of the calls that were taken over or handed back, and why
+================  =================================================================================================
 
 Nothing else of scikit-learn changes: estimators keep their class, parameters, attributes, messages and pickles.
 """

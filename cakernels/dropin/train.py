@@ -25,7 +25,7 @@ from cacore.probability.left_out import LeftOutDecisions
 from cacore.svm.decision import counted, expansion, votes
 from cacore.svm.dual import Dual, Solution
 from cakernels.dropin.calls import UnsuitedError
-from cakernels.dropin.stand_ins import TYPES, LibsvmModel, LibsvmProblem, Trained, Vector
+from cakernels.dropin.libsvm_problem import TYPES, LibsvmModel, LibsvmProblem, Trained, Vector
 from casvm.model.part_svm import PartSVM
 from casvm.solver.problems import fit_part, solve_regression
 from casvm.solver.smo import solve_one_class, solve_part
