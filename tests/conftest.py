@@ -34,6 +34,7 @@ from helpers.checks import contents  # noqa: E402 - its assertions have been see
 from helpers.commands import one_by_one, run  # noqa: E402
 from helpers.data import SIZE, changed, split_rows, write_csv, write_hdf5, write_libsvm  # noqa: E402
 from helpers.process import changes, free_threads, state  # noqa: E402
+from helpers.tuned import CONSTANTS  # noqa: E402
 
 # Nothing depends on how fast the machine is: no test has a deadline, and what may hang has ten minutes and more.
 hypothesis.settings.register_profile("here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -177,6 +178,17 @@ def mpiexec():
         return subprocess.CompletedProcess(command, job.returncode, out, err)
 
     return start
+
+
+@pytest.fixture
+def tuned(monkeypatch):
+    """``tuned(working_set=16, ...)`` sets constants of the packages, by their names in helpers/tuned.py."""
+
+    def set_constants(**values):
+        for name, value in values.items():
+            monkeypatch.setattr(CONSTANTS[name], value)
+
+    return set_constants
 
 
 @pytest.fixture

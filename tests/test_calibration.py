@@ -178,12 +178,12 @@ def test_folds():
 
 
 @pytest.mark.parametrize("kind", ["by the solver", "in memory", "row by row"])
-def test_left_out_decisions(kind, monkeypatch):
+def test_left_out_decisions(kind, monkeypatch, tuned):
     """Decisions equal those of trainings without the fold, on the pair's rows; rows of bound 0 are ignored."""
-    monkeypatch.setattr(in_part, "MOST", 0 if kind == "by the solver" else 3000)
+    tuned(probability_rows=0 if kind == "by the solver" else 3000)
     if kind != "row by row":
         monkeypatch.setattr(in_part.ClassRows, "of", lambda *given: None)
-    monkeypatch.setattr(in_part, "LOOSE", 1e-9)
+    tuned(probability_tol=1e-9)
     X, y = drawn_clouds(90, k=3)
     C = np.where(np.arange(90) % 10, 2.0, 0.0)
     training = PartTraining(Kernel("gaussian", 0.4), Limits(1e-8), 1 << 20)

@@ -15,7 +15,6 @@ from helpers.running import Interrupted, interruptible
 
 from cacore.io import Dataset
 from cacore.io.checkpoint import Checkpoint
-from cacore.machine import threads
 from cakrr import bkrr2, dckrr, kkrr2, twolevel
 from cakrr.options import RidgeOptions
 from cakrr.solver import coarse
@@ -197,10 +196,10 @@ def test_test_rows_count_where_they_choose(tmp_path):
             assert message in refused(lambda c=chosen, p=path, t=tests[2]: train(bkrr2.METHOD, c, tmp_path / p, test=t))
 
 
-def test_other_threads_are_another_run(tmp_path, monkeypatch):
+def test_other_threads_are_another_run(tmp_path, tuned):
     """Their sums come in another order: the last bits of what is kept."""
     for count in (1, 2):
-        monkeypatch.setattr(threads, "_limit", count)
+        tuned(threads=count)
         if count == 1:
             train(bkrr2.METHOD, GRID, tmp_path)
         else:

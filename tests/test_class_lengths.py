@@ -45,11 +45,11 @@ def test_lengths_find_what_counts(name, k, kernel):
     assert model.score(T, t) > plain.score(T, t) + 0.03
 
 
-def test_pieces_share_what_they_find(monkeypatch):
+def test_pieces_share_what_they_find(monkeypatch, tuned):
     """The error is minimised inside each of four pieces; the scales are close to those of all rows in one."""
     X, y = rows(400)
     one = made("CASVC").fit(X, y)
-    monkeypatch.setattr(length_scales, "LEARN", 80)
+    tuned(scales_rows=80)
     sizes = []
     best = length_scales.best_scales
     monkeypatch.setattr(length_scales, "best_scales", lambda k, parts, *more, **tied: sizes.append(

@@ -18,7 +18,6 @@ from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, SMONuSVC
-from casvm.solver import class_pairs
 from casvm.solver import problems as training
 from casvm.solver.class_pairs import ClassRows, solve_classes
 from casvm.solver.problems import fit_part
@@ -146,12 +145,12 @@ def test_rows_of_k_are_kept():
         near(pair.K[pair.where[pair.where >= 0], : pair.n], G[pair.where >= 0], 1e-6)
 
 
-def test_limits(monkeypatch):
+def test_limits(tuned):
     """The limits of pairs and of time hold for each problem; progress is reported between two looks at the clock."""
     X, y = drawn_clouds(331, k=K)
     _, solutions = trained(X, y, limits=Limits(1e-7, max_iter=20))
     assert [(one.iterations, one.converged) for one in solutions] == [(20, False)] * 6
-    monkeypatch.setattr(class_pairs, "_PASSED", 0)  # one pair, then a look
+    tuned(pairs_pass=0)  # one pair, then a look
     _, late = trained(X, y, limits=Limits(1e-7, max_time=1e-9))
     assert [(one.iterations, one.converged) for one in late] == [(0, False)] * 6
     seen = []

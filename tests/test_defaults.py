@@ -16,7 +16,6 @@ from cacore.comm import Communicator
 from cacore.data.shuffle import Shuffle
 from cacore.data.validation import shared_seed
 from cakrr import BKRR2, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
-from cakrr.methods import prepare
 from cakrr.options import RidgeOptions
 from casvm import CASVC, CASVR
 from casvm.model.svr_model import SVRModel
@@ -46,8 +45,8 @@ def test_an_estimator_chooses_as_its_command_does(name, inputs, tmp_path):
 
 
 @pytest.mark.parametrize("make", [BKRR2, BKRR2Classifier, TwoLevelKRR])
-def test_number_of_parts(make, monkeypatch):
-    monkeypatch.setattr(prepare, "ROWS_PER_PART", 40)
+def test_number_of_parts(make, tuned):
+    tuned(rows_per_part=40)
     X, y = waves(90)
     y = y > 0 if make is BKRR2Classifier else y
     few = {"centers": 10} if make is TwoLevelKRR else {}

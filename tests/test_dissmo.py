@@ -17,7 +17,7 @@ from helpers.references import dual, libsvm, matrix
 from cacore.comm import Communicator
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
-from casvm.solver import distributed, kernel_rows
+from casvm.solver import distributed
 from casvm.solver.active_set import ActiveSet
 from casvm.solver.distributed import Pool
 
@@ -33,12 +33,11 @@ def run(form="dense", working_set=8, limits=LIMITS, name="gaussian", budget=PLEN
 
 
 @pytest.fixture
-def eager(monkeypatch):
+def eager(tuned):
     """Rows leave at the first occasion: often too early, so that some have to come back."""
-    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
-    monkeypatch.setattr(distributed, "_LOOK", 1)
+    tuned(touch=0.0, look=1)
     eagerly = replace(distributed.SHRINKING, patience=1, share=0.05, share_if_copied=0.05)
-    monkeypatch.setattr(distributed, "SHRINKING", eagerly)
+    tuned(dissmo_shrinking=eagerly)
 
 
 @pytest.fixture
@@ -161,9 +160,9 @@ def test_shrinking_does_not_show(working_set, eager, counts):
 
 @pytest.mark.parametrize("most", [20, 0], ids=["some come back", "all come back"])
 @pytest.mark.parametrize("form", ["dense", "csr"])
-def test_rows_that_left_too_early_come_back(form, most, eager, counts, monkeypatch):
-    monkeypatch.setattr(distributed, "SHRINKING", replace(distributed.SHRINKING, unshrinks=most))
-    monkeypatch.setattr(distributed, "_VISITORS", 50)  # so that they visit in several goes
+def test_rows_that_left_too_early_come_back(form, most, eager, counts, tuned):
+    tuned(dissmo_shrinking=replace(distributed.SHRINKING, unshrinks=most))
+    tuned(visitors=50)  # so that they visit in several goes
     for seed in (0, 2):
         (_, y), (K, expected) = problem(seed=seed), reference("smooth", seed=seed)
         share = run(form, 30, name="smooth", seed=seed)

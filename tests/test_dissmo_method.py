@@ -19,16 +19,15 @@ from cacore.svm.dual import Dual
 from cacore.svm.options import GIB
 from casvm.dissmo import dissmo
 from casvm.options import SVMOptions
-from casvm.solver import distributed, kernel_rows
+from casvm.solver import distributed
 
 
 @pytest.fixture
-def eager(monkeypatch):
+def eager(tuned):
     """Rows leave at the first occasion: often too early, so that some have to come back."""
-    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
-    monkeypatch.setattr(distributed, "_LOOK", 1)
+    tuned(touch=0.0, look=1)
     eagerly = replace(distributed.SHRINKING, patience=1, share=0.05, share_if_copied=0.05)
-    monkeypatch.setattr(distributed, "SHRINKING", eagerly)
+    tuned(dissmo_shrinking=eagerly)
 
 
 # -- as a method -------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacore.kernels.columns import Layout
-from casvm.solver import kernel_rows
 from casvm.solver.distributed import Pool
 from casvm.solver.kernel_rows import KernelRows, RowCache, staying
 from casvm.solver.pair import padded
@@ -59,9 +58,9 @@ def test_pool(capacity, csr, seed, sizes, variety):
 
 
 @pytest.fixture(params=[(form, dtype) for form in ("dense", "csr") for dtype in ("float64", "float32")], ids="-".join)
-def crossed(request, monkeypatch):
+def crossed(request, tuned):
     """150 rows, 1500 sources, and kernel values of both with room for some rows of K, which are kept at once."""
-    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
+    tuned(touch=0.0)
     form, dtype = request.param
     X, S = FORMS[form](problem()[0][:150]), FORMS[form](problem(1700)[0][200:])
     layout = Layout.of(X, KERNEL, np.dtype(dtype))
@@ -108,10 +107,9 @@ def test_sources(room, crossed):
 
 
 @pytest.mark.parametrize("price", [0.0, np.inf])
-def test_squares_of_rows_that_stay(price, crossed, monkeypatch):
+def test_squares_of_rows_that_stay(price, crossed, tuned):
     """Values of rows that stay are kept, half of the others follow by symmetry, or all are computed anew."""
-    monkeypatch.setattr(kernel_rows, "_MIRRORED", price)
-    monkeypatch.setattr(kernel_rows, "_STRIP", 16)
+    tuned(mirrored=price, square_strip=16)
     _, S, make, precision = crossed
     gram, K, rng = make(0), matrix(KERNEL, S), np.random.default_rng(1)
     last = np.zeros(0, np.int64)

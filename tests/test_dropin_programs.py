@@ -98,7 +98,7 @@ def test_own_failures(monkeypatch, caplog):
     ]
 
 
-def test_verbose(capsys, monkeypatch):
+def test_verbose(capsys, tuned):
     """One line the first time that something is taken over, or left for a reason; small problems are left."""
     many = rng.normal(size=(1200, 2))
     monkeypatch.setattr("cakernels.dropin.calls._LOADING", 0.0)
@@ -117,7 +117,7 @@ def test_verbose(capsys, monkeypatch):
     ]
 
 
-def test_too_little_to_load(monkeypatch):
+def test_too_little_to_load(monkeypatch, tuned):
     """Nothing is loaded before the calls together are worth it; the count depends on their sizes alone."""
     monkeypatch.delitem(sys.modules, "numba", raising=False)
     monkeypatch.setattr("cakernels.dropin.calls._LOADING", 1.5)

@@ -53,9 +53,9 @@ def test_a_block_has_its_own_limit():
     poll()
 
 
-def test_threads_that_work_for_the_block_observe_its_limit(monkeypatch):
+def test_threads_that_work_for_the_block_observe_its_limit(tuned):
     """Tasks of the pool end at their own polls; another thread of the program has no limit."""
-    monkeypatch.setattr(threads, "_limit", 2)
+    tuned(threads=2)
     workers, apart = set(), []
 
     def work(number):

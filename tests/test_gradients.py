@@ -41,11 +41,11 @@ def test_finite_differences(csr, kind):
 @kinds
 @formats
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_sums_of_products(dtype, csr, kind, monkeypatch):
+def test_sums_of_products(dtype, csr, kind, tuned):
     """Gradients summed over all expansions, in blocks of rows, with those of a coarse model; in double precision."""
     kernel, X, Z, c = problem(kind, csr)
     X, Z, base = X.astype(dtype), Z.astype(dtype), np.random.default_rng(1).normal(size=(2, 23, 4))
-    monkeypatch.setattr(gradients, "_BYTES", 8 * 17 * 5)  # five rows at a time
+    tuned(gradient_bytes=8 * 17 * 5)  # five rows at a time
     for added in (None, base):
         G = gradients.stacked(kernel, X, Z, c) + (0.0 if added is None else added)
         full = gradients.moments(kernel, X, Z, c, False, added)

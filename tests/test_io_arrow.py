@@ -11,7 +11,6 @@ from helpers.commands import run
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import load, text
-from cacore.io import table as tabular
 from cacore.io.table import LABELS, RowsRequest
 
 RNG = np.random.default_rng(3)
@@ -26,8 +25,8 @@ def pa():
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(tabular, "BLOCK", 300)
+def small_blocks(tuned):
+    tuned(table_block=300)
 
 
 def columns():

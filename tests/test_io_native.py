@@ -42,8 +42,8 @@ def test_written_and_read(tmp_path, X, dtype):
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0, 25), (0, 0), (3, 4), (3, 20), (24, 25), (25, 25)])
-def test_a_block_is_these_rows(tmp_path, monkeypatch, X, lo, hi):
-    monkeypatch.setattr(native, "_BLOCK", 3 * 7 * 8)  # three rows at a time
+def test_a_block_is_these_rows(tmp_path, tuned, X, lo, hi):
+    tuned(array_block=3 * 7 * 8)  # three rows at a time
     path = tmp_path / "a.h5"
     native.write(path, {"train": Table(X, Y, "x")}, np.dtype(np.float64))
     block = native.read_block(path, "train", lo, hi, np.dtype(np.float64))

@@ -21,18 +21,16 @@ from sklearn.model_selection import train_test_split
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io import load, native, spool, stream, table, text
+from cacore.io import load, spool, stream, table, text
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 RNG = np.random.default_rng(7)
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks(tuned):
     """Files of a few hundred bytes are many blocks."""
-    monkeypatch.setattr(stream, "_BLOCK", 50)
-    monkeypatch.setattr(spool, "CHUNK", 128)
-    monkeypatch.setattr(native, "_BLOCK", 400)
+    tuned(text_block=50, spool_chunk=128, array_block=400)
 
 
 @pytest.fixture

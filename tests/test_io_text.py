@@ -15,7 +15,7 @@ from sklearn.datasets import load_svmlight_file
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io import load, stream, text
+from cacore.io import load, text
 from cacore.io.names import Expected
 from cacore.io.table import LABELS, RowsRequest
 
@@ -208,9 +208,9 @@ def test_libsvm_with_a_byte_order_mark(put):
     assert parse(put("rows", "\ufeff1 1:2 3:4\n")).X.tolist() == [[2, 0, 4]]
 
 
-def test_libsvm_in_blocks(put, monkeypatch):
+def test_libsvm_in_blocks(put, tuned):
     """Blocks end where lines do; each may begin with another feature."""
-    monkeypatch.setattr(stream, "_BLOCK", 7)
+    tuned(text_block=7)
     rows = parse(put("rows", "1 3:1\n# words\n\n-1 2:2 4:3\n0\n2 1:5 9:1\n"))
     np.testing.assert_array_equal(
         rows.X.toarray(), [[0, 0, 1, *[0] * 6], [0, 2, 0, 3, *[0] * 5], [0] * 9, [5, *[0] * 7, 1]]

@@ -110,11 +110,11 @@ def test_a_decaying_kernel_is_cut_by_a_bound():
     np.testing.assert_allclose(cut.predict(Q), dense.predict(Q), rtol=1e-5)
 
 
-def test_likelihood(monkeypatch):
+def test_likelihood(tuned):
     """Vecchia's is close to the exact one, and both are close to the truth."""
     X, y, _, _ = field(400)
     exact = Kriging(random_state=0, drift="linear").fit(X, y)
-    monkeypatch.setattr("cakriging.estimation.EXACT", 10)
+    tuned(likelihood_rows=10)
     near = Kriging(random_state=0, drift="linear").fit(X, y)
     assert near.loglikelihood_ == pytest.approx(exact.loglikelihood_, abs=2.0)
     assert (near.range_, near.sill_, near.nugget_) == pytest.approx(
@@ -266,12 +266,12 @@ def test_command(tmp_path, monkeypatch):
         np.testing.assert_allclose(np.asarray(file["simulations"]).reshape(2, -1), draws, atol=1e-6)
 
 
-def test_a_killed_run_is_continued_to_the_same_bits(tmp_path, monkeypatch):
+def test_a_killed_run_is_continued_to_the_same_bits(tmp_path, monkeypatch, tuned):
     X, y, _, _ = field(taper=TAPER)
     data = np.column_stack([X, y])
     np.savetxt(tmp_path / "rows.csv", data, delimiter=",", header="x,y,z", comments="")
-    monkeypatch.setattr("cakriging.kriging_fit.SAVE_EVERY", -1.0)
-    monkeypatch.setattr("cakriging.estimation._CLOSE", 0.1)  # one digit of the estimate will do
+    tuned(kriging_save_every=-1.0)
+    tuned(estimate_digits=0.1)  # one digit of the estimate will do
     words = [str(tmp_path / "rows.csv"), "--taper", str(TAPER), "--solver", "cg", "--nugget", "0.001", "--quiet"]
 
     def trained(name, *more):

@@ -93,8 +93,8 @@ def test_density_of_left_out_values(errors):
         assert best <= min(judge(0.25, c * sill, c * sill * 0.2 / 1.5, None)[0] for c in (0.9, 1.1))
 
 
-def test_close_to_the_truth(monkeypatch):
-    monkeypatch.setattr("cakriging.estimation.EXACT", 10)  # Vecchia's factor for the drift takes less time
+def test_close_to_the_truth(tuned):
+    tuned(likelihood_rows=10)  # Vecchia's factor for the drift takes less time
     X, y, _ = field(1000)
     found = Kriging(estimation="blocks", drift="linear", random_state=0).fit(X, y)
     assert (found.nugget_, found.sill_ / found.range_**3) == pytest.approx((NUGGET, SILL / LENGTH**3), rel=0.35)

@@ -80,9 +80,9 @@ def test_netcdf4_reads_it(write):
 
 @needs_rasterio
 @pytest.mark.parametrize("most", [1 << 16, 7])
-def test_geotiff(most, write, monkeypatch):
+def test_geotiff(most, write, tuned):
     """The same numbers at the same places, in one box and in several."""
-    monkeypatch.setattr("cakriging.maps.BOX", most)
+    tuned(map_box=most)
     path, mean = write("map.tif")
     with rasterio.open(path) as file:
         assert (file.count, file.crs.to_epsg()) == (3, 4326)

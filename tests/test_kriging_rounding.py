@@ -32,10 +32,10 @@ def sampled(n, seed=3):
         {"range": 0.3, "sill": 1.0, "nugget": 0.05, "taper": 0.5, "solver": "cg"},
     ],
 )
-def test_an_offset_of_the_values_changes_nothing_else(options, monkeypatch):
+def test_an_offset_of_the_values_changes_nothing_else(options, tuned):
     options = dict(options)
     if exact := options.pop("exact", None):
-        monkeypatch.setattr("cakriging.estimation.EXACT", exact)
+        tuned(likelihood_rows=exact)
     X, y, Q = sampled(80)
 
     def fitted(offset):

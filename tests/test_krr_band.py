@@ -65,11 +65,10 @@ def test_solutions(m, width):
     np.testing.assert_array_equal(Y, before)
 
 
-def test_many_right_sides_go_in_blocks(monkeypatch):
+def test_many_right_sides_go_in_blocks(tuned):
     A, Y = definite(130), np.random.default_rng(1).normal(size=(7, 130))
     expected, _ = Band(lower(A), 5).solve(Y, SHIFTS)
-    for name, value in (("MANY", 3), ("FEW", 2), ("STEPS", 4)):
-        monkeypatch.setattr(local, name, value)
+    tuned(band_many=3, band_few=2, band_steps=4)
     near(Band(lower(A), 5).solve(Y, SHIFTS)[0], expected, 1e-12)
 
 
@@ -126,9 +125,9 @@ def test_single_precision(m, width):
 
 
 @pytest.fixture
-def limited(monkeypatch):
+def limited(tuned):
     """``limited(count)``: so many threads, until the test ends."""
-    monkeypatch.setattr(threads, "_limit", threads._limit)
+    tuned(threads=threads._limit)
     before = [(lib, lib.num_threads) for lib in threads._controller().lib_controllers]
     yield threads.set_threads
     for lib, count in before:

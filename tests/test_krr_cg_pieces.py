@@ -18,7 +18,6 @@ from cacore.linalg.pivoted import pivoted_cholesky
 from cacore.linalg.thin import multiply_both
 from cacore.machine.memory import Scratch
 from cakrr.iterative import cost, solver
-from cakrr.iterative import products as kernel_products
 from cakrr.iterative.preconditioner import Factor, Preconditioner, SpreadRows, residual_blocks
 from cakrr.iterative.products import Keep, KernelProducts
 
@@ -168,10 +167,9 @@ def test_a_matrix_that_is_not_definite_ends():
 
 @pytest.mark.parametrize("limit", [0, 60_000, 1 << 30], ids=["none", "some", "all"])
 @pytest.mark.parametrize("disk", [False, True])
-def test_values_that_stay_are_the_same(limit, disk, tmp_path, monkeypatch):
+def test_values_that_stay_are_the_same(limit, disk, tmp_path, tuned):
     """Kept in memory, on disk, or computed anew: the same bits, and each is computed once where there is room."""
-    monkeypatch.setattr(kernel_products, "_ROWS", 50)
-    monkeypatch.setattr(kernel_products, "_COLUMNS", 64)
+    tuned(tile_rows=50, tile_columns=64)
     V = np.random.default_rng(0).normal(size=(2, 300))
     plain = KernelProducts(spread(), KERNEL, Keep(0))(V, True)
     scratch = Scratch(tmp_path) if disk else None
@@ -205,9 +203,9 @@ class Kept(dict):
 
 
 @pytest.mark.parametrize("final", [False, True])
-def test_a_solution_that_is_resumed_has_the_same_bits(final, monkeypatch):
+def test_a_solution_that_is_resumed_has_the_same_bits(final, tuned):
     """Also where the first right sides have left the pass in which it was stopped."""
-    monkeypatch.setattr(solver, "SAVE_EVERY", 0.0)
+    tuned(save_every=0.0)
     B = np.random.default_rng(1).normal(size=(3, 300))
     ridges = np.array([1.0, 10.0, 300.0])
 

@@ -15,7 +15,6 @@ from sklearn.metrics.pairwise import rbf_kernel
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.kernels import Kernel
-from cacore.linalg import lapack
 from cakrr import bkrr2, dckrr, dkrr, kkrr, kkrr2, kkrr3, twolevel
 from cakrr.options import RidgeOptions
 from cakrr.solver import local
@@ -100,12 +99,12 @@ def test_a_system_solved_again_and_again(csr):
 @pytest.mark.parametrize("sigma", [0.3, 2.0])
 @pytest.mark.parametrize("m", [3, 40, 330])
 @kernels
-def test_band_is_cholesky(kernel, scale, m, sigma, weighted, csr, monkeypatch):
+def test_band_is_cholesky(kernel, scale, m, sigma, weighted, csr, tuned):
     X, y, w = rows(m, csr)
     weights, Y = w if weighted else None, np.stack([y, np.cos(y), w])
     kernel, lams, before = kernel.with_sigma(sigma), tuple(lam * scale for lam in LAMS), Y.copy()
     banded, good = system(X, weights, kernel).solve(kernel, lams, Y)
-    monkeypatch.setattr(local, "BAND_FROM", len(LAMS) + 1)
+    tuned(band_from=len(LAMS) + 1)
     factored, also = system(X, weights, kernel).solve(kernel, lams, Y)
     assert good.all()
     assert also.all()
@@ -138,8 +137,8 @@ def test_band_in_single_precision():
 
 
 @pytest.mark.parametrize("way", ["band", "cholesky"])
-def test_lambdas_too_small_are_left_out(way, monkeypatch):
-    monkeypatch.setattr(local, "BAND_FROM", 2 if way == "band" else 99)
+def test_lambdas_too_small_are_left_out(way, tuned):
+    tuned(band_from=2 if way == "band" else 99)
     X, y, _ = rows(40)
     X, y = np.concatenate([X, X]), np.concatenate([y, y + 1])  # every row twice: K is singular
     lams = (1e-30, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -167,8 +166,8 @@ def refitted(X, y, kernel, lam, w=None):
 @weighting
 @kernels
 @pytest.mark.parametrize("way", ["cholesky", "eigen"])
-def test_left_out_is_refitting_without_each_row(way, kernel, scale, weighted, csr, monkeypatch):
-    monkeypatch.setattr(local, "EIGEN_FROM", 1 if way == "eigen" else 99)
+def test_left_out_is_refitting_without_each_row(way, kernel, scale, weighted, csr, tuned):
+    tuned(eigen_from=1 if way == "eigen" else 99)
     X, y, w = rows(40, csr)
     weights, lams = w if weighted else None, (1e-6 * scale, 1e-3 * scale, 0.5 * scale)
     got, good = system(X, weights, kernel).left_out(kernel, lams, np.stack([y, np.cos(y)]))
@@ -180,22 +179,22 @@ def test_left_out_is_refitting_without_each_row(way, kernel, scale, weighted, cs
 
 @weighting
 @pytest.mark.parametrize("m", [1, 2, 130])
-def test_both_ways_to_leave_out_agree(m, weighted, monkeypatch):
-    monkeypatch.setattr(lapack, "BLOCK", 48)  # the factor and the diagonal of its inverse go by blocks
+def test_both_ways_to_leave_out_agree(m, weighted, tuned):
+    tuned(lapack_block=48)  # the factor and the diagonal of its inverse go by blocks
     X, y, w = rows(m)
     lams, answers = (1e-5, 1e-2), []
     for start in (1, 99):
-        monkeypatch.setattr(local, "EIGEN_FROM", start)
+        tuned(eigen_from=start)
         answers.append(system(X, w if weighted else None).left_out(Kernel.gaussian(0.7), lams, y[None])[0])
     close(answers[0], answers[1], 1e-8)
     assert m < 40 or (answers[0] != answers[1]).any()
 
 
-def test_eigenvectors_only_where_they_fit(monkeypatch):
+def test_eigenvectors_only_where_they_fit(monkeypatch, tuned):
     """Five matrices under the limit, or factorisations, which the decomposition's failure would not harm."""
     X, y, _ = rows(50)
     expected = system(X).left_out(Kernel.gaussian(1.0), LAMS, y[None])[0]
-    monkeypatch.setattr(local, "EIGEN_BYTES", 5 * 8 * 50 * 50 - 1)
+    tuned(eigen_bytes=5 * 8 * 50 * 50 - 1)
     monkeypatch.setattr(local.scipy.linalg, "eigh", None)
     close(system(X).left_out(Kernel.gaussian(1.0), LAMS, y[None])[0], expected, 1e-8)
 

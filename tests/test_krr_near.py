@@ -31,10 +31,9 @@ DECREASING = [
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(tuned):
     """Several boxes and islands of a small problem."""
-    monkeypatch.setattr(islands, "BOX", 16)
-    monkeypatch.setattr(islands, "LEAST", 60)
+    tuned(island_box=16, island_rows=60)
 
 
 def classes(n=431, seed=0):
@@ -121,8 +120,8 @@ def test_strips_hold_each_near_pair_once():
     ],
     ids=lambda told: " ".join(map(str, told.values())) or "pivoted",
 )  # fmt: skip
-def test_solutions(told, monkeypatch):
-    monkeypatch.setattr("cakrr.iterative.systems.PART", 50)
+def test_solutions(told, tuned):
+    tuned(preconditioner_block=50)
     X, y = classes()
     T = classes(50, 1)[0]
     told = NARROW | told

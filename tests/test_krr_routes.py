@@ -17,7 +17,6 @@ from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cakrr import BKRR2, KRRModel, bkrr, bkrr2, bkrr3, kkrr, kkrr2, kkrr3
-from cakrr.methods import choose as training
 from cakrr.methods.choose import SOFT_TRIED
 from cakrr.options import RidgeOptions
 from cakrr.ridge_family import Ridge
@@ -245,7 +244,7 @@ def test_parts_of_one_row_have_no_route_to_choose():
         train(bkrr2.METHOD, *waves(), replace(ONE, partitions=160))
 
 
-def test_one_soft_width_for_all_data_scales(monkeypatch):
+def test_one_soft_width_for_all_data_scales(tuned):
     """t goes with the squared distances between rows and centres: scaled rows choose alike."""
     X, y = waves()
     X = StandardScaler().fit_transform(X)
@@ -254,7 +253,7 @@ def test_one_soft_width_for_all_data_scales(monkeypatch):
     large = train(bkrr2.METHOD, 8 * X, y, replace(options, sigma=(8 * 1.3,))).model
     assert large.soft.k == once.soft.k
     assert large.soft.t == pytest.approx(64 * once.soft.t)
-    monkeypatch.setattr(training, "SOFT_TRIED", (Soft(2, 0.5),))
+    tuned(soft_tried=(Soft(2, 0.5),))
     assert train(bkrr2.METHOD, X, y, options).model.soft.k == 2
 
 

@@ -27,7 +27,6 @@ from cakrr.methods import choose as training
 from cakrr.options import ALONE, LAMS, RidgeOptions
 from cakrr.ridge_family import Ridge
 from cakrr.ridge_model import RidgeFit
-from cakrr.solver import coarse
 from cakrr.solver.coarse import candidates
 from partition.redistribute import Parts
 
@@ -74,10 +73,10 @@ def answers(T, Z, sigma, beta):
 @formats
 @pytest.mark.parametrize("way", ["normal equations", "triangle"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
-def test_candidates_solve_the_normal_equations(csr, weighted, way, monkeypatch):
+def test_candidates_solve_the_normal_equations(csr, weighted, way, tuned):
     """`learned` from the rows that are not held out, `whole` from all; centres are the last rows, and nested."""
     if way == "triangle":
-        monkeypatch.setattr(coarse, "WORST", 0.0)
+        tuned(worst_condition=0.0)
     (X, y), (T, _) = rows(zeros=0.4 if csr else 0), rows(40, 1)
     w = np.random.default_rng(2).uniform(0.3, 3, 120)
     given = {"weight": w} if weighted else {}

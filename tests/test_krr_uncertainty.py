@@ -211,8 +211,8 @@ def test_no_factor():
     assert factored(twice, np.ones(2), Kernel.gaussian(1.0), 1e-30) is None
 
 
-def test_diagonal_of_an_inverse(monkeypatch):
-    monkeypatch.setattr(lapack, "INVERSE", 7)
+def test_diagonal_of_an_inverse(tuned):
+    tuned(lapack_inverse=7)
     A = np.random.default_rng(0).normal(size=(30, 30))
     L = np.linalg.cholesky(A @ A.T + np.eye(30))
     kept = L.copy()

@@ -129,7 +129,7 @@ def test_right_hand_sides_that_do_not_fit(B):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_the_trailing_update_goes_by_blocks(monkeypatch, dtype):
+def test_the_trailing_update_goes_by_blocks(monkeypatch, tuned, dtype):
     """One dsyrk of 19,000 rows is what crashed: the update must be cut, and the cuts must fit together."""
     calls = []
     call = lapack.call
@@ -139,7 +139,7 @@ def test_the_trailing_update_goes_by_blocks(monkeypatch, dtype):
         return call(name, *args)
 
     monkeypatch.setattr(lapack, "call", counted)
-    monkeypatch.setattr(lapack, "UPDATE", 300)
+    tuned(lapack_update=300)
     A = definite(BLOCK + 1000, dtype)
     want = scipy.linalg.cholesky(A.astype(np.float64), lower=True)
     assert cholesky(A) == 0

@@ -120,8 +120,8 @@ def test_blocks_cover_every_row_once(n, step):
 
 
 @pytest.fixture(params=[1, 2, 5])
-def limited(request, monkeypatch):
-    monkeypatch.setattr(threads, "_limit", request.param)
+def limited(request, tuned):
+    tuned(threads=request.param)
     return request.param
 
 
@@ -223,9 +223,9 @@ def test_more_threads_than_cores(count, monkeypatch, capsys):
     assert capsys.readouterr().err == (line if count > 1 else "")
 
 
-def test_set_threads(monkeypatch):
+def test_set_threads(tuned):
     before = {lib["filepath"]: lib["num_threads"] for lib in threadpool_info()}
-    monkeypatch.setattr(threads, "_limit", None)
+    tuned(threads=None)
     assert threads.current() == len(threads.cores())
     try:
         threads.set_threads(1)

@@ -10,7 +10,6 @@ from helpers.data import dense, fast_and_slow
 from sklearn.kernel_ridge import KernelRidge
 
 from cacore.comm import Communicator
-from cacore.data import lengths
 from cacore.data.dataset import Dataset
 from cacore.data.lengths import slope
 from cacore.data.metric import FLOOR, best_round, importances, mapped, matrix, next_root
@@ -257,9 +256,9 @@ def test_memory_of_a_full_metric():
     ["gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "wendland0_product", "wendland2_product"],
 )
 @pytest.mark.parametrize("rows", [25, 10])
-def test_slope_of_the_left_out_errors(kind, rows, monkeypatch):
+def test_slope_of_the_left_out_errors(kind, rows, tuned):
     """The errors of models without each row, one by one, and finite differences of their sum, by blocks of rows."""
-    monkeypatch.setattr(lengths, "_BYTES", 8 * 25 * rows)
+    tuned(length_bytes=8 * 25 * rows)
     rng, m, d = np.random.default_rng(0), 25, 3
     X, Y, w, ridge = rng.normal(size=(m, d)), rng.normal(size=(m, 2)), rng.random(m) + 0.5, 0.1 + rng.random(m)
     kernel = Kernel(kind, gamma=0.4)

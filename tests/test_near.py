@@ -15,7 +15,6 @@ from cacore.kernels.columns import Layout
 from cacore.kernels.near import spatial_order, squared_cutoff
 from cacore.kernels.panels import nonzeros
 from cacore.limits import Limits
-from cacore.machine import threads
 from cacore.near.boxes import Boxes
 from cacore.svm.dual import Dual
 from casvm.solver import near_rows, near_smo, smo
@@ -27,10 +26,9 @@ PLENTY, KERNEL, LIMITS = 1 << 28, Kernel("gaussian", gamma=30.0), Limits(tol=1e-
 
 
 @pytest.fixture(autouse=True)
-def few_rows(monkeypatch):
+def few_rows(tuned):
     """Small problems are taken, too, in which many blocks have rows of several clusters."""
-    monkeypatch.setattr(near_smo, "LEAST_ROWS", 200)
-    monkeypatch.setattr(near_smo, "MOST_NEAR", 0.6)
+    tuned(near_problem_rows=200, near_problem_share=0.6)
 
 
 def clusters(n=1511, seed=0):
@@ -184,17 +182,17 @@ def test_few_values_are_computed_and_read():
     assert got.iterations < 1.2 * whole.iterations
 
 
-def test_the_same_bits_for_any_number_of_threads(monkeypatch):
+def test_the_same_bits_for_any_number_of_threads(tuned):
     X, y = clusters()
     dual, found = Dual.classification(y, np.full(len(y), 10.0)), []
     for count in (1, 3):
-        monkeypatch.setattr(threads, "_limit", count)
+        tuned(threads=count)
         found.append(solve_near(X, KERNEL, dual, Limits(), PLENTY))
     for name in ("beta", "decision", "objective", "iterations", "kernel_values", "values_read"):
         np.testing.assert_array_equal(*(getattr(one, name) for one in found))
 
 
-def test_wide_kernels_few_rows_and_other_kernels_are_left_to_the_whole_matrix(monkeypatch):
+def test_wide_kernels_few_rows_and_other_kernels_are_left_to_the_whole_matrix(tuned):
     X, y = clusters()
     dual = Dual.classification(y, np.ones(len(y)))
 
@@ -205,7 +203,7 @@ def test_wide_kernels_few_rows_and_other_kernels_are_left_to_the_whole_matrix(mo
     assert not taken(Kernel("gaussian", gamma=0.5))
     assert not taken(Kernel("l1", gamma=50.0))
     assert not taken(cache_bytes=X.nbytes + 1000)
-    monkeypatch.setattr(near_smo, "LEAST_ROWS", 5000)
+    tuned(near_problem_rows=5000)
     assert not taken()
 
 
@@ -249,9 +247,9 @@ def test_rows_given_up_are_those_read_longest_ago():
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_working_sets_at_a_bias_beside_the_whole_matrix(epsilon, monkeypatch):
+def test_working_sets_at_a_bias_beside_the_whole_matrix(epsilon, tuned):
     """One pass over stretches of the rows: v is that of all rows, the dual at the bias grows, and passes end it."""
-    monkeypatch.setattr(near_rows, "_LEAST", 4)
+    tuned(near_pool_rows=4)
     X, y = clusters()
     order = spatial_order(X, 64)
     X, y, layout = X[order], y[order], Layout.of(X, KERNEL, np.dtype("float64"))

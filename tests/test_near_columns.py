@@ -137,10 +137,10 @@ def test_share_of_pairs():
     assert N > 4 * STRETCH  # several boxes, the last of which is not full
 
 
-def test_when_it_pays(monkeypatch):
+def test_when_it_pays(tuned):
     """It pays for dense rows and a kernel with a cutoff radius, if few pairs are near."""
     X = kinds(N)[0]
-    monkeypatch.setattr("casvm.solver.on_ranks._NEAR", 0.6)
+    tuned(near_columns=0.6)
     layout = Layout.of(X, KERNEL, np.dtype(np.float64))
     cut = squared_cutoff(KERNEL, 40.0, FLOOR)
     assert NearColumns.pays(X, KERNEL, layout, cut, X)
@@ -157,10 +157,9 @@ def test_rows_of_a_round():
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_solution(epsilon, monkeypatch):
+def test_solution(epsilon, monkeypatch, tuned):
     """With rows that leave and come back: that of the serial solver, which computes all kernel values."""
-    monkeypatch.setattr("casvm.solver.on_ranks._NEAR", 0.6)
-    monkeypatch.setattr(distributed, "_LOOK", 1)
+    tuned(near_columns=0.6, look=1)
     used, original = [], NearColumns.pairs
     monkeypatch.setattr(
         NearColumns, "pairs", lambda self, rows, *args: (used.append(len(rows)), original(self, rows, *args))[1]

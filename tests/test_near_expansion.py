@@ -26,11 +26,10 @@ NARROW = [
 
 
 @pytest.fixture
-def used(monkeypatch):
+def used(monkeypatch, tuned):
     """Small groups, and the shares of the pairs of each call that leaves some out."""
     shares, call = [], expansion.NearGroups.__call__
-    monkeypatch.setattr(expansion, "GROUP", 16)
-    monkeypatch.setattr(expansion, "_COLUMNS", 40)
+    tuned(group=16, group_columns=40)
 
     def counted(self, coefficients):
         shares.append(self.share)
@@ -153,20 +152,19 @@ def test_groups_of_equal_rows_and_of_rows_of_all_magnitudes(X):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", NARROW, ids=lambda kernel: kernel.kind)
-def test_decisions_of_an_svm_are_those_of_all_pairs(kernel, dtype, monkeypatch):
+def test_decisions_of_an_svm_are_those_of_all_pairs(kernel, dtype, monkeypatch, tuned):
     """With one column of weights; several compute all pairs."""
     counts, add = [], NearPanels.add
     monkeypatch.setattr(NearPanels, "add", lambda *args: counts.append(add(*args)) or counts[-1])
-    monkeypatch.setattr(decision, "_BOX", 128)  # a whole panel of either dtype
-    monkeypatch.setattr(expansion, "GROUP", 16)
-    monkeypatch.setattr(expansion, "_SORT", 1)
+    tuned(decision_box=128)  # a whole panel of either dtype
+    tuned(group=16, sort_cost=1)
     A, c, X = rows()
     A, X, kernel = A.astype(dtype), X.astype(dtype), replace(kernel, gamma=40 * kernel.gamma)
     every = decision.expansion(kernel, A, c, X)
     assert not counts
     got = decision.expansion(kernel, A, c[:, :1], X)
     assert counts[0] < 0.5 * len(A) * len(X)
-    monkeypatch.setattr(decision, "_NEAR", -1.0)
+    tuned(decision_near=-1.0)
     want = decision.expansion(kernel, A, c[:, :1], X)
     assert len(counts) == 1
     np.testing.assert_allclose(got, want, rtol=0, atol=np.finfo(dtype).eps * np.abs(c).max() + 1e-13)
@@ -176,10 +174,9 @@ def test_decisions_of_an_svm_are_those_of_all_pairs(kernel, dtype, monkeypatch):
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", NARROW, ids=lambda kernel: kernel.kind)
-def test_decisions_of_several_classes_are_those_of_all_pairs(kernel, dtype, form, used, monkeypatch):
+def test_decisions_of_several_classes_are_those_of_all_pairs(kernel, dtype, form, used, tuned):
     """Four classes, one without support vectors; new rows in several blocks."""
-    monkeypatch.setattr(decision, "_ROWS", 400)
-    monkeypatch.setattr(decision, "_BLOCK_BYTES", 1)
+    tuned(decision_rows=400, decision_bytes=1)
     A, c, X = (some.astype(dtype) for some in rows())
     sizes, kernel = np.array([500, 0, 400, len(A) - 900]), replace(kernel, gamma=40 * kernel.gamma)
     coef, b, label = np.column_stack([c, c[:, 0]]).T, np.arange(1.0, 7.0), np.repeat(np.arange(4), sizes)

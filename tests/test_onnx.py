@@ -327,7 +327,7 @@ def test_intervals_are_left_out(tmp_path, capsys):
     assert capsys.readouterr().out.endswith(" MiB; its intervals are left out\n")
 
 
-def test_refused(ridge, monkeypatch):
+def test_refused(ridge, monkeypatch, tuned):
     def linear(A, B):
         return A @ B.T
 
@@ -352,7 +352,7 @@ def test_refused(ridge, monkeypatch):
         with pytest.raises(InputError, match=message):
             to_onnx(model, rows)
     del KINDS["declared"]
-    monkeypatch.setattr("cakernels.onnx.graph._LARGEST", 1000)
+    tuned(onnx_bytes=1000)
     with pytest.raises(InputError, match="the format holds 2 GiB"):
         to_onnx(ridge)
     monkeypatch.setitem(sys.modules, "onnx", None)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacore.comm import Communicator
-from cacore.data import stored
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import check_range, largest_size
 from cacore.data.standardize import Standardizer
@@ -31,10 +30,9 @@ from partition.redistribute import redistribute
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks(tuned):
     """So few bytes at a time that the rows of a test are many blocks."""
-    monkeypatch.setattr(stored, "BLOCK_BYTES", 256)
-    monkeypatch.setattr(stored, "_OVER", 64)
+    tuned(stored_block=256, stored_gap=64)
 
 
 def filed(X, folder):

@@ -10,7 +10,7 @@ from helpers.checks import refusal
 from helpers.commands import read, run
 
 from cacore.comm import Communicator
-from cacore.io import load, native
+from cacore.io import load
 from cacore.io.loading import load_in_file
 from cacore.io.native import FLOAT_FILL, Packing
 from cacore.io.table import LABELS, RowsRequest
@@ -88,8 +88,8 @@ def test_fill_values_that_no_row_has(tmp_path, dtype, attributes):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("form", ["dense", "CSR", "on disk"])
-def test_packed_numbers(tmp_path, dtype, form, monkeypatch):
-    monkeypatch.setattr(native, "_BLOCK", 64)
+def test_packed_numbers(tmp_path, dtype, form, tuned):
+    tuned(array_block=64)
     counts, y = (100 * X).round().astype("i2"), (10 * X[:, 0]).round().astype("i1")
     scale = {"scale_factor": 0.01} | ({} if form == "CSR" else {"add_offset": 5.0})
     rows = sp.csr_matrix(counts) if form == "CSR" else counts

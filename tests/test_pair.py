@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacore.kernels import Kernel
-from casvm.solver import pair
 from casvm.solver.pair import AT_KINK, FALL, RISE, Pairs, padded, partner, update
 
 TYPES = [(np.float64, np.float64), (np.float64, np.float32), (np.float32, np.float32)]  # of v and of K
@@ -126,11 +125,11 @@ def test_a_row_that_may_not_move_does_not_count():
         np.testing.assert_allclose(beta, ends[0], rtol=0, atol=1e-4)
 
 
-def test_rounding_does_not_add_up(monkeypatch):
+def test_rounding_does_not_add_up(tuned):
     """v is brought up to date now and then: as good an end, whatever the number of steps between."""
     n, ends = 150, []
     for steps in (3, 10_000):
-        monkeypatch.setattr(pair, "_STEPS", steps)
+        tuned(pair_steps=steps)
         pairs, y, K, wide = problem(n, np.float32, 1.0, 0.1)
         pairs.optimise(wide, np.arange(n), 1e-4, 100_000)
         np.testing.assert_allclose(pairs.v, y - K.astype(np.float64) @ pairs.beta, rtol=0, atol=1e-11)

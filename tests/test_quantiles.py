@@ -90,14 +90,13 @@ def test_the_bias_where_no_row_lies_between_its_bounds(level, weights, expected)
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_levels_in_turn_are_levels_alone(narrow, monkeypatch):
+def test_levels_in_turn_are_levels_alone(narrow, monkeypatch, tuned):
     """Kernel values are computed once where all are kept; the same solution by the solver of narrow kernels."""
     X, y, _ = rows(300)
     X = np.hstack([X, np.zeros((300, 14))])
     kernel, limits = Kernel("gaussian", gamma=100.0 if narrow else 0.5), Limits(1e-6)
     if narrow:
-        monkeypatch.setattr(near_smo, "LEAST_ROWS", 100)
-        monkeypatch.setattr(near_smo, "MOST_NEAR", 4.0)
+        tuned(near_problem_rows=100, near_problem_share=4.0)
     duals = [Dual.quantile(y, np.full(300, 2.0), level) for level in LEVELS]
     asked = []
     solve_near = near_smo.NearValues.solve

@@ -17,7 +17,6 @@ from helpers.smo import HARD, LIMITS, PLENTY, check, many, reference, solve
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.limits import Limits
-from cacore.machine import threads
 from casvm.solver import active_set, kernel_rows, smo
 from casvm.solver.kernel_rows import TOUCH, KernelRows, gram_of
 from casvm.solver.pair import padded
@@ -34,17 +33,15 @@ def budget(X, kernel, dtype, rows):
 
 
 @pytest.fixture
-def small_set(monkeypatch):
+def small_set(tuned):
     """Small problems need all that large ones do: rounds, looks between pairs, and rows of K that are read again."""
-    monkeypatch.setattr(smo, "WORKING_SET", SMALL_SET)
-    monkeypatch.setattr(smo, "_CHUNK", 1000)
-    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
+    tuned(working_set=SMALL_SET, smo_chunk=1000, touch=0.0)
 
 
 @pytest.fixture
-def eager(monkeypatch, small_set):
+def eager(tuned, small_set):
     """Rows leave at the first occasion: often too early, so that some have to come back."""
-    monkeypatch.setattr(smo, "SHRINKING", replace(smo.SHRINKING, patience=1, share=0.05))
+    tuned(smo_shrinking=replace(smo.SHRINKING, patience=1, share=0.05))
 
 
 @pytest.fixture
@@ -99,9 +96,9 @@ def test_the_same_solution_in_every_way(dtype, form, shrinking, rows, small_set)
 
 
 @pytest.mark.parametrize("rows", [0, 200, 1500])
-def test_more_support_vectors_than_are_computed_in_one_go(rows, small_set, monkeypatch):
+def test_more_support_vectors_than_are_computed_in_one_go(rows, small_set, tuned):
     (X, y), (kernel, C), (K, expected, decision) = many(), HARD, reference()
-    monkeypatch.setattr(kernel_rows, "_SOME", 50)
+    tuned(support_block=50)
     got = solve(KernelRows(X, kernel, "float64", budget(X, kernel, "float64", rows)), y, np.full(1500, C), LIMITS)
     assert np.count_nonzero(got.alpha) > 200
     check(got, K, y, C, 1e-4)
@@ -131,11 +128,11 @@ def test_what_is_asked_for_does_not_make_room():
 
 @pytest.mark.parametrize("rows", [0, 200, 1500])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_threads_do_not_change_a_bit(dtype, rows, small_set, monkeypatch):
+def test_threads_do_not_change_a_bit(dtype, rows, small_set, tuned):
     (X, y), (kernel, C) = many(), HARD
     found = []
     for number in (1, 2, 3):
-        monkeypatch.setattr(threads, "_limit", number)
+        tuned(threads=number)
         gram = KernelRows(X, kernel, dtype, budget(X, kernel, dtype, rows))
         found.append(solve(gram, y, np.full(1500, C), LIMITS))
     for other in found[1:]:
@@ -146,7 +143,7 @@ def test_threads_do_not_change_a_bit(dtype, rows, small_set, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("form", ["dense", "csr"])
-def test_wide_rows_with_any_number_of_threads(form, dtype, small_set, monkeypatch):
+def test_wide_rows_with_any_number_of_threads(form, dtype, small_set, tuned):
     """Kernel values by matrix products, whose last bits depend on how the work is shared."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 300)) if form == "dense" else sp.random(400, 5000, 0.01, "csr", random_state=0)
@@ -155,7 +152,7 @@ def test_wide_rows_with_any_number_of_threads(form, dtype, small_set, monkeypatc
     K = matrix(kernel, X)
     expected = dual(K, libsvm(kernel, X, y, 10.0, 1e-5)[0])
     for number, rows in ((1, 400), (2, 400), (2, 100)):
-        monkeypatch.setattr(threads, "_limit", number)
+        tuned(threads=number)
         gram = KernelRows(X, kernel, dtype, budget(X, kernel, dtype, rows))
         assert not gram.layout.packed
         got = solve(gram, y, np.full(400, 10.0), LIMITS)
@@ -244,8 +241,8 @@ def test_no_shrinking_where_it_is_not_wanted(small_set, counts):
 
 @pytest.mark.parametrize("most", [20, 0], ids=["some come back", "all come back"])
 @pytest.mark.parametrize("rows", [200, 1500])
-def test_rows_that_left_too_early_come_back(rows, most, eager, counts, monkeypatch):
-    monkeypatch.setattr(smo, "SHRINKING", replace(smo.SHRINKING, unshrinks=most))
+def test_rows_that_left_too_early_come_back(rows, most, eager, counts, tuned):
+    tuned(smo_shrinking=replace(smo.SHRINKING, unshrinks=most))
     (kernel, C), returned = OTHERS["smooth"], 0
     for seed in (0, 1, 2):
         X, y = many(seed=seed)
@@ -258,12 +255,12 @@ def test_rows_that_left_too_early_come_back(rows, most, eager, counts, monkeypat
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_dear_values_that_are_kept_are_not_computed_again(dtype, monkeypatch):
+def test_dear_values_that_are_kept_are_not_computed_again(dtype, tuned):
     """The square of some rows, of which none, some or all are kept, over all columns and over some."""
     X, kernel = many()[0][:300], HARD[0]
     K = matrix(kernel, X)
     gram = KernelRows(X, kernel, dtype, PLENTY)
-    monkeypatch.setattr(kernel_rows, "_EXPENSIVE", 0.0)
+    tuned(expensive_value=0.0)
     rows, tolerance = np.arange(20, 250, 3), 1e-12 if dtype == "float64" else 1e-5
     for active in (np.arange(300), np.arange(0, 300, 2)):
         gram.activate(active)
@@ -278,9 +275,9 @@ def test_dear_values_that_are_kept_are_not_computed_again(dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("touch", [0.0, TOUCH])
-def test_few_rows_are_computed(small_set, monkeypatch, touch):
+def test_few_rows_are_computed(small_set, tuned, touch):
     """Bounds, not numbers that a better choice of rows would change."""
-    monkeypatch.setattr(kernel_rows, "TOUCH", touch)
+    tuned(touch=touch)
     (X, y), (kernel, C) = many(), HARD
     gram = KernelRows(X, kernel, "float64", PLENTY)
     got, times = solve(gram, y, np.full(1500, C), LIMITS), max(1, math.ceil(touch / gram.price))

@@ -16,7 +16,6 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from cacore.kernels import Kernel
 from cacore.limits import Limits
-from casvm.solver import kernel_rows, smo
 from casvm.solver.kernel_rows import KernelRows
 
 SMALL_SET = 128  # instead of 2048
@@ -65,10 +64,10 @@ def test_random_problems_as_libsvm_solves_them(kind):
 
 
 @pytest.mark.parametrize("small_set", [False, True])
-def test_random_problems_with_kernels_that_are_not_positive_definite(small_set, monkeypatch):
+def test_random_problems_with_kernels_that_are_not_positive_definite(small_set, tuned):
     """There is no one solution then: what is found ends, is feasible and meets the stopping rule."""
     if small_set:
-        monkeypatch.setattr(smo, "WORKING_SET", 16)
+        tuned(working_set=16)
     for seed in range(50):
         X, y, kernel, C = drawn("sigmoid", seed)
         limits = Limits(tol=1e-6, max_iter=10**6)
@@ -107,11 +106,9 @@ def test_two_rows():
 
 
 @pytest.fixture
-def small_set(monkeypatch):
+def small_set(tuned):
     """Small problems need all that large ones do: rounds, looks between pairs, and rows of K that are read again."""
-    monkeypatch.setattr(smo, "WORKING_SET", SMALL_SET)
-    monkeypatch.setattr(smo, "_CHUNK", 1000)
-    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
+    tuned(working_set=SMALL_SET, smo_chunk=1000, touch=0.0)
 
 
 # -- rows that make trouble --------------------------------------------------------------------
@@ -143,8 +140,8 @@ def trouble():
 @pytest.mark.parametrize("size", [16, 2048])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", trouble())
-def test_it_ends(name, dtype, size, monkeypatch):
-    monkeypatch.setattr(smo, "WORKING_SET", size)
+def test_it_ends(name, dtype, size, tuned):
+    tuned(working_set=size)
     X, y, kernel = trouble()[name]
     got = solve(KernelRows(X, kernel, dtype, PLENTY), y, np.full(300, 10.0), Limits(max_iter=10**5))
     assert got.converged == (got.gap < 1e-3)

@@ -11,7 +11,7 @@ from helpers.smo import HARD, LIMITS, PLENTY, check, many, reference, solve
 
 from cacore.errors import InputError
 from cacore.limits import Limits
-from casvm.solver import kernel_rows, smo
+from casvm.solver import smo
 from casvm.solver.kernel_rows import KernelRows, gram_of
 
 SMALL_SET = 128  # instead of 2048
@@ -21,17 +21,15 @@ SMALL_SET = 128  # instead of 2048
 
 
 @pytest.fixture
-def small_set(monkeypatch):
+def small_set(tuned):
     """Small problems need all that large ones do: rounds, looks between pairs, and rows of K that are read again."""
-    monkeypatch.setattr(smo, "WORKING_SET", SMALL_SET)
-    monkeypatch.setattr(smo, "_CHUNK", 1000)
-    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
+    tuned(working_set=SMALL_SET, smo_chunk=1000, touch=0.0)
 
 
 @pytest.fixture
-def eager(monkeypatch, small_set):
+def eager(tuned, small_set):
     """Rows leave at the first occasion: often too early, so that some have to come back."""
-    monkeypatch.setattr(smo, "SHRINKING", replace(smo.SHRINKING, patience=1, share=0.05))
+    tuned(smo_shrinking=replace(smo.SHRINKING, patience=1, share=0.05))
 
 
 # -- where to begin ----------------------------------------------------------------------------

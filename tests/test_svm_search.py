@@ -10,12 +10,10 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.svm import SVC
 
-from cacore import tuning
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.holdout import stratified
 from cacore.kernels import Kernel
-from cacore.machine import threads
 from cacore.tuning import scores
 from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm
 from casvm.options import SVMOptions
@@ -26,9 +24,9 @@ CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
 
 
 @pytest.fixture
-def to_the_end(monkeypatch):
+def to_the_end(tuned):
     """No setting is ended early."""
-    monkeypatch.setattr(tuning, "ERRORS", np.inf)
+    tuned(errors_apart=np.inf)
 
 
 # -- a path along C --------------------------------------------------------------------------------
@@ -119,14 +117,14 @@ def test_folds_that_lack_a_class(codes):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_threads_change_nothing(count, monkeypatch):
+def test_threads_change_nothing(count, tuned):
     X, y = curved(100)
     task = ClassFolds(
         X, (y > 0).astype(int), np.ones(100), stratified((y > 0).astype(int), 5), np.ones((3, 3, 5), bool)
     )
-    monkeypatch.setattr(threads, "_limit", count)
+    tuned(threads=count)
     got = judge(task, [Kernel("gaussian", gamma) for gamma in GAMMAS], CS, 2)
-    monkeypatch.setattr(threads, "_limit", 1)
+    tuned(threads=1)
     np.testing.assert_array_equal(got["counts"], judge(task, [Kernel("gaussian", g) for g in GAMMAS], CS, 2)["counts"])
 
 

@@ -83,9 +83,9 @@ def test_test_rows_are_not_used_to_choose(tmp_path):
     assert bad["metrics"]["accuracy"] == pytest.approx(1 - good["metrics"]["accuracy"])
 
 
-def test_resumed(inputs, tmp_path, monkeypatch):
+def test_resumed(inputs, tmp_path, monkeypatch, tuned):
     """A search that was killed goes on to the same choice and the same model, without what was finished."""
-    monkeypatch.setattr("cacore.tuning._TELLING", 0)  # three rounds
+    tuned(telling_rows=0)  # three rounds
     words = [inputs / "three.h5", "--partitions", "3", "--C", "0.1,1,10", "--gamma", "0.1,1", "--checkpoint"]
     first = reported("casvm.cpsvm", [*words, tmp_path / "kept", "--model", tmp_path / "1.h5"], tmp_path)
     pieces = sorted((tmp_path / "kept").glob("search-*.npz"))

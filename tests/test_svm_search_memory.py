@@ -20,28 +20,26 @@ from casvm.search.cross_validation import ClassFolds, bytes_needed, judge
 CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
 
 
-def test_large_parts_are_searched_in_pieces(monkeypatch):
+def test_large_parts_are_searched_in_pieces(monkeypatch, tuned):
     """The pieces' counts add up: every row is judged once in each round, and the choice is as good."""
     X, y = curved(400)
     whole = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
-    for name, rows in (("MOST", 150), ("ROWS", 100), ("WHOLE", 399)):
-        monkeypatch.setattr(classes, name, rows)
+    tuned(piece_most=150, piece_rows=100, whole_parts=399)
     seen = []
     monkeypatch.setattr(classes, "judge", lambda task, *rest: seen.append(task.X.shape[0]) or judge(task, *rest))
     cut = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     assert sum(seen) == 2 * 400  # rounds
     assert max(seen) <= 100
-    monkeypatch.setattr(classes, "WHOLE", 400)  # few rows stay together
+    tuned(whole_parts=400)  # few rows stay together
     together = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     assert seen[-2:] == [400] * 2
     np.testing.assert_array_equal(together.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"])
     assert cut.cv_results_["mean_test_score"].max() > whole.best_score_ - 0.1
 
 
-def test_pieces_of_a_precomputed_kernel_have_all_classes(monkeypatch):
+def test_pieces_of_a_precomputed_kernel_have_all_classes(monkeypatch, tuned):
     """Also where the rows are sorted by class: numbers of rows say nothing of what lies together."""
-    for name, rows in (("MOST", 100), ("ROWS", 60), ("WHOLE", 100)):
-        monkeypatch.setattr(classes, name, rows)
+    tuned(piece_most=100, piece_rows=60, whole_parts=100)
     seen = []
     monkeypatch.setattr(classes, "judge", lambda task, *rest: seen.append(task.codes) or judge(task, *rest))
     X, y = curved(300)

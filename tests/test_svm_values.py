@@ -14,7 +14,6 @@ from sklearn.svm import SVR, NuSVC, NuSVR, OneClassSVM
 
 from cacore.errors import InputError
 from casvm import SMOSVC, SMOSVR, SMONuSVC, SMONuSVR, SMOOneClassSVM, SMOQuantileSVR, SVRModel
-from casvm.solver import kernel_rows, smo
 
 PEERS = {SMOSVR: SVR, SMONuSVR: NuSVR, SMONuSVC: NuSVC, SMOOneClassSVM: OneClassSVM}
 every = pytest.mark.parametrize("estimator", PEERS)
@@ -74,11 +73,11 @@ def drawn(estimator, rng, X):
 
 @every
 @pytest.mark.parametrize("room", [2048, 16], ids=["one round", "many rounds"])
-def test_random_problems_as_libsvm_solves_them(estimator, room, monkeypatch):
+def test_random_problems_as_libsvm_solves_them(estimator, room, tuned):
     """The dual objective to 1e-6, decisions to 1e-4; in rounds of 16 rows, so that rows are shrunk."""
-    monkeypatch.setattr(smo, "WORKING_SET", room)
+    tuned(working_set=room)
     if room < 2048:
-        monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
+        tuned(touch=0.0)
     for seed in range(150 if room == 2048 else 25):
         rng = np.random.default_rng([seed, room])
         X, y, _ = problem(int(rng.integers(8, 100)), seed, int(rng.integers(1, 6)))

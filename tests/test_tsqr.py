@@ -120,9 +120,9 @@ class BrokenError(RuntimeError):
 
 
 @pytest.mark.parametrize("least", [tsqr.BLOCK, 10], ids=["square in a block", "blocks in a square"])
-def test_continues_after_any_block(least, tmp_path, monkeypatch):
+def test_continues_after_any_block(least, tmp_path, tuned):
     """A block fails; the run continues there, and ends with the same bits."""
-    monkeypatch.setattr(tsqr, "BLOCK", least)
+    tuned(tsqr_block=least)
     A, B, _ = problem(1e3)
     rows, asked = np.hstack([A, B]), []
     whole, given = folded(A, B, 4), blocks(rows, 4)

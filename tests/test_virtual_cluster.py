@@ -118,9 +118,9 @@ def test_agreed_errors(data):
 # -- the model --------------------------------------------------------------------------------------
 
 
-def test_teams(monkeypatch):
+def test_teams(tuned):
     """Parts in two levels on virtual ranks, 3 groups on 8 of them, are the parts of one process; the traces fit."""
-    monkeypatch.setattr("partition.algorithms.kmeans.ONE_LEVEL", 1)
+    tuned(one_level=1)
     X = blobs(203, 3, apart=4)
     found = [None] * 8
 

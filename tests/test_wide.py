@@ -14,7 +14,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
 
 from asygcd import AsyGCDSVC
-from cacore.kernels import Kernel, Points, wide
+from cacore.kernels import Kernel, Points
 from cacore.kernels.columns import Blocks, Layout
 from cacore.kernels.evaluate import NONZEROS, PRODUCTS
 from cacore.kernels.precision import WIDEST
@@ -83,13 +83,13 @@ def test_values_depend_neither_on_tasks_nor_on_sides(kind, often, dtype):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "l1"])
-def test_values_do_not_depend_on_tiles(kind, monkeypatch):
+def test_values_do_not_depend_on_tiles(kind, tuned):
     """Bit for bit, and ranges of columns need not be whole tiles; two beginnings of a list at most a nonzero."""
     X, kernel = text(700, d=600, seed=19), KERNELS[kind]
     features = Features.of(X)
     layout = Layout(np.dtype("float64"), None, False, measure=kernel.measure(nonzeros=True), features=features)
     one, rows = layout.columns(X), layout.rows(X)
-    monkeypatch.setattr(wide, "COLUMNS", 64)
+    tuned(wide_columns=64)
     many = layout.columns(X)
     assert len(one.starts) < 5 < len(many.starts)
     assert many.starts.size <= 2 * len(many.values) + features.listed + 1

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from asygcd.solver import team as solver
 from asygcd.solver.team import AsyGCD
 from cacore.kernels import Kernel
 from cacore.limits import Limits
@@ -113,9 +112,9 @@ def check_small(solution, update="owned"):
     assert solution.objective == pytest.approx(p.best, rel=CLOSE[update])
 
 
-def slow_down(monkeypatch, which, pause, turns=20):
+def slow_down(monkeypatch, tuned, which, pause, turns=20):
     """Threads come back from compiled code all the time; these of them sleep each time before they go on."""
-    monkeypatch.setattr(solver, "TURNS", turns)
+    tuned(turns=turns)
     loop = AsyGCD._loop
 
     def slowed(self, state, me, *limits):

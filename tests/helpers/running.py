@@ -17,7 +17,7 @@ class Calls:
     last: int = -1
 
 
-def interruptible(monkeypatch, place, name):
+def interruptible(monkeypatch, tuned, place, name):
     """Count the calls of ``place.name``, on one thread, so that they come in order."""
     work, calls = getattr(place, name), Calls()
 
@@ -27,7 +27,7 @@ def interruptible(monkeypatch, place, name):
         calls.made += 1
         return work(*args, **kwargs)
 
-    monkeypatch.setattr("cacore.machine.threads._limit", 1)
+    tuned(threads=1)
     monkeypatch.setattr(place, name, counting)
     return calls
 

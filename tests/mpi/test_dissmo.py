@@ -20,7 +20,7 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, DisSMOSVC
 from casvm.model.part_svm import join
-from casvm.solver import distributed, kernel_rows, on_ranks, smo
+from casvm.solver import distributed, on_ranks, smo
 from casvm.solver.active_set import ActiveSet, Shrinking
 from casvm.solver.distributed import Pool
 from casvm.solver.kernel_rows import KernelRows
@@ -172,12 +172,10 @@ def test_other_duals(kind, working_set):
 
 @pytest.mark.parametrize("shrinking", [True, False])
 @pytest.mark.parametrize("csr", some([False, True]))
-def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch):
+def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch, tuned):
     """And visit in several goes, of ranks of which some may have none left."""
     eagerly = Shrinking(patience=1, share=0.05, share_if_copied=0.05)
-    for name, value in (("_LOOK", 1), ("SHRINKING", eagerly), ("_VISITORS", 10 * R)):
-        monkeypatch.setattr(distributed, name, value)
-    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
+    tuned(look=1, dissmo_shrinking=eagerly, visitors=10 * R, touch=0.0)
     left, original = [], ActiveSet.shrink
     monkeypatch.setattr(
         ActiveSet, "shrink", lambda self, *args: (original(self, *args), left.append(len(self.shrunk)))[0]
@@ -189,11 +187,9 @@ def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch):
     assert share.objective == pytest.approx(serial(X, signs(y)).objective, rel=1e-6)
 
 
-def test_near_rows(monkeypatch):
+def test_near_rows(monkeypatch, tuned):
     """Where most kernel values vanish; of ranks of which one may have few rows, and with rows that leave."""
-    for name in ("_NEAR", "_NEAR_FINE"):
-        monkeypatch.setattr(f"casvm.solver.on_ranks.{name}", 2.0)
-    monkeypatch.setattr(distributed, "_LOOK", 1)
+    tuned(near_columns=2.0, near_columns_fine=2.0, look=1)
     X, y = kinds(601)
     kernel, made, original = Kernel("gaussian", gamma=32.0), [], NearColumns.__init__
     monkeypatch.setattr(
@@ -278,7 +274,7 @@ def test_one_rank_sends_nothing():
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("working_set", [2, None])
-def test_no_rank_holds_all_rows(working_set, monkeypatch):
+def test_no_rank_holds_all_rows(working_set, monkeypatch, tuned):
     """Its own rows and its pool together have room for fewer than all, and those that visit come a few at a time."""
     pools, gathered, make, gather = [], [], Pool.__init__, distributed.gather_rows
     monkeypatch.setattr(
@@ -288,8 +284,7 @@ def test_no_rank_holds_all_rows(working_set, monkeypatch):
         monkeypatch.setattr(
             module, "gather_rows", lambda *args: (got := gather(*args), gathered.append(got.shape[0]))[0]
         )
-    monkeypatch.setattr(on_ranks, "_SAMPLE", 50)
-    monkeypatch.setattr(distributed, "_VISITORS", 50)
+    tuned(sample=50, visitors=50)
     X, y = drawn_clouds(331)
     result = train(X, y, even(331), Communicator(WORLD), working_set=working_set)
     assert result.solver["gap"][0] < 1e-3

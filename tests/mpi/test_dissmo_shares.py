@@ -26,10 +26,9 @@ MINE = slice(N * RANK // R, N * (RANK + 1) // R)
 
 
 @pytest.fixture(autouse=True)
-def shares(monkeypatch):
+def shares(monkeypatch, tuned):
     """Near rows whatever their share; the rounds in shares."""
-    for name in ("_NEAR", "_NEAR_FINE"):
-        monkeypatch.setattr(f"casvm.solver.on_ranks.{name}", 2.0)
+    tuned(near_columns=2.0, near_columns_fine=2.0)
     made, step = [], Shares._step
 
     def kept(self, *args):
@@ -84,9 +83,9 @@ def test_as_one_process(dual, shares):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("dual", [classification, regression])
-def test_memory_for_few_rows_of_the_matrix(dual, monkeypatch):
+def test_memory_for_few_rows_of_the_matrix(dual, monkeypatch, tuned):
     """Working sets find the same answer."""
-    monkeypatch.setattr("casvm.solver.near_rows._LEAST", 4)
+    tuned(near_pool_rows=4)
     whole, sizes, solve = dual(), [], NearSets._solve
 
     def kept(self, some, *limits):
@@ -148,21 +147,21 @@ def test_the_same_bits_again():
 
 
 @pytest.mark.mpi(min_size=2)
-def test_shares_that_never_meet(monkeypatch):
+def test_shares_that_never_meet(tuned):
     """Without rows that all ranks optimise alike, the answer is the same, after more rounds."""
     whole, together = classification(), solved(classification())[0]
-    monkeypatch.setattr("casvm.solver.near_shares._COMMON", 0)
+    tuned(common_rows=0)
     apart, _ = solved(whole)
     assert apart.objective == pytest.approx(together.objective, rel=1e-6)
     assert apart.rounds > together.rounds
 
 
 @pytest.mark.mpi(min_size=2)
-def test_few_rows_of_shares_that_contradict_each_other(monkeypatch):
+def test_few_rows_of_shares_that_contradict_each_other(tuned):
     """All ranks optimise them alike too, which takes fewer rounds. On 3 ranks, stretches end between kinds of rows."""
-    monkeypatch.setattr("casvm.solver.near_shares._COMMON", 60)
+    tuned(common_rows=60)
     alike, _ = solved(classification(), tol=1e-5)
-    monkeypatch.setattr("casvm.solver.near_shares._FEW", 0.0)
+    tuned(common_share=0.0)
     apart, _ = solved(classification(), tol=1e-5)
     assert alike.objective == pytest.approx(apart.objective, rel=1e-6)
     assert alike.rounds <= apart.rounds if R == 3 else alike.rounds < apart.rounds

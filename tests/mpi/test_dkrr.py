@@ -44,11 +44,10 @@ def kernel_ridge(X, y, T, sigma=SIGMA, lam=LAM, weights=None):
 
 
 @pytest.fixture(autouse=True)
-def block(request, monkeypatch):
+def block(request, tuned):
     """Rows of ScaLAPACK's blocks: several a rank, if not told otherwise."""
     size = getattr(request, "param", 48)
-    monkeypatch.setattr(scalapack, "BLOCK", size)
-    monkeypatch.setattr(scalapack.layout, "__defaults__", (size,))
+    tuned(scalapack_block=size, scalapack_layout=(size,))
 
 
 OWN = scalapack.BLOCK
@@ -192,9 +191,9 @@ def test_estimator(csr, everywhere):
 
 
 @pytest.mark.parametrize(("csr", "standardize"), some([(False, True), (False, False), (True, True)]))
-def test_model_file(csr, standardize, folder, everywhere, monkeypatch):
+def test_model_file(csr, standardize, folder, everywhere, tuned):
     """Saved by all ranks it loads on one, and the other way round; the pieces are dealt anew."""
-    monkeypatch.setattr("cakrr.methods.factored.PIECE", 20)
+    tuned(model_piece=20)
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     options = RidgeOptions(sigma=(2.0,), lam=(LAM,), standardize=standardize)
     comm = Communicator(WORLD)

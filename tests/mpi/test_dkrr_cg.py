@@ -19,12 +19,10 @@ from sklearn.preprocessing import StandardScaler
 from cacore.comm import Communicator
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from cacore.linalg import pivoted
 from cacore.linalg.pivoted import pivoted_cholesky
 from cakrr import DKRR
 from cakrr.dkrr import dkrr
 from cakrr.iterative import cost, solver
-from cakrr.iterative import products as kernel_products
 from cakrr.iterative.preconditioner import SpreadRows
 from cakrr.iterative.products import Keep, KernelProducts
 from cakrr.methods.whole_system import SettledErrors, fit
@@ -44,10 +42,9 @@ def kernel_ridge(X, y, T, weights=None):
 
 
 @pytest.fixture(autouse=True)
-def tiles(monkeypatch):
+def tiles(tuned):
     """Several tiles a rank."""
-    monkeypatch.setattr(kernel_products, "_ROWS", 20)
-    monkeypatch.setattr(kernel_products, "_COLUMNS", 17)
+    tuned(tile_rows=20, tile_columns=17)
 
 
 @formats
@@ -169,9 +166,9 @@ def test_early():
 
 
 @pytest.mark.parametrize("early", some([None, 0.01]))
-def test_resumed(early, folder, monkeypatch):
+def test_resumed(early, folder, tuned):
     """Stopped between two iterations, it goes on from there, and ends with the same bits."""
-    monkeypatch.setattr(solver, "SAVE_EVERY", 0.0)
+    tuned(save_every=0.0)
     options = replace(GRID, sigma=GRID.sigma[:1], rank=10, tol=1e-6, early=early)
 
     def stopping(after):
@@ -237,11 +234,11 @@ def test_pairs_of_other_choices_are_not_taken(folder, monkeypatch):
         np.testing.assert_allclose(other.parts[part].alpha, model.alpha, rtol=1e-6, atol=1e-6)
 
 
-def test_ranks_stop_together(mine, monkeypatch):
+def test_ranks_stop_together(mine, monkeypatch, tuned):
     """Where rounding makes the ranks disagree on the rank of the factor, or on who may stop early, rank 0's counts."""
     X, y = rows()
     monkeypatch.setattr(cost, "enough", lambda work, traces: traces[-1][0] >= 8 * (1 + RANK))
-    monkeypatch.setattr(pivoted, "BLOCK", 8)
+    tuned(pivot_block=8)
     settled = SettledErrors._settled
     monkeypatch.setattr(SettledErrors, "_settled", lambda *told: settled(*told) | (RANK == 0))
     result = dkrr(dataset(X, y, mine(157)), replace(GRID, early=0.01), Communicator(WORLD))

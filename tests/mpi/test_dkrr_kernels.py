@@ -26,10 +26,9 @@ SIGMA = 1.5
 
 
 @pytest.fixture(autouse=True)
-def block(monkeypatch):
+def block(tuned):
     """Several of ScaLAPACK's blocks a rank."""
-    monkeypatch.setattr(scalapack, "BLOCK", 48)
-    monkeypatch.setattr(scalapack.layout, "__defaults__", (48,))
+    tuned(scalapack_block=48, scalapack_layout=(48,))
 
 
 @formats

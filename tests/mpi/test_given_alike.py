@@ -156,10 +156,10 @@ def test_names_of_files_to_write(folder):
     assert list(folder.iterdir()) == []
 
 
-def test_what_need_not_be_the_same(monkeypatch):
+def test_what_need_not_be_the_same(monkeypatch, tuned):
     """States of random numbers, of which rank 0's counts; ways to write the same; threads that some ranks share."""
     X, _, y = rows()
-    monkeypatch.setattr(threads, "_limit", None if LAST else 1)
+    tuned(threads=None if LAST else 1)
     monkeypatch.setattr(threads, "set_threads", lambda count: None)
     drawn = np.random.RandomState(RANK) if RANK else None
     given = {"C": (1, 1.0)[RANK % 2], "gamma": (0.5, np.float64(0.5))[RANK % 2], "random_state": drawn}

@@ -21,7 +21,6 @@ from cacore.data.rows import block_bounds
 from cacore.errors import InputError
 from cacore.io import delimited, load, native, stream
 from cacore.io import loading as dataset
-from cacore.io import table as tabular
 from cacore.io.__main__ import _parser as parser
 from cacore.io.convert import convert
 from cacore.io.fingerprints import overlap
@@ -145,10 +144,9 @@ WRONG = {
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks(tuned):
     """Files of some KiB are many blocks."""
-    monkeypatch.setattr(stream, "_BLOCK", 100)
-    monkeypatch.setattr(tabular, "BLOCK", 200)
+    tuned(text_block=100, table_block=200)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -19,7 +19,7 @@ from cacore.kernels import Kernel
 from cacore.near import expansion, halo
 from cacore.near.halo import Routed
 from cakrr.dkrr import dkrr
-from cakrr.iterative import islands, solver
+from cakrr.iterative import islands
 from cakrr.iterative.near_products import Borrowing, NearProducts
 from cakrr.iterative.preconditioner import SpreadRows
 from cakrr.iterative.products import Keep
@@ -33,10 +33,9 @@ TOLD = RidgeOptions(sigma=(SIGMA,), lam=(LAM,), solver="cg", near=True, tol=1e-1
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(tuned):
     """Several boxes and islands of a small problem."""
-    monkeypatch.setattr(islands, "BOX", 16)
-    monkeypatch.setattr(islands, "LEAST", 60)
+    tuned(island_box=16, island_rows=60)
 
 
 def rows(by_class=False):
@@ -124,10 +123,9 @@ def test_product_over_features(everywhere):
 @pytest.mark.parametrize("kernel", ["gaussian", "wendland2_product"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_predictions_of_near_rows(kernel, dtype, form, everywhere, monkeypatch):
+def test_predictions_of_near_rows(kernel, dtype, form, everywhere, monkeypatch, tuned):
     """Each rank meets only the rows near its own pieces of the model, and the sum is that of all pairs."""
-    monkeypatch.setattr(expansion, "GROUP", 8)
-    monkeypatch.setattr(expansion, "_SORT", 0)
+    tuned(group=8, sort_cost=0)
     shares, call = [], expansion.NearGroups.__call__
 
     def counted(self, coefficients):
@@ -148,11 +146,11 @@ def test_predictions_of_near_rows(kernel, dtype, form, everywhere, monkeypatch):
 
 
 @pytest.mark.parametrize("targets", [1, 2])
-def test_new_rows_visit_the_ranks_that_are_near(targets, everywhere, folder, monkeypatch):
+def test_new_rows_visit_the_ranks_that_are_near(targets, everywhere, folder, tuned):
     """The answers of all pairs, from rows that are sent as often as another rank has a box near theirs."""
-    monkeypatch.setattr(halo, "GROUP", 4)
-    monkeypatch.setattr(halo, "ROWS", 100)  # several rounds
-    monkeypatch.setattr(expansion, "_SORT", 0)
+    tuned(halo_group=4)
+    tuned(halo_rows=100)  # several rounds
+    tuned(sort_cost=0)
     rng, my, comm = np.random.default_rng(0), even(N), Communicator(WORLD)
     X, Q = rng.random((N, 2)), rng.random((701, 2))
     y = np.sin(7 * X)[:, :targets].squeeze()
@@ -180,7 +178,7 @@ def test_new_rows_visit_the_ranks_that_are_near(targets, everywhere, folder, mon
         close(everywhere(model.predict(in_file, comm)), got, 1e-12)
 
 
-def test_killed_and_resumed(folder, monkeypatch):
+def test_killed_and_resumed(folder, tuned):
     """A run that was killed in an island takes up the factors and the state, and ends with the same bits."""
     X, y, _ = rows()
 
@@ -199,7 +197,7 @@ def test_killed_and_resumed(folder, monkeypatch):
     def again(**more):
         return fit(dkrr, dataset(X, y, even(N)), replace(TOLD, **more), Communicator(WORLD))
 
-    monkeypatch.setattr(solver, "SAVE_EVERY", 0.0)
+    tuned(save_every=0.0)
     undisturbed = again()
     for after in (3, 9):
         with pytest.raises(KeyboardInterrupt):

@@ -61,10 +61,9 @@ def test_is_the_same_on_one_rank(name, csr, mine, everywhere, folder):
 @exact
 @formats
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_exact(dtype, csr, mine, everywhere, monkeypatch):
+def test_exact(dtype, csr, mine, everywhere, tuned):
     """scikit-learn's KernelRidge of all ranks' rows and targets; and the same choice as on one rank."""
-    monkeypatch.setattr(scalapack, "BLOCK", 48)
-    monkeypatch.setattr(scalapack.layout, "__defaults__", (48,))
+    tuned(scalapack_block=48, scalapack_layout=(48,))
     (X, Y), (T, _), my = rows(csr=csr), rows(41, 1, csr), mine(157)
     weights = np.random.default_rng(0).uniform(0.5, 2, 157)
     model = DKRR(sigma=1.5, lam=1e-3, dtype=dtype, random_state=0, comm=WORLD).fit(X[my], Y[my], weights[my])

@@ -14,7 +14,6 @@ from cacore.io.checkpoint import Checkpoint
 from cakrr import BKRR2, bkrr2, dckrr, dkrr, twolevel
 from cakrr.options import RidgeOptions
 from casvm import CASVC, cpsvm, dcsvm, dissmo
-from casvm.methods import length_scales
 from casvm.options import SVMOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -214,9 +213,9 @@ def test_lengths(mine, everywhere):
 
 
 @pytest.mark.parametrize("name", ["cpsvm", "dissmo"])
-def test_lengths_of_classes(name, mine, everywhere, monkeypatch):
+def test_lengths_of_classes(name, mine, everywhere, tuned):
     """The ranks share four pieces of the sample; the scales are those of one process."""
-    monkeypatch.setattr(length_scales, "LEARN", 30)
+    tuned(scales_rows=30)
     (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
     method, more = SVM[name]
     options = SVMOptions(C=10.0, metric="lengths", standardize=True, seed=2, **more)

@@ -9,7 +9,6 @@ from helpers.data import write_hdf5
 from helpers.distributed import RANK, WORLD, R, in_order, refused_by_all
 
 from cacore.comm import Communicator
-from cacore.data import stored
 from cacore.data.rows import block_bounds, exchange_rows, gather_rows
 from cacore.data.stored import is_stored
 from cacore.io import load
@@ -32,8 +31,8 @@ TRAINED = {
 
 
 @pytest.fixture
-def data(folder, monkeypatch):
-    monkeypatch.setattr(stored, "BLOCK_BYTES", 256)
+def data(folder, tuned):
+    tuned(stored_block=256)
     if RANK == 0:
         (X, y), (T, t) = rows(), rows(41, seed=1)
         write_hdf5(folder / "data.h5", train=(X, (y > np.median(y)).astype(float)), test=(T, t))

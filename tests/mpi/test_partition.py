@@ -50,9 +50,9 @@ def test_as_serial(name, dtype, csr, mine, everywhere):
 
 @pytest.mark.parametrize("name", ["kmeans", "bkm", "kbalance"])
 @pytest.mark.parametrize(("P", "csr"), [(4, False), (9, True), (60, False)])
-def test_two_levels(name, P, csr, mine, everywhere, monkeypatch):
+def test_two_levels(name, P, csr, mine, everywhere, tuned):
     """2, 3 and 8 groups: of several ranks each, of one rank, and several on a rank."""
-    monkeypatch.setattr("partition.algorithms.kmeans.ONE_LEVEL", 1)
+    tuned(one_level=1)
     X = blobs(csr=csr)
     part = BY_NAME[name](P, random_state=3).fit(X[mine(X.shape[0])], comm=WORLD)
     labels = everywhere(part.labels_)
@@ -64,11 +64,11 @@ def test_two_levels(name, P, csr, mine, everywhere, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["fcfs", "bkm", "kbalance"])
-def test_sizes_settled_by_owners_of_parts(name, mine, monkeypatch):
+def test_sizes_settled_by_owners_of_parts(name, mine, tuned):
     """The same parts, whether histograms are added up or each part's rows are sorted by one rank."""
     X, labels = blobs()[mine(307)], {}
     for kind, message in (("histograms", np.inf), ("owners", -np.inf)):
-        monkeypatch.setattr("partition.algorithms.balanced._MESSAGE", message)
+        tuned(message_numbers=message)
         part = BY_NAME[name](23, random_state=1).fit(X, comm=WORLD)
         labels[kind] = part.labels_
         assert np.ptp(part.sizes_) <= 1

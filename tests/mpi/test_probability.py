@@ -54,9 +54,9 @@ def test_folds_and_scores_of_one_process(everywhere):
 
 @pytest.mark.parametrize("k", some([2, 3]))
 @pytest.mark.parametrize("name", METHODS)
-def test_probabilities_of_one_process(name, k, everywhere, folder, monkeypatch):
+def test_probabilities_of_one_process(name, k, everywhere, folder, tuned):
     """And those of the file, on any ranks."""
-    monkeypatch.setattr("casvm.methods.probability.LOOSE", 1e-6)
+    tuned(probability_tol=1e-6)
     (X, y), (T, t) = drawn_clouds(N, k=k), drawn_clouds(41, 1, k)
     options = SVMOptions(
         partitions={"cpsvm": 5, "dcsvm": 4}.get(name), seed=2, gamma=0.4, tol=1e-6, probability="sigmoid"

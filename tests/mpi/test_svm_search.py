@@ -21,10 +21,9 @@ SETTINGS = SVMOptions(C=(0.5, 2.0, 20.0), gamma=(0.05, 0.5, 3.0), tol=1e-6)
 
 @pytest.mark.parametrize("k", some([2, 3]))
 @pytest.mark.parametrize("name", METHODS)
-def test_choice_of_one_process(name, k, monkeypatch):
+def test_choice_of_one_process(name, k, tuned):
     """The counts are whole numbers, so that their sums, and what is ended for them, are the same on any ranks."""
-    monkeypatch.setattr("casvm.methods.all_rows.ROWS", 60)
-    monkeypatch.setattr("casvm.methods.all_rows.WHOLE", 60)
+    tuned(search_rows=60, search_whole=60)
     X, y = drawn_clouds(k=k)
     options = SVMOptions(**{**vars(SETTINGS), "partitions": 5 if name == "cpsvm" else None, "seed": 2})
     one = SVMOptions(**{**vars(options), "partitions": R if name == "dcfilter" else options.partitions})

@@ -1,0 +1,102 @@
+"""Constants of the packages that tests set, so that few rows reach code for many; only this file says where they are.
+
+The fixture `tuned` sets them for the rest of a test: ``tuned(working_set=16, touch=0.0)``.
+"""
+
+from __future__ import annotations
+
+CONSTANTS = {
+    # SMO and its kernel cache
+    "working_set": "casvm.solver.smo.WORKING_SET",  # rows per round
+    "smo_chunk": "casvm.solver.smo._CHUNK",  # pairs between two checks for inactive rows
+    "smo_shrinking": "casvm.solver.smo.SHRINKING",
+    "pair_steps": "casvm.solver.pair._STEPS",  # single-precision pairs before v is computed again
+    "touch": "casvm.solver.kernel_rows.TOUCH",  # price of memory not used yet: 0 stores all that is computed
+    "support_block": "casvm.solver.kernel_rows._SOME",  # rows computed per product
+    "mirrored": "casvm.solver.kernel_rows._MIRRORED",  # price from which half of a square is computed
+    "square_strip": "casvm.solver.kernel_rows._STRIP",  # rows of a square computed at a time
+    "expensive_value": "casvm.solver.kernel_rows._EXPENSIVE",  # price from which stored values are read again
+    "near_problem_rows": "casvm.solver.near_smo.LEAST_ROWS",  # fewer have a whole kernel matrix
+    "near_problem_share": "casvm.solver.near_smo.MOST_NEAR",  # largest share of kernel values not negligible
+    "near_pool_rows": "casvm.solver.near_rows._LEAST",  # rows that always fit in the pool
+    "pairs_pass": "casvm.solver.class_pairs._PASSED",  # rows that pairs pass between two looks at the clock
+    # Dis-SMO
+    "look": "casvm.solver.distributed._LOOK",  # rows of working sets between two checks for inactive rows
+    "dissmo_shrinking": "casvm.solver.distributed.SHRINKING",
+    "visitors": "casvm.solver.distributed._VISITORS",  # rows sent to all ranks at a time
+    "near_columns": "casvm.solver.on_ranks._NEAR",  # largest share of near columns whose rows are computed anew
+    "near_columns_fine": "casvm.solver.on_ranks._NEAR_FINE",  # likewise, of few columns
+    "sample": "casvm.solver.on_ranks._SAMPLE",
+    "common_rows": "casvm.solver.near_shares._COMMON",  # rows that all ranks optimise alike
+    "common_share": "casvm.solver.near_shares._FEW",  # share of the active rows up to which they are optimised alike
+    # searches and probabilities of SVMs
+    "search_rows": "casvm.methods.all_rows.ROWS",
+    "search_whole": "casvm.methods.all_rows.WHOLE",
+    "piece_rows": "casvm.search.classes.ROWS",  # rows per piece of a part
+    "piece_most": "casvm.search.classes.MOST",  # a larger part is cut into pieces
+    "whole_parts": "casvm.search.classes.WHOLE",  # rows up to which parts stay whole
+    "errors_apart": "cacore.tuning.ERRORS",  # standard errors by which a setting trails that is dropped
+    "telling_rows": "cacore.tuning._TELLING",  # rows per fold from which a round has one fold
+    "probability_rows": "casvm.methods.probability.MOST",  # rows whose kernel matrix serves all folds
+    "probability_tol": "casvm.methods.probability.LOOSE",
+    "scales_rows": "casvm.methods.length_scales.LEARN",
+    # ridge regression
+    "island_box": "cakrr.iterative.islands.BOX",  # rows of a box
+    "island_rows": "cakrr.iterative.islands.LEAST",  # smaller islands are solved together
+    "preconditioner_block": "cakrr.iterative.systems.PART",
+    "tile_rows": "cakrr.iterative.products._ROWS",
+    "tile_columns": "cakrr.iterative.products._COLUMNS",
+    "save_every": "cakrr.iterative.solver.SAVE_EVERY",  # seconds between two checkpoints
+    "band_from": "cakrr.solver.local.BAND_FROM",  # lambdas from which one band reduction is made
+    "eigen_from": "cakrr.solver.local.EIGEN_FROM",  # lambdas from which one eigendecomposition is made
+    "band_many": "cakrr.solver.local.MANY",
+    "band_few": "cakrr.solver.local.FEW",
+    "band_steps": "cakrr.solver.local.STEPS",
+    "eigen_bytes": "cakrr.solver.local.EIGEN_BYTES",
+    "worst_condition": "cakrr.solver.coarse.WORST",  # condition from which the triangle is taken
+    "soft_tried": "cakrr.methods.choose.SOFT_TRIED",
+    "rows_per_part": "cakrr.methods.prepare.ROWS_PER_PART",
+    "model_piece": "cakrr.methods.factored.PIECE",  # rows per piece of an exact model
+    # kriging
+    "likelihood_rows": "cakriging.estimation.EXACT",  # points up to which the likelihood is exact
+    "estimate_digits": "cakriging.estimation._CLOSE",  # change at which the search for parameters ends
+    "first_ranges": "cakriging.estimation._RANGES",
+    "kriging_save_every": "cakriging.kriging_fit.SAVE_EVERY",
+    "map_box": "cakriging.maps.BOX",  # places per rank that are predicted together
+    # near rows
+    "group": "cacore.near.expansion.GROUP",  # rows of a group
+    "group_columns": "cacore.near.expansion._COLUMNS",  # columns of a tile
+    "sort_cost": "cacore.near.expansion._SORT",  # 0 or 1: grouping always pays
+    "halo_group": "cacore.near.halo.GROUP",
+    "halo_rows": "cacore.near.halo.ROWS",  # rows that visit at a time
+    "decision_box": "cacore.svm.decision._BOX",
+    "decision_near": "cacore.svm.decision._NEAR",  # share of near pairs that pays
+    "decision_rows": "cacore.svm.decision._ROWS",
+    "decision_bytes": "cacore.svm.decision._BLOCK_BYTES",
+    # kernels and linear algebra
+    "wide_columns": "cacore.kernels.wide.COLUMNS",  # columns of a tile
+    "gradient_bytes": "cacore.kernels.gradients._BYTES",
+    "length_bytes": "cacore.data.lengths._BYTES",
+    "lapack_block": "cacore.linalg.lapack.BLOCK",
+    "lapack_update": "cacore.linalg.lapack.UPDATE",  # rows per call of dsyrk
+    "lapack_inverse": "cacore.linalg.lapack.INVERSE",  # columns of an inverse per block
+    "pivot_block": "cacore.linalg.pivoted.BLOCK",
+    "tsqr_block": "cacore.linalg.tsqr.BLOCK",
+    "scalapack_block": "cacore.linalg.scalapack.BLOCK",
+    "scalapack_layout": "cacore.linalg.scalapack.layout.__defaults__",
+    # files and rows on disk
+    "text_block": "cacore.io.stream._BLOCK",  # bytes read at a time
+    "spool_chunk": "cacore.io.spool.CHUNK",
+    "array_block": "cacore.io.native._BLOCK",
+    "table_block": "cacore.io.table.BLOCK",
+    "stored_block": "cacore.data.stored.BLOCK_BYTES",
+    "stored_gap": "cacore.data.stored._OVER",  # gaps up to this many bytes are read and dropped
+    # partition, the front and exports
+    "one_level": "partition.algorithms.kmeans.ONE_LEVEL",  # most parts whose centres are found in one level
+    "message_numbers": "partition.algorithms.balanced._MESSAGE",  # numbers sent in the time of one more message
+    "loading_seconds": "cakernels.dropin.ledger._LOADING",
+    "onnx_numbers": "cakernels.onnx.nodes._MOST",
+    "onnx_bytes": "cakernels.onnx.graph._LARGEST",
+    "threads": "cacore.machine.threads._limit",  # of the package; the BLAS keeps its number
+    "turns": "asygcd.solver.team.TURNS",  # turns of a thread before it returns from compiled code
+}
