@@ -59,7 +59,7 @@ def test_the_objective_that_is_told(threads, update, start):
     p, rng = problem(), np.random.default_rng(25)
     begins = {"zero": None, "warm": rng.uniform(0, 1, 203), "infeasible": rng.normal(0, 100, 203)}[start]
     same = machine(threads, update)
-    for _ in range(5):
+    for _ in range(2):
         seen = []
         got = solve(same, p.y, p.C, start=begins, watch=seen.append)
         assert seen[-1].objective == pytest.approx(got.objective, rel=1e-8)

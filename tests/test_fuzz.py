@@ -7,8 +7,8 @@ from fuzz import columns, commands, containers, data_files, files_that_change, m
 from fuzz.runner import run
 
 FEW = [
-    (data_files, 12), (models, 10), (commands, 6), (files_that_change, 1), (pairs, 1), (columns, 3), (containers, 4),
-    (scales, 2), (ranks, 4),
+    (data_files, 6), (models, 5), (commands, 3), (files_that_change, 1), (pairs, 1), (columns, 2), (containers, 2),
+    (scales, 1), (ranks, 4),
 ]  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_random_problems_as_libsvm_solves_them(estimator, room, tuned):
     tuned(working_set=room)
     if room < 2048:
         tuned(touch=0.0)
-    for seed in range(150 if room == 2048 else 25):
+    for seed in range(60 if room == 2048 else 25):
         rng = np.random.default_rng([seed, room])
         X, y, _ = problem(int(rng.integers(8, 100)), seed, int(rng.integers(1, 6)))
         params = drawn(estimator, rng, X)

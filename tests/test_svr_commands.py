@@ -331,10 +331,3 @@ def test_targets_that_cannot_be(files, refuses):
     refuses("casvm.svr", ["constant.h5"], message, files)
     refuses("casvm.svr", ["words.csv"], "for class labels, use python -m casvm.casvm", files)
     refuses("casvm.svr", ["one.h5"], "one.h5 (train): there is no target y in it", files)
-
-
-def test_nu_on_ranks(files, mpiexec):
-    words = ["-m", "casvm.svr", files / "reg.h5", "--exact", "--nu", "0.5", "--quiet"]
-    done = mpiexec(2, *words)
-    assert done.returncode == 2
-    assert "casvm.svr: nu: the exact nu-SVR cannot be solved on several ranks" in done.stderr

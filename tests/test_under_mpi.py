@@ -228,7 +228,7 @@ if MPI.COMM_WORLD.rank == 0:
 
 
 def test_errors_of_commands_on_ranks(mpiexec, train, tmp_path):
-    """One line, printed once: an error of one rank's rows, one that all ranks find by themselves, and a full disk."""
+    """One line, printed once: an error of one rank's rows, those that all ranks find by themselves, and a full disk."""
     with h5py.File(train) as file:
         X, y = file["train/X"][:], file["train/y"][:]
     write_hdf5(tmp_path / "small.h5", train=(1e-147 * X, np.sign(y)))
@@ -239,6 +239,7 @@ def test_errors_of_commands_on_ranks(mpiexec, train, tmp_path):
     commands = [
         ["cakrr.bkrr2", "nan.h5"],
         ["casvm.dissmo", "small.h5", "--C", "1", "--gamma", "scale"],
+        ["casvm.svr", "train.h5", "--exact", "--nu", "0.5", "--gamma", "0.5"],
         ["full"],
         ["cakrr.bkrr2", "train.h5", "--sigma", "1", "--model", "m.h5", "--quiet"],
     ]
@@ -249,9 +250,10 @@ def test_errors_of_commands_on_ranks(mpiexec, train, tmp_path):
         "remove the row or fill the gap, for example with scikit-learn's SimpleImputer"
     )
     assert lines[1].startswith("casvm.dissmo: the training rows: no feature varies by more than")
-    assert lines[2:] == ["cakrr.bkrr2: m.h5: cannot be written (No space left on device)"]
+    assert lines[2].startswith("casvm.svr: nu: the exact nu-SVR cannot be solved on several ranks")
+    assert lines[3:] == ["cakrr.bkrr2: m.h5: cannot be written (No space left on device)"]
     assert done.returncode == 0
-    assert json.loads(done.stdout) == [[2, 2, 1]] * 3
+    assert json.loads(done.stdout) == [[2, 2, 2, 1]] * 3
     assert names(tmp_path) == before
 
 
