@@ -101,7 +101,7 @@ def test_own_failures(monkeypatch, caplog):
 def test_verbose(capsys, tuned):
     """One line the first time that something is taken over, or left for a reason; small problems are left."""
     many = rng.normal(size=(1200, 2))
-    monkeypatch.setattr("cakernels.dropin.calls._LOADING", 0.0)
+    tuned(loading_seconds=0.0)
     patch_sklearn(verbose=True)
     for _ in range(2):
         SVR(max_iter=1000).fit(many, many[:, 0])
@@ -120,7 +120,7 @@ def test_verbose(capsys, tuned):
 def test_too_little_to_load(monkeypatch, tuned):
     """Nothing is loaded before the calls together are worth it; the count depends on their sizes alone."""
     monkeypatch.delitem(sys.modules, "numba", raising=False)
-    monkeypatch.setattr("cakernels.dropin.calls._LOADING", 1.5)
+    tuned(loading_seconds=1.5)
     found = CallCounts()
     for _ in range(3):
         with pytest.raises(UnsuitedError, match="too little so far"):

@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from helpers.tuned import CONSTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("asygcd", "cacore", "cakernels", "cakriging", "cakrr", "casvm", "partition")
@@ -105,3 +106,15 @@ def test_seconds_of_solvers_stand_still_while_numba_compiles():
     other = re.compile(r"\b(perf_counter|monotonic|time)\(")
     clocks = named(path for path in solvers if other.search(path.read_text()))
     assert not clocks, f"use cacore.machine.clock.working_time: {clocks}"
+
+
+def test_constants_that_tests_set_exist():
+    """Where `tests/helpers/tuned.py` says that they are: the name is assigned, or defined, in that module."""
+    gone = []
+    for name, path in CONSTANTS.items():
+        module, constant = path.removesuffix(".__defaults__").rsplit(".", 1)
+        source = ROOT / f"{module.replace('.', '/')}.py"
+        defined = re.compile(rf"^(?:def |.*, )?{constant}\b.*[=(]|^from .* import .*\b{constant}\b", re.MULTILINE)
+        if not source.exists() or not defined.search(source.read_text()):
+            gone.append(f"{name}: {path}")
+    assert not gone, f"say in tests/helpers/tuned.py where these are now: {gone}"

@@ -35,7 +35,6 @@ from cakernels import (
     to_onnx,
 )
 from cakernels.families import blended, classified, outputs
-from cakernels.onnx import svm
 from cakernels.onnx.graph import Graph
 from cakernels.onnx.operators import interpolated
 from cakernels.onnx.svm import coupled
@@ -181,8 +180,8 @@ def test_no_node_where_single_precision_would_show(tmp_path):
     assert nodes_of(check(far, tmp_path, NEW + 1e5)) == set()
 
 
-def test_large_models_are_no_nodes(monkeypatch):
-    monkeypatch.setattr(svm, "_MOST", 100)
+def test_large_models_are_no_nodes(tuned):
+    tuned(onnx_numbers=100)
     assert nodes_of(to_onnx(SMOSVC(gamma=0.3).fit(X, TWO))) == set()
 
 

@@ -94,8 +94,8 @@ CONSTANTS = {
     # partition, the front and exports
     "one_level": "partition.algorithms.kmeans.ONE_LEVEL",  # most parts whose centres are found in one level
     "message_numbers": "partition.algorithms.balanced._MESSAGE",  # numbers sent in the time of one more message
-    "loading_seconds": "cakernels.dropin.ledger._LOADING",
-    "onnx_numbers": "cakernels.onnx.nodes._MOST",
+    "loading_seconds": "cakernels.dropin.calls._LOADING",
+    "onnx_numbers": "cakernels.onnx.svm._MOST",
     "onnx_bytes": "cakernels.onnx.graph._LARGEST",
     "threads": "cacore.machine.threads._limit",  # of the package; the BLAS keeps its number
     "turns": "asygcd.solver.team.TURNS",  # turns of a thread before it returns from compiled code
