@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cacore import checks, tuning
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
-from cacore.learn import options
 from cacore.learn import options as shared
 from cacore.learn.method import Method
 from cacore.learn.options import (
@@ -214,7 +213,6 @@ OF_LEVELS = "levels: by deviation, after a column of 0 and 1 for each value of f
 SCALINGS = ("deviation", "quantile", LEVELS, "auto")
 SOLVERS = ("cholesky", "cg", "auto")
 PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
-EXACT = ("solver", "preconditioner", "rank", "tol", "near", "early", "max_time", "scratch")  # of the exact method
 
 # Small grids that lost little against large ones on the five data sets of docs/benchmarks.md. A wide kernel needs few
 # centres: it is tried with CENTERS_WIDE.
@@ -291,13 +289,11 @@ CoarseGrid = list[tuple[Width, list[int], tuple[float, ...]]]  # width, numbers 
 
 
 @dataclass(frozen=True)
-class RidgeOptions(Options):
-    """Options of a training run; each option's help text describes it.
+class PartsOptions(Options):
+    """The division of the rows, and the models that predict a row.
 
     `partitions` None means one part per rank, or as many as keep a part at 8,000 rows and its matrix within the memory
-    limit. `sigma` None means the kernel's natural width, or with a coarse model :meth:`RidgeMethod.sigmas` of it.
-    `class_weight` maps a class's code to its weight; "balanced" is n / (classes x rows of the class), over all ranks.
-    `memory_limit` is in bytes per rank. `progress` is a function as :func:`cacore.progress.bar` yields it.
+    limit.
     """
 
     partitions: int | None = option(
@@ -312,6 +308,20 @@ class RidgeOptions(Options):
         None, "models that predict a row: the nearest centre's, a weighted mean of the nearest few, or the mean of all",
         _route, group=PARTS, choices=ROUTES,
     )  # fmt: skip
+
+    def route_of(self, method: RidgeMethod, P: int) -> str:
+        """The given route, or the method's; of a single part, "soft" is "nearest"."""
+        route = self.route or method.route
+        return "nearest" if route == "soft" and P == 1 else route
+
+
+@dataclass(frozen=True)
+class GridOptions(Options):
+    """Kernels, widths and lambdas to compare.
+
+    `sigma` None means the kernel's natural width, or with `wide` or a coarse model :meth:`RidgeMethod.sigmas` of it.
+    """
+
     sigma: tuple[float, ...] | None = option(
         None, "width of the kernel: a number, comma list or lo:hi:COUNT, evenly spaced in the logarithm (default: "
         "several values around the natural width: sqrt(features), features for l1 and wendland0_product, "
@@ -332,129 +342,8 @@ class RidgeOptions(Options):
     coef0: float = option(
         0.0, "constant term of the polynomial and sigmoid kernels", checks.finite, group=KERNEL, metavar="R"
     )
-    centers: tuple[int, ...] | None = option(
-        None, f"number of centres of the coarse model, or a list to compare (default: {tuning.listed(CENTERS)})",
-        checks.whole_values, group=SOLVER, only=_coarse, metavar="M",
-    )  # fmt: skip
-    coarse_sigma: tuple[float, ...] | None = option(
-        None, "width of the coarse model's kernel, as --sigma (default: 1/2 and 2 times sqrt(features))", checks.values,
-        group=SOLVER, only=_coarse, metavar="GRID",
-    )  # fmt: skip
-    coarse_lam: tuple[float, ...] | None = option(
-        None, f"ridge parameter of the coarse model, as --lambda (default: {tuning.listed(LAMS)})", checks.values,
-        flag="--coarse-lambda", group=SOLVER, only=_coarse, metavar="GRID",
-    )  # fmt: skip
-    refine: int = option(
-        0, "iterations that refine the coarse model towards the exact one of its kernel", checks.whole(0), report=True,
-        group=SOLVER, only=_coarse, metavar="N",
-    )  # fmt: skip
-    select: str = option(
-        "validation", "rows used to compare the settings: held-out rows, each row left out in turn (loo), or the test "
-        "rows (their errors are then no longer an honest estimate)", checks.one_of(*SELECTIONS), report=True,
-        group=SEARCH, choices=SELECTIONS,
-    )  # fmt: skip
-    validation_fraction: float = option(
-        0.1, "share of each part's rows that is held out to compare the settings", checks.share, group=SEARCH,
-        metavar="F",
-    )  # fmt: skip
-    cv: int | None = option(
-        None, "number of cross-validation folds used to compare the settings, instead of one held-out share (default: "
-        f"{FOLDS} for the default widths and fewer than {FEW_ROWS:,} rows)", checks.whole(2), report=True,
-        group=SEARCH, only=_by_parts, metavar="FOLDS",
-    )  # fmt: skip
-    per_part: bool = option(
-        False, "let every part choose its own sigma and lambda, on its own rows", checks.yes_or_no, report=True,
-        group=SEARCH, only=_by_parts, action="store_true",
-    )  # fmt: skip
-    solver: str = option(
-        "cholesky", "factorise the matrix, iterate (cg), or choose the cheaper one that fits (auto)",
-        checks.one_of(*SOLVERS), group=SOLVER, only=_exact, choices=SOLVERS,
-    )  # fmt: skip
-    preconditioner: str = option(
-        "pivoted", "preconditioner of --solver cg: low-rank factor of pivots or random rows, blocks of rows, or both",
-        checks.one_of(*PRECONDITIONERS), group=SOLVER, only=_exact, choices=PRECONDITIONERS,
-    )  # fmt: skip
-    rank: int | None = option(
-        None, "rank of the preconditioner's factor (default: as long as a larger rank saves time)", checks.whole(1),
-        group=SOLVER, only=_exact, metavar="K",
-    )  # fmt: skip
-    tol: float = option(
-        1e-6, "stop cg at this residual, relative to the targets", checks.share, group=SOLVER, only=_exact,
-        metavar="TOL",
-    )  # fmt: skip
-    near: bool = option(
-        False, "cg on near rows alone: kernel values of distant ones are left out, by a bound that keeps the residual "
-        "below --tol", checks.yes_or_no, group=SOLVER, only=_exact, action="store_true",
-    )  # fmt: skip
-    early: float | None = option(
-        None, "stop cg when the validation error changes by less than this share", checks.share, group=SOLVER,
-        only=_exact, metavar="SHARE",
-    )  # fmt: skip
-    max_time: float | None = option(
-        None, "time limit of cg, in seconds", checks.seconds, group=SOLVER, only=_exact, metavar="S"
-    )
-    scratch: Path | None = options.scratch(
-        "folder for data that does not fit in memory: kernel values, a factor, or the rows of --out-of-core",
-        only=lambda method: not method.coarse,
-    )
-    out_of_core: bool = options.out_of_core(only=lambda method: bool(method.partitioner) and not method.coarse)
-    metric: str = options.metric()
-    metric_rounds: int = options.metric_rounds()
-    scaling: str = option(
-        "deviation", "scale features by their standard deviation or by normal scores of their quantiles, or whichever "
-        f"of these validates better (auto); {OF_LEVELS}", checks.one_of(*SCALINGS), report=True, group=METRIC,
-        choices=SCALINGS,
-    )  # fmt: skip
-    standardize: bool = options.standardize(True)
-    seed: int = options.random_state()
-    classify: bool = option(
-        False, "targets are classes: fit one indicator column per class; the largest output wins", checks.yes_or_no,
-        estimator="", group=KERNEL, action="store_true",
-    )  # fmt: skip
-    class_weight: ClassWeight = options.balanced("with --classify: weight the classes so that each counts equally")
-    keep_factors: bool = option(
-        False, "keep the factors that predict --std needs: 8 m^2 bytes of memory per part of m rows, half that in the "
-        "file", checks.yes_or_no, group=UNCERTAINTY, only=_divides, action="store_true",
-    )  # fmt: skip
-    calibrate: float | str | None = option(
-        None, "calibrate prediction intervals: on this share of the rows, held out; by leave-one-out errors (loo); or "
-        "by these and the effect of each row on the prediction (jackknife+)", _calibrate, report=True,
-        group=UNCERTAINTY, only=lambda method: not method.oracle, metavar="F",
-    )  # fmt: skip
-    probability: str | None = options.probability()
-    checkpoint: Checkpoint | None = options.checkpoint()
     wide: bool = False  # if sigma is None, try the command's grid of widths instead of the natural width alone
     of_several: bool = False  # True if the kernel is one of those that `auto` tries, each in its own rounds
-    memory_limit: int = 1 << 62
-    progress: Callable[[str, int], Advance] = silent
-
-    def checked(self, method: RidgeMethod) -> RidgeOptions:
-        """These options, after checking them for `method`.
-
-        Raises
-        ------
-        InputError
-            The first of :data:`RULES` that they break.
-        """
-        check(RULES, self, method)
-        return self
-
-    def folds(self, n: int) -> int:
-        """Number of folds on which the settings of a model of n rows are compared; 1 for one held-out share.
-
-        Without `cv`, the default widths are compared on :data:`FOLDS` folds if there are few rows, except if several
-        trainings share the validation rows.
-        """
-        if self.cv is not None:
-            return self.cv
-        usual = self.validation_fraction == type(self).validation_fraction and self.select == "validation"
-        default = self.default_widths and usual and not self.compares and not self.out_of_core
-        return min(FOLDS, n) if default and 1 < n < FEW_ROWS else 1
-
-    def route_of(self, method: RidgeMethod, P: int) -> str:
-        """The given route, or the method's; of a single part, "soft" is "nearest"."""
-        route = self.route or method.route
-        return "nearest" if route == "soft" and P == 1 else route
 
     @property
     def default_widths(self) -> bool:
@@ -462,54 +351,9 @@ class RidgeOptions(Options):
         return self.sigma is None and self.wide
 
     @property
-    def rounds(self) -> int:
-        """Maximum number of training rounds after the first."""
-        return 0 if self.metric == "none" else self.metric_rounds
-
-    @property
-    def keeps_rows(self) -> bool:
-        """True if the rows are divided more than once."""
-        return self.metric != "none" or self.divisions > 1
-
-    @property
-    def compares(self) -> bool:
-        """True if several trainings share the validation rows: rounds of a metric, scalings."""
-        return self.metric != "none" or self.scaling == "auto"
-
-    @property
     def chooses_kernel(self) -> bool:
         """True if several kernels are compared."""
         return self.of_several or len(self.kernels()) > 1
-
-    def ways(self) -> list[RidgeOptions]:
-        """These options; or one copy per kernel, if a metric is learned and several kernels are compared."""
-        if self.metric == "none" or not self.chooses_kernel:
-            return [self]
-        return [replace(self, kernel=like.kind, of_several=True) for like in self.kernels()]
-
-    def check_out_of_core(self, method: RidgeMethod) -> None:
-        """Refuse options that need all rows in memory or several divisions, if rows are kept in a file.
-
-        Raises
-        ------
-        InputError
-        """
-        needs_memory = {
-            "--metric": self.metric != "none", "--scaling": self.scaling != "deviation",
-            "--divisions": self.divisions > 1, "--cv": self.cv is not None, "--keep-factors": self.keep_factors,
-            "--calibrate": self.calibrate is not None, "--probability": self.probability is not None,
-        }  # fmt: skip
-        if method.partitioner:
-            options.check_out_of_core(self.out_of_core, self.scratch, needs_memory)
-
-    def of_iteration(self) -> list[str]:
-        """Flags of the given options that do not apply to a factorisation."""
-        defaults = {
-            entry.name: entry.default for entry in fields(self) if entry.name in EXACT and entry.name != "solver"
-        }
-        apart = ("scratch",) if self.out_of_core else ()
-        defaults = {name: usual for name, usual in defaults.items() if name not in apart}
-        return [name.replace("_", "-") for name, usual in defaults.items() if getattr(self, name) != usual]
 
     @property
     def without_width(self) -> str:
@@ -545,6 +389,227 @@ class RidgeOptions(Options):
             sigmas = self.sigma or (method.sigmas(natural) if self.wide or method.coarse else (natural,))
             tried += [Width(like, sigma) for sigma in (sigmas if like.declared.has_width else (1.0,))]
         return tuple(tried)
+
+
+@dataclass(frozen=True)
+class CoarseOptions(Options):
+    """The coarse model of all rows: its settings to compare, and its refinement."""
+
+    centers: tuple[int, ...] | None = option(
+        None, f"number of centres of the coarse model, or a list to compare (default: {tuning.listed(CENTERS)})",
+        checks.whole_values, group=SOLVER, only=_coarse, metavar="M",
+    )  # fmt: skip
+    coarse_sigma: tuple[float, ...] | None = option(
+        None, "width of the coarse model's kernel, as --sigma (default: 1/2 and 2 times sqrt(features))", checks.values,
+        group=SOLVER, only=_coarse, metavar="GRID",
+    )  # fmt: skip
+    coarse_lam: tuple[float, ...] | None = option(
+        None, f"ridge parameter of the coarse model, as --lambda (default: {tuning.listed(LAMS)})", checks.values,
+        flag="--coarse-lambda", group=SOLVER, only=_coarse, metavar="GRID",
+    )  # fmt: skip
+    refine: int = option(
+        0, "iterations that refine the coarse model towards the exact one of its kernel", checks.whole(0), report=True,
+        group=SOLVER, only=_coarse, metavar="N",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ComparisonOptions(Options):
+    """Rows on which the settings are compared."""
+
+    select: str = option(
+        "validation", "rows used to compare the settings: held-out rows, each row left out in turn (loo), or the test "
+        "rows (their errors are then no longer an honest estimate)", checks.one_of(*SELECTIONS), report=True,
+        group=SEARCH, choices=SELECTIONS,
+    )  # fmt: skip
+    validation_fraction: float = option(
+        0.1, "share of each part's rows that is held out to compare the settings", checks.share, group=SEARCH,
+        metavar="F",
+    )  # fmt: skip
+    cv: int | None = option(
+        None, "number of cross-validation folds used to compare the settings, instead of one held-out share (default: "
+        f"{FOLDS} for the default widths and fewer than {FEW_ROWS:,} rows)", checks.whole(2), report=True,
+        group=SEARCH, only=_by_parts, metavar="FOLDS",
+    )  # fmt: skip
+    per_part: bool = option(
+        False, "let every part choose its own sigma and lambda, on its own rows", checks.yes_or_no, report=True,
+        group=SEARCH, only=_by_parts, action="store_true",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class IterationOptions(Options):
+    """The solver of the exact method: a factorisation, or conjugate gradients and when they stop."""
+
+    solver: str = option(
+        "cholesky", "factorise the matrix, iterate (cg), or choose the cheaper one that fits (auto)",
+        checks.one_of(*SOLVERS), group=SOLVER, only=_exact, choices=SOLVERS,
+    )  # fmt: skip
+    preconditioner: str = option(
+        "pivoted", "preconditioner of --solver cg: low-rank factor of pivots or random rows, blocks of rows, or both",
+        checks.one_of(*PRECONDITIONERS), group=SOLVER, only=_exact, choices=PRECONDITIONERS,
+    )  # fmt: skip
+    rank: int | None = option(
+        None, "rank of the preconditioner's factor (default: as long as a larger rank saves time)", checks.whole(1),
+        group=SOLVER, only=_exact, metavar="K",
+    )  # fmt: skip
+    tol: float = option(
+        1e-6, "stop cg at this residual, relative to the targets", checks.share, group=SOLVER, only=_exact,
+        metavar="TOL",
+    )  # fmt: skip
+    near: bool = option(
+        False, "cg on near rows alone: kernel values of distant ones are left out, by a bound that keeps the residual "
+        "below --tol", checks.yes_or_no, group=SOLVER, only=_exact, action="store_true",
+    )  # fmt: skip
+    early: float | None = option(
+        None, "stop cg when the validation error changes by less than this share", checks.share, group=SOLVER,
+        only=_exact, metavar="SHARE",
+    )  # fmt: skip
+    max_time: float | None = option(
+        None, "time limit of cg, in seconds", checks.seconds, group=SOLVER, only=_exact, metavar="S"
+    )
+
+
+@dataclass(frozen=True)
+class StorageOptions(Options):
+    """Memory per rank, in bytes, and files for data that does not fit."""
+
+    scratch: Path | None = shared.scratch(
+        "folder for data that does not fit in memory: kernel values, a factor, or the rows of --out-of-core",
+        only=lambda method: not method.coarse,
+    )
+    out_of_core: bool = shared.out_of_core(only=lambda method: bool(method.partitioner) and not method.coarse)
+    memory_limit: int = 1 << 62
+
+
+@dataclass(frozen=True)
+class FeatureOptions(Options):
+    """The metric and the scaling of the features."""
+
+    metric: str = shared.metric()
+    metric_rounds: int = shared.metric_rounds()
+    scaling: str = option(
+        "deviation", "scale features by their standard deviation or by normal scores of their quantiles, or whichever "
+        f"of these validates better (auto); {OF_LEVELS}", checks.one_of(*SCALINGS), report=True, group=METRIC,
+        choices=SCALINGS,
+    )  # fmt: skip
+    standardize: bool = shared.standardize(True)
+
+    @property
+    def rounds(self) -> int:
+        """Maximum number of training rounds after the first."""
+        return 0 if self.metric == "none" else self.metric_rounds
+
+    @property
+    def compares(self) -> bool:
+        """True if several trainings share the validation rows: rounds of a metric, scalings."""
+        return self.metric != "none" or self.scaling == "auto"
+
+
+@dataclass(frozen=True)
+class RunOptions(Options):
+    """The seed and the progress of a run; `progress` is a function as :func:`cacore.progress.bar` yields it."""
+
+    seed: int = shared.random_state()
+    progress: Callable[[str, int], Advance] = silent
+
+
+@dataclass(frozen=True)
+class ClassOptions(Options):
+    """Targets that are classes.
+
+    `class_weight` maps a class's code to its weight; "balanced" is n / (classes x rows of the class), over all ranks.
+    """
+
+    classify: bool = option(
+        False, "targets are classes: fit one indicator column per class; the largest output wins", checks.yes_or_no,
+        estimator="", group=KERNEL, action="store_true",
+    )  # fmt: skip
+    class_weight: ClassWeight = shared.balanced("with --classify: weight the classes so that each counts equally")
+
+
+@dataclass(frozen=True)
+class ResultOptions(Options):
+    """Results besides the model: factors, calibration of intervals and probabilities, and a checkpoint."""
+
+    keep_factors: bool = option(
+        False, "keep the factors that predict --std needs: 8 m^2 bytes of memory per part of m rows, half that in the "
+        "file", checks.yes_or_no, group=UNCERTAINTY, only=_divides, action="store_true",
+    )  # fmt: skip
+    calibrate: float | str | None = option(
+        None, "calibrate prediction intervals: on this share of the rows, held out; by leave-one-out errors (loo); or "
+        "by these and the effect of each row on the prediction (jackknife+)", _calibrate, report=True,
+        group=UNCERTAINTY, only=lambda method: not method.oracle, metavar="F",
+    )  # fmt: skip
+    probability: str | None = shared.probability()
+    checkpoint: Checkpoint | None = shared.checkpoint()
+
+
+@dataclass(frozen=True)
+class RidgeOptions(
+    ResultOptions, ClassOptions, RunOptions, FeatureOptions, StorageOptions, IterationOptions, ComparisonOptions,
+    CoarseOptions, GridOptions, PartsOptions,
+):  # fmt: skip
+    """Options of a training run: groups of options, each described by its help text.
+
+    A function takes the group it needs. Fields, help and report have the order of the groups, from the last base to the
+    first.
+    """
+
+    def checked(self, method: RidgeMethod) -> RidgeOptions:
+        """These options, after checking them for `method`.
+
+        Raises
+        ------
+        InputError
+            The first of :data:`RULES` that they break.
+        """
+        check(RULES, self, method)
+        return self
+
+    def folds(self, n: int) -> int:
+        """Number of folds on which the settings of a model of n rows are compared; 1 for one held-out share.
+
+        Without `cv`, the default widths are compared on :data:`FOLDS` folds if there are few rows, except if several
+        trainings share the validation rows.
+        """
+        if self.cv is not None:
+            return self.cv
+        usual = self.validation_fraction == type(self).validation_fraction and self.select == "validation"
+        default = self.default_widths and usual and not self.compares and not self.out_of_core
+        return min(FOLDS, n) if default and 1 < n < FEW_ROWS else 1
+
+    @property
+    def keeps_rows(self) -> bool:
+        """True if the rows are divided more than once."""
+        return self.metric != "none" or self.divisions > 1
+
+    def ways(self) -> list[RidgeOptions]:
+        """These options; or one copy per kernel, if a metric is learned and several kernels are compared."""
+        if self.metric == "none" or not self.chooses_kernel:
+            return [self]
+        return [replace(self, kernel=like.kind, of_several=True) for like in self.kernels()]
+
+    def check_out_of_core(self, method: RidgeMethod) -> None:
+        """Refuse options that need all rows in memory or several divisions, if rows are kept in a file.
+
+        Raises
+        ------
+        InputError
+        """
+        needs_memory = {
+            "--metric": self.metric != "none", "--scaling": self.scaling != "deviation",
+            "--divisions": self.divisions > 1, "--cv": self.cv is not None, "--keep-factors": self.keep_factors,
+            "--calibrate": self.calibrate is not None, "--probability": self.probability is not None,
+        }  # fmt: skip
+        if method.partitioner:
+            shared.check_out_of_core(self.out_of_core, self.scratch, needs_memory)
+
+    def of_iteration(self) -> list[str]:
+        """Flags of the given options that do not apply to a factorisation."""
+        entries = [entry for entry in fields(IterationOptions) if entry.name != "solver"]
+        entries += [entry for entry in fields(StorageOptions) if entry.name == "scratch" and not self.out_of_core]
+        return [entry.name.replace("_", "-") for entry in entries if getattr(self, entry.name) != entry.default]
 
     def coarse_grid(self, n: int, d: int) -> CoarseGrid:
         """Widths, numbers of centres and lambdas of the coarse models to try, for n rows with d features."""

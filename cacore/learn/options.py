@@ -154,7 +154,7 @@ def add_options(
 
 def _in_order(kind: type) -> list[tuple[Field[Any], Option]]:
     """The options as help shows them: arguments without a flag first, and what the class inherits last."""
-    annotations = vars(kind)["__annotations__"]
+    annotations = vars(kind).get("__annotations__", {})
     return sorted(
         declared(kind), key=lambda option: (option[1].flag.startswith("-"), option[0].name not in annotations)
     )

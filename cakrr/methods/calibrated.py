@@ -14,7 +14,7 @@ from cacore.machine import memory
 from cacore.probability import conformal
 from cacore.probability.conformal import Calibration, set_aside
 from cakrr.methods.prepare import default_parts
-from cakrr.options import JACKKNIFE, LEFT_OUT, RidgeMethod, RidgeOptions
+from cakrr.options import JACKKNIFE, LEFT_OUT, RidgeMethod, RidgeOptions, StorageOptions
 from cakrr.ridge_model import KRRModel, RidgeFit
 from cakrr.solver.variance import LeftOutRows
 from cakrr.uncertainty import deviation
@@ -73,7 +73,7 @@ def calibrated(
     return fitted
 
 
-def _factors_stored(fitted: RidgeFit, options: RidgeOptions, comm: Communicator) -> dict[int, LeftOutRows]:
+def _factors_stored(fitted: RidgeFit, options: StorageOptions, comm: Communicator) -> dict[int, LeftOutRows]:
     """Store the factors in the model; return the leave-one-out errors of this rank's parts. Collective."""
     with comm.phase("train"):
         errors = deviation.keep(fitted.model, comm, options.memory_limit)

@@ -23,7 +23,7 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
 from cacore.machine import memory, threads
-from cakrr.options import LEVELS, RidgeMethod, RidgeOptions
+from cakrr.options import LEVELS, ClassOptions, GridOptions, RidgeMethod, RidgeOptions
 from cakrr.ridge_model import Offset
 from cakrr.solver.local import Workspace
 from partition.algorithms import divide
@@ -129,7 +129,7 @@ def prepare(
     return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P)
 
 
-def _widest(method: RidgeMethod, options: RidgeOptions, d: int) -> float:
+def _widest(method: RidgeMethod, options: GridOptions, d: int) -> float:
     """The largest width to try; infinite if a kernel has none."""
     widths = options.widths(method, d)
     return max(width.sigma if width.like.declared.has_width and width.like.of_distance else np.inf for width in widths)
@@ -164,7 +164,7 @@ def _check_targets(method: RidgeMethod, options: RidgeOptions, y: NDArray[np.gen
 
 
 def _classes(
-    train: Dataset, options: RidgeOptions, comm: Communicator
+    train: Dataset, options: ClassOptions, comm: Communicator
 ) -> tuple[NDArray[np.float64], NDArray[np.generic], NDArray[np.float64] | None]:
     """Indicator columns, the ascending labels of all ranks, and row weights times class weights."""
     y, weights = train.target(), train.weights
@@ -189,7 +189,7 @@ def _scale(
     y: NDArray[np.float64],
     w: NDArray[np.float64],
     offset: NDArray[np.float64],
-    options: RidgeOptions,
+    options: ClassOptions,
     comm: Communicator,
 ) -> NDArray[np.float64]:
     """Divisors of the errors of t targets: squared errors then add up to the mean of MSE / variance; collective.
