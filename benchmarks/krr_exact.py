@@ -102,11 +102,11 @@ def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
     n, kernel = len(y), Kernel().with_sigma(sigma)
     grid = tuple(lam * 10.0 ** (i / 2) for i in range(9))
     seconds: dict[int, list[float]] = {1: [], 9: []}
-    systems = Systems(RidgeOptions(solver="cg", memory_limit=int(limit())), (n, n, 1), Communicator())
+    systems = Systems(RidgeOptions(solver="cg", memory_limit=int(limit())), (n, n, 1))
     for lams in [grid[:1], grid] * ROUNDS:
         begun = time.perf_counter()
         wanted = RidgeProblem(X, np.arange(n), y[:, None], None, kernel, lams, "lambdas", "")
-        alpha, _ = systems.solve(wanted, Rules(GRID_TOL, final=False))
+        alpha, _ = systems.solve(wanted, Rules(GRID_TOL, final=False), Communicator())
         seconds[len(lams)].append(time.perf_counter() - begun)
     one, nine = (float(np.median(seconds[count][1:])) for count in (1, 9))  # the first round compiles
     last = systems.solutions[-1]

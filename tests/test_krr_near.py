@@ -199,13 +199,14 @@ def test_a_time_limit_between_islands(monkeypatch):
     monkeypatch.setattr(systems, "working_time", lambda: clock.now)
     monkeypatch.setattr("cakrr.methods.whole_system.working_time", lambda: clock.now)
     X, y = classes()
-    solve_one = systems._Archipelago._solve
+    solve_one = systems.Systems.solve_one
 
-    def slow(self, solver, number, island):
-        solve_one(self, solver, number, island)
+    def slow(*arguments):
+        solved = solve_one(*arguments)
         clock.now += 60.0
+        return solved
 
-    monkeypatch.setattr(systems._Archipelago, "_solve", slow)
+    monkeypatch.setattr(systems.Systems, "solve_one", slow)
     result = fitted(X, y[:, 0], **NARROW | {"max_time": 100.0})
     alpha, found = result.model.parts[0].alpha, result.iteration["solutions"][-1]
     assert 0 < len(found["near"]["rows"]) < found["near"]["islands"]

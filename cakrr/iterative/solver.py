@@ -43,7 +43,7 @@ class EarlyStop(Protocol):
     history: NDArray[np.float64]
     sent: int
 
-    def __call__(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def __call__(self, x: cg.Vectors, ids: NDArray[np.int64], comm: Communicator) -> NDArray[np.bool_]:
         """Return a mask of the right sides `ids` to stop, given their solutions, shape (a, n_local); collective.
 
         The mask is the same on all ranks.
@@ -232,7 +232,7 @@ class _Refinement:
             if self.rules.early is not None and not (reached | worth).all():
                 ids = self.ids[state.which]
                 now_at = self.x[ids] + state.x[state.which]
-                early = self.rules.early(self.products.spread.scaled(now_at * self.size[ids, None]), ids)
+                early = self.rules.early(self.products.spread.scaled(now_at * self.size[ids, None]), ids, self.comm)
             words = np.select(
                 [reached, early, np.full(len(now), self.late), over, worth],
                 ["residual", "early", "time", "iterations", "floor"], "",

@@ -1,13 +1,8 @@
-"""Solution of all systems of one sigma at once, for every lambda and target, whole or island by island.
+"""Solution of all systems of one sigma at once, for every lambda and target: factor, preconditioner and report.
 
-The systems of one kernel: rows, targets and lambdas.
-
-Solution of all systems of one sigma at once, for every lambda and target: factor, preconditioner and report.
-
-Solution island by island: rows beyond reach of all others are a system of their own, with its own iterations.
-
-What is left out of K changes the residual of the whole system by at most bound |x| / |b|. The report's residual has
-this bound added to it, so it bounds the residual of the system without a cut.
+With a cut kernel, the solution goes island by island: rows beyond reach of all others are a system of their own, with
+its own iterations. What is left out of K changes the residual of the whole system by at most bound |x| / |b|. The
+report's residual has this bound added to it, so it bounds the residual of the system without a cut.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ from cacore.machine.clock import working_time
 from cacore.machine.memory import Scratch
 from cacore.near.halo import Routed
 from cakrr.iterative import cost
-from cakrr.iterative.islands import SHARE, Island, KernelCut, Tiles, islands, owners
+from cakrr.iterative.islands import SHARE, KernelCut, Tiles, islands, owners
 from cakrr.iterative.near_products import Borrowing, NearProducts, borrows
 from cakrr.iterative.preconditioner import Factor, Preconditioner, ResidualBlocks, SpreadRows, residual_blocks
 from cakrr.iterative.products import Keep, KernelProducts, gathers
@@ -130,7 +125,6 @@ class Systems:
     options : RidgeOptions
     shape : tuple of int
         Number of rows on all ranks, of rows on this rank, and of targets, in the largest system.
-    comm : Communicator
     scratch : Scratch or None
 
     Attributes
@@ -139,26 +133,24 @@ class Systems:
         Entry of the report for each solution.
     """
 
-    def __init__(
-        self, options: RidgeOptions, shape: tuple[int, int, int], comm: Communicator, scratch: Scratch | None = None
-    ) -> None:
-        self.options, self.shape, self.comm, self.scratch = options, shape, comm, scratch
+    def __init__(self, options: RidgeOptions, shape: tuple[int, int, int], scratch: Scratch | None = None) -> None:
+        self.options, self.shape, self.scratch = options, shape, scratch
         self.solutions: list[dict[str, Any]] = []
 
-    def solve(self, wanted: RidgeProblem, rules: Rules) -> tuple[NDArray[np.float64], CGSolution]:
+    def solve(
+        self, wanted: RidgeProblem, rules: Rules, comm: Communicator
+    ) -> tuple[NDArray[np.float64], CGSolution]:  # fmt: skip
         """Alpha of this rank's rows for every lambda and target, shape (L t, m), and the solution; collective."""
         if self.options.near:
-            alpha, solution, facts = solve_islands(self.solve_one, wanted, rules, self.comm)
+            alpha, solution, facts = solve_islands(self.solve_one, wanted, rules, comm)
         else:
-            alpha, solution, facts = self.solve_one(wanted, rules)
+            alpha, solution, facts = self.solve_one(wanted, rules, comm)
         self.solutions.append(facts)
         return alpha, solution
 
-    def solve_one(
-        self, wanted: RidgeProblem, rules: Rules
-    ) -> tuple[NDArray[np.float64], CGSolution, dict[str, Any]]:  # fmt: skip
+    def solve_one(self, wanted: RidgeProblem, rules: Rules, comm: Communicator) -> Solved:
         """Solve one system: as :meth:`solve`, with its entry of the report; collective."""
-        comm, options, X, kernel, lams = self.comm, self.options, wanted.X, wanted.kernel, wanted.lams
+        options, X, kernel, lams = self.options, wanted.X, wanted.kernel, wanted.lams
         within = wanted.within
         with comm.phase("partition"):
             weight = None if within is None else within.weight
@@ -168,7 +160,7 @@ class Systems:
         ridges = np.repeat(np.array(lams) * (spread.n if within is None else within.n), wanted.y.shape[1])
         limit = options.memory_limit
         room = limit - needed(self.shape, each, len(lams), limit, comm)
-        room -= self._blocks_bytes(X.shape[0], len(set(lams)), room)
+        room -= self._blocks_bytes(X.shape[0], len(set(lams)), room, comm)
         begun, on_file = working_time(), self.scratch.end if self.scratch is not None else 0
         factor = self._factor(spread, wanted, ridges, room)
         blocks = self._blocks(spread, kernel, factor)
@@ -209,7 +201,7 @@ class Systems:
         self, spread: SpreadRows, wanted: RidgeProblem, ridges_of_sides: NDArray[np.float64], room: int
     ) -> Factor | None:  # fmt: skip
         """The low-rank factor, if the preconditioner has one: of the requested rank, or of the most economical one."""
-        options, comm, kernel, piece = self.options, self.comm, wanted.kernel, wanted.piece
+        options, comm, kernel, piece = self.options, spread.comm, wanted.kernel, wanted.piece
         if options.preconditioner == "local":
             return None
         mu, ridges = float(ridges_of_sides.min()), len(np.unique(ridges_of_sides))
@@ -256,12 +248,12 @@ class Systems:
             )
         return Factor(rows, self.scratch if on_disk else None) if len(rows) else None
 
-    def _blocks_bytes(self, n_local: int, ridges: int, room: int) -> int:
+    def _blocks_bytes(self, n_local: int, ridges: int, room: int, comm: Communicator) -> int:
         """Bytes that :meth:`_blocks` takes; raises a MemoryLimitError if `room` is less; collective."""
         if self.options.preconditioner not in ("local", "two-level"):
             return 0
         need = 8 * n_local * PART * (1 + ridges)
-        with self.comm.agreed():
+        with comm.agreed():
             remedy = "use --preconditioner pivoted, or more ranks"
             memory.require(need, room, "storing the blocks of the preconditioner", remedy)
         return need
@@ -276,12 +268,12 @@ class Systems:
         if n_local:
             labels = divide("kbalance", P, spread.X, Communicator(), self.options.seed).labels
             parts = [np.flatnonzero(labels == p) for p in range(P)]
-        with self.comm.phase("train"):
+        with spread.comm.phase("train"):
             return residual_blocks(spread, kernel, factor, [part for part in parts if len(part)])
 
 
 Solved = tuple[NDArray[np.float64], CGSolution, dict[str, Any]]  # alpha, the solution, and the report's entry
-Solver = Callable[[RidgeProblem, Rules], Solved]
+Solver = Callable[[RidgeProblem, Rules, Communicator], Solved]
 
 
 def solve_islands(solve_one: Solver, wanted: RidgeProblem, rules: Rules, comm: Communicator) -> Solved:
@@ -293,128 +285,101 @@ def solve_islands(solve_one: Solver, wanted: RidgeProblem, rules: Rules, comm: C
     `SHARE` of the tolerance at most. The islands are solved one after the other, each on all ranks, so
     each has all of the memory for its factor and its kernel values.
     """
-    return _Archipelago(wanted, rules, comm).solve(solve_one)
-
-
-class _Archipelago:
-    """One call of :func:`solve_islands`."""
-
-    def __init__(self, wanted: RidgeProblem, rules: Rules, comm: Communicator) -> None:
-        self.rules, self.comm, self.begun = rules, comm, working_time()
-        self.routed: Routed | None = None
-        with comm.phase("partition"):
-            n = float(comm.allreduce(np.array([float(wanted.X.shape[0])]))[0])
-            wanted = self._moved(wanted, int(n))
-            self.wanted, m = wanted, wanted.X.shape[0]
-            w = np.ones(m) if wanted.weights is None else wanted.weights
-            self.weight = float(comm.allreduce(np.array([w.sum()]))[0]) / n
-            largest = float(comm.allreduce(np.array([w.max(initial=0.0)]), "max")[0]) / self.weight  # of S^2
-            self.n = int(n)
-            allowed = self._allowed(wanted, self.n) / largest
-            self.islands, cut = islands(dense(wanted.X), wanted.kernel, allowed, comm)
-            self.cut = KernelCut(cut.squared, cut.bound * largest, cut.allowed * largest, cut.share)
-            self.squares = np.tile(self._norms(wanted.y.T * np.sqrt(w / self.weight)), len(wanted.lams))
-        t = len(self.squares)
-        self.alpha, self.x, self.squared_residual = np.zeros((t, m)), np.zeros((t, m)), np.zeros(t)
-        self.iterations, self.stopped = np.zeros(t, np.int64), ["residual"] * t
-        self.products: Counter[str] = Counter()
-        self.facts: list[dict[str, Any]] = []
-        self.sent = 0
-
-    def _allowed(self, wanted: RidgeProblem, n: int) -> float:
-        """Norm of what may be left out of K, if no weight is above the mean."""
-        return SHARE * self.rules.tol * min(wanted.lams) * n
-
-    def _moved(self, wanted: RidgeProblem, n: int) -> RidgeProblem:
-        """The problem, with its rows on the ranks that :func:`owners` chooses; collective."""
-        if self.comm.size == 1:
-            return wanted
-        X, t = dense(wanted.X), wanted.y.shape[1]
-        w = np.zeros((len(X), 0)) if wanted.weights is None else wanted.weights[:, None]
-        packed = np.column_stack([wanted.number, wanted.y, w, X])  # a number below 2^53 is exact as a float64
-        toward = owners(X, wanted.kernel, self._allowed(wanted, n), self.comm)
-        self.routed = Routed.to(packed, toward, self.comm)
-        number, y, w, rows = np.split(self.routed.rows, np.cumsum([1, t, w.shape[1]]), axis=1)
-        return replace(
-            wanted, X=np.ascontiguousarray(rows, X.dtype), number=number[:, 0].astype(np.int64), y=y.copy(),
-            weights=None if wanted.weights is None else w[:, 0].copy(),
-        )  # fmt: skip
-
-    def _home(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows of `V`, shape (t, m), for the rows that this rank gave; collective."""
-        if self.routed is None:
-            return V
-        return np.ascontiguousarray(self.routed.home(np.ascontiguousarray(V.T)).T)
-
-    def _norms(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Squared norms of the rows of `V`, shape (t, m), over all ranks; the same bits on all ranks."""
-        return self.comm.bcast(self.comm.allreduce(np.einsum("ij,ij->i", V, V)))
-
-    def solve(self, solve_one: Solver) -> Solved:
-        """Solve the islands, and put the solutions together."""
-        for number, island in enumerate(self.islands):
-            self._solve(solve_one, number, island)
-        with self.comm.phase("partition"):
-            x = np.sqrt(self._norms(self.x))
-            alpha, solved = self._home(self.alpha), self._home(self.x)
-        size = np.sqrt(np.where(self.squares > 0, self.squares, 1.0))
-        residual = (np.sqrt(self.squared_residual) + self.cut.bound * x) / size
-        solution = CGSolution(
-            solved, residual, self.iterations, self.stopped, size, dict(self.products), self.sent
-        )  # fmt: skip
-        return alpha, solution, self._entry(solution)
-
-    def _solve(self, solve_one: Solver, number: int, island: Island) -> None:
-        """Solve one island, unless the time is over, and add it to the sums."""
-        wanted, rows = self.wanted, island.rows
-        seconds = self.rules.max_time - (working_time() - self.begun)
-        if not self.comm.all(seconds > 0):
-            weights = np.ones(len(rows)) if wanted.weights is None else wanted.weights[rows] / self.weight
-            with self.comm.phase("partition"):
-                self.squared_residual += np.tile(self._norms(wanted.y[rows].T * np.sqrt(weights)), len(wanted.lams))
-            self.stopped = ["time"] * len(self.stopped)
-            return
+    begun, lams = working_time(), len(wanted.lams)
+    with comm.phase("partition"):
+        n = int(comm.allreduce(np.array([float(wanted.X.shape[0])]))[0])
+        allowed = SHARE * rules.tol * min(wanted.lams) * n  # norm of what is left out, if no weight is above the mean
+        wanted, routed = _moved(wanted, allowed, comm)
+        m = wanted.X.shape[0]
+        w = np.ones(m) if wanted.weights is None else wanted.weights
+        weight = float(comm.allreduce(np.array([w.sum()]))[0]) / n
+        largest = float(comm.allreduce(np.array([w.max(initial=0.0)]), "max")[0]) / weight  # of S^2
+        systems, cut = islands(dense(wanted.X), wanted.kernel, allowed / largest, comm)
+        cut = KernelCut(cut.squared, cut.bound * largest, cut.allowed * largest, cut.share)
+        squares = np.tile(_squared_norms(wanted.y.T * np.sqrt(w / weight), comm), lams)
+    t = len(squares)
+    alpha, x, squared_residual = np.zeros((t, m)), np.zeros((t, m)), np.zeros(t)
+    iterations, stopped, sent = np.zeros(t, np.int64), ["residual"] * t, 0
+    products: Counter[str] = Counter()
+    facts: list[dict[str, Any]] = []
+    for number, island in enumerate(systems):
+        rows = island.rows
+        weights = None if wanted.weights is None else wanted.weights[rows]
+        seconds = rules.max_time - (working_time() - begun)
+        if not comm.all(seconds > 0):  # its solution stays 0
+            scales = np.ones(len(rows)) if weights is None else weights / weight
+            with comm.phase("partition"):
+                squared_residual += np.tile(_squared_norms(wanted.y[rows].T * np.sqrt(scales), comm), lams)
+            stopped = ["time"] * t
+            continue
         count = sum(int(ends[-1]) for ends in island.tiles.ends)
-        within = Within(self.n, self.weight, island.tiles, island.tiles.pairs / count**2)
         problem = replace(
             wanted, X=np.ascontiguousarray(dense(wanted.X)[rows][:, island.features]), number=wanted.number[rows],
-            y=wanted.y[rows], weights=None if wanted.weights is None else wanted.weights[rows], within=within,
-            name=f"{wanted.name}, island {number + 1} of {len(self.islands)}",
+            y=wanted.y[rows], weights=weights,
+            within=Within(n, weight, island.tiles, island.tiles.pairs / count**2),
+            name=f"{wanted.name}, island {number + 1} of {len(systems)}",
             piece=f"{wanted.piece}-island-{number:06d}",
         )  # fmt: skip
         # The bound, at most SHARE of the tolerance but for rounding, is added to the residual.
-        rules = replace(self.rules, tol=(1.0 - 1.1 * SHARE) * self.rules.tol, max_time=seconds)
-        alpha, solution, facts = solve_one(problem, rules)
-        self.alpha[:, rows], self.x[:, rows] = alpha, solution.x
-        self.squared_residual += np.square(solution.residual * solution.size)
-        self.iterations = np.maximum(self.iterations, solution.iterations)
-        self.stopped = [
-            new if old == "residual" else old for old, new in zip(self.stopped, solution.stopped, strict=True)
-        ]
-        self.products.update(solution.products)
-        self.sent += solution.sent
-        self.facts.append({**facts, "n": count, "features": len(island.features)})
+        stricter = replace(rules, tol=(1.0 - 1.1 * SHARE) * rules.tol, max_time=seconds)
+        alpha[:, rows], solution, entry = solve_one(problem, stricter, comm)
+        x[:, rows] = solution.x
+        squared_residual += np.square(solution.residual * solution.size)
+        iterations = np.maximum(iterations, solution.iterations)
+        stopped = [new if old == "residual" else old for old, new in zip(stopped, solution.stopped, strict=True)]
+        products.update(solution.products)
+        sent += solution.sent
+        facts.append({**entry, "n": count, "features": len(island.features)})
+    with comm.phase("partition"):
+        norms = np.sqrt(_squared_norms(x, comm))
+        if routed is not None:  # back to the ranks that the rows came from
+            alpha, x = (np.ascontiguousarray(routed.home(np.ascontiguousarray(V.T)).T) for V in (alpha, x))
+    size = np.sqrt(np.where(squares > 0, squares, 1.0))
+    residual = (np.sqrt(squared_residual) + cut.bound * norms) / size
+    together = CGSolution(x, residual, iterations, stopped, size, dict(products), sent)
+    return alpha, together, _entry(wanted.name, facts, cut, len(systems), together)
 
-    def _entry(self, solution: CGSolution) -> dict[str, Any]:
-        """The report's entry: that of one system, and the islands' figures."""
-        each, cut = self.facts, self.cut
-        entry = dict(each[0]) if each else {}
-        for name in ("n", "features"):
-            entry.pop(name, None)
-        work = np.array([fact["n"] ** 2 for fact in each], np.float64)
-        return entry | {
-            "what": self.wanted.name, "rank": max((fact["rank"] for fact in each), default=0),
-            "iterations": solution.iterations.tolist(), "residual": solution.residual.tolist(),
-            "stopped": solution.stopped, "products": solution.products,
-            "values": max((fact["values"] for fact in each), key=lambda words: words.startswith("double"), default=""),
-            "kept": float(work @ [fact["kept"] for fact in each] / max(1.0, work.sum())),
-            "seconds_factor": sum(fact["seconds_factor"] for fact in each),
-            "seconds_iterations": sum(fact["seconds_iterations"] for fact in each),
-            "bytes": {name: sum(fact["bytes"][name] for fact in each) for name in ("sent", "predicted")},
-            "near": {
-                "radius": math.sqrt(cut.squared) if math.isfinite(cut.squared) else None, "bound": cut.bound,
-                "allowed": cut.allowed, "share": cut.share, "islands": len(self.islands),
-                "rows": [fact["n"] for fact in each], "features": [fact["features"] for fact in each],
-                "ranks": [fact["rank"] for fact in each], "iterations": [max(fact["iterations"]) for fact in each],
-            },
-        }  # fmt: skip
+
+def _moved(wanted: RidgeProblem, allowed: float, comm: Communicator) -> tuple[RidgeProblem, Routed | None]:
+    """The problem, with its rows on the ranks that :func:`owners` chooses, and their way; collective."""
+    if comm.size == 1:
+        return wanted, None
+    X, t = dense(wanted.X), wanted.y.shape[1]
+    w = np.zeros((len(X), 0)) if wanted.weights is None else wanted.weights[:, None]
+    packed = np.column_stack([wanted.number, wanted.y, w, X])  # a number below 2^53 is exact as a float64
+    routed = Routed.to(packed, owners(X, wanted.kernel, allowed, comm), comm)
+    number, y, w, rows = np.split(routed.rows, np.cumsum([1, t, w.shape[1]]), axis=1)
+    moved = replace(
+        wanted, X=np.ascontiguousarray(rows, X.dtype), number=number[:, 0].astype(np.int64), y=y.copy(),
+        weights=None if wanted.weights is None else w[:, 0].copy(),
+    )  # fmt: skip
+    return moved, routed
+
+
+def _squared_norms(V: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
+    """Squared norms of the rows of `V`, shape (t, m), over all ranks; the same bits on all ranks."""
+    return comm.bcast(comm.allreduce(np.einsum("ij,ij->i", V, V)))
+
+
+def _entry(
+    name: str, facts: list[dict[str, Any]], cut: KernelCut, systems: int, solution: CGSolution
+) -> dict[str, Any]:  # fmt: skip
+    """The report's entry: that of one system, and the islands' figures."""
+    entry = {key: value for key, value in facts[0].items() if key not in ("n", "features")} if facts else {}
+    work = np.array([fact["n"] ** 2 for fact in facts], np.float64)
+    return entry | {
+        "what": name, "rank": max((fact["rank"] for fact in facts), default=0),
+        "iterations": solution.iterations.tolist(), "residual": solution.residual.tolist(),
+        "stopped": solution.stopped, "products": solution.products,
+        "values": max((fact["values"] for fact in facts), key=lambda words: words.startswith("double"), default=""),
+        "kept": float(work @ [fact["kept"] for fact in facts] / max(1.0, work.sum())),
+        "seconds_factor": sum(fact["seconds_factor"] for fact in facts),
+        "seconds_iterations": sum(fact["seconds_iterations"] for fact in facts),
+        "bytes": {key: sum(fact["bytes"][key] for fact in facts) for key in ("sent", "predicted")},
+        "near": {
+            "radius": math.sqrt(cut.squared) if math.isfinite(cut.squared) else None, "bound": cut.bound,
+            "allowed": cut.allowed, "share": cut.share, "islands": systems,
+            "rows": [fact["n"] for fact in facts], "features": [fact["features"] for fact in facts],
+            "ranks": [fact["rank"] for fact in facts], "iterations": [max(fact["iterations"]) for fact in facts],
+        },
+    }  # fmt: skip

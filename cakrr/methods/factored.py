@@ -53,7 +53,7 @@ class BlockCyclicSystem:
     def __init__(
         self, X: Rows, number: NDArray[np.int64], weights: NDArray[np.float64], like: Kernel, comm: Communicator
     ) -> None:
-        self.comm, self.n = comm, len(weights)
+        self.n = len(weights)
         self.ridge = weights.sum() / weights
         self.matrix = BlockCyclic(self.n, comm, X.dtype)
         rows, columns = self.matrix.rows, self.matrix.columns
@@ -74,45 +74,42 @@ class BlockCyclicSystem:
         local[self._j, self._i] = (alone + lam * self.ridge[diagonal]).astype(local.dtype)
         return self.matrix.cholesky() == 0
 
-    def solve(self, kernel: Kernel, lam: float, y: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    def solve(
+        self, kernel: Kernel, lam: float, y: NDArray[np.float64], comm: Communicator
+    ) -> tuple[NDArray[np.float64], float]:
         """Alpha of all n rows, in the shape of `y`, on all ranks, and the relative residual if it was refined."""
         if self.matrix.dtype == np.float64:
             if not self.factor(kernel, lam):
                 return np.full_like(y, np.nan), np.inf
             alpha = self.matrix.solve(y)
-            return alpha, 0.0 if np.isfinite(alpha).all() and self._is_credible(kernel, lam, alpha, y) else np.inf
-        return refine.solve(
-            lambda wider: self.factor(kernel, wider),
-            self.matrix.solve,
-            self._product(kernel, lam),
-            lam,
-            y,
-            self._agreed,
-        )
+            good = np.isfinite(alpha).all() and self._is_credible(kernel, lam, alpha, y, comm)
+            return alpha, 0.0 if good else np.inf
 
-    def _is_credible(self, kernel: Kernel, lam: float, alpha: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
+        def agreed(residual: NDArray[np.float64]) -> NDArray[np.float64]:
+            """Rank 0's residual, so that all ranks take the same number of steps."""
+            return comm.bcast(np.atleast_1d(residual)).reshape(residual.shape)
+
+        product = self._product(kernel, lam, comm)
+        return refine.solve(lambda wider: self.factor(kernel, wider), self.matrix.solve, product, lam, y, agreed)
+
+    def _is_credible(
+        self, kernel: Kernel, lam: float, alpha: NDArray[np.float64], y: NDArray[np.float64], comm: Communicator
+    ) -> bool:
         """True if the equations of the longest rows are solved; each rank sends a few numbers to all."""
-        with self.comm.uncounted():
+        with comm.uncounted():
             mine = longest(self.row_points.squares)
-            rows, squares = (
-                self.comm.allgather(self.matrix.rows[mine]),
-                self.comm.allgather(self.row_points.squares[mine]),
-            )
+            rows, squares = comm.allgather(self.matrix.rows[mine]), comm.allgather(self.row_points.squares[mine])
             rows, once = np.unique(rows, return_index=True)
             longest_rows = rows[longest(squares[once])]
             _, at, mine = np.intersect1d(longest_rows, self.matrix.rows, assume_unique=True, return_indices=True)
             residual = np.zeros((len(longest_rows), *y.shape[1:]))
             residual[at] = kernel.apply(self.row_points[mine], self.column_points, alpha[self.matrix.columns])
-            residual = self.comm.allreduce(residual)
+            residual = comm.allreduce(residual)
         residual += lam * _columns(self.ridge[longest_rows], y) * alpha[longest_rows] - y[longest_rows]
         with np.errstate(over="ignore"):
             return credible(residual, np.square(y).max(axis=0))
 
-    def _agreed(self, residual: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rank 0's residual, so that all ranks take the same number of steps."""
-        return self.comm.bcast(np.atleast_1d(residual)).reshape(residual.shape)
-
-    def _product(self, kernel: Kernel, lam: float) -> refine.Operator:
+    def _product(self, kernel: Kernel, lam: float, comm: Communicator) -> refine.Operator:
         """Multiplication by K + lambda n I in double precision: each rank's blocks, and one Allreduce of n numbers."""
         points = kernel.points(self.received.astype(np.float64))
         rows, columns = points[self._rows], points[self._columns]
@@ -120,7 +117,7 @@ class BlockCyclicSystem:
         def product(v: NDArray[np.float64]) -> NDArray[np.float64]:
             out = np.zeros_like(v)
             out[self.matrix.rows] = kernel.apply(rows, columns, v[self.matrix.columns])
-            return np.asarray(self.comm.allreduce(out) + lam * _columns(self.ridge, v) * v)
+            return np.asarray(comm.allreduce(out) + lam * _columns(self.ridge, v) * v)
 
         return product
 
@@ -392,7 +389,7 @@ class Exact:
             system = BlockCyclicSystem(self.X, self.rows.place, self.rows.weights, self.like, comm)
 
         def work() -> Kept:
-            alpha, residual = system.solve(self.width.kernel, self.lam, self.rows.y)
+            alpha, residual = system.solve(self.width.kernel, self.lam, self.rows.y, comm)
             self.sent += system.matrix.predicted_bytes()
             return {"alpha": alpha, "residual": np.array(residual)}
 

@@ -158,7 +158,7 @@ class Iterative(Exact):
         if options.scratch is not None and scratch is None:
             with comm.agreed():
                 scratch = Scratch(options.scratch)
-        self.systems: Systems = Systems(options, self._shape(), comm, scratch)
+        self.systems: Systems = Systems(options, self._shape(), scratch)
 
     def _shape(self) -> tuple[int, int, int]:
         """Numbers of rows on all ranks, of rows on this rank, and of targets."""
@@ -220,11 +220,9 @@ class Iterative(Exact):
             def work(kernel: Kernel = kernel, name: str = name, piece: str = piece) -> Kept:
                 rules = self._rules(max(self.options.tol, GRID_TOL), False)
                 if self.options.early is not None:
-                    rules.early = SettledErrors(
-                        judging, X, kernel, self.options.early, len(lams), self.prepared.scale, comm
-                    )
+                    rules.early = SettledErrors(judging, X, kernel, self.options.early, len(lams), self.prepared.scale)
                 wanted = RidgeProblem(X, number, y, weights, kernel, lams, name, piece)
-                alpha, solution = self.systems.solve(wanted, rules)
+                alpha, solution = self.systems.solve(wanted, rules, comm)
                 with comm.phase("predict"):
                     model = PartModel(X, np.ascontiguousarray(alpha.T, X.dtype))
                     values = model.predict(in_memory(judging.X), kernel).astype(np.float64)
@@ -271,7 +269,7 @@ class Iterative(Exact):
         """Solve a system of the chosen pair; collective."""
 
         def work() -> Kept:
-            alpha, solution = self.systems.solve(wanted, rules)
+            alpha, solution = self.systems.solve(wanted, rules, comm)
             return {
                 "alpha": alpha.T, "residual": solution.residual, "iterations": solution.iterations,
                 "stopped": np.array(solution.stopped, "U10"),
@@ -379,7 +377,6 @@ class SettledErrors:
         Numbers of lambdas and targets; right-hand sides are ordered by lambda, then by target.
     scale : ndarray, shape (targets,)
         Units of the targets.
-    comm : Communicator
 
     Attributes
     ----------
@@ -388,29 +385,27 @@ class SettledErrors:
     """
 
     def __init__(
-        self, judging: Samples, X: Rows, kernel: Kernel, share: float, lams: int, scale: NDArray[np.float64],
-        comm: Communicator,
-    ) -> None:  # fmt: skip
-        self.judging, self.kernel, self.share, self.scale, self.comm = judging, kernel, share, scale, comm
+        self, judging: Samples, X: Rows, kernel: Kernel, share: float, lams: int, scale: NDArray[np.float64]
+    ) -> None:
+        self.judging, self.kernel, self.share, self.scale = judging, kernel, share, scale
         self.targets = len(scale)
         self.points = kernel.points(X)
         self.rows = kernel.points(in_memory(judging.X), like=self.points)
         self.history = np.full((lams * self.targets, SETTLED + 1), np.nan)
         self.sent = 0
 
-    def __call__(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def __call__(self, x: cg.Vectors, ids: NDArray[np.int64], comm: Communicator) -> NDArray[np.bool_]:
         """Mask of the right-hand sides `ids` that may stop, given coefficients `x`, shape (a, m).
 
         One Allreduce of predictions. Rank 0 decides, since long sums may differ in the last bit between ranks.
         """
-        comm, rows = self.comm, len(self.judging)
-        settled = self._settled(x, ids).astype(np.uint8)
+        rows, settled = len(self.judging), self._settled(x, ids, comm).astype(np.uint8)
         if comm.size > 1:
             self.sent += 8 * comm.size * rows * len(ids) + (comm.size - 1) * (64 + settled.nbytes)
         return comm.bcast(settled).astype(np.bool_)
 
-    def _settled(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        comm, judging = self.comm, self.judging
+    def _settled(self, x: cg.Vectors, ids: NDArray[np.int64], comm: Communicator) -> NDArray[np.bool_]:
+        judging = self.judging
         predicted = comm.allreduce(self.kernel.apply(self.rows, self.points, np.ascontiguousarray(x.T)))
         targets = ids % self.targets
         y = judging["y"].reshape(len(judging), -1)[:, targets]
