@@ -62,7 +62,7 @@ def _has_one_model(name: str) -> Rule[RidgeOptions, RidgeMethod]:
     )
 
 
-def _judged_by_test(name: str) -> Rule[RidgeOptions, RidgeMethod]:
+def _compared_on_test(name: str) -> Rule[RidgeOptions, RidgeMethod]:
     return Rule(
         lambda o, m: bool(getattr(o, name)) and (m.oracle or o.select == "test"),
         f"{name}: the settings are compared on the test rows; use select validation",
@@ -144,9 +144,9 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     ),
     SCALED,
     _has_one_model("cv"),
-    _judged_by_test("cv"),
+    _compared_on_test("cv"),
     _has_one_model("per_part"),
-    _judged_by_test("per_part"),
+    _compared_on_test("per_part"),
     Rule(
         lambda o, m: bool(o.cv) and o.select == "loo",
         "cv: select loo already leaves out every row; leave one of the two out",

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 REGISTERED: dict[str, type[Algorithm]] = {}
 
 _FAR = 1e-6  # rounding of |mean|^2 over the largest |c - mean|^2 from which sparse rows meet centres about their mean
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20  # scores of a block of rows, which stay in the second-level cache until they are compared
 
 
 @dataclass(frozen=True)

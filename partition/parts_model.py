@@ -37,8 +37,8 @@ SHARED: Layout = {
 }
 ROUTES = ("nearest", "soft", "all", "sum", "oracle")
 _FAR = 1e4  # |mean| over the range of the centres from which a feature of sparse rows is shifted
-_BLOCK_BYTES = 1 << 22
-_GATHERED_ROWS = 1 << 16  # rows sent to all models at a time
+_BLOCK_BYTES = 1 << 22  # squared distances of a block of rows
+_GATHERED_ROWS = 1 << 16  # rows sent to all models at a time: bounds the memory for other ranks' rows
 
 Answer = Callable[[int, Rows], NDArray[Any]]  # (number of a part, rows) -> the part's answers
 Model = TypeVar("Model", bound="InParts")
@@ -467,7 +467,9 @@ class Soft:
         return weights
 
 
-SOFT = Soft(4, 0.35)  # default, if held-out rows do not choose k and t; t in units of `gap`
+# Default, if held-out rows do not choose k and t; t is in units of :func:`gap`. Ridge regression compares the settings
+# with it, and then the routes around it (:data:`cakrr.methods.choose.SOFT_TRIED`).
+SOFT = Soft(4, 0.35)
 
 
 def gap(X: AnyRows, centers: NDArray[np.float64], comm: Communicator) -> float:

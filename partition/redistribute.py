@@ -57,7 +57,7 @@ def assign_owners(
     return owners
 
 
-_GROUPS = 16
+_GROUPS = 16  # messages per pair of ranks; with one group at a time, a sixteenth of the rows is held twice
 
 
 @dataclass

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 VALUE = 130.0  # cost of a kernel value, in addition to the 2 d of its distance
 SIDE = 15.0  # cost per kernel value and right side
 DOUBLE = 2.5  # cost of double precision relative to single precision
-LEAST = 64  # smallest rank at which the factor may stop growing
-TYPICAL = 25  # iterations
+LEAST = 64  # smallest rank at which the factor may stop growing: slopes of the trace are uncertain before
+TYPICAL = 25  # iterations; real data took 5 to 25 when the solver was added
 GROWTH = 1.25  # factor of the rank for which the extra cost is compared with the savings
 
 

@@ -19,9 +19,9 @@ from cacore.kernels.near import spatial_groups, spatial_order, squared_cutoff
 from cacore.near.boxes import Boxes, Index, Runs
 
 BOX = 256  # most rows of a box, which is the height of a strip of tiles
-SHARE = 0.1  # share of the tolerance that the cut may use
-LEAST = 1024  # rows of a system: smaller islands are solved together
-_GOLDEN = 0.6180339887498949
+SHARE = 0.1  # share of the tolerance that the cut may use; cakrr.iterative.systems leaves the rest to the iteration
+LEAST = 1024  # rows of a system: smaller islands are solved together, since each has a factor of its own
+_GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly
 _GAP = 1e-3  # kernel value across a gap at which boxes end
 _LEVELS = np.append(2.0 ** -np.arange(4.0, 61.0), 0.0)  # kernel values at which K may be cut; 0: where it ends
 

@@ -155,7 +155,7 @@ class SpreadRows:
         return V if self.scale is None else V * self.scale
 
 
-_COLUMNS = 2048  # rows of the system per block
+_COLUMNS = 2048  # rows of the system per block, which one thread multiplies
 _TILE = 512  # columns of F on each side of a tile of its Gram matrix
 _CHUNK = 1024  # columns of F whose products are summed in the precision of F
 

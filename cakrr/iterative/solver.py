@@ -22,11 +22,11 @@ from cacore.machine.clock import working_time
 from cakrr.iterative.preconditioner import Preconditioner
 from cakrr.iterative.products import KernelProducts
 
-MOST = 2000  # iterations
+MOST = 2000  # iterations; a preconditioned system that needs more has a ridge near the rounding errors
 _UNIT = {True: 6e-8, False: 1.2e-16}  # unit roundoff of single and of double precision
-_MARGIN = 0.7  # share of the tolerance that the iteration's own residual must reach
+_MARGIN = 0.7  # share of the tolerance that the iteration's own residual must reach, as the recomputed one is larger
 _GAIN = {True: 0.25, False: 0.5}  # factor by which a pass must reduce the residual, in single and in double precision
-SAVE_EVERY = 15.0  # seconds between two checkpoints
+SAVE_EVERY = 15.0  # seconds between two checkpoints: most work that a killed run repeats
 
 
 class EarlyStop(Protocol):

@@ -29,7 +29,7 @@ from cakrr.solver.local import Workspace
 from partition.algorithms import divide
 from partition.redistribute import Parts, assign_owners, hand_out, order_of
 
-ROWS_PER_PART = 8000
+ROWS_PER_PART = 8000  # by default at most: a matrix of 512 MB in double precision, and 1.7e11 flops per pair
 _COPIES = 3  # copies of the rows of a part that is read from a file: shifted, and packed for products
 _COLUMN_BYTES = 48  # memory per row stored in a file: target, residual, place and coefficient
 # RidgeOptions for storage, saved data and time limits, which do not affect the result.

@@ -134,7 +134,7 @@ def _towards(
     M, local, kernel = len(coarse.beta), len(order), coarse.kernel.with_sigma(coarse.sigma)
     y = y.reshape(local, int(np.prod(y.shape[1:])))
     start = np.zeros_like(y)
-    last = int(parts.sizes.sum()) - 1  # the first centre's place
+    last = int(parts.sizes.sum()) - 1  # the first centre's place, see :func:`cakrr.solver.coarse.candidates`
     centers_here = order > last - M
     start[centers_here] = coarse.beta.reshape(M, -1)[last - order[centers_here]]
     with comm.uncounted():

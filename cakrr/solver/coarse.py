@@ -45,7 +45,7 @@ from cakrr.options import Width
 from cakrr.solver.nystrom import PointSystem
 from partition.redistribute import Parts
 
-WORST = 1e12  # condition from which the triangle is taken
+WORST = 1e12  # condition from which the triangle is taken: normal equations keep 4 of 16 digits there
 _ROWS_OF_TRIANGLE = 2048  # rows of K_nM per block
 
 
@@ -331,7 +331,7 @@ def _fitted(
 
 
 def _centers(parts: Parts, M: int, comm: Communicator) -> Rows:
-    """The last M rows of the shuffled order, in reverse: a random sample.
+    """The last M rows of the shuffled order, in reverse: a random sample. :mod:`cakrr.methods.refined` relies on it.
 
     A validation row that is also a centre would bias the choice of the coarse model. The validation rows are the first
     ones of each part, so none is a centre unless M or the number of parts is a large share of n.

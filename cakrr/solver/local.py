@@ -79,13 +79,15 @@ def ridge_system(
 
 T = TypeVar("T")
 
-SMALL = 32 << 20  # bytes of all threads' matrices up to which each thread factors its own
+SMALL = 32 << 20  # bytes of all threads' matrices up to which each thread factors its own, see :class:`Workspace`
+# Lambdas from which one band reduction is faster than a factorisation per lambda: 4 by flops, 6 by time. 50 lambdas x 10
+# sigmas take an eighth of the time (`python -m benchmarks.krr_grid`, docs/benchmarks.md).
+BAND_FROM = 6
+# Lambdas from which one eigendecomposition is cheaper for leave-one-out errors: it costs about 25 factorisations, the
+# errors of one lambda 2. Its five matrices are beside the workspace, so their size is bounded.
+EIGEN_FROM, EIGEN_BYTES = 12, 1 << 29
 
-BAND_FROM = 6  # lambdas from which one band reduction beats a factorisation per lambda (`benchmarks.krr_grid`)
-EIGEN_BYTES = 1 << 29
-EIGEN_FROM = 12  # lambdas from which one eigendecomposition is cheaper for leave-one-out errors
-
-TILE = 320  # rows per tile
+TILE = 320  # rows per tile: 800 kB in double precision, for the second-level cache (by size, not measured)
 MANY, FEW, STEPS = 512, 64, 8  # right-hand sides from which Q is applied in blocks, rows per block, steps at a time
 LANES = 8  # lambdas factored at once, one per SIMD lane
 

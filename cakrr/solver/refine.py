@@ -20,7 +20,7 @@ from cakrr.solver.local import RidgeSystem
 
 TOLERANCE = 1e-12  # relative residual at which a solution is as accurate as the double-precision solver's
 ACCEPTED = 1e-8  # relative residual above which a solution is rejected
-STEPS = 200
+STEPS = 200  # products; 3 are usual, more where lambda m is near the rounding errors of single precision
 _WIDER = 6  # lambdas tried for the factor, each ten times the last
 
 Vector = NDArray[np.float64]

@@ -164,9 +164,9 @@ WIDTH = 7  # numbers per column: middle, 1 / spread, slope of the line, three be
 _BENDS = (-0.6744897501960817, 0.0, 0.6744897501960817)  # quartiles of a normal distribution
 _ENDS = 3.0  # spreads from the middle beyond which a curve is constant
 _SOFTER, _LARGE = 0.3, 0.9  # c, and the share of the errors that are below q
-_ROUNDS = 2
+_ROUNDS = 2  # fits: the first one is flattened by c q
 _COUNTS = 1.4  # times that a degree of freedom counts
-_RIDGES = 10.0 ** np.arange(-4.0, 2.1, 0.5)
+_RIDGES = 10.0 ** np.arange(-4.0, 2.1, 0.5)  # to choose from, in units of the columns' variance
 _BLOCK = 4096  # rows at a time
 
 
