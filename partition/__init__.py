@@ -12,10 +12,10 @@ of them, on first use. A partitioner of your own is one subclass of `Partitioner
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from cacore.learn.method import declarations
 
 if TYPE_CHECKING:
     from partition.estimators import BY_NAME as BY_NAME
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 def algorithm_names() -> list[str]:
     """Names of the package's partitioners, from their class statements: none of their modules is loaded."""
-    modules = sorted((Path(__file__).parent / "algorithms").glob("*.py"))
-    statement = re.compile(r'^class \w+\(Algorithm, name="(\w+)"\)', re.MULTILINE)
-    return [name for module in modules for name in statement.findall(module.read_text("utf-8"))]
+    return [name for _, name in declarations(f"{__name__}.algorithms", r'^class \w+\(Algorithm, name="(\w+)"\)')]
 
 
 def __getattr__(name: str) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -111,13 +111,19 @@ class Method:
         return f"{self.package}.{self.name}"
 
 
-def method_names(package: str) -> list[str]:
-    """Names of the modules of a package that declare a method, by a line ``METHOD = ...``; none of them is loaded."""
+def declarations(package: str, pattern: str) -> Iterator[tuple[str, str]]:
+    """Yield the module and the text of each declaration in a package's sources, by its pattern; no module is loaded."""
     home = find_spec(package)
     if home is None or home.origin is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    modules = Path(home.origin).parent.glob("*.py")
-    return sorted(path.stem for path in modules if re.search(r"^METHOD\b", path.read_text("utf-8"), re.MULTILINE))
+    for path in sorted(Path(home.origin).parent.glob("*.py")):
+        for text in re.findall(pattern, path.read_text("utf-8"), re.MULTILINE):
+            yield path.stem, text
+
+
+def method_names(package: str) -> list[str]:
+    """Names of the modules of a package that declare a method, by a line ``METHOD = ...``."""
+    return [module for module, _ in declarations(package, r"^METHOD\b")]
 
 
 def _check_finite(train: Dataset) -> None:

@@ -80,8 +80,8 @@ def ridge_system(
 T = TypeVar("T")
 
 SMALL = 32 << 20  # bytes of all threads' matrices up to which each thread factors its own, see :class:`Workspace`
-# Lambdas from which one band reduction is faster than a factorisation per lambda: 4 by flops, 6 by time. 50 lambdas x 10
-# sigmas take an eighth of the time (`python -m benchmarks.krr_grid`, docs/benchmarks.md).
+# Lambdas from which one band reduction is faster than a factorisation per lambda: 4 by flops, 6 by time. 50 lambdas and
+# 10 sigmas take an eighth of the time (`python -m benchmarks.krr_grid`, docs/benchmarks.md).
 BAND_FROM = 6
 # Lambdas from which one eigendecomposition is cheaper for leave-one-out errors: it costs about 25 factorisations, the
 # errors of one lambda 2. Its five matrices are beside the workspace, so their size is bounded.
