@@ -111,7 +111,7 @@ class Round(Protocol):
     root: Root | None
     error: float
 
-    def choose(self, comm: Communicator) -> None:
+    def choose(self, comm: Communicator) -> object:
         """Train and choose the parameters in this round's metric, and set :attr:`error`; collective."""
 
     def moments(self, comm: Communicator) -> NDArray[np.float64]:

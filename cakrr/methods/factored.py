@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -186,6 +186,47 @@ class RowSplit:
         return self.place[self.place >= self.held] - self.held
 
 
+@dataclass(frozen=True, eq=False)
+class PairOutcomes:
+    """How the solutions of the grid's pairs ended.
+
+    Attributes
+    ----------
+    failed : ndarray of int64, shape (S, L)
+        0 for a pair without a solution, otherwise -1.
+    residual : ndarray, shape (S, L)
+        Relative residuals of an iteration; 0 for a factorisation.
+    reason : ndarray of str, shape (S, L)
+        Why an iteration stopped without a solution; empty for a pair that is solved, and for a factorisation.
+    """
+
+    failed: NDArray[np.int64]
+    residual: NDArray[np.float64]
+    reason: NDArray[np.str_]
+
+
+@dataclass(frozen=True, eq=False)
+class ExactSolution:
+    """The solution with the chosen pair.
+
+    Attributes
+    ----------
+    alpha : ndarray, shape (n_local,) or (n_local, t)
+        Coefficients of this rank's rows.
+    residual : ndarray, shape (1,) or (t,)
+        Relative residuals.
+    stopped : list of str
+        Why an iteration stopped, for each target; empty for a factorisation.
+    iteration : dict
+        Entries of the report about conjugate gradients, if they were the solver.
+    """
+
+    alpha: NDArray[np.float64]
+    residual: NDArray[np.float64]
+    stopped: list[str] = field(default_factory=list)
+    iteration: dict[str, Any] = field(default_factory=dict)
+
+
 class Exact:
     """One training, or one round of a metric: the state that its steps share."""
 
@@ -205,7 +246,6 @@ class Exact:
         self.grid: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.reasons: list[str] = []
-        self.iteration: dict[str, Any] = {}
         self.error, self.errors = math.inf, np.zeros((1, 1, 1))
         share = options.validation_fraction if options.select == "validation" else 0.0
         holdout = Holdout.shuffled(self.X.shape[0], options.seed, comm, share)
@@ -259,20 +299,24 @@ class Exact:
             y, weights = np.roll(self.rows.y, -first, axis=0), np.roll(self.rows.weights, -first)
             yield RowSplit((holdout.place - first) % self.n, y, weights, last - first, f"fold-{fold}-")
 
-    def choose(self, comm: Communicator) -> None:
-        """Choose sigma and lambda, and set the grid's errors and notes; one reduction of the errors of all pairs."""
+    def choose(self, comm: Communicator) -> PairOutcomes | None:
+        """Choose sigma and lambda, and set the grid's errors and notes; one reduction of the errors of all pairs.
+
+        Returns how the solutions of the pairs ended, if several were compared.
+        """
         options, lams = self.options, self.options.lam
         if len(self.widths) * len(lams) == 1 and not options.compares and options.early is None:
-            return
+            return None
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
                 raise InputError("n_samples = 1, and a choice needs 2: one row leaves none to validate on")
-        results, weights = zip(*(self._errors(split, comm) for split in self.splits()), strict=True)
+        results, weights, outcomes = zip(*(self._errors(split, comm) for split in self.splits()), strict=True)
         grid = GridErrors.over_folds(results, weights)
         errors = grid.errors
+        outcome: PairOutcomes = replace(outcomes[0], failed=grid.failed)
         with comm.phase("predict"):
-            _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm, self._hopeless())
-        self.notes, self.reasons = self._left_out(grid.failed), []
+            _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm, self._hopeless(outcome))
+        self.notes, self.reasons = self._left_out(outcome), []
         if options.default_widths:  # no warning for pairs that nobody asked for
             self.notes, self.reasons = [], self.notes
         if self.folds > 1:
@@ -280,9 +324,10 @@ class Exact:
         self.width, self.lam, self.error = self.widths[s], lams[ell], float(errors[0, s, ell])
         self.errors = errors
         self.grid = table(errors, self.widths, lams, options)
+        return outcome
 
-    def _errors(self, split: RowSplit, comm: Communicator) -> tuple[GridErrors, float]:
-        """Mean squared errors of all pairs on the held-out or test rows, and the weight of these rows."""
+    def _errors(self, split: RowSplit, comm: Communicator) -> tuple[GridErrors, float, PairOutcomes]:
+        """Mean squared errors of all pairs on the held-out or test rows, the weight of these rows, and the outcomes."""
         options = self.options
         with comm.phase("partition"):
             if split.held:
@@ -295,19 +340,19 @@ class Exact:
         with comm.agreed():
             need = 8 * len(self.widths) * len(options.lam) * X.shape[0] * math.prod(y.shape[1:])
             memory.require(need, options.memory_limit, "storing the grid's predictions", "use a smaller grid")
-        predicted, failed = self._grid(split, Samples(X, {"y": y, "weight": weights}), comm)
+        predicted, outcomes = self._grid(split, Samples(X, {"y": y, "weight": weights}), comm)
         with comm.phase("predict"):
             gap = np.square((comm.allreduce(predicted) - y) / self.prepared.scale)
             if y.ndim > 1:
                 gap = gap.sum(axis=-1)
         weight = float(weights.sum())
-        return GridErrors((gap @ weights / weight)[None], failed), weight
+        return GridErrors((gap @ weights / weight)[None], outcomes.failed), weight, outcomes
 
-    def _left_out(self, failed: NDArray[np.int64]) -> list[str]:
+    def _left_out(self, outcomes: PairOutcomes) -> list[str]:
         """A note on the pairs without a solution."""
-        return left_out(failed, self.widths, self.options.lam)
+        return left_out(outcomes.failed, self.widths, self.options.lam)
 
-    def _hopeless(self) -> str:
+    def _hopeless(self, outcomes: PairOutcomes) -> str:
         """Reason and remedy if no pair has a solution; empty if lambda is too small."""
         return ""
 
@@ -348,10 +393,8 @@ class Exact:
         """Name of this round's piece in the checkpoint."""
         return self.prepared.piece(name, self.number, self.options)
 
-    def _grid(
-        self, split: RowSplit, judging: Samples, comm: Communicator
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """This rank's share of every pair's predictions, (S, L, q, ...), and the pairs without a solution.
+    def _grid(self, split: RowSplit, judging: Samples, comm: Communicator) -> tuple[NDArray[np.float64], PairOutcomes]:
+        """This rank's share of every pair's predictions, (S, L, q, ...), and how their solutions ended.
 
         `judging` are the rows on which pairs are compared, on every rank, with the columns "y" and "weight".
         """
@@ -381,10 +424,10 @@ class Exact:
                 advance()
         comm.wait()
         system.matrix.close()
-        return predicted, failed
+        return predicted, PairOutcomes(failed, np.zeros(failed.shape), np.zeros(failed.shape, "U10"))
 
-    def solve(self, comm: Communicator) -> tuple[NDArray[np.float64], float]:
-        """Solve with the chosen pair: alpha of this rank's rows, and the relative residual."""
+    def solve(self, comm: Communicator) -> ExactSolution:
+        """Solve with the chosen pair; collective."""
         with comm.phase("partition"):
             system = BlockCyclicSystem(self.X, self.rows.place, self.rows.weights, self.like, comm)
 
@@ -396,11 +439,11 @@ class Exact:
         with comm.phase("train"), system.matrix:
             done = remembered(self.checkpoint, "alpha", work, comm)
         comm.wait()
-        return done["alpha"][self.rows.place], float(done["residual"])
+        return ExactSolution(done["alpha"][self.rows.place], done["residual"].reshape(1))
 
-    def accept(self, residual: float, model: KRRModel, comm: Communicator) -> None:
+    def accept(self, solution: ExactSolution, model: KRRModel, comm: Communicator) -> None:
         """Refuse a solution with a large residual; collective."""
-        if not residual <= refine.ACCEPTED:  # also refuses NaN
+        if not solution.residual.max() <= refine.ACCEPTED:  # also refuses NaN
             with comm.agreed():
                 raise InputError(
                     not_definite(f"the system of all {self.n:,} rows", model.sigma, model.lam, model.dtype)

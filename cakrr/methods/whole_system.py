@@ -35,7 +35,7 @@ from cakrr.iterative import cost
 from cakrr.iterative.islands import owners
 from cakrr.iterative.solver import Rules
 from cakrr.iterative.systems import RidgeProblem, Systems, needed
-from cakrr.methods.factored import Exact, RowSplit, matrix_bytes
+from cakrr.methods.factored import Exact, ExactSolution, PairOutcomes, RowSplit, matrix_bytes
 from cakrr.methods.prepare import RidgeRows, prepare, scalings
 from cakrr.options import RidgeMethod, RidgeOptions
 from cakrr.ridge_model import KRRModel, PartModel, RidgeFit
@@ -102,19 +102,19 @@ def fit(
     run, errors, notes = best_round(ways, options.rounds, comm)
     del ways
     # Lines 3 to 6 once more, with the chosen pair and all rows.
-    alpha, residual = run.solve(comm)
-    model = run.model(alpha, comm)
-    run.accept(residual, model, comm)
+    solution = run.solve(comm)
+    model = run.model(solution.alpha, comm)
+    run.accept(solution, model, comm)
     with comm.uncounted():
         busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
     fitted = RidgeFit(
         model, np.array([run.n]), run.grid, seconds=np.array([busy.max()]), busy=busy, library_bytes=run.sent,
-        notes=run.notes + notes, errors=errors, iteration=run.iteration, reasons=reasons + run.reasons,
+        notes=run.notes + notes, errors=errors, iteration=solution.iteration, reasons=reasons + run.reasons,
     )  # fmt: skip
     if options.scaling == "auto":
         fitted.params["scaling"] = run.prepared.scaling
-    if str(run.X.dtype) == "float32" or run.iteration:
-        fitted.residual = np.array([residual])
+    if str(run.X.dtype) == "float32" or solution.iteration:
+        fitted.residual = np.array([solution.residual.max()])
     return fitted
 
 
@@ -148,12 +148,6 @@ class Iterative(Exact):
         before = last if isinstance(last, Iterative) else None
         self.begun: float = before.begun if before else working_time()
         self.reached = options.tol  # tolerance of the final solution
-        # Of each pair of the grid: the residual, and the reason why there is no solution, or an empty word.
-        self.ended: NDArray[np.float64] = np.zeros((0, 0))
-        self.why: NDArray[np.str_] = np.zeros((0, 0), "U10")
-        # Of the final solution, for each target: the residual, and why the iterations stopped.
-        self.residual: NDArray[np.float64] = np.zeros(0)
-        self.stopped: list[str] = []
         scratch = before.systems.scratch if before else None
         if options.scratch is not None and scratch is None:
             with comm.agreed():
@@ -200,21 +194,19 @@ class Iterative(Exact):
         """1: one held-out share; repeating the iterations on folds would take too long."""
         return 1
 
-    def _grid(
-        self, split: RowSplit, judging: Samples, comm: Communicator
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _grid(self, split: RowSplit, judging: Samples, comm: Communicator) -> tuple[NDArray[np.float64], PairOutcomes]:
         """See :meth:`cakrr.methods.factored.Exact._grid`: every lambda of a sigma at once."""
         lams, shape = self.options.lam, (judging.X.shape[0], *split.y.shape[1:])
         X, number = self.X[split.learned], split.number
         y, weights = self._targets()[split.learned], self._weights(split.learned)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
-        self.ended, self.why = np.zeros(failed.shape), np.full(failed.shape, "time", "U10")
+        residual, reason = np.zeros(failed.shape), np.full(failed.shape, "time", "U10")
         for s, width in enumerate(self.widths):
             kernel, name = width.kernel, f"width-{s:04d}"
             piece = self._piece(f"{name}-{float(width.sigma)!r}")
             if not comm.all(self._remaining() > 0):
-                predicted[s], failed[s], self.ended[s] = np.nan, 0, 1.0
+                predicted[s], failed[s], residual[s] = np.nan, 0, 1.0
                 continue
 
             def work(kernel: Kernel = kernel, name: str = name, piece: str = piece) -> Kept:
@@ -235,30 +227,32 @@ class Iterative(Exact):
 
             with comm.phase("train"):
                 done = self._unless_late(piece, work, comm)
-            self.ended[s] = done["residual"]
+            residual[s] = done["residual"]
             words = done["stopped"].reshape(len(lams), -1)
-            self.why[s] = [next((word for word in UNSOLVED if word in row), "") for row in words.tolist()]
+            reason[s] = [next((word for word in UNSOLVED if word in row), "") for row in words.tolist()]
             # A solution stopped by the time limit counts, unless it is still x = 0, with a residual of 1.
-            solved = (self.why[s] == "") | ((self.why[s] == "time") & (self.ended[s] < NOTHING))
+            solved = (reason[s] == "") | ((reason[s] == "time") & (residual[s] < NOTHING))
             predicted[s] = np.where(solved.reshape(-1, *[1] * len(shape)), done["given"], np.nan)
             failed[s] = np.where(solved, -1, 0)
         comm.wait()
-        return predicted, failed
+        return predicted, PairOutcomes(failed, residual, reason)
 
-    def _left_out(self, failed: NDArray[np.int64]) -> list[str]:
-        return left_out(failed, self.widths, self.options.lam, "conjugate gradients have no solution", self.why)
+    def _left_out(self, outcomes: PairOutcomes) -> list[str]:
+        what = "conjugate gradients have no solution"
+        return left_out(outcomes.failed, self.widths, self.options.lam, what, outcomes.reason)
 
-    def _hopeless(self) -> str:
-        if (self.why == "time").any():
+    def _hopeless(self, outcomes: PairOutcomes) -> str:
+        if (outcomes.reason == "time").any():
             return f"--max-time {self.options.max_time:g} was exceeded: allow more, or use a smaller grid"
-        return f"conjugate gradients stopped by {', '.join(np.unique(self.why))}: {REMEDY}"
+        return f"conjugate gradients stopped by {', '.join(np.unique(outcomes.reason))}: {REMEDY}"
 
-    def choose(self, comm: Communicator) -> None:
+    def choose(self, comm: Communicator) -> PairOutcomes | None:
         """See :meth:`cakrr.methods.factored.Exact.choose`; with `early`, this also sets the final tolerance."""
-        super().choose(comm)
-        if self.options.early is not None and self.grid:
+        outcomes = super().choose(comm)
+        if self.options.early is not None and outcomes is not None:
             s, ell = self.widths.index(self.width), self.options.lam.index(self.lam)
-            self.reached = max(self.options.tol, float(self.ended[s, ell]))
+            self.reached = max(self.options.tol, float(outcomes.residual[s, ell]))
+        return outcomes
 
     def _learned(self, X: Rows, y: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
         number, weights, piece = self.rows.number, self._weights(self.rows.learned), self._of_pair("moments")
@@ -278,26 +272,26 @@ class Iterative(Exact):
         with comm.phase("train"):
             return self._unless_late(wanted.piece, work, comm)
 
-    def solve(self, comm: Communicator) -> tuple[NDArray[np.float64], float]:
-        """Solve with the chosen pair: alpha of this rank's rows, and the recomputed relative residual."""
+    def solve(self, comm: Communicator) -> ExactSolution:
+        """Solve with the chosen pair; residuals are recomputed. Collective."""
         weights, piece = self.prepared.samples.columns.get("weight"), self._of_pair("solution")
         wanted = RidgeProblem(
             self.X, self.rows.place, self._targets(), weights, self.width.kernel, (self.lam,), "solution", piece
         )  # fmt: skip
         done = self._solved(wanted, self._rules(self.reached, True), comm)
         comm.wait()
-        self.stopped, self.residual = [str(word) for word in done["stopped"]], done["residual"]
-        self.iteration = {
-            "iterations": done["iterations"].tolist(), "stopped": self.stopped, "tol": self.reached,
+        stopped, residual = [str(word) for word in done["stopped"]], done["residual"]
+        iteration = {
+            "iterations": done["iterations"].tolist(), "stopped": stopped, "tol": self.reached,
             "preconditioner": self.options.preconditioner, "solutions": self.systems.solutions,
         }  # fmt: skip
-        if "time" in self.stopped:
+        if "time" in stopped:
             self.notes = [
                 *self.notes,
                 f"--max-time {self.options.max_time:g} was exceeded: the relative residual is "
-                f"{float(done['residual'].max()):.1e}, above --tol {self.options.tol:g}",
+                f"{float(residual.max()):.1e}, above --tol {self.options.tol:g}",
             ]
-        return done["alpha"].reshape(self.prepared.samples["y"].shape), float(done["residual"].max())
+        return ExactSolution(done["alpha"].reshape(self.prepared.samples["y"].shape), residual, stopped, iteration)
 
     def _unless_late(self, name: str, work: Callable[[], Kept], comm: Communicator) -> Kept:
         """Run `work` like :func:`remembered`, but do not store a result that the time limit cut short."""
@@ -332,16 +326,16 @@ class Iterative(Exact):
         alpha = np.ascontiguousarray(rows[order, d : d + t].reshape(-1, *shape), alpha.dtype)
         return super()._in_pieces(A[order], alpha, None if weights is None else rows[order, d + t].copy(), comm)
 
-    def accept(self, residual: float, model: KRRModel, comm: Communicator) -> None:
+    def accept(self, solution: ExactSolution, model: KRRModel, comm: Communicator) -> None:
         """Refuse a solution that did not converge, except a useful one stopped by the time limit; collective."""
-        late = np.array([word == "time" for word in self.stopped])
-        if (late & ~(self.residual < NOTHING)).any():
+        late = np.array([word == "time" for word in solution.stopped])
+        if (late & ~(solution.residual < NOTHING)).any():
             with comm.agreed():
                 raise InputError(
                     f"--max-time {self.options.max_time:g} was exceeded before there was a useful solution: allow "
                     "more, name one sigma and lambda, or resume with --checkpoint and more time"
                 )
-        others = self.residual[~late]
+        others = solution.residual[~late]
         if (others <= self.reached).all():
             return
         residual = float(others.max())
