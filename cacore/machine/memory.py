@@ -25,6 +25,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError, MemoryLimitError, OutputError
 
 GIB = 1 << 30
+USABLE = 0.9  # share of the free memory that ranks may use, and of a node's in plans
 
 
 def available() -> int:
@@ -79,7 +80,7 @@ def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> in
             raise InputError(f"--memory-limit {requested_gib:g}: it must be a positive number of GiB")
         return int(min(requested_gib * GIB, 2.0**62))
     room = min(available() / comm.node().size, process_room())
-    share = np.array([int(0.9 * room)], np.int64)
+    share = np.array([int(USABLE * room)], np.int64)
     return int(comm.allreduce(share, "min")[0])
 
 

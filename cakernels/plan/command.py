@@ -83,7 +83,6 @@ _NETWORKS = ("gemini", "aries", "hdr", "ethernet")
 _MOST = 10**15  # most rows, features, nodes, parts
 _SAMPLED = 20_000  # most generated rows of the short runs
 _DTYPES = {"float64": 8, "float32": 4}
-_ROWS_PER_PART = 8_000  # as in cakrr.methods.prepare
 
 
 @dataclass(frozen=True)
@@ -268,8 +267,10 @@ def _layouts(job: Planning, work: Workload, machine: Machine, source: SampleSour
 
 def _parts(job: Planning, n: int, ranks: int) -> int:
     """Default number of parts."""
+    from cakrr.methods.prepare import ROWS_PER_PART
+
     ridge = method_named(str(job.method)).package == "cakrr"
-    return max(ranks, ceil(n / _ROWS_PER_PART)) if ridge else ranks
+    return max(ranks, ceil(n / ROWS_PER_PART)) if ridge else ranks
 
 
 def _planned(

@@ -16,9 +16,9 @@ from typing import Any
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.machine.memory import USABLE
 
 GIB = 1 << 30
-_USABLE = 0.9  # share of a node's memory that ranks may use, as in cacore.machine.memory
 _WITHIN = 0.5e-6, 10.0  # seconds and GB/s between two ranks of a node, if they were not measured
 
 
@@ -50,7 +50,7 @@ class Machine:
     @property
     def room(self) -> float:
         """Bytes per node that ranks may use."""
-        return _USABLE * self.memory
+        return USABLE * self.memory
 
     @classmethod
     def this(cls) -> Machine:

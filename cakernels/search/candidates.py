@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.learn.options import LENGTHS
-from cakernels.search.data import CLASSIFICATION, FOLDED, Data
+from cakernels.search.data import CLASSIFICATION, FOLDED, HELD, Data
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -28,7 +28,6 @@ _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candida
 # Rounds of learning a metric: most of the gain is in the first ones. Three rounds of length scales cost a third to a
 # half of ten and lose nothing (commit 7e344ad9).
 _ROUNDS = {"diagonal": 4, "full": 4, LENGTHS: 3}
-_HELD = 0.15  # share of a candidate's rows on which it chooses sigma and lambda, where folds take five times as long
 _POINTS = (750, 1_500, 3_000)  # numbers of points of least squares, which takes their square per row
 _ROWS_A_POINT = 8  # least number of rows for each of them: on a sample that is enough to compare kernels and widths
 _POINT_WIDTHS = 5  # widths of a kernel that least squares on points compares
@@ -247,7 +246,7 @@ def load_trainers() -> None:
 
 def _ridge(estimator: str, kernel: str, metric: str = "none", part: int = PART, **settings: Any) -> Candidate:
     route = {} if estimator.startswith("TwoLevel") else {"route": "soft", "sigma": "auto", "lam": "auto"}
-    held = {"validation_fraction": _HELD}
+    held = {"validation_fraction": HELD}  # sigma and lambda are chosen on it; folds take five times as long
     return Candidate(estimator, {"kernel": kernel, **_learned(metric), **route, **held, **settings}, part)
 
 

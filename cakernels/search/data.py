@@ -17,7 +17,7 @@ from cacore.errors import InputError
 
 FOLDED = 5_000  # number of rows up to which candidates are judged by cross-validation
 FOLDS = 5
-_HELD, _MOST_HELD = 0.15, 10_000  # share of more rows than that which is held out, and their maximum number
+HELD, _MOST_HELD = 0.15, 10_000  # share of more rows than that which is held out, and their maximum number
 REGRESSION, CLASSIFICATION = ("regression", "classification")
 _FEW = 20  # most different whole numbers that are taken for classes
 
@@ -139,7 +139,7 @@ class Split:
             shuffled = Holdout.shuffled(data.X.shape[0], seed, comm)
         place, n = shuffled.place, shuffled.n
         if n > FOLDED:
-            held = min(int(_HELD * n), _MOST_HELD)
+            held = min(int(HELD * n), _MOST_HELD)
             return cls(np.where(place < held, 0, -1), place - held, 1, n - held)
         codes = class_codes(data.y, data.classes) if len(data.classes) else np.zeros(len(place), np.int64)
         all_codes = np.empty(n, np.int64)  # in shuffled order
@@ -175,9 +175,10 @@ class Split:
     def sizes(self) -> tuple[int, ...]:
         """Numbers of rows on which candidates are trained, ascending: a quarter each of the next one."""
         sizes = [self.n_train]
-        while self.folds == 1 and sizes[0] >= 4 * SMALLEST:
-            sizes.insert(0, sizes[0] // 4)
+        while self.folds == 1 and sizes[0] >= STEP * SMALLEST:
+            sizes.insert(0, sizes[0] // STEP)
         return tuple(sizes)
 
 
 SMALLEST = 2_000  # least number of rows of a sample
+STEP = 4  # rows of a sample over those of the next smaller one: of a rung over the one below, in the race

@@ -27,7 +27,7 @@ from cacore.machine.deadline import TimeIsUp, until
 from cacore.probability.calibrator import Calibrator
 from cakernels.families import for_classes, labels, outputs
 from cakernels.search.candidates import Candidate, first, further
-from cakernels.search.data import REGRESSION, SMALLEST, Data, Split
+from cakernels.search.data import REGRESSION, SMALLEST, STEP, Data, Split
 from cakernels.search.scores import Baseline, Score
 from cakernels.search.trial import MAIN_SHARE, MUCH_MORE, OUT_OF_TIME, Budget, Standings, Trial
 
@@ -44,8 +44,7 @@ _BRIEF = (
 # different degrees (a9a: 1,500 points have 85.28 % right in 21 s, the best SVM 85.10 %; commit b5dfcd64).
 _CLOSE = 1.25
 _LOADED = 3  # times _BRIEF, up to which a first fold, which also loads code, is followed by a second one
-_STEP = 4  # rows of a rung over those of the one below, as Split.sizes makes them
-_FEWEST = SMALLEST // _STEP  # rows of the lowest rung on a slow machine
+_FEWEST = SMALLEST // STEP  # rows of the lowest rung on a slow machine
 _DULL = 200  # known candidates in a row, after which there is nothing left to try
 
 
@@ -155,7 +154,7 @@ class Race(Standings):
 
     def _shrunk(self) -> bool:
         """Judge by one split, and begin with a quarter of the rows; False if they are as few as can be. Collective."""
-        several, least = self.split.folds > 1, max(_FEWEST, self.sizes[0] // _STEP)
+        several, least = self.split.folds > 1, max(_FEWEST, self.sizes[0] // STEP)
         if several:
             self.split, self.folds = self.split.once(self.comm), 1
             self.sizes = self.split.sizes()
@@ -192,8 +191,8 @@ class Race(Standings):
         if fold == 0 and self.folds > 1 and seconds <= _LOADED * slow:
             return
         self.folds = max(fold + 1, min(self.folds, int(slow / max(seconds, 1e-9))))
-        if self.split.folds == 1 and seconds > slow and self.sizes[0] >= _STEP * _FEWEST:
-            self.sizes = (self.sizes[0] // _STEP, *self.sizes)
+        if self.split.folds == 1 and seconds > slow and self.sizes[0] >= STEP * _FEWEST:
+            self.sizes = (self.sizes[0] // STEP, *self.sizes)
 
     def _next_training(self) -> tuple[Candidate, int] | None:
         """The next candidate and its number of rows; None at the end; collective."""
