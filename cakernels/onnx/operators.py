@@ -146,8 +146,8 @@ def _near(g: Graph, Z: Value, centers: NDArray[np.float64], soft: Soft) -> Value
 
 # -- kernel expansions ------------------------------------------------------------------------------------
 
-# Largest r of exp(-r) in cacore.kernels.functions, by the type of the kernel values. Kernel values of rows beyond it are
-# equal there, so that the sign of a decision without bias is that of the sum of the coefficients. It is here, too.
+# Largest r of exp(-r) in cacore.kernels.functions, by the type of the kernel values. Kernel values of rows beyond it
+# are equal there, so that the sign of a decision without bias is that of the sum of the coefficients. It is here, too.
 _FAR = {"float64": 345.0, "float32": 43.0}
 
 
