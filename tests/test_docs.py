@@ -72,13 +72,15 @@ def definitions(path):
 
 @page
 def test_files_exist(page):
-    assert {word for word, path in named_files(page) if not path.exists()} == set()
+    missing = {word for word, path in named_files(page) if not path.exists()}
+    assert not missing, f"{page.name} names files that are not there; say where they are now: {missing}"
 
 
 @page
 def test_definitions_exist(page):
     named = {tuple(word.split("::")) for word in code(page.read_text()) if "::" in word}
-    assert {f"{file}::{name}" for file, name in named if name not in definitions(ROOT / file)} == set()
+    missing = {f"{file}::{name}" for file, name in named if name not in definitions(ROOT / file)}
+    assert not missing, f"{page.name} names what those files do not define; say where it is now: {missing}"
 
 
 @page
@@ -92,22 +94,26 @@ def test_commands_exist(page, monkeypatch):
         found = importlib.util.find_spec(module)
         return found and (not found.submodule_search_locations or importlib.util.find_spec(f"{module}.__main__"))
 
-    assert {module for module in named if not exists(module)} == set()
+    missing = {module for module in named if not exists(module)}
+    assert not missing, f"{page.name} runs modules that are not there; give their names of today: {missing}"
 
 
 @each(METHODS)
 def test_methods_are_described_alike(page):
     text = page.read_text()
     told = ("flops", "memory", "bytes sent", "Source", "one" if page.stem == "partitioners" else "When to use it")
-    assert [word for word in told if word not in text] == []
+    missing = [word for word in told if word not in text]
+    assert not missing, f"{page.name}: say these of the method as well, as the other pages do: {missing}"
 
 
 def test_every_method_has_a_page():
     modules = [*ROOT.glob("cakrr/*.py"), *ROOT.glob("casvm/*.py")]
     methods = {path.stem for path in modules if path.stem != "predict" and "main(METHOD)" in path.read_text()}
-    assert {page.stem for page in METHODS} == methods | {"asygcd", "smo", "partitioners"}
+    different = {page.stem for page in METHODS} ^ (methods | {"asygcd", "smo", "partitioners"})
+    assert not different, f"write docs/methods/NAME.md for each method, and remove pages of none: {different}"
     text = (ROOT / "docs" / "methods.md").read_text()
-    assert [page.stem for page in METHODS if f"methods/{page.stem}.md" not in text] == ["partitioners"]
+    unlisted = {page.stem for page in METHODS if f"methods/{page.stem}.md" not in text} - {"partitioners"}
+    assert not unlisted, f"link these pages in docs/methods.md: {unlisted}"
 
 
 def test_every_array_of_a_model_file_is_documented():
@@ -119,5 +125,5 @@ def test_every_array_of_a_model_file_is_documented():
                (asygcd_model.PART, "parts/000000/")]  # fmt: skip
     lines = [line for arrays, folder in layouts for line in model_file.rows(arrays, folder)]
     assert len(lines) > 15
-    for line in lines:
-        assert line.removeprefix("| ") in text
+    missing = [line for line in lines if line.removeprefix("| ") not in text]
+    assert not missing, f"put these rows into the table of a model file in docs/architecture.md: {missing}"

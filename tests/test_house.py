@@ -1,4 +1,4 @@
-"""Rules of the house that are counted: sizes of modules, names of classes, first words of docstrings, clocks."""
+"""Rules of CONTRIBUTING, under "Style", that are counted: sizes, names, signatures, imports, docstrings, clocks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.tuned import CONSTANTS
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+
+from benchmarks.code_size import PACKAGES, code_lines
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("asygcd", "cacore", "cakernels", "cakriging", "cakrr", "casvm", "partition")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 ALL = SOURCES + sorted(path for name in ("benchmarks", "tests") for path in (ROOT / name).rglob("*.py"))
 ORPHANED = re.compile(r"(Of|Those|What|Which|Whether|As|Likewise|Theirs|Anything)\b")
 
+
+# Limits of today: each may be lowered, and none is raised.
+CODE_LINES = 40_610
+ANY_LINES = 700
+LONG_SIGNATURES = 11  # functions outside classes with more than 8 parameters
+IMPORT_CIRCLES = 5
 
 BARE = {"one", "found", "some", "own", "told", "kept", "given", "judged", "left", "known"}
 LEFT_BARE = {"cacore": 1}  # names that are still bare; a limit only falls
@@ -44,6 +54,14 @@ def test_packages_have_few_files():
     assert 250 < len(SOURCES) <= 320, f"{len(SOURCES)} files: put a new idea into one file, or into one that is there"
 
 
+def test_packages_have_few_lines_of_code():
+    lines = sum(code_lines(path.read_text()) for path in SOURCES)
+    assert lines <= CODE_LINES, (
+        f"{lines:,} lines, and {CODE_LINES:,} are allowed: look for what is written twice, for layers that only pass "
+        "on, and for what a library does (python -m benchmarks.code_size)"
+    )
+
+
 def test_file_names_are_unique():
     paths = defaultdict(list)
     for path in SOURCES:
@@ -63,10 +81,70 @@ def test_a_class_name_belongs_to_one_class(nodes):
     assert not shared, f"name one of them by what it holds: {shared}"
 
 
+def test_functions_have_few_parameters(nodes):
+    """Outside classes, and outside compiled code, which takes arrays one by one."""
+    methods = {id(inner) for _, node in nodes if isinstance(node, ast.ClassDef) for inner in node.body}
+    long = []
+    for path, node in nodes:
+        if isinstance(node, ast.FunctionDef) and id(node) not in methods:
+            parameters = len(node.args.posonlyargs + node.args.args + node.args.kwonlyargs)
+            compiled = any("njit" in ast.unparse(decorator) for decorator in node.decorator_list)
+            if parameters > 8 and not compiled:
+                long.append(f"{path}:{node.lineno} {node.name} {parameters}")
+    assert len(long) <= LONG_SIGNATURES, f"pass what belongs together as one record: {long}"
+
+
+def attributes(node):
+    """Names of a class' fields and of what its methods set on `self`; fitted ones end with an underscore."""
+    fields = {inner.target.id for inner in node.body if isinstance(inner, ast.AnnAssign)}
+    assigned = {
+        inner.attr
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store) and ast.unparse(inner.value) == "self"
+    }
+    return {name for name in fields | assigned if not name.endswith("_")}
+
+
+def test_classes_have_at_most_25_attributes(nodes):
+    sizes = {
+        f"{path}:{node.lineno} {node.name}": len(attributes(node))
+        for path, node in nodes
+        if isinstance(node, ast.ClassDef)
+    }
+    large = {name: size for name, size in sizes.items() if size > 25}
+    assert not large, f"make a class of those that are used together: {large}"
+
+
+def imported(path, modules):
+    """Modules of the packages that a module imports outside functions, for annotations as well."""
+    tree = ast.parse(path.read_text())
+    inside = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for inner in ast.walk(node)}
+    names = set()
+    for node in ast.walk(tree):
+        if id(node) not in inside and isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif id(node) not in inside and isinstance(node, ast.ImportFrom):
+            whole = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {full if full in modules else node.module for full in whole.values()}
+    return names & modules
+
+
+def test_imports_go_in_no_circle():
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
+    names = sorted(paths)
+    number = {name: i for i, name in enumerate(names)}
+    pairs = [(number[a], number[b]) for a in names for b in imported(paths[a], set(names)) if a != b]
+    graph = csr_matrix((np.ones(len(pairs)), np.transpose(pairs)), shape=(len(names), len(names)))
+    _, labels = connected_components(graph, connection="strong")
+    members = [[names[i] for i in np.flatnonzero(labels == label)] for label in np.unique(labels)]
+    circles = [group for group in members if len(group) > 1]
+    assert len(circles) <= IMPORT_CIRCLES, f"move what both need to the one that the other imports: {circles}"
+
+
 def test_shapes_and_records_have_types():
     words = re.compile(r"\bAny\b")
     lines = sum(bool(words.search(line)) for path in SOURCES for line in path.read_text().splitlines())
-    assert lines <= 900, f"{lines} lines with Any: name the type, or use object where nothing is assumed"
+    assert lines <= ANY_LINES, f"{lines} lines with Any: name the type, or use object where nothing is assumed"
 
 
 def test_docstrings_begin_with_what_a_thing_is(nodes):
