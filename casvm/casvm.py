@@ -9,9 +9,9 @@ Training takes about 2 s m nnz flops per part of m rows, with s support vectors 
 this rank's rows and the kernel cache. Partitioning and training send nothing. In prediction a row is sent to every
 rank, or with ``--route nearest`` to one rank and back.
 
-From here to the update of one pair of rows: :func:`partition.in_parts.in_parts` has the listing's lines,
-:mod:`casvm.solver.smo` solves the problem of a part, and :func:`casvm.solver.pair.optimise_pairs` updates the pairs.
-:mod:`casvm.tasks` makes one such problem per pair of classes.
+From here to the update of one pair of rows: :func:`partition.in_parts.in_parts` has the listing's lines, which
+:class:`casvm.tasks.ClassesTask` fills in. :func:`casvm.solver.smo.fit_part` solves the problems of a part, one per pair
+of classes, and :func:`casvm.solver.active_set.optimise_pairs` updates one pair of rows after the other.
 """
 
 from casvm.methods import in_parts

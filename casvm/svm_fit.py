@@ -19,7 +19,7 @@ from cacore.progress import Advance
 from cacore.svm.dual import Progress
 from cacore.svm.options import DualOptions
 from cacore.tuning import Results
-from casvm.solver.pair import padded
+from casvm.solver.kernel_rows import padded
 from partition.parts_model import InParts
 from partition.redistribute import Parts
 

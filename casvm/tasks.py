@@ -28,17 +28,15 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, remembered
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
-from cacore.limits import Limits
 from cacore.machine import memory, threads
 from cacore.machine.clock import working_time
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import check_held_out, set_aside
 from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pairs_of
 from cacore.svm.dual import Dual, Solution
-from cacore.svm.options import DEFAULT, part_solver
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning import Results
-from casvm.methods.probability import PartTraining, left_out
+from casvm.methods.probability import left_out
 from casvm.model.part_svm import PartSVM, placed
 from casvm.model.quantile_model import QuantileModel
 from casvm.model.svm_model import SVMModel, own_settings
@@ -46,7 +44,8 @@ from casvm.model.svr_model import PartSVR, SVRModel
 from casvm.options import NU, PARTITIONERS, SCALE, SCALED, SVMMethod, SVMOptions, ValueMethod, ValueOptions
 from casvm.search.classes import search_classes
 from casvm.search.regression import search_values
-from casvm.solver.problems import fit_part, solve_quantiles, solve_regression
+from casvm.solver.problems import solve_quantiles, solve_regression
+from casvm.solver.smo import PartTraining, fit_part
 from casvm.svm_fit import STATISTICS, SVMFit, check_parts, check_parts_at_a_time, named, not_met, predicted_cost, terms
 from partition.algorithms import divide
 from partition.base import Algorithm, Division
@@ -328,15 +327,20 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
 
         About 2 s m nnz flops for m rows of nnz nonzeros and s support vectors.
         """
-        X, begun, options = in_memory(rows.X), working_time(), self.options
+        X, begun = in_memory(rows.X), working_time()
         start = rows.columns.get("coef")
         part, solutions = fit_part(
-            X, rows["code"], rows["C"], rows["row"], self.kernels.get(number, self.kernel), options.limits,
-            options.cache_bytes // side_by_side, options.solver, None if start is None or not start.any() else start.T,
+            X, rows["code"], rows["C"], rows["row"], self._training(number, side_by_side),
+            None if start is None or not start.any() else start.T,
         )  # fmt: skip
         arrays = {key: value for key, value in vars(part).items() if key != "X" and value is not None}
         numbers = _statistics(part, solutions, working_time() - begun)
         return {**arrays, "places": placed(part.rows, rows["row"]), "statistics": numbers}
+
+    def _training(self, number: int, side_by_side: int) -> PartTraining:
+        """Settings of the part with this number, if `side_by_side` parts share the cache."""
+        options, kernel = self.options, self.kernels.get(number, self.kernel)
+        return PartTraining(kernel, options.limits, options.cache_bytes // side_by_side, options.solver)
 
     def part(self, rows: Samples, arrays: Kept) -> PartSVM:
         """The part's model; support vectors from rows in a file are read from there."""
@@ -372,8 +376,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         advance = options.progress("probabilities", len(parts.parts))
 
         def of_part(number: int, rows: slice) -> LeftOutDecisions:
-            kernel, cache_bytes = self.kernels.get(number, self.kernel), options.cache_bytes // side_by_side
-            training = PartTraining(kernel, options.limits, cache_bytes, options.solver)
+            training = self._training(number, side_by_side)
 
             def work() -> Kept:
                 return vars(left_out(parts.take(rows), k, folds, training))
@@ -470,18 +473,16 @@ class Problem:
         before, after = float(sums[: comm.rank].sum()), float(sums[comm.rank + 1 :].sum())
         return [Dual.one_class(rows["weight"], self.params["nu"], before, after)]
 
-    def solve(
-        self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int, solver: str = DEFAULT
-    ) -> list[Solution]:  # fmt: skip
-        """Solve the duals of these rows on this rank alone, by the solver of this name; nu-SVR always by SMO."""
+    def solve(self, rows: Samples, training: PartTraining) -> list[Solution]:
+        """Solve the duals of these rows on this rank alone, by the chosen solver; nu-SVR always by SMO."""
         X = in_memory(rows.X)
         if self.svm_type == "nu_svr":
             bound = self.params["C"] * rows["weight"]
-            return [solve_regression(X, kernel, rows["y"], bound, self.params["nu"], limits, cache_bytes)]
+            return [solve_regression(X, rows["y"], bound, self.params["nu"], training)]
         duals = self.duals(rows, Communicator())
         if self.levels:
-            return solve_quantiles(X, kernel, duals, limits, cache_bytes, solver)
-        return [part_solver(solver)(X, kernel, dual, limits, cache_bytes) for dual in duals]
+            return solve_quantiles(X, duals, training)
+        return [training.solve(X, dual) for dual in duals]
 
 
 @dataclass(kw_only=True)
@@ -586,7 +587,8 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
         begun, options = working_time(), self.options
         cache_bytes = options.cache_bytes // side_by_side
-        solutions = self.problem.solve(rows, self.kernel, options.limits, cache_bytes, options.solver)
+        training = PartTraining(self.kernel, options.limits, cache_bytes, options.solver)
+        solutions = self.problem.solve(rows, training)
         # One-class coefficients of a part of m rows add up to nu m; scaling makes parts of different sizes comparable.
         scale = self.n / self.P / len(rows) if self.problem.svm_type == "one_class" else 1.0
         return merged([kept_of(solution, begun, scale) for solution in solutions])

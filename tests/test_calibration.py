@@ -29,7 +29,8 @@ from casvm import (
     export_libsvm,
 )
 from casvm.methods import probability as in_part
-from casvm.methods.probability import PartTraining, left_out
+from casvm.methods.probability import left_out
+from casvm.solver.smo import PartTraining
 
 ALONE = Communicator()
 

@@ -18,17 +18,18 @@ from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, SMONuSVC
-from casvm.solver import problems as training
+from casvm.solver import smo
 from casvm.solver.class_pairs import ClassRows, solve_classes
-from casvm.solver.problems import fit_part
+from casvm.solver.smo import PartTraining, fit_part
 
 K = 4
 GAUSSIAN, PLENTY = Kernel("gaussian", 0.4), 1 << 26
 
 
-def trained(X, y, C=5.0, kernel=GAUSSIAN, limits=None, cache=PLENTY, **more):
+def trained(X, y, C=5.0, kernel=GAUSSIAN, limits=None, cache=PLENTY, watch=None, **more):
     C = np.broadcast_to(np.asarray(C, float), y.shape).copy()
-    return fit_part(X, y, C, np.arange(len(y)), kernel, limits or Limits(1e-7), cache, **more)
+    training = PartTraining(kernel, limits or Limits(1e-7), cache, watch=watch)
+    return fit_part(X, y, C, np.arange(len(y)), training, **more)
 
 
 def shared(X, y, kernel=GAUSSIAN, cache=PLENTY, limits=None):
@@ -66,7 +67,7 @@ def test_other_solver(monkeypatch):
     X, y = drawn_clouds(331, k=K)
     part, solutions = trained(X, y)
     _, small = trained(X, y, cache=1 << 12)
-    monkeypatch.setattr(training.ClassRows, "of", lambda *given: None)
+    monkeypatch.setattr(smo.ClassRows, "of", lambda *given: None)
     other, rounds = trained(X, y)
     assert all(one.rounds == 0 for one in solutions)
     assert all(one.rounds > 0 for one in [*rounds, *small])

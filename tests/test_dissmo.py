@@ -17,14 +17,17 @@ from helpers.references import dual, libsvm, matrix
 from cacore.comm import Communicator
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
+from casvm.methods import all_rows
 from casvm.solver import distributed
 from casvm.solver.active_set import ActiveSet
 from casvm.solver.distributed import Pool
+from casvm.solver.smo import PartTraining
 
 
-def solve(X, y, C, *more):
+def solve(X, y, C, kernel, limits, budget, comm, working_set=None, watch=None):
     """The dual of C-SVC."""
-    return distributed.solve(X, Dual.classification(y, C), *more)
+    training = PartTraining(kernel, limits, budget, watch=watch)
+    return all_rows.solve(X, Dual.classification(y, C), training, comm, working_set)
 
 
 def run(form="dense", working_set=8, limits=LIMITS, name="gaussian", budget=PLENTY, watch=None, n=N, seed=0):
@@ -176,7 +179,7 @@ def test_rows_that_left_too_early_come_back(form, most, eager, counts, tuned):
 @pytest.mark.parametrize("form", ["dense", "csr"])
 def test_a_small_pool(form, capacity, budget, counts, monkeypatch):
     """Rows are told of again, and what was cached of others in their slots is forgotten."""
-    monkeypatch.setattr(distributed._Distributed, "_capacity", lambda self, *_: capacity * self.q)
+    monkeypatch.setattr(distributed.Distributed, "_capacity", lambda self, *_: capacity * self.q)
     (_, y), (K, expected) = problem(), reference()
     for working_set in (4, 30):
         counts.clear()
@@ -188,7 +191,7 @@ def test_a_small_pool(form, capacity, budget, counts, monkeypatch):
 
 
 def test_a_pool_of_all_rows_is_never_full(counts, monkeypatch):
-    monkeypatch.setattr(distributed._Distributed, "_capacity", lambda *_: N)
+    monkeypatch.setattr(distributed.Distributed, "_capacity", lambda *_: N)
     share = run(working_set=32)
     assert share.converged
     assert counts["free"] == 0
@@ -196,14 +199,14 @@ def test_a_pool_of_all_rows_is_never_full(counts, monkeypatch):
 
 def test_processors_that_differ(monkeypatch):
     """Then one rank alone decides; here it finds what it would have found."""
-    alike, told, original = run(), [], distributed._Distributed.__init__
+    alike, told, original = run(), [], distributed.Distributed.__init__
 
     def different(self, *args):
         original(self, *args)
         assert self.alike
         self.alike = False
 
-    monkeypatch.setattr(distributed._Distributed, "__init__", different)
+    monkeypatch.setattr(distributed.Distributed, "__init__", different)
     monkeypatch.setattr(Communicator, "bcast", lambda _, array, root=0: told.append(root) or array)
     share = run()
     assert told == [0] * share.rounds

@@ -18,8 +18,10 @@ from cacore.machine.memory import MemoryLimitError
 from cacore.svm.dual import Dual
 from cacore.svm.options import GIB
 from casvm.dissmo import dissmo
+from casvm.methods import all_rows
 from casvm.options import SVMOptions
 from casvm.solver import distributed
+from casvm.solver.smo import PartTraining
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     pairs = [f"pair-{number:06d}-rank000000.npz" for number in range(3)]
     assert sorted(kept) == sorted([*(["alone.npz"] if working_set is None else pairs), "lock", "run.json"])
     with monkeypatch.context() as patched:
-        patched.setattr(distributed, "solve", None)
+        patched.setattr(all_rows, "solve", None)
         patched.setattr("casvm.solver.smo.solve", None)
         second = again()
     if working_set is not None:
@@ -144,7 +146,8 @@ def test_a_killed_run_goes_on(tmp_path, eager):
     def go(watch=None):
         state = Unfinished(checkpoint, "piece", Communicator(), seconds=0.0)
         dual = Dual.classification(y, np.full(N, C))
-        return distributed.solve(X, dual, KERNEL, LIMITS, PLENTY, Communicator(), 8, watch, state), state
+        training = PartTraining(KERNEL, LIMITS, PLENTY, watch=watch)
+        return all_rows.solve(X, dual, training, Communicator(), 8, state), state
 
     def kill(now):
         if now.iterations > 200:

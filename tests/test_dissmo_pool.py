@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from cacore.kernels.columns import Layout
 from casvm.solver.distributed import Pool
-from casvm.solver.kernel_rows import KernelRows, RowCache, staying
-from casvm.solver.pair import padded
+from casvm.solver.kernel_rows import KernelRows, RowCache, padded, staying
 
 # -- the pool --------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
-from casvm.solver import distributed, smo
+from casvm.methods import all_rows
+from casvm.solver import smo
 from casvm.solver.kernel_rows import KernelRows
 
 KERNEL = Kernel("gaussian", gamma=0.5)
@@ -36,7 +37,7 @@ def alone(X, dual, limits=LIMITS):
 
 
 def together(X, dual, limits=LIMITS):
-    return distributed.solve(X, dual, KERNEL, limits, PLENTY, Communicator(), 16)
+    return all_rows.solve(X, dual, smo.PartTraining(KERNEL, limits, PLENTY), Communicator(), 16)
 
 
 solvers = pytest.mark.parametrize("solve", [alone, together])

@@ -15,10 +15,12 @@ from cacore.kernels.columns import Layout
 from cacore.kernels.near import STRETCH, NearPanels, spatial_order, squared_cutoff
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
-from casvm.solver import distributed, smo
-from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.on_ranks import NearColumns, near_round_size
-from casvm.solver.pair import Pairs, padded
+from casvm.methods import all_rows
+from casvm.solver import smo
+from casvm.solver.active_set import Pairs
+from casvm.solver.distributed import near_round_size
+from casvm.solver.kernel_rows import KernelRows, padded
+from casvm.solver.near_smo import NearColumns
 
 N, PLENTY, KERNEL = 2100, 1 << 26, Kernel("gaussian", gamma=32.0)
 FLOOR = 1e-13
@@ -167,7 +169,7 @@ def test_solution(epsilon, monkeypatch, tuned):
     X, y = kinds(N)
     bounds = np.full(N, 2.0)
     dual = Dual.regression(y, bounds, epsilon) if epsilon else Dual.classification(y, bounds)
-    share = distributed.solve(X, dual, KERNEL, Limits(1e-4), PLENTY, Communicator(), 200)
+    share = all_rows.solve(X, dual, smo.PartTraining(KERNEL, Limits(1e-4), PLENTY), Communicator(), 200)
     expected = smo.solve(KernelRows(X, KERNEL, "float64", PLENTY), dual, Limits(1e-4))
     assert share.converged
     assert share.objective == pytest.approx(expected.objective, rel=1e-7)

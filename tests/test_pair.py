@@ -11,8 +11,10 @@ from helpers.references import matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cacore.compiled.vectors import AT_KINK, FALL, RISE, partner, update
 from cacore.kernels import Kernel
-from casvm.solver.pair import AT_KINK, FALL, RISE, Pairs, padded, partner, update
+from casvm.solver.active_set import Pairs
+from casvm.solver.kernel_rows import padded
 
 TYPES = [(np.float64, np.float64), (np.float64, np.float32), (np.float32, np.float32)]  # of v and of K
 LEAST = 1e-12

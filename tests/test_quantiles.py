@@ -25,7 +25,7 @@ from casvm import CAQuantileSVR, QuantileModel, SMOQuantileSVR, export_libsvm
 from casvm.search.regression import TargetFolds, judge
 from casvm.solver import near_smo
 from casvm.solver.problems import solve_quantiles, start_at
-from casvm.solver.smo import PartValues, solve_part
+from casvm.solver.smo import PartTraining, PartValues, solve_part
 
 LEVELS = (0.1, 0.5, 0.9)
 GIVEN = {"C": 1.5, "gamma": 0.5}
@@ -101,7 +101,7 @@ def test_levels_in_turn_are_levels_alone(narrow, monkeypatch, tuned):
     asked = []
     solve_near = near_smo.NearValues.solve
     monkeypatch.setattr(near_smo.NearValues, "solve", lambda *args: asked.append(args) or solve_near(*args))
-    solutions = solve_quantiles(X, kernel, duals, limits, 1 << 26)
+    solutions = solve_quantiles(X, duals, PartTraining(kernel, limits, 1 << 26))
     assert len(asked) == 3 * narrow
     for dual, one in zip(duals, solutions, strict=True):
         alone = solve_part(X, kernel, dual, limits, 1 << 26)
@@ -110,7 +110,7 @@ def test_levels_in_turn_are_levels_alone(narrow, monkeypatch, tuned):
         assert one.converged
         assert min(one.kernel_rows, one.kernel_values) >= 0
     assert narrow or solutions[2].kernel_values == 0  # all are there
-    plugged = solve_quantiles(X, kernel, duals[:1], limits, 1 << 26, solver="smo")
+    plugged = solve_quantiles(X, duals[:1], PartTraining(kernel, limits, 1 << 26))
     np.testing.assert_array_equal(plugged[0].beta, solve_part(X, kernel, duals[0], limits, 1 << 26).beta)
 
 
@@ -120,7 +120,7 @@ def test_objectives_that_share_kernel_values_are_those_of_double_precision():
     y, weights = 3e5 * y, 1e5 * (weights + 0.5)
     kernel, duals = Kernel("gaussian", gamma=0.5), [Dual.quantile(y, weights, level) for level in LEVELS]
     K = rbf_kernel(X, gamma=0.5)
-    for one, dual in zip(solve_quantiles(X, kernel, duals, Limits(10.0), 1 << 26), duals, strict=True):
+    for one, dual in zip(solve_quantiles(X, duals, PartTraining(kernel, Limits(10.0), 1 << 26)), duals, strict=True):
         assert one.converged
         assert one.objective == pytest.approx(y @ one.beta - 0.5 * one.beta @ K @ one.beta, rel=1e-12)
         near(one.decision, K @ one.beta + one.b, 1.0)

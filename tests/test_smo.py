@@ -18,8 +18,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.limits import Limits
 from casvm.solver import active_set, kernel_rows, smo
-from casvm.solver.kernel_rows import TOUCH, KernelRows, gram_of
-from casvm.solver.pair import padded
+from casvm.solver.kernel_rows import TOUCH, KernelRows, gram_of, padded
 
 SMALL_SET = 128  # instead of 2048
 

@@ -22,7 +22,7 @@ from casvm.methods.tree import filtered, merged, neighbours, plan
 from casvm.model.part_svm import placed
 from casvm.solver import smo
 from casvm.solver.class_pairs import ClassRows
-from casvm.solver.problems import fit_part
+from casvm.solver.smo import PartTraining, fit_part
 
 KERNEL = Kernel("gaussian", GAMMA)
 
@@ -273,7 +273,7 @@ def test_a_part_begins_with_coefficients_of_all_classes(held):
     """Also where it lacks a class: from its own solution it takes next to no steps."""
     X, y = drawn_clouds(k=3)
     here = np.flatnonzero(np.isin(y, held))
-    problem = X[here], y[here], np.full(len(here), C), here, KERNEL, Limits(TOL), 1 << 24
+    problem = X[here], y[here], np.full(len(here), C), here, PartTraining(KERNEL, Limits(TOL), 1 << 24)
     cold, before = fit_part(*problem)
     start = np.zeros((2, len(here)))
     start[:, placed(cold.rows, here)] = cold.spread(3)

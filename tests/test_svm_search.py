@@ -18,7 +18,7 @@ from cacore.tuning import scores
 from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm
 from casvm.options import SVMOptions
 from casvm.search.cross_validation import ClassFolds, along, judge
-from casvm.solver.pair import padded
+from casvm.solver.kernel_rows import padded
 
 CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
 

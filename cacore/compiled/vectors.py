@@ -3,10 +3,10 @@
 Plain loops took three to five times as long. The loops here are built as LLVM vector code, which LLVM fits to the
 machine's vector length. Their callers:
 
-* SMO (:mod:`casvm.solver.pair`): :func:`update` and :func:`partner`. Each row's permitted moves are flags of type
+* SMO (:mod:`casvm.solver.active_set`): :func:`update` and :func:`partner`. Each row's permitted moves are flags of type
   uint8: RISE, FALL, both or 0. If the dual has an epsilon, v is that of rising rows; a row at the kink, marked AT_KINK,
   falls with a v that is larger by `width`. Without an epsilon `width` is None, and its code is not generated.
-* SMO with near rows only (:mod:`casvm.solver.near_pairs`): :func:`extremes`, :func:`advance` and :func:`largest_gain`.
+* SMO with near rows only (:mod:`casvm.solver.near_smo`): :func:`extremes`, :func:`advance` and :func:`largest_gain`.
 * Asy-GCD (:mod:`asygcd.solver.greedy`): :func:`violator` and :func:`step_to_violator`.
 * Panels of rows (:mod:`cacore.kernels.sums`): :data:`products` and the other sums over the features.
 """

@@ -16,7 +16,6 @@ from scipy.special import expit
 
 from cacore.comm import Communicator
 from cacore.data.rows import LARGEST_TARGET, Rows, check_range, check_squares, check_targets, first_nonfinite, is_sparse
-from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import memory
 from cacore.probability import platt
@@ -27,8 +26,8 @@ from cacore.svm.dual import Dual, Solution
 from cakernels.dropin.calls import UnsuitedError
 from cakernels.dropin.libsvm_problem import TYPES, LibsvmModel, LibsvmProblem, Trained, Vector
 from casvm.model.part_svm import PartSVM
-from casvm.solver.problems import fit_part, solve_regression
-from casvm.solver.smo import solve_one_class, solve_part
+from casvm.solver.problems import solve_one_class, solve_regression
+from casvm.solver.smo import PartTraining, fit_part
 
 DEFAULT_CACHE = 200.0  # scikit-learn's default for cache_size, in MB
 _OURS = 1 << 30  # bytes of the kernel cache if the user has not chosen a size
@@ -108,10 +107,12 @@ def _classifier(problem: LibsvmProblem) -> Trained:
 
 
 def _part(problem: LibsvmProblem, X: Rows, codes: NDArray[np.int64], bounds: Vector) -> tuple[PartSVM, list[Solution]]:
-    return fit_part(
-        X, codes, bounds, np.arange(len(codes)), problem.evaluated(), _limits(problem), cache_bytes(problem),
-        nu=problem.nu if problem.svm_type == 1 else None,
-    )  # fmt: skip
+    nu = problem.nu if problem.svm_type == 1 else None
+    return fit_part(X, codes, bounds, np.arange(len(codes)), _training(problem), nu=nu)
+
+
+def _training(problem: LibsvmProblem) -> PartTraining:
+    return PartTraining(problem.evaluated(), _limits(problem), cache_bytes(problem))
 
 
 def _sigmoids(problem: LibsvmProblem, codes: NDArray[np.int64], bounds: Vector, k: int) -> tuple[Vector, Vector]:
@@ -172,17 +173,16 @@ def _values(problem: LibsvmProblem) -> Trained:
 
 def _solve(problem: LibsvmProblem, X: Rows, y: Vector, weights: Vector) -> Solution:
     """The solution for rows with these targets and positive weights."""
-    kernel: Kernel | None = problem.evaluated()
-    limits, cache = _limits(problem), cache_bytes(problem)
+    training = _training(problem)
     match TYPES[problem.svm_type]:
         case "one_class":
-            return solve_one_class(X, kernel, weights, problem.nu, limits, cache)
+            return solve_one_class(X, weights, problem.nu, training)
         case "epsilon_svr":
             check_targets(y, "y", LARGEST_TARGET, Communicator())
-            return solve_part(X, kernel, Dual.regression(y, problem.C * weights, problem.epsilon), limits, cache)
+            return training.solve(X, Dual.regression(y, problem.C * weights, problem.epsilon))
         case _:
             check_targets(y, "y", LARGEST_TARGET, Communicator())
-            return solve_regression(X, kernel, y, problem.C * weights, problem.nu, limits, cache)
+            return solve_regression(X, y, problem.C * weights, problem.nu, training)
 
 
 def _vectors(problem: LibsvmProblem, rows: NDArray[np.integer]) -> Any:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -27,10 +27,8 @@ from cacore.data.resolution import check_resolved
 from cacore.data.rows import Rows, RowsLike, check_range, check_squares, concatenate
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
-from cacore.kernels import Kernel
 from cacore.kernels.given import Precomputed, numbered
 from cacore.learn.options import from_estimator
-from cacore.limits import Limits
 from cacore.machine import memory
 from cacore.probability.calibrator import Calibrator, coupled
 from cacore.probability.left_out import folds_to_leave_out
@@ -39,14 +37,14 @@ from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning import GridLike, Results
-from casvm.methods.probability import PartTraining, left_out
+from casvm.methods.probability import left_out
 from casvm.model.libsvm_files import NU_SVC
 from casvm.model.part_svm import PartSVM
 from casvm.model.svm_model import SVMModel
 from casvm.model.svr_model import PartSVR
 from casvm.options import UNSEARCHED, SVMOptions, nu_share
 from casvm.search.classes import search_classes
-from casvm.solver.problems import fit_part
+from casvm.solver.smo import PartTraining, fit_part
 from partition.redistribute import Parts
 
 if TYPE_CHECKING:
@@ -56,16 +54,6 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound=DualOptions)
 
 _SURE = 1 << 26  # bytes that any machine has: to look up how many are free would take a quarter of a tiny fit
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Arguments of a solver besides the rows and their dual; see :class:`cacore.svm.dual.PartSolver`."""
-
-    kernel: Kernel | None
-    limits: Limits
-    cache_bytes: int
-    watch: Callable[[Progress], None] | None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -100,8 +88,8 @@ class OneProcess(KernelMachine):
         shrinking, verbose = (yes_or_no(getattr(self, name), f"{name} =") for name in ("shrinking", "verbose"))
         return shrinking, verbose
 
-    def _setting(self, X: Rows, options: DualOptions, comm: Communicator) -> Setting:
-        """Arguments of the solver besides the rows of positive weight, `X`, and their dual."""
+    def _training(self, X: Rows, options: DualOptions, comm: Communicator) -> PartTraining:
+        """Settings with which the rows of positive weight, `X`, are trained."""
         shrinking, verbose = self._switches()
         kernel = None
         if not self._precomputed:
@@ -110,9 +98,8 @@ class OneProcess(KernelMachine):
         budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
         if budget > _SURE:
             memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
-        return Setting(
-            kernel, replace(options.limits, shrinking=shrinking), budget, printer(_line) if verbose else None
-        )
+        limits = replace(options.limits, shrinking=shrinking)
+        return PartTraining(kernel, limits, budget, watch=printer(_line) if verbose else None)
 
     def _warn(self, solutions: list[Solution], tol: float, depth: int, what: str = "pairs of classes") -> None:
         """Store whether all problems met the tolerance, and warn if one did not; `fit` is `depth` calls above."""
@@ -241,33 +228,31 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
             factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
             options = self._chosen(Samples(train.X, {"code": codes, "C": factor[codes] * weights}), options, comm)
             present = X_checked if (weights > 0).all() else X_checked[np.flatnonzero(weights)]
-            setting = self._setting(present, options, comm)
+            training = self._training(present, options, comm)
             part, solutions = fit_part(
-                X_checked, codes, options.C * factor[codes] * weights, np.arange(len(codes)), setting.kernel,
-                setting.limits, setting.cache_bytes, watch=setting.watch, nu=self._nu(),
-            )  # fmt: skip
+                X_checked, codes, options.C * factor[codes] * weights, np.arange(len(codes)), training, nu=self._nu()
+            )
             if len(part.classes) < len(classes):
                 raise InputError("sample_weight: a class has no row with a positive weight")
             model = SVMModel(
-                method=self._method, classes=classes, kernel=setting.kernel, C=self._bound(options, solutions),
+                method=self._method, classes=classes, kernel=training.kernel, C=self._bound(options, solutions),
                 **self._one_part(X_checked, part),
             )  # fmt: skip
             if options.probability is not None:
                 rows = Samples(train.X, {"code": codes, "C": options.C * factor[codes] * weights})
-                model.calibrator = self._calibrated(rows, options.probability, setting, solutions, comm)
+                model.calibrator = self._calibrated(rows, options.probability, training, solutions, comm)
             expose(self, model)
             self.class_weight_, self.shape_fit_ = factor, tuple(train.X.shape)
-            self._take(part, solutions, setting.limits.tol)
+            self._take(part, solutions, training.limits.tol)
             self._keep_names(train.columns)
             return self
 
     def _calibrated(
-        self, rows: Samples, form: str, setting: Setting, solutions: list[Solution], comm: Communicator
+        self, rows: Samples, form: str, training: PartTraining, solutions: list[Solution], comm: Communicator
     ) -> Calibrator:
         """Calibrator of probabilities, fitted to decisions on left-out rows."""
         k = len(self.classes_)
         folds = folds_to_leave_out(np.bincount(rows["code"][rows["C"] > 0], minlength=k))
-        training = PartTraining(setting.kernel, setting.limits, setting.cache_bytes)
         # A solution of nu-SVC also solves C-SVC with C = 1 / r.
         bounds = None if self._nu() is None else np.array([solution.margin for solution in solutions])
         return Calibrator.fit(form, left_out(rows, k, folds, training, bounds), k * (k - 1) // 2, comm)

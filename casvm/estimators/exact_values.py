@@ -24,12 +24,12 @@ from cacore.learn.options import from_estimator
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.options import DualOptions
 from cacore.tuning import GridLike
-from casvm.estimators.exact import OneProcess, Setting, expose_search, one_part, warn_of_limits
+from casvm.estimators.exact import OneProcess, expose_search, one_part, warn_of_limits
 from casvm.model.svr_model import PARAMETERS, PartSVR, SVRModel
 from casvm.options import SCALE, SCALED, UNSEARCHED_VALUES, ValueOptions, nu_share
 from casvm.search.regression import search_values
-from casvm.solver.problems import solve_regression
-from casvm.solver.smo import solve_one_class, solve_part
+from casvm.solver.problems import solve_one_class, solve_regression
+from casvm.solver.smo import PartTraining
 from casvm.tasks import Problem, deviation
 
 Vector = NDArray[np.float64]
@@ -55,19 +55,19 @@ class OneProcessValues(OneProcess):
         X_present = X
         if len(present) < n:
             X_present = dense(X)[np.ix_(present, present)] if self._precomputed else X[present]
-        setting = self._setting(X_present, options, Communicator())
-        solutions = self._solutions(X_present, y[present], weights[present], params, setting)
+        training = self._training(X_present, options, Communicator())
+        solutions = self._solutions(X_present, y[present], weights[present], params, training)
         beta = np.stack([solution.beta for solution in solutions], axis=1)
         support = np.flatnonzero(beta.any(axis=1))
         rows = present[support]
         part = PartSVR(
-            X[rows] if setting.kernel is not None else np.zeros((len(rows), 0)), rows, self._columns(beta[support]),
+            X[rows] if training.kernel is not None else np.zeros((len(rows), 0)), rows, self._columns(beta[support]),
             np.array([solution.b for solution in solutions]),
         )  # fmt: skip
         self.model_ = self._modeled(
-            method="smo", svm_type=self._svm_type, kernel=setting.kernel, params=params, **self._one_part(X, part)
+            method="smo", svm_type=self._svm_type, kernel=training.kernel, params=params, **self._one_part(X, part)
         )
-        self._take(part, solutions, setting.limits.tol)
+        self._take(part, solutions, training.limits.tol)
         self.shape_fit_ = tuple(X.shape)
         return self
 
@@ -90,15 +90,15 @@ class OneProcessValues(OneProcess):
         applicable = {name: check for name, check in checks.items() if hasattr(self, name)}
         return {name: float(check(getattr(self, name), f"{name} =")) for name, check in applicable.items()}
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
+    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining) -> Solution:
         """Solve the dual with these values of C, epsilon and nu; all weights are above 0."""
         raise NotImplementedError
 
     def _solutions(
-        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
+        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining
     ) -> list[Solution]:  # fmt: skip
         """Solutions of the duals of all outputs, see :meth:`_solve`."""
-        return [self._solve(X, y, weights, params, setting)]
+        return [self._solve(X, y, weights, params, training)]
 
     def _take(self, part: PartSVR, solutions: list[Solution], tol: float) -> None:
         """Set the fitted attributes."""
@@ -270,9 +270,9 @@ class SMOSVR(SearchedRegressor):
 
     _svm_type = "epsilon_svr"
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
+    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining) -> Solution:
         dual = Dual.regression(y, params["C"] * weights, params["epsilon"])
-        return solve_part(X, setting.kernel, dual, setting.limits, setting.cache_bytes, setting.watch)
+        return training.solve(X, dual)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -315,11 +315,8 @@ class SMONuSVR(_Regressor):
 
     C: float = 1.0
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
-        solution = solve_regression(
-            X, setting.kernel, y, params["C"] * weights, params["nu"], setting.limits, setting.cache_bytes,
-            setting.watch,
-        )  # fmt: skip
+    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining) -> Solution:
+        solution = solve_regression(X, y, params["C"] * weights, params["nu"], training)
         self.epsilon_ = solution.margin
         return solution
 
@@ -370,10 +367,8 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
             self._keep_names(columns)
             return self
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting) -> Solution:
-        return solve_one_class(
-            X, setting.kernel, weights, params["nu"], setting.limits, setting.cache_bytes, setting.watch
-        )
+    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining) -> Solution:
+        return solve_one_class(X, weights, params["nu"], training)
 
     @property
     def offset_(self) -> float:

@@ -18,12 +18,12 @@ from cacore.errors import InputError
 from cacore.probability.conformal import check_held_out, rows_aside
 from cacore.svm.dual import Dual, Solution
 from casvm.estimators.collective import PartsSVR
-from casvm.estimators.exact import Setting
 from casvm.estimators.exact_values import SearchedRegressor, Vector
 from casvm.model.quantile_model import Ends, QuantileModel
 from casvm.model.svr_model import SVRModel
 from casvm.options import ValueMethod
 from casvm.solver.problems import solve_quantiles
+from casvm.solver.smo import PartTraining
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -161,10 +161,10 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
         return self
 
     def _solutions(
-        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], setting: Setting
+        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining
     ) -> list[Solution]:  # fmt: skip
         duals = [Dual.quantile(y, params["C"] * weights, level) for level in _levels(self)]
-        return solve_quantiles(X, setting.kernel, duals, setting.limits, setting.cache_bytes, watch=setting.watch)
+        return solve_quantiles(X, duals, training)
 
     def _columns(self, beta: Vector) -> Vector:
         return beta

@@ -19,9 +19,9 @@ from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import Rows, nbytes
 from cacore.data.stored import in_memory
 from cacore.io.checkpoint import Checkpoint, Kept, Unfinished, remembered
-from cacore.machine import memory
+from cacore.machine import memory, threads
 from cacore.machine.clock import working_time
-from cacore.progress import Advance
+from cacore.machine.threads import cpu_name
 from cacore.svm.dual import Dual, Solution
 from casvm.model.part_svm import PartSVM, piece
 from casvm.model.svm_model import SVMModel
@@ -29,8 +29,11 @@ from casvm.model.svr_model import SVRModel
 from casvm.options import SVMMethod, SVMOptions, ValueMethod, ValueOptions
 from casvm.search import classes, regression
 from casvm.search.classes import ROWS, WHOLE
-from casvm.solver import distributed
+from casvm.solver.distributed import AllRows, Distributed, OnRanks
+from casvm.solver.near_shares import in_shares
 from casvm.solver.problems import centered
+from casvm.solver.smo import PartTraining
+from casvm.solver.units import Unit
 from casvm.svm_fit import STATISTICS, SVMFit, check_memory, solver_progress
 from casvm.tasks import ClassesTask, ValuesTask, kept_of, merged
 from partition.algorithms import divide
@@ -50,7 +53,7 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
 
     Notes
     -----
-    For the cost, see :func:`casvm.solver.distributed.solve`. A rank holds all rows only if most kernel values vanish
+    For the cost, see :func:`solve`. A rank holds all rows only if most kernel values vanish
     and half of its cache has room for them. The model stays in pieces.
     """
     task = ClassesTask.prepared(method, train, options, comm)
@@ -88,7 +91,7 @@ def of_values(
 
     Notes
     -----
-    The cost is that of :func:`casvm.solver.distributed.solve`, or of :func:`casvm.solver.smo.solve` on one rank without
+    The cost is that of :func:`solve`, or of :func:`casvm.solver.smo.solve` on one rank without
     a working set. Memory holds this rank's rows and its kernel cache; the model stays in pieces.
     """
     task = kind.prepared(method, train, options, comm)
@@ -103,12 +106,15 @@ def of_values(
     sizes = comm.allgather(np.array([len(rows)]))
     begun, advance = working_time(), options.progress("training", 1)
 
+    training = PartTraining(task.kernel, options.limits, cache_bytes, options.solver)
+
     def alone(unfinished: Unfinished | None) -> Kept:
-        solutions = problem.solve(rows, task.kernel, options.limits, cache_bytes, options.solver)
+        solutions = problem.solve(rows, training)
         return merged([kept_of(solution, begun) for solution in solutions])
 
     def work(dual: Dual, unfinished: Unfinished | None) -> Kept:
-        share = _solve_on_ranks(task, in_memory(rows.X), dual, cache_bytes, advance, unfinished, comm)
+        watched = replace(training, watch=solver_progress(advance, "training"))
+        share = solve(in_memory(rows.X), dual, watched, comm, options.working_set, unfinished)
         if problem.levels:
             share = centered(share, dual, partial(comm.allreduce, op="max"))
         arrays = kept_of(share, begun)
@@ -136,18 +142,6 @@ def of_values(
         return task.fit(model, comm.bcast(numbers)[None], all_seconds, sizes)
 
 
-def _solve_on_ranks(
-    task: ClassesTask | ValuesTask, X: Rows, dual: Dual, cache_bytes: int, advance: Advance,
-    unfinished: Unfinished | None, comm: Communicator,
-) -> Solution:  # fmt: skip
-    """This rank's share of the solution of a dual whose rows are distributed over the ranks; collective."""
-    options = task.options
-    return distributed.solve(
-        X, dual, task.kernel, options.limits, cache_bytes, comm, options.working_set,
-        solver_progress(advance, "training"), unfinished,
-    )  # fmt: skip
-
-
 def _resumed(
     task: ClassesTask | ValuesTask, name: str, work: Callable[[Unfinished | None], Kept], comm: Communicator
 ) -> Kept:
@@ -163,7 +157,9 @@ def _pair_by_pair(task: ClassesTask, comm: Communicator) -> tuple[PartSVM, NDArr
     """This rank's piece of the model, and statistics summed over all ranks."""
     rows, codes, C, k = task.rows, task.rows["code"], task.rows["C"], len(task.classes)
     coef, b, collected = np.zeros((k - 1, len(codes))), np.zeros(k * (k - 1) // 2), []
-    advance = task.progress("training", len(b))
+    advance, options = task.progress("training", len(b)), task.options
+    watch = solver_progress(advance, "training")
+    training = PartTraining(task.kernel, options.limits, options.cache_bytes, watch=watch)
     for number, (i, j) in enumerate(combinations(range(k), 2)):
         chosen = np.flatnonzero((C > 0) & ((codes == i) | (codes == j)))
         first = codes[chosen] == i
@@ -174,7 +170,7 @@ def _pair_by_pair(task: ClassesTask, comm: Communicator) -> tuple[PartSVM, NDArr
             X = rows.X if len(chosen) == len(codes) else rows.X[chosen]
             y = np.where(first, 1.0, -1.0)
             dual = Dual.classification(y, C[chosen])
-            share = _solve_on_ranks(task, in_memory(X), dual, task.options.cache_bytes, advance, unfinished, comm)
+            share = solve(in_memory(X), dual, training, comm, options.working_set, unfinished)
             counts = comm.allreduce(np.array([share.kernel_rows, share.kernel_values]))
             facts = [share.iterations, share.objective, share.gap, *counts, share.converged]
             return {"beta": share.alpha * y, "b": np.array(share.b), "facts": np.array(facts, np.float64)}
@@ -196,6 +192,66 @@ def _pair_by_pair(task: ClassesTask, comm: Communicator) -> tuple[PartSVM, NDArr
         b if comm.rank == 0 else np.zeros_like(b),
     )  # fmt: skip
     return part, numbers
+
+
+def solve(
+    X: Rows, dual: Dual, training: PartTraining, comm: Communicator, working_set: int | None = None,
+    unfinished: Unfinished | None = None,
+) -> Solution:  # fmt: skip
+    """Solve the dual of all ranks' rows; a collective call.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (m, d)
+        This rank's rows, possibly none. Not changed.
+    dual : Dual
+        The dual of this rank's rows, with the total of all ranks. The start, if all ranks have one, is feasible.
+    training : PartTraining
+        With a kernel. The cache is this rank's memory for kernel values, packed rows and copies of other ranks' rows;
+        `watch` is called after each round.
+    comm : Communicator
+    working_set : int, optional
+        Rows per round, q; at most an eighth of all rows, or half of them if most kernel values vanish.
+    unfinished : Unfinished, optional
+        Checkpoint from which a killed run resumes; beta is stored from time to time.
+
+    Returns
+    -------
+    Solution
+        The solution for this rank's rows.
+
+    Raises
+    ------
+    InputError
+        On all ranks: kernel values that overflow, a start that is not feasible, sums by sign.
+
+    Notes
+    -----
+    A round costs q^2 kernel values on every rank, or 3/8 of them where they are expensive, and m per row that moved.
+    If every rank has room for all rows and most kernel values vanish, each rank optimises a share of the rows
+    (:mod:`casvm.solver.near_shares`). Otherwise a round sends 32 bytes per proposed row (40 if rows have two nonzero
+    bounds); there are about as many proposals as new rows in the working set.
+    A chosen row is sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three
+    quarters of the other ranks' rows, or of 2 q rows if that is more.
+    """
+    with comm.uncounted():
+        sizes = np.array([np.abs(dual.linear).max(initial=0.0), dual.largest_bound])
+        unit = Unit.of(*comm.allreduce(sizes, "max").tolist())
+    state = unfinished.get() if unfinished is not None else None
+    scaled, tol = unit.dual(dual), training.limits.tol
+    training = replace(training, limits=unit.limits(training.limits), watch=unit.watch(training.watch))
+    if state is not None:
+        scaled = replace(scaled, start=state["beta"])
+    rows = AllRows.of(X, scaled, training, comm, f"{cpu_name()} {threads.current()}")
+    solver: OnRanks
+    if working_set is None and rows.in_shares:
+        solver = in_shares(rows, X, scaled, training, comm)
+    else:
+        solver = Distributed(rows, X, scaled, training, comm, working_set)
+    solver.unfinished = unfinished
+    if state is not None:
+        solver.go_on(state)
+    return unit.solution(solver.run(rows.n), tol)
 
 
 PARTITIONER = "kbalance"  # makes the parts for the search

@@ -12,7 +12,7 @@ folds need. A large problem is solved again for each fold, by the part's own sol
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -24,7 +24,6 @@ from cacore.data.holdout import FOLDS, stratified
 from cacore.data.labels import all_classes
 from cacore.data.rows import nbytes
 from cacore.data.stored import in_memory
-from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import memory, threads
 from cacore.probability.calibrator import Calibrator
@@ -35,8 +34,8 @@ from casvm.model.svm_model import SVMModel
 from casvm.options import SVMMethod, SVMOptions
 from casvm.search.cross_validation import PAIRS, along, points_of
 from casvm.solver.class_pairs import ClassRows, PairRows, solve_classes
-from casvm.solver.pair import padded
-from casvm.solver.problems import fit_part
+from casvm.solver.kernel_rows import padded
+from casvm.solver.smo import PartTraining, fit_part
 from casvm.solver.units import Origin
 from casvm.svm_fit import SVMFit
 
@@ -99,33 +98,10 @@ LOOSE = 1e-2  # tolerance that suffices here: decisions are accurate to this sha
 MOST = 3000  # rows of a problem whose kernel matrix is kept for all folds
 
 
-@dataclass(frozen=True)
-class PartTraining:
-    """Settings with which a part is trained, except the bounds of alpha.
-
-    Attributes
-    ----------
-    kernel : Kernel or None
-        None if rows are kernel values with all rows of the part.
-    limits : Limits
-    cache_bytes : int
-    solver : str
-    """
-
-    kernel: Kernel | None
-    limits: Limits
-    cache_bytes: int
-    solver: str = DEFAULT
-
-    def keeps(self, rows: int, side_by_side: int) -> bool:
-        """True if problems of `rows` rows are small, and `side_by_side` of their kernel matrices fit in the cache."""
-        compiled = self.kernel is not None and self.solver == DEFAULT
-        return compiled and rows <= MOST and side_by_side * 2 * 8 * rows * padded(rows) <= self.cache_bytes
-
-    @property
-    def loose(self) -> Limits:
-        """Limits of the solver with a tolerance that suffices for decisions."""
-        return Limits(max(LOOSE, self.limits.tol), self.limits.max_iter, self.limits.max_time)
+def keeps(training: PartTraining, rows: int, side_by_side: int) -> bool:
+    """True if problems of `rows` rows are small, and `side_by_side` of their kernel matrices fit in the cache."""
+    compiled = training.kernel is not None and training.solver == DEFAULT
+    return compiled and rows <= MOST and side_by_side * 2 * 8 * rows * padded(rows) <= training.cache_bytes
 
 
 def left_out(
@@ -156,6 +132,8 @@ def left_out(
     once for all folds of its pair, see :class:`casvm.solver.class_pairs.ClassRows`. Two classes of m rows, at most
     3,000, take m^2 kernel values, in double precision at worst.
     """
+    limits = training.limits
+    training = replace(training, limits=Limits(max(LOOSE, limits.tol), limits.max_iter, limits.max_time), watch=None)
     codes, C = rows["code"], rows["C"]
     fold = stratified(codes, FOLDS)
     scale = np.ones(k * (k - 1) // 2) if bounds is None else bounds
@@ -171,11 +149,11 @@ def left_out(
     if len(tasks) > 1 and training.solver == DEFAULT:
         largest = float(C.max() * scale.max())
         shared = ClassRows.of(
-            Origin.of(in_memory(rows.X), training.kernel, largest, training.loose.tol).X,
+            Origin.of(in_memory(rows.X), training.kernel, largest, training.limits.tol).X,
             members,
             training.kernel,
             largest,
-            training.loose,
+            training.limits,
             training.cache_bytes,
             side_by_side,
         )
@@ -186,10 +164,10 @@ def left_out(
         first, bound, own_fold = codes[chosen] == i, scale[pair] * C[chosen], fold[chosen]
         if shared is not None:
             with shared.pair(at, second) as K:
-                D = _by_rows(K, first, bound, own_fold, folds, training.loose)
-        elif training.keeps(len(chosen), side_by_side):
+                D = _by_rows(K, first, bound, own_fold, folds, training.limits)
+        elif keeps(training, len(chosen), side_by_side):
             D = _in_memory(
-                _of_pair(rows, chosen, training, float(bound.max())), first, bound, own_fold, folds, training.loose
+                _of_pair(rows, chosen, training, float(bound.max())), first, bound, own_fold, folds, training.limits
             )
         else:
             D = _by_solver(rows, chosen, first, bound, own_fold, folds, training)
@@ -204,7 +182,7 @@ def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C
     """Kernel matrix of a pair's rows, computed for this pair alone."""
     kernel, m = training.kernel, len(chosen)
     assert kernel is not None
-    points = points_of(rows.X[chosen], [kernel], C, training.loose.tol)
+    points = points_of(rows.X[chosen], [kernel], C, training.limits.tol)
     K = np.zeros((m, padded(m)), points.X.dtype)
     values = K[:, :m]
     kernel.compare_all(points, values)
@@ -250,9 +228,6 @@ def _by_solver(
     D, codes = np.full(len(chosen), np.nan), np.where(first, 0, 1)
     for held in _trainings(first, fold, folds):
         mine, others = chosen[~held], chosen[held]
-        part, _ = fit_part(
-            rows.X[mine], codes[~held], C[~held], mine, training.kernel, training.loose, training.cache_bytes,
-            training.solver,
-        )  # fmt: skip
+        part, _ = fit_part(rows.X[mine], codes[~held], C[~held], mine, training)
         D[held] = part.pairs(rows.X[others], training.kernel)[:, 0]
     return D

@@ -27,8 +27,8 @@ from cacore.svm.decision import counted as votes_of
 from cacore.svm.decision import votes
 from cacore.svm.problem import overflow
 from cacore.tuning import counted
-from casvm.solver.active_set import extremes
-from casvm.solver.pair import Pairs, padded
+from casvm.solver.active_set import Pairs, extremes
+from casvm.solver.kernel_rows import padded
 from casvm.solver.units import Origin
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def for_kernels(
     """Context with an iterator of ``work(g, K)`` for each wanted kernel g, with its kernel matrix K of the rows.
 
     Distances are computed once, and the caller's threads process kernels in parallel. K is padded with columns for the
-    solver (:func:`casvm.solver.pair.padded`), and its memory is reused.
+    solver (:func:`casvm.solver.kernel_rows.padded`), and its memory is reused.
     """
     dtype = points.X.dtype
     compared = np.empty((len(points),) * 2, dtype)
@@ -278,7 +278,7 @@ def along(
     Parameters
     ----------
     K : ndarray, shape (m, >= padded(m)), C-contiguous
-        Kernel values; columns from m on hold any finite values. See :func:`casvm.solver.pair.padded`.
+        Kernel values; columns from m on hold any finite values. See :func:`casvm.solver.kernel_rows.padded`.
     y : ndarray of float64, shape (m,)
         +1 and -1.
     factor : ndarray of float64, shape (m,)
@@ -302,8 +302,8 @@ def along(
 
     Notes
     -----
-    The solver is :class:`casvm.solver.pair.Pairs`; it needs a few numbers per row besides `K`. The start is t times the
-    last solution, which is feasible for t from 1 to the ratio of the two C. The t that maximises the dual is
+    The solver is :class:`casvm.solver.active_set.Pairs`; it needs a few numbers per row besides `K`. The start is t
+    times the last solution, which is feasible for t from 1 to the ratio of the two C. The t that maximises the dual is
     sum(alpha) / beta'K beta, clipped to this range. The gradient at the start costs one pass over m numbers.
     """
     bound = factor * y

@@ -32,8 +32,8 @@ from cacore.limits import Limits
 from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow, precision
-from casvm.solver.active_set import HIDDEN, biases
-from casvm.solver.pair import Index, Pairs, Vector, optimise_pairs, padded
+from casvm.solver.active_set import HIDDEN, Pairs, biases, optimise_pairs
+from casvm.solver.kernel_rows import Index, Vector, padded
 from casvm.solver.units import Unit
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class PairRows:
     where : ndarray of int64, shape (n,)
         Row of `K` with the kernel values of each row, or -1.
     used : ndarray of int64, shape (n,)
-        For :func:`casvm.solver.pair.optimise_pairs`.
+        For :func:`casvm.solver.active_set.optimise_pairs`.
     diagonal : ndarray of float64, shape (n,)
     source : RowSource
         For :func:`fetch`.
@@ -299,7 +299,7 @@ def _with_rows(
     source: RowSource, K: Reals, where: Longs, v: Doubles, beta: Doubles, lower: Doubles, upper: Doubles,
     diagonal: Reals, may: Bytes, width: float | None, tol: float, max_iter: int, used: Longs,
 ) -> int:  # fmt: skip  # pragma: no cover - compiled
-    """:func:`casvm.solver.pair.optimise_pairs` that computes missing rows of K; returns the number of pairs.
+    """:func:`casvm.solver.active_set.optimise_pairs` that computes missing rows of K; returns the number of pairs.
 
     `source` is :attr:`PairRows.source`.
     """

@@ -8,31 +8,36 @@ textbook algorithm, with one combined reduction per pair.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from zlib import crc32
 
+import numba
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, dense, gather_rows, is_sparse
+from cacore.data.rows import Rows, dense, gather_rows, is_sparse, largest_size, nbytes
 from cacore.errors import InputError
-from cacore.io.checkpoint import Unfinished
+from cacore.io.checkpoint import Kept, Unfinished
 from cacore.kernels import Kernel
-from cacore.limits import Limits
-from cacore.machine import threads
-from cacore.machine.threads import cpu_name
-from cacore.svm.dual import Dual, Progress, Solution
-from casvm.solver.active_set import SMO, ActiveSet, Shrinking
-from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near_shares import in_shares
-from casvm.solver.on_ranks import AllRows, NearColumns, OnRanks
-from casvm.solver.pair import Index, PairState, Vector, falling, rising
-from casvm.solver.smo import round_size
-from casvm.solver.units import Unit
+from cacore.kernels.columns import Layout
+from cacore.kernels.near import squared_cutoff
+from cacore.kernels.precision import Accuracy, Extent, sampled, shift_of
+from cacore.machine.clock import working_time
+from cacore.svm.dual import Dual
+from cacore.svm.problem import precision
+from casvm.solver.active_set import SMO, ActiveSet, PairState, Shrinking, falling, rising
+from casvm.solver.kernel_rows import Index, KernelRows, Vector
+from casvm.solver.near_rows import VANISHED, NearRows
+from casvm.solver.near_smo import NearColumns
+from casvm.solver.smo import PartTraining, round_size
 
+_SAMPLE = 1000
+_LEAST_ROWS = 64  # per rank, for shares
+_FEW = 2048  # rows that every rank has room for
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # smallest working set of which half stays for the next round
 _LOOK = 2000  # rows of working sets between two checks for idle rows
@@ -42,77 +47,122 @@ _HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise 
 _LATE, _DUE = 1, 2  # flags: time to stop; time for a checkpoint
 
 
-def solve(
-    X: Rows, dual: Dual, kernel: Kernel, limits: Limits, cache_bytes: int, comm: Communicator,
-    working_set: int | None = None, watch: Callable[[Progress], None] | None = None,
-    unfinished: Unfinished | None = None,
-) -> Solution:  # fmt: skip
-    """Solve the dual of all ranks' rows; a collective call.
+@dataclass(frozen=True, eq=False)
+class AllRows:
+    """The same facts about all ranks' rows on every rank.
 
-    Parameters
+    Attributes
     ----------
-    X : ndarray or CSR, shape (m, d)
-        This rank's rows, possibly none. Not changed.
-    dual : Dual
-        The dual of this rank's rows, with the total of all ranks. The start, if all ranks have one, is feasible.
-    kernel, limits, watch
-        See :class:`cacore.svm.dual.PartSolver`; `watch` is called after each round.
-    cache_bytes : int
-        This rank's memory for kernel values, packed rows and copies of other ranks' rows.
-    comm : Communicator
-    working_set : int, optional
-        Rows per round, q; at most an eighth of all rows, or half of them if most kernel values vanish.
-    unfinished : Unfinished, optional
-        Checkpoint from which a killed run resumes; beta is stored from time to time.
-
-    Returns
-    -------
-    Solution
-        The solution for this rank's rows.
-
-    Raises
-    ------
-    InputError
-        On all ranks: kernel values that overflow, a start that is not feasible, sums by sign.
-
-    Notes
-    -----
-    A round costs q^2 kernel values on every rank, or 3/8 of them where they are expensive, and m per row that moved.
-    If every rank has room for all rows and most kernel values vanish, each rank optimises a share of the rows
-    (:mod:`casvm.solver.near_shares`). Otherwise a round sends 32 bytes per proposed row (40 if rows have two nonzero
-    bounds); there are about as many proposals as new rows in the working set.
-    A chosen row is sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three
-    quarters of the other ranks' rows, or of 2 q rows if that is more.
+    starts : ndarray of int64, shape (ranks + 1,)
+        Number of the first row of each rank; the last is that of all rows.
+    kernel : Kernel
+    dtype : dtype
+        Type of the kernel values.
+    layout : Layout
+    cutoff : float
+        Squared distance beyond which kernel values count as 0.
+    near : bool
+        True if so few kernel values matter that only these should be computed.
+    alike : bool
+        True if all ranks have the same processor, libraries and thread count. Others may round differently.
+    row_bytes, cache_bytes : int
+        The largest size of a row, and the least memory for kernel values, over the ranks.
     """
-    with comm.uncounted():
-        sizes = np.array([np.abs(dual.linear).max(initial=0.0), dual.largest_bound])
-        unit = Unit.of(*comm.allreduce(sizes, "max").tolist())
-    state = unfinished.get() if unfinished is not None else None
-    same, inner, watch = unit.dual(dual), unit.limits(limits), unit.watch(watch)
-    if state is not None:
-        same = replace(same, start=state["beta"])
-    rows = AllRows.of(X, same, kernel, inner, cache_bytes, comm, f"{cpu_name()} {threads.current()}")
-    solver: OnRanks
-    if working_set is None and rows.in_shares:
-        solver = in_shares(rows, X, same, inner, comm, watch)
-    else:
-        solver = _Distributed(rows, X, same, inner, cache_bytes, comm, working_set, watch)
-    solver.unfinished = unfinished
-    if state is not None:
-        solver.go_on(state)
-    return unit.solution(solver.run(rows.n), limits.tol)
+
+    starts: Index
+    kernel: Kernel
+    dtype: np.dtype[np.floating]
+    layout: Layout
+    cutoff: float
+    near: bool
+    alike: bool
+    row_bytes: int
+    cache_bytes: int
+
+    @classmethod
+    def of(cls, X: Rows, dual: Dual, training: PartTraining, comm: Communicator, machine: str) -> AllRows:
+        """The facts about all ranks' rows `X`; `machine` names what rounds here. Collective."""
+        kernel, tol = training.kernel, training.limits.tol
+        assert kernel is not None
+        starts = np.append(0, np.cumsum(comm.allgather(np.array([dual.n]))))
+        n = int(starts[-1])
+        sample = gather_rows(X[:: max(1, n // _SAMPLE)], comm)
+        extent = Extent.of(X, shift_of(sampled(sample), kernel))
+        sizes = [dual.largest_bound, largest_size(X), kernel.largest(X, np.float64) if len(dual.linear) else 0.0]
+        ends = [dual.linear.max(initial=-np.inf), -dual.linear.min(initial=np.inf)]
+        maxima = comm.allreduce(np.array([*sizes, *ends, *extent.norms]), "max")
+        largest, size, value, top, negative = maxima[:5].tolist()
+        dtype: np.dtype[np.floating] = np.dtype(precision((n, X.shape[1]), value, largest, tol))
+        accuracy = Accuracy.of_solution(largest, tol, 0.5 * (top + negative) or 1.0)
+        layout = Layout.of(sample, kernel, dtype, size, accuracy, extent.over_ranks(maxima[5:]))
+        floor = VANISHED * tol / (max(1.0, largest) * n)
+        cutoff = squared_cutoff(kernel, 4.0 * X.shape[1] * size**2, floor)
+        near = comm.all(NearColumns.pays(X, kernel, layout, cutoff, sample))
+        facts = f"{machine} {np.__version__} {numba.__version__}"
+        same = np.array([crc32(facts.encode())], np.int64)
+        alike = bool(comm.allreduce(same, "max")[0] == comm.allreduce(same, "min")[0])
+        row = max(1, nbytes(X) // max(1, dual.n))
+        row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
+        least = int(comm.allreduce(np.array([training.cache_bytes]), "min")[0])
+        return cls(starts, kernel, dtype, layout, cutoff, near, alike, row_bytes, least)
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return int(self.starts[-1])
+
+    @property
+    def in_shares(self) -> bool:
+        """True if each rank should optimise a share of the rows, all of which must fit on every rank."""
+        ranks = len(self.starts) - 1
+        fits = self.n <= max(_FEW, self.cache_bytes // (2 * self.row_bytes))
+        return bool(self.near and self.alike and fits and ranks > 1 and self.n >= _LEAST_ROWS * ranks)
+
+    def round_size(self, max_rows: int) -> int:
+        """Rows per round of near rows, at most `max_rows`."""
+        return near_round_size(max_rows, self.row_bytes, self.cache_bytes)
 
 
-class _Distributed(OnRanks):
+class OnRanks(SMO):
+    """SMO on all ranks, with checkpoints."""
+
+    unfinished: Unfinished | None = None
+    comm: Communicator
+    gram: KernelRows | NearRows
+
+    def _checkpoint_due(self) -> bool:
+        """True on rank 0 if a checkpoint is due."""
+        return self.unfinished is not None and self.comm.rank == 0 and self.unfinished.due()
+
+    def _keep(self, beta: Vector) -> None:
+        """Save a state: the feasible `beta` of the rows that this rank was given. Collective."""
+        assert self.unfinished is not None
+        counts = np.array([self.iterations, self.rounds, self.gram.rows_computed, self.gram.values_computed])
+        self.unfinished.put(beta=beta, counts=counts, seconds=np.array(working_time() - self.begun))
+
+    def go_on(self, state: Kept) -> None:
+        """Resume the counts and the clock of a killed run, whose beta is the start of this one."""
+        self.iterations, self.rounds, rows, values = state["counts"].tolist()
+        self.gram.resume(rows, values)
+        self.begun -= float(state["seconds"])
+
+    def _initial_objective(self) -> float:
+        """The objective at the start. Collective."""
+        active, dual = self.active, self.active.dual
+        beta = active.beta
+        terms = 0.5 * float((active.v - dual.linear) @ beta) - dual.epsilon * float(np.abs(beta).sum())
+        return float(self.comm.allreduce(np.array([terms]))[0])
+
+
+class Distributed(OnRanks):
     """SMO on all ranks; rows are numbered globally, in the order of the ranks."""
 
     gram: KernelRows
 
     def __init__(
-        self, rows: AllRows, X: Rows, dual: Dual, limits: Limits, cache_bytes: int, comm: Communicator,
-        working_set: int | None, watch: Callable[[Progress], None] | None,
-    ) -> None:  # fmt: skip
-        super().__init__(limits, watch)
+        self, rows: AllRows, X: Rows, dual: Dual, training: PartTraining, comm: Communicator, working_set: int | None
+    ) -> None:
+        super().__init__(training.limits, training.watch)
         self.X, self.comm, self.starts, self.n, self.alike = X, comm, rows.starts, rows.n, rows.alike
         self.first, self.stop = (int(self.starts[comm.rank + at]) for at in (0, 1))
         self.row_bytes, kernel, layout = rows.row_bytes, rows.kernel, rows.layout
@@ -122,7 +172,7 @@ class _Distributed(OnRanks):
             working_set = rows.round_size(largest) if rows.near else round_size(self.n, layout.price, regression)
         self.q = max(2, min(working_set, largest) // 2 * 2)
         capacity = self._capacity(int(np.diff(self.starts).max()), rows.cache_bytes)
-        self.pool, room = Pool(X, capacity), cache_bytes - capacity * self.row_bytes
+        self.pool, room = Pool(X, capacity), training.cache_bytes - capacity * self.row_bytes
         with comm.agreed():
             dual.initial()
             if dual.by_sign:
@@ -400,3 +450,12 @@ class Pool:
         else:
             assert not is_sparse(self.X)
             self.X[slots] = X
+
+
+def near_round_size(max_rows: int, row_bytes: int, cache_bytes: int) -> int:
+    """Rows per round, at most `max_rows`: if memory allows, more than there will be support vectors.
+
+    With fewer, the support vectors move repeatedly. For 20,000 rows with 10,500 support vectors, rounds of 2,048, 8,192
+    and 12,000 rows number 954, 114 and 17; each support vector moves 41, 16 and 7 times.
+    """
+    return max(2048, min(max_rows, cache_bytes // (8 * row_bytes)))

@@ -17,6 +17,7 @@ import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cacore.compiled.vectors import STEP
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Columns, Layout, weighted
@@ -26,10 +27,17 @@ from cacore.kernels.precision import Accuracy
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks, in_order
 from cacore.svm.problem import precision
-from casvm.solver.pair import Index, Vector, padded
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Longs, Reals
+
+Vector = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+def padded(size: int) -> int:
+    """The size rounded up to a multiple of STEP, the elements that a pass over rows takes per turn."""
+    return max(1, -(-size // STEP)) * STEP
 
 
 class Shrinkable(Protocol):
@@ -80,7 +88,7 @@ class KernelMatrix(Shrinkable, Protocol):
     values_read: int
 
     def square(self, rows: Index) -> NDArray[np.floating]:
-        """K(rows, rows), padded as :func:`casvm.solver.pair.padded` says; valid until the next call."""
+        """K(rows, rows), padded as :func:`padded` says; valid until the next call."""
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         """``v -= change @ K(rows, active)``; rows marked in `keep` may be cached: they will likely recur."""

@@ -27,7 +27,7 @@ from cacore.kernels.sums import width
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.boxes import Boxes, Runs
-from casvm.solver.pair import Index, Vector
+from casvm.solver.kernel_rows import Index, Vector
 
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Integers, Ints, Longs

@@ -16,7 +16,6 @@ Related: Hsieh, Si and Dhillon, Communication-efficient parallel block minimizat
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -28,15 +27,14 @@ from cacore.errors import InputError
 from cacore.kernels.near import spatial_order
 from cacore.kernels.panels import nonzeros
 from cacore.kernels.sums import width
-from cacore.limits import Limits
 from cacore.near.boxes import Boxes
-from cacore.svm.dual import Dual, Progress, Solution
+from cacore.svm.dual import Dual, Solution
 from casvm.solver.active_set import ActiveSet, Shrinking, middle
-from casvm.solver.near_pairs import NearPairs
+from casvm.solver.distributed import AllRows, OnRanks
+from casvm.solver.kernel_rows import Index, Vector
 from casvm.solver.near_rows import NearRows
-from casvm.solver.near_smo import NearSets, at_bias
-from casvm.solver.on_ranks import AllRows, OnRanks
-from casvm.solver.pair import Index, Vector
+from casvm.solver.near_smo import NearPairs, NearSets, at_bias
+from casvm.solver.smo import PartTraining
 
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.4)
 _LOOK = 8  # rounds between two checks for idle rows
@@ -54,11 +52,8 @@ _KEPT, _HOT = 0.25, 0.0625
 _GROUPS = 256  # groups of rows that show how many are near each
 
 
-def in_shares(
-    rows: AllRows, X: Rows, dual: Dual, limits: Limits, comm: Communicator,
-    watch: Callable[[Progress], None] | None,
-) -> Shares:  # fmt: skip
-    """The solver of all ranks' rows, of which this rank has `X`; arguments as in :mod:`casvm.solver.distributed`.
+def in_shares(rows: AllRows, X: Rows, dual: Dual, training: PartTraining, comm: Communicator) -> Shares:
+    """The solver of all ranks' rows, of which this rank has `X`; arguments as in :func:`casvm.methods.all_rows.solve`.
 
     Notes
     -----
@@ -82,7 +77,7 @@ def in_shares(
         dual, linear=linear, lower=lower, upper=upper, start=None if dual.start is None else begun, known=None
     )
     own_rows = slice(int(rows.starts[comm.rank]), int(rows.starts[comm.rank + 1]))
-    return Shares(gram, same, order, ends, own_rows, limits, watch, comm)
+    return Shares(gram, same, order, ends, own_rows, training, comm)
 
 
 def _cuts(rows: AllRows, X: NDArray[np.floating], order: Index, ranks: int) -> list[int]:
@@ -112,8 +107,8 @@ class Shares(OnRanks):
         Ends of the shares in this order.
     own_rows : slice
         Numbers of the rows that this rank was given.
-    limits, watch, comm
-        See :func:`casvm.solver.distributed.solve`.
+    training, comm
+        See :func:`casvm.methods.all_rows.solve`.
 
     Attributes
     ----------
@@ -133,10 +128,10 @@ class Shares(OnRanks):
     gram: NearRows
 
     def __init__(
-        self, gram: NearRows, dual: Dual, order: Index, ends: list[int], own_rows: slice, limits: Limits,
-        watch: Callable[[Progress], None] | None, comm: Communicator,
+        self, gram: NearRows, dual: Dual, order: Index, ends: list[int], own_rows: slice, training: PartTraining,
+        comm: Communicator,
     ) -> None:  # fmt: skip
-        super().__init__(limits, watch)
+        super().__init__(training.limits, training.watch)
         gram.begin()
         self.gram, self.order, self.own_rows, self.comm = gram, order, own_rows, comm
         self.first, self.sizes = ends[comm.rank], np.diff(ends)

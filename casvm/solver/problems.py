@@ -1,10 +1,8 @@
-"""The problems of a part: one-vs-one classification, the nu-SVMs, and several quantiles.
+"""The problems of a part that are not classification: nu-SVR, several quantiles, and one class.
 
-:func:`fit_part` solves one binary problem per pair of classes.
-
-The nu-SVMs (:func:`with_margin`, :func:`solve_regression`) are solved by SMO. Their duals fix the sums of positive and
-of negative coefficients, so pairs have equal signs. The solution itself determines C or epsilon, as half the difference
-between the biases b of the two signs (Chang and Lin, 2001, 2002).
+:func:`solve_regression` solves nu-SVR by SMO. As that of nu-SVC, its dual fixes the sums of positive and of negative
+coefficients, so pairs have equal signs. The solution itself determines epsilon, as half the difference between the
+biases b of the two signs (Chang and Lin, 2001, 2002).
 
 :func:`solve_quantiles` solves the duals of several levels, which share kernel values and start from each other. The
 duals differ in their bounds only, -C (1 - tau) and C tau (:meth:`cacore.svm.dual.Dual.quantile`). Levels are solved in
@@ -16,178 +14,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import combinations
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from cacore.data.rows import Rows, concatenate, power_of_two
-from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.given import Precomputed, given_kernel, numbered
 from cacore.kernels.precision import Accuracy
-from cacore.limits import Limits
-from cacore.machine import threads
 from cacore.svm.dual import Dual, Known, Progress, Solution
-from cacore.svm.options import DEFAULT, part_solver
+from cacore.svm.options import DEFAULT
 from cacore.svm.problem import precision
-from casvm.model.part_svm import PartSVM
-from casvm.solver import smo  # noqa: F401 - registers the default solver, also where the package is not installed
 from casvm.solver.active_set import OverRanks, middle
-from casvm.solver.class_pairs import ClassRows, solve_classes
-from casvm.solver.kernel_rows import KernelRows, RowTable
-from casvm.solver.pair import Index, Vector
-from casvm.solver.smo import PartValues, solve
+from casvm.solver.kernel_rows import Index, KernelRows, RowTable, Vector
+from casvm.solver.smo import PartTraining, PartValues, solve
 from casvm.solver.units import Origin, Unit
 
 
-def fit_part(
-    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], kernel: Kernel | None,
-    limits: Limits, cache_bytes: int, solver: str = DEFAULT, start: NDArray[np.float64] | None = None,
-    watch: Callable[[Progress], None] | None = None, nu: float | None = None,
-) -> tuple[PartSVM, list[Solution]]:  # fmt: skip
-    """Train one-vs-one classifiers.
-
-    Parameters
-    ----------
-    X : ndarray or CSR, shape (m, d)
-        Not changed.
-    codes : ndarray of int64, shape (m,)
-        Class of each row.
-    C : ndarray of float64, shape (m,)
-        Bound of each row's alpha; a row with 0 counts as absent.
-    rows : ndarray of int64, shape (m,)
-        Global row numbers.
-    kernel, limits, cache_bytes, watch
-        See :class:`cacore.svm.dual.PartSolver`, for each binary problem.
-    solver : str
-        A name of :mod:`cacore.svm.options`.
-    start : ndarray, shape (n_classes - 1, m), optional
-        Initial coefficients alpha y in the layout of :meth:`casvm.model.part_svm.PartSVM.spread`; need not be feasible.
-    nu : float, optional
-        Solve nu-SVC, without a `start`; `C` bounds alpha before it is scaled to a margin of 1.
-
-    Returns
-    -------
-    part : PartSVM
-    solutions : list of Solution
-        One per pair of classes.
-
-    Raises
-    ------
-    InputError
-        If no solver has this name, or the solver raises it.
-    """
-    solve = part_solver(solver)
-    present = C > 0
-    classes = np.flatnonzero(np.bincount(codes[present]))
-    members = [np.flatnonzero(present & (codes == code)) for code in classes]
-    k = len(classes)
-    alphas = np.zeros((max(k - 1, 0), len(codes)))
-    solutions: list[Solution] = []
-    tasks = list(combinations(range(k), 2))
-
-    # Many pairs are solved in parallel; a few are solved one after the other, each with all threads.
-    together = len(tasks) >= 2 * threads.current()
-    shared, origin = None, Origin(X, None)
-    if k > 2 and solver == DEFAULT:
-        largest_bound = 1.0 if nu is not None else float(C.max())
-        side_by_side = threads.current() if together else 1
-        origin = Origin.of(X, kernel, largest_bound, limits.tol)
-        shared = ClassRows.of(origin.X, members, kernel, largest_bound, limits, cache_bytes, side_by_side)
-
-    def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
-        chosen = np.concatenate([members[i], members[j]])
-        if shared is None:
-            chosen.sort()
-        y = np.where(codes[chosen] == classes[i], 1.0, -1.0)
-        alpha = None
-        if start is not None:
-            alpha = y * np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
-        if nu is not None:
-            weights = C[chosen] / power_of_two(float(C[chosen].max()))  # the answer does not depend on their unit
-            dual = Dual.nu_classification(y, weights, nu)
-            largest = float(np.abs(np.diagonal(np.asarray(X)) if kernel is None else kernel.diagonal(X[chosen])).max())
-            return chosen, y, with_margin(partial(solved_by, i, j, chosen), dual, limits, largest)
-        return chosen, y, solved_by(i, j, chosen, Dual.classification(y, C[chosen], alpha), limits)
-
-    def solved_by(i: int, j: int, chosen: NDArray[np.int64], dual: Dual, limits: Limits) -> Solution:
-        if shared is not None:
-            with shared.pair(i, j) as rows_of_k:
-                return origin.solution(solve_classes(rows_of_k, dual, limits, watch), chosen)
-        if kernel is None:
-            K = np.asarray(X)
-            whole = np.array_equal(np.arange(K.shape[1]), rows[chosen]) and len(chosen) == len(K)
-            X_pair: Rows = K if whole else K[np.ix_(chosen, rows[chosen])]
-        else:
-            X_pair = X if len(chosen) == X.shape[0] else X[chosen]
-        return solve(X_pair, kernel, dual, limits, cache_bytes, watch)
-
-    with threads.in_order(pair, tasks, parallel=together) as solved:
-        for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
-            first = y > 0
-            alphas[j - 1, chosen[first]] = solution.alpha[first]
-            alphas[i, chosen[~first]] = -solution.alpha[~first]
-            solutions.append(solution)
-    moved = np.asarray(alphas.any(axis=0))
-    support = [places[moved[places]] for places in members] if k > 1 else []
-    places = np.concatenate([np.zeros(0, np.int64), *support])
-    part = PartSVM(
-        classes, X[places] if kernel is not None else np.zeros((len(places), 0)), rows[places],
-        np.ascontiguousarray(alphas[:, places]), np.array([pair_solution.b for pair_solution in solutions]),
-        np.array([len(group) for group in support], np.int64) if k > 1 else np.zeros(k, np.int64),
-    )  # fmt: skip
-    return part, solutions
-
-
-_SURE = 10.0  # margin, in tolerances, from which decisions of margin 1 are right to a tenth
-_FINER, _FINEST = 0.01, 1e-3  # factors of the tolerance: of the next try, and at which the last try begins
-_LEAST = 2.0**-511  # squares of margins between this and its inverse are finite, and so are their inverses
-
-
-def with_margin(solve: Callable[[Dual, Limits], Solution], dual: Dual, limits: Limits, largest: float) -> Solution:
-    """A solution of nu-SVC in the scale of C-SVC, as LIBSVM returns it: margin 1 and C = 1 / r.
-
-    Decisions are divided by the margin r. Where r is not clearly above the tolerance, their signs would be arbitrary;
-    the solution is then continued with smaller tolerances until r is. `largest` is the largest K_ii, of whose size
-    margins are.
-
-    Raises
-    ------
-    InputError
-        There is no margin, at any tolerance.
-    """
-    tol, least = limits.tol, _FINEST * limits.tol * min(1.0, largest)
-    solution = solve(dual, limits)
-    while solution.converged and -solution.margin <= _SURE * tol and tol > least:
-        tol *= _FINER
-        solution = solve(replace(dual, start=solution.beta), replace(limits, tol=tol))
-    r = -solution.margin
-    if not max(_SURE * tol if solution.converged else 0.0, _LEAST) < r < 1 / _LEAST:
-        raise InputError(
-            f"nu is too small: there is no margin between the classes above {_SURE * tol:.1g}, and labels would be "
-            "arbitrary; use a larger nu or another kernel"
-        )
-    return replace(
-        solution, beta=solution.beta / r, b=solution.b / r, objective=solution.objective / r**2,
-        decision=solution.decision / r, margin=1.0 / r,
-    )  # fmt: skip
-
-
-def solve_regression(
-    X: Rows, kernel: Kernel | None, y: Vector, C: Vector, nu: float, limits: Limits, cache_bytes: int,
-    watch: Callable[[Progress], None] | None = None,
-) -> Solution:  # fmt: skip
+def solve_regression(X: Rows, y: Vector, C: Vector, nu: float, training: PartTraining) -> Solution:
     """Solve nu-SVR.
 
     Parameters
     ----------
-    X, kernel, limits, cache_bytes, watch
-        See :class:`cacore.svm.dual.PartSolver`.
+    X : ndarray or CSR, shape (n, d)
+        Not changed.
     y, C, nu
         See :meth:`cacore.svm.dual.Dual.nu_regression`.
+    training : PartTraining
 
     Returns
     -------
@@ -198,18 +52,19 @@ def solve_regression(
     -----
     SMO on 2n rows; rows i and n + i share one row of K, 2n values wide.
     """
+    kernel = training.kernel
     if kernel is None:
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
-    n, dual, tol = X.shape[0], Dual.nu_regression(y, C, nu), limits.tol
+    n, dual, tol = X.shape[0], Dual.nu_regression(y, C, nu), training.limits.tol
     unit = Unit.of_dual(dual)
-    dual, limits = unit.dual(dual), unit.limits(limits)
+    dual, limits = unit.dual(dual), unit.limits(training.limits)
     origin = Origin.of(X, kernel, dual.largest_bound, limits.tol)
     X = origin.X
     dtype = precision((2 * n, X.shape[1]), kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
     accuracy = Accuracy.of_solution(dual.largest_bound, limits.tol, dual.half_range)
     layout = Layout.of(X, kernel, dtype, None, accuracy)
-    gram = _Twice(X, kernel, dtype, cache_bytes, layout)
-    twice = unit.solution(solve(gram, dual, limits, unit.watch(watch)), tol)
+    gram = _Twice(X, kernel, dtype, training.cache_bytes, layout)
+    twice = unit.solution(solve(gram, dual, limits, unit.watch(training.watch)), tol)
     return origin.solution(replace(twice, beta=twice.beta[:n] + twice.beta[n:], decision=twice.decision[:n]))
 
 
@@ -253,20 +108,17 @@ class _Twice(KernelRows):
 _ROUNDING = 1e-12  # distance from a bound, relative to that between the bounds, which counts as none
 
 
-def solve_quantiles(
-    X: Rows, kernel: Kernel | None, duals: Sequence[Dual], limits: Limits, cache_bytes: int, solver: str = DEFAULT,
-    watch: Callable[[Progress], None] | None = None,
-) -> list[Solution]:  # fmt: skip
+def solve_quantiles(X: Rows, duals: Sequence[Dual], training: PartTraining) -> list[Solution]:
     """Solve the duals of all levels of one part, in their order.
 
     Parameters
     ----------
-    X, kernel, limits, cache_bytes, watch
-        See :class:`cacore.svm.dual.PartSolver`. The limits apply to each level.
+    X : ndarray or CSR, shape (n, d)
+        Not changed.
     duals : sequence of Dual
         In ascending order of the level.
-    solver : str
-        Name of the part solver. Only the default one shares kernel values between levels.
+    training : PartTraining
+        The limits apply to each level. Only the default solver shares kernel values between levels.
 
     Returns
     -------
@@ -278,16 +130,17 @@ def solve_quantiles(
     has kept, and start from the level below. One product with K serves all starts, and one pass over K in double
     precision all objectives.
     """
-    if solver == DEFAULT and len(duals) > 1:
+    if training.solver == DEFAULT and len(duals) > 1:
         # Shrinking copies kept rows of K, which the next level reads over all columns; it pays only if few fit.
-        fits = duals[0].n ** 2 * np.dtype(np.float32).itemsize <= cache_bytes
-        limits = replace(limits, shrinking=limits.shrinking and not fits)
-        solutions = _solve_sharing_values(PartValues(X, kernel, _widest(duals), limits, cache_bytes), duals, watch)
+        fits = duals[0].n ** 2 * np.dtype(np.float32).itemsize <= training.cache_bytes
+        limits = replace(training.limits, shrinking=training.limits.shrinking and not fits)
+        values = PartValues(X, training.kernel, _widest(duals), limits, training.cache_bytes)
+        solutions = _solve_sharing_values(values, duals, training.watch)
     else:
-        alone, solutions = part_solver(solver), []
+        solutions = []
         for dual in duals:
             start = start_at(dual, solutions[-1].decision) if solutions else None
-            solutions.append(alone(X, kernel, replace(dual, start=start), limits, cache_bytes, watch))
+            solutions.append(training.solve(X, replace(dual, start=start)))
     return [centered(solution, dual) for solution, dual in zip(solutions, duals, strict=True)]
 
 
@@ -372,3 +225,24 @@ def start_at(dual: Dual, decision: Vector) -> Vector:
     start = np.empty(dual.n)
     start[order] = beta
     return start
+
+
+def solve_one_class(X: Rows, weights: Vector, nu: float, training: PartTraining) -> Solution:
+    """Solve the one-class SVM.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n, d)
+        Not changed.
+    weights, nu
+        See :meth:`cacore.svm.dual.Dual.one_class`; all weights are above 0.
+    training : PartTraining
+
+    Notes
+    -----
+    The tolerance belongs to weights near 1, so that tiny ones do not end before the first step.
+    """
+    unit = Unit(power_of_two(float(weights.max())))
+    dual = Dual.one_class(weights / unit.size, nu)
+    solution = replace(training, watch=unit.watch(training.watch)).solve(X, dual)
+    return unit.solution(solution, training.limits.tol * unit.size)

@@ -1,6 +1,9 @@
 """The exact solver of one part, on one process: SMO (Algorithm 1) with working sets, to LIBSVM's stopping rule.
 
-It starts in rounds: a round chooses many violating rows, solves their problem in cache, and updates the gradient of
+:func:`fit_part` trains the classes of a part: one problem per pair of classes, C-SVC or nu-SVC. Each is solved by
+:func:`solve_part`, or with many classes by :mod:`casvm.solver.class_pairs`.
+
+SMO starts in rounds: a round chooses many violating rows, solves their problem in cache, and updates the gradient of
 all active rows by a product. Once the rows of K that matter are in memory, it continues pair by pair over all active
 rows, which takes far fewer steps than rounds near the solution. Narrow kernels, whose values are mostly negligible, use
 a sparse solver, :mod:`casvm.solver.near_smo`. The dual and its terms: :mod:`cacore.svm.dual`.
@@ -9,20 +12,25 @@ a sparse solver, :mod:`casvm.solver.near_smo`. The dual and its terms: :mod:`cac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, power_of_two
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
+from cacore.machine import threads
 from cacore.svm.dual import Dual, Progress, Solution
-from cacore.svm.options import register
-from casvm.solver.active_set import SMO, ActiveSet, Shrinking
-from casvm.solver.kernel_rows import KernelMatrix, gram_of
+from cacore.svm.options import DEFAULT, part_solver, register
+from casvm.model.part_svm import PartSVM
+from casvm.solver.active_set import SMO, ActiveSet, Pairs, Shrinking
+from casvm.solver.class_pairs import ClassRows, solve_classes
+from casvm.solver.kernel_rows import Index, KernelMatrix, Vector, gram_of
 from casvm.solver.near_smo import near_values
-from casvm.solver.pair import Index, Pairs, Vector
 from casvm.solver.units import Origin, Unit
 
 WORKING_SET = 2048  # most rows per round
@@ -30,6 +38,163 @@ SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.65)
 _CHUNK, _PASSED = 8000, 4 * 10**8  # most pairs, and rows they pass, between two checks for inactive rows
 _MISSED = 500  # rows of K that pairs may always compute before rounds are faster
 _FETCH = 64  # rows of K computed together when a pair needs one
+_SURE = 10.0  # margin, in tolerances, from which decisions of margin 1 are right to a tenth
+_FINER, _FINEST = 0.01, 1e-3  # factors of the tolerance: of the next try, and at which the last try begins
+_LEAST = 2.0**-511  # squares of margins between this and its inverse are finite, and so are their inverses
+
+
+@dataclass(frozen=True)
+class PartTraining:
+    """Settings with which the problems of a part are solved, except the bounds of the coefficients.
+
+    Attributes
+    ----------
+    kernel : Kernel or None
+        None if rows are kernel values with all rows of the part.
+    limits : Limits
+        For each problem.
+    cache_bytes : int
+        Memory for kernel values and packed rows.
+    solver : str
+        A name of :mod:`cacore.svm.options`.
+    watch : callable, optional
+        Called at intervals with the progress of a problem.
+    """
+
+    kernel: Kernel | None
+    limits: Limits
+    cache_bytes: int
+    solver: str = DEFAULT
+    watch: Callable[[Progress], None] | None = None
+
+    def solve(self, X: Rows, dual: Dual) -> Solution:
+        """The solution of a dual of these rows, by the named solver."""
+        return part_solver(self.solver)(X, self.kernel, dual, self.limits, self.cache_bytes, self.watch)
+
+
+def fit_part(
+    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], training: PartTraining,
+    start: NDArray[np.float64] | None = None, nu: float | None = None,
+) -> tuple[PartSVM, list[Solution]]:  # fmt: skip
+    """Train one-vs-one classifiers.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (m, d)
+        Not changed.
+    codes : ndarray of int64, shape (m,)
+        Class of each row.
+    C : ndarray of float64, shape (m,)
+        Bound of each row's alpha; a row with 0 counts as absent.
+    rows : ndarray of int64, shape (m,)
+        Global row numbers.
+    training : PartTraining
+    start : ndarray, shape (n_classes - 1, m), optional
+        Initial coefficients alpha y in the layout of :meth:`casvm.model.part_svm.PartSVM.spread`; need not be feasible.
+    nu : float, optional
+        Solve nu-SVC, without a `start`; `C` bounds alpha before it is scaled to a margin of 1.
+
+    Returns
+    -------
+    part : PartSVM
+    solutions : list of Solution
+        One per pair of classes.
+
+    Raises
+    ------
+    InputError
+        If no solver has this name, or the solver raises it.
+    """
+    part_solver(training.solver)  # an unknown name is refused even if there is no pair of classes
+    kernel, limits = training.kernel, training.limits
+    present = C > 0
+    classes = np.flatnonzero(np.bincount(codes[present]))
+    members = [np.flatnonzero(present & (codes == code)) for code in classes]
+    k = len(classes)
+    alphas = np.zeros((max(k - 1, 0), len(codes)))
+    solutions: list[Solution] = []
+    tasks = list(combinations(range(k), 2))
+
+    # Many pairs are solved in parallel; a few are solved one after the other, each with all threads.
+    together = len(tasks) >= 2 * threads.current()
+    shared, origin = None, Origin(X, None)
+    if k > 2 and training.solver == DEFAULT:
+        largest_bound = 1.0 if nu is not None else float(C.max())
+        side_by_side = threads.current() if together else 1
+        origin = Origin.of(X, kernel, largest_bound, limits.tol)
+        shared = ClassRows.of(origin.X, members, kernel, largest_bound, limits, training.cache_bytes, side_by_side)
+
+    def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
+        chosen = np.concatenate([members[i], members[j]])
+        if shared is None:
+            chosen.sort()
+        y = np.where(codes[chosen] == classes[i], 1.0, -1.0)
+        alpha = None
+        if start is not None:
+            alpha = y * np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
+        if nu is not None:
+            weights = C[chosen] / power_of_two(float(C[chosen].max()))  # the answer does not depend on their unit
+            dual = Dual.nu_classification(y, weights, nu)
+            largest = float(np.abs(np.diagonal(np.asarray(X)) if kernel is None else kernel.diagonal(X[chosen])).max())
+            return chosen, y, with_margin(partial(solved_by, i, j, chosen), dual, limits, largest)
+        return chosen, y, solved_by(i, j, chosen, Dual.classification(y, C[chosen], alpha), limits)
+
+    def solved_by(i: int, j: int, chosen: NDArray[np.int64], dual: Dual, limits: Limits) -> Solution:
+        if shared is not None:
+            with shared.pair(i, j) as rows_of_k:
+                return origin.solution(solve_classes(rows_of_k, dual, limits, training.watch), chosen)
+        if kernel is None:
+            K = np.asarray(X)
+            whole = np.array_equal(np.arange(K.shape[1]), rows[chosen]) and len(chosen) == len(K)
+            X_pair: Rows = K if whole else K[np.ix_(chosen, rows[chosen])]
+        else:
+            X_pair = X if len(chosen) == X.shape[0] else X[chosen]
+        return replace(training, limits=limits).solve(X_pair, dual)
+
+    with threads.in_order(pair, tasks, parallel=together) as solved:
+        for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
+            first = y > 0
+            alphas[j - 1, chosen[first]] = solution.alpha[first]
+            alphas[i, chosen[~first]] = -solution.alpha[~first]
+            solutions.append(solution)
+    moved = np.asarray(alphas.any(axis=0))
+    support = [places[moved[places]] for places in members] if k > 1 else []
+    places = np.concatenate([np.zeros(0, np.int64), *support])
+    part = PartSVM(
+        classes, X[places] if kernel is not None else np.zeros((len(places), 0)), rows[places],
+        np.ascontiguousarray(alphas[:, places]), np.array([pair_solution.b for pair_solution in solutions]),
+        np.array([len(group) for group in support], np.int64) if k > 1 else np.zeros(k, np.int64),
+    )  # fmt: skip
+    return part, solutions
+
+
+def with_margin(solve: Callable[[Dual, Limits], Solution], dual: Dual, limits: Limits, largest: float) -> Solution:
+    """A solution of nu-SVC in the scale of C-SVC, as LIBSVM returns it: margin 1 and C = 1 / r.
+
+    Decisions are divided by the margin r. Where r is not clearly above the tolerance, their signs would be arbitrary;
+    the solution is then continued with smaller tolerances until r is. `largest` is the largest K_ii, of whose size
+    margins are.
+
+    Raises
+    ------
+    InputError
+        There is no margin, at any tolerance.
+    """
+    tol, least = limits.tol, _FINEST * limits.tol * min(1.0, largest)
+    solution = solve(dual, limits)
+    while solution.converged and -solution.margin <= _SURE * tol and tol > least:
+        tol *= _FINER
+        solution = solve(replace(dual, start=solution.beta), replace(limits, tol=tol))
+    r = -solution.margin
+    if not max(_SURE * tol if solution.converged else 0.0, _LEAST) < r < 1 / _LEAST:
+        raise InputError(
+            f"nu is too small: there is no margin between the classes above {_SURE * tol:.1g}, and labels would be "
+            "arbitrary; use a larger nu or another kernel"
+        )
+    return replace(
+        solution, beta=solution.beta / r, b=solution.b / r, objective=solution.objective / r**2,
+        decision=solution.decision / r, margin=1.0 / r,
+    )  # fmt: skip
 
 
 @register("smo")
@@ -123,29 +288,6 @@ class PartValues:
         return [
             replace(solution, objective=value * size * size) for solution, value in zip(solutions, values, strict=True)
         ]
-
-
-def solve_one_class(
-    X: Rows, kernel: Kernel | None, weights: Vector, nu: float, limits: Limits, cache_bytes: int,
-    watch: Callable[[Progress], None] | None = None,
-) -> Solution:  # fmt: skip
-    """Solve the one-class SVM.
-
-    Parameters
-    ----------
-    X, kernel, limits, cache_bytes, watch
-        See :class:`cacore.svm.dual.PartSolver`.
-    weights, nu
-        See :meth:`cacore.svm.dual.Dual.one_class`; all weights are above 0.
-
-    Notes
-    -----
-    The tolerance belongs to weights near 1, so that tiny ones do not end before the first step.
-    """
-    unit = Unit(power_of_two(float(weights.max())))
-    dual = Dual.one_class(weights / unit.size, nu)
-    solution = solve_part(X, kernel, dual, limits, cache_bytes, unit.watch(watch))
-    return unit.solution(solution, limits.tol * unit.size)
 
 
 def solve(

@@ -10,7 +10,7 @@ CONSTANTS = {
     "working_set": "casvm.solver.smo.WORKING_SET",  # rows per round
     "smo_chunk": "casvm.solver.smo._CHUNK",  # pairs between two checks for inactive rows
     "smo_shrinking": "casvm.solver.smo.SHRINKING",
-    "pair_steps": "casvm.solver.pair._STEPS",  # single-precision pairs before v is computed again
+    "pair_steps": "casvm.solver.active_set._STEPS",  # single-precision pairs before v is computed again
     "touch": "casvm.solver.kernel_rows.TOUCH",  # price of memory not used yet: 0 stores all that is computed
     "support_block": "casvm.solver.kernel_rows._SOME",  # rows computed per product
     "mirrored": "casvm.solver.kernel_rows._MIRRORED",  # price from which half of a square is computed
@@ -24,9 +24,9 @@ CONSTANTS = {
     "look": "casvm.solver.distributed._LOOK",  # rows of working sets between two checks for inactive rows
     "dissmo_shrinking": "casvm.solver.distributed.SHRINKING",
     "visitors": "casvm.solver.distributed._VISITORS",  # rows sent to all ranks at a time
-    "near_columns": "casvm.solver.on_ranks._NEAR",  # largest share of near columns whose rows are computed anew
-    "near_columns_fine": "casvm.solver.on_ranks._NEAR_FINE",  # likewise, of few columns
-    "sample": "casvm.solver.on_ranks._SAMPLE",
+    "near_columns": "casvm.solver.near_smo._NEAR",  # largest share of near columns whose rows are computed anew
+    "near_columns_fine": "casvm.solver.near_smo._NEAR_FINE",  # likewise, of few columns
+    "sample": "casvm.solver.distributed._SAMPLE",
     "common_rows": "casvm.solver.near_shares._COMMON",  # rows that all ranks optimise alike
     "common_share": "casvm.solver.near_shares._FEW",  # share of the active rows up to which they are optimised alike
     # searches and probabilities of SVMs

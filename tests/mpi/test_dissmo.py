@@ -19,12 +19,13 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, DisSMOSVC
+from casvm.methods import all_rows
 from casvm.model.part_svm import join
-from casvm.solver import distributed, on_ranks, smo
+from casvm.solver import distributed, smo
 from casvm.solver.active_set import ActiveSet, Shrinking
 from casvm.solver.distributed import Pool
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.on_ranks import NearColumns
+from casvm.solver.near_smo import NearColumns
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -32,7 +33,9 @@ pytestmark = pytest.mark.mpi(min_size=1)
 def solve(X, y, my, working_set=None, limits=LIMITS, kernel=KERNEL, bound=C, comm=None, budget=PLENTY):
     """The solver's answer on this rank, and all ranks' alpha together."""
     dual = Dual.classification(y[my], np.full(len(y), bound)[my])
-    share = distributed.solve(X[my], dual, kernel, limits, budget, comm or Communicator(WORLD), working_set)
+    share = all_rows.solve(
+        X[my], dual, smo.PartTraining(kernel, limits, budget), comm or Communicator(WORLD), working_set
+    )
     return share, np.concatenate(WORLD.allgather(share.alpha))
 
 
@@ -160,7 +163,8 @@ def test_other_duals(kind, working_set):
     whole = Dual(linear, lower, upper, start, start.sum())
     expected = by_one(lambda: smo.solve(KernelRows(X, KERNEL, "float64", PLENTY), whole, Limits(1e-6)))
     some = Dual(*(values[even(N)] for values in (linear, lower, upper, start)), start.sum())
-    share = distributed.solve(X[even(N)], some, KERNEL, Limits(1e-6), PLENTY, Communicator(WORLD), working_set)
+    training = smo.PartTraining(KERNEL, Limits(1e-6), PLENTY)
+    share = all_rows.solve(X[even(N)], some, training, Communicator(WORLD), working_set)
     beta = np.concatenate(WORLD.allgather(share.beta))
     decision = np.concatenate(WORLD.allgather(share.decision))
     assert share.converged
@@ -214,7 +218,7 @@ def test_small_pool(csr, monkeypatch):
     X, y = drawn_clouds(csr=csr)
     enough = solve(X, signs(y), even(N), 8)[0], sum(gathered)
     gathered.clear()
-    monkeypatch.setattr(distributed._Distributed, "_capacity", lambda self, *_: self.q)
+    monkeypatch.setattr(distributed.Distributed, "_capacity", lambda self, *_: self.q)
     few = solve(X, signs(y), even(N), 8)[0], sum(gathered)
     expected = serial(X, signs(y)).objective
     for share, _ in (enough, few):
@@ -229,7 +233,7 @@ def test_processors_that_differ(monkeypatch):
     X, y = drawn_clouds()
     alike = Communicator(WORLD)
     expected, first = solve(X, signs(y), even(N), 8, comm=alike)
-    monkeypatch.setattr(distributed, "cpu_name", lambda: f"processor {RANK}")
+    monkeypatch.setattr(all_rows, "cpu_name", lambda: f"processor {RANK}")
     different = Communicator(WORLD)
     share, second = solve(X, signs(y), even(N), 8, comm=different)
     np.testing.assert_array_equal(second, first)
@@ -280,10 +284,9 @@ def test_no_rank_holds_all_rows(working_set, monkeypatch, tuned):
     monkeypatch.setattr(
         Pool, "__init__", lambda self, like, room: (make(self, like, room), pools.append((like.shape[0], room)))[0]
     )
-    for module in (distributed, on_ranks):
-        monkeypatch.setattr(
-            module, "gather_rows", lambda *args: (got := gather(*args), gathered.append(got.shape[0]))[0]
-        )
+    monkeypatch.setattr(
+        distributed, "gather_rows", lambda *args: (got := gather(*args), gathered.append(got.shape[0]))[0]
+    )
     tuned(sample=50, visitors=50)
     X, y = drawn_clouds(331)
     result = train(X, y, even(331), Communicator(WORLD), working_set=working_set)

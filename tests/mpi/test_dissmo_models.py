@@ -17,8 +17,9 @@ from cacore.io.checkpoint import Checkpoint, Unfinished
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, DisSMOSVC, SVMModel
+from casvm.methods import all_rows
 from casvm.model.part_svm import join
-from casvm.solver import distributed
+from casvm.solver.smo import PartTraining
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -35,7 +36,7 @@ def test_a_killed_run_goes_on(folder):
     def go(watch, most=-1):
         dual, state = Dual.classification(signs(y)[my], np.full(N, C)[my]), Unfinished(checkpoint, "piece", comm, 0.0)
         limits = Limits(1e-3, max_iter=most)
-        return distributed.solve(X[my], dual, KERNEL, limits, PLENTY, comm, 8, watch, state), state
+        return all_rows.solve(X[my], dual, PartTraining(KERNEL, limits, PLENTY, watch=watch), comm, 8, state), state
 
     go(None, 100)
     kept = Unfinished(checkpoint, "piece", comm).get()
@@ -110,8 +111,8 @@ def test_checkpoint(folder, monkeypatch):
         *(f"pair-{p:06d}-rank{rank:06d}.npz" for p in range(3) for rank in range(R)),
         "run.json",
     ]
-    solved, original = [], distributed.solve
-    monkeypatch.setattr(distributed, "solve", lambda *args: (original(*args), solved.append(args))[0])
+    solved, original = [], all_rows.solve
+    monkeypatch.setattr(all_rows, "solve", lambda *args: (original(*args), solved.append(args))[0])
     second, now = again()
     assert (now, solved) == (kept, [])
     if RANK == R - 1:

@@ -13,7 +13,8 @@ from cacore.comm import Communicator
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
-from casvm.solver import distributed, smo
+from casvm.methods import all_rows
+from casvm.solver import smo
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_shares import Shares
 from casvm.solver.near_smo import NearSets
@@ -58,7 +59,8 @@ def regression():
 def solved(whole, mine=MINE, tol=1e-5, comm=None, cache=PLENTY, **limits):
     names = "linear", "lower", "upper"
     some = Dual(*(getattr(whole, name)[mine] for name in names), None, whole.total, whole.epsilon)
-    share = distributed.solve(rows()[0][mine], some, KERNEL, Limits(tol, **limits), cache, comm or Communicator(WORLD))
+    training = smo.PartTraining(KERNEL, Limits(tol, **limits), cache)
+    share = all_rows.solve(rows()[0][mine], some, training, comm or Communicator(WORLD))
     return share, np.concatenate(WORLD.allgather(share.beta))
 
 
@@ -113,7 +115,7 @@ def test_a_rank_without_rows():
 @pytest.mark.mpi(min_size=2)
 def test_unlike_processors(monkeypatch, shares):
     """Ranks that may round differently solve no shares, and take what rank 0 finds."""
-    monkeypatch.setattr(distributed, "cpu_name", lambda: f"processor {RANK}")
+    monkeypatch.setattr(all_rows, "cpu_name", lambda: f"processor {RANK}")
     share, _ = solved(classification())
     assert not shares
     assert share.objective == pytest.approx(expected(classification()).objective, rel=1e-6)
@@ -184,12 +186,12 @@ def test_checkpoints_are_feasible(monkeypatch):
 
     some = Dual(*(getattr(whole, name)[MINE] for name in ("linear", "lower", "upper")))
     comm = Communicator(WORLD)
-    distributed.solve(rows()[0][MINE], some, KERNEL, Limits(1e-3), PLENTY, comm, unfinished=Often())
+    all_rows.solve(rows()[0][MINE], some, smo.PartTraining(KERNEL, Limits(1e-3), PLENTY), comm, unfinished=Often())
     assert len(kept) > 2
     for arrays in (kept[0], kept[len(kept) // 2]):
         beta = np.concatenate(WORLD.allgather(arrays["beta"]))
         assert ((beta >= whole.lower) & (beta <= whole.upper)).all()
         assert abs(beta.sum()) <= 1e-9 * max(1.0, np.abs(beta).sum())
     start = Dual(some.linear, some.lower, some.upper, kept[len(kept) // 2]["beta"])
-    again = distributed.solve(rows()[0][MINE], start, KERNEL, Limits(1e-5), PLENTY, comm)
+    again = all_rows.solve(rows()[0][MINE], start, smo.PartTraining(KERNEL, Limits(1e-5), PLENTY), comm)
     assert again.objective == pytest.approx(expected(whole).objective, rel=1e-6)

@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from cacore.comm import Communicator
 from cacore.limits import Limits
 from casvm import CASVC, SVMModel
-from casvm.solver.problems import fit_part
+from casvm.solver.smo import PartTraining, fit_part
 from partition import FCFS
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -83,7 +83,8 @@ def test_random_parts(csr, dtype):
     for number, (first, last) in enumerate(pairwise(cuts), lo):
         chosen = at + place[first:last]
         ones = np.ones(len(chosen))
-        expected, _ = fit_part(X[chosen], y[chosen], ones, chosen, model.kernel, Limits(1e-6), 1 << 26)
+        training = PartTraining(model.kernel, Limits(1e-6), 1 << 26)
+        expected, _ = fit_part(X[chosen], y[chosen], ones, chosen, training)
         same_part(model.parts[number], expected, 1e-12)
         center = dense(X[chosen]).mean(axis=0, dtype=np.float64)
         # Of CSR rows in single precision scipy takes the mean in single precision.
