@@ -16,8 +16,7 @@ from cacore.data.estimators import Loaded, Regressing, asking, same_fit
 from cacore.data.rows import RowsLike
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
-from cacore.learn import options as shared
-from cacore.learn.options import from_estimator
+from cacore.learn.options import from_estimator, seed
 from cacore.machine import memory, threads
 from cakriging import kriging
 from cakriging.kriging_model import KrigingModel, normal_interval
@@ -200,7 +199,7 @@ class Kriging(Loaded, Regressing):
         with asking(self, "simulate", n=n, random_state=random_state) as comm:
             with comm.agreed():
                 checks.whole(1)(n, "n =")
-                shared.seed(random_state, "random_state =")
+                seed(random_state, "random_state =")
             return self.model_.simulate(self._checked(X, comm), n, random_state, comm)
 
     def _checked(self, X: RowsLike, comm: Communicator) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cacore import checks
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE, SQUARED, canonical
-from cacore.learn import options as shared
+from cacore.learn import options
 from cacore.learn.method import Method
 from cacore.learn.options import FILES, KERNEL, METRIC, SOLVER, Options, option
 
@@ -160,8 +160,8 @@ class KrigingOptions(Options):
         "picture (.png)", checks.path,
         group=FILES, estimator="", metavar="OUT.h5",
     )  # fmt: skip
-    checkpoint: Checkpoint | None = shared.checkpoint()
-    seed: int = shared.random_state()
+    checkpoint: Checkpoint | None = options.checkpoint()
+    seed: int = options.random_state()
     measured: NDArray[np.float64] | None = None
     memory_limit: int = 1 << 62
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cacore import checks, tuning
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
-from cacore.learn import options as shared
+from cacore.learn import options
 from cacore.learn.method import Method
 from cacore.learn.options import (
     KERNEL,
@@ -474,11 +474,11 @@ class IterationOptions(Options):
 class StorageOptions(Options):
     """Memory per rank, in bytes, and files for data that does not fit."""
 
-    scratch: Path | None = shared.scratch(
+    scratch: Path | None = options.scratch(
         "folder for data that does not fit in memory: kernel values, a factor, or the rows of --out-of-core",
         only=lambda method: not method.coarse,
     )
-    out_of_core: bool = shared.out_of_core(only=lambda method: bool(method.partitioner) and not method.coarse)
+    out_of_core: bool = options.out_of_core(only=lambda method: bool(method.partitioner) and not method.coarse)
     memory_limit: int = 1 << 62
 
 
@@ -486,14 +486,14 @@ class StorageOptions(Options):
 class FeatureOptions(Options):
     """The metric and the scaling of the features."""
 
-    metric: str = shared.metric()
-    metric_rounds: int = shared.metric_rounds()
+    metric: str = options.metric()
+    metric_rounds: int = options.metric_rounds()
     scaling: str = option(
         "deviation", "scale features by their standard deviation or by normal scores of their quantiles, or whichever "
         f"of these validates better (auto); {OF_LEVELS}", checks.one_of(*SCALINGS), report=True, group=METRIC,
         choices=SCALINGS,
     )  # fmt: skip
-    standardize: bool = shared.standardize(True)
+    standardize: bool = options.standardize(True)
 
     @property
     def rounds(self) -> int:
@@ -510,7 +510,7 @@ class FeatureOptions(Options):
 class RunOptions(Options):
     """The seed and the progress of a run; `progress` is a function as :func:`cacore.progress.bar` yields it."""
 
-    seed: int = shared.random_state()
+    seed: int = options.random_state()
     progress: Callable[[str, int], Advance] = silent
 
 
@@ -525,7 +525,7 @@ class ClassOptions(Options):
         False, "targets are classes: fit one indicator column per class; the largest output wins", checks.yes_or_no,
         estimator="", group=KERNEL, action="store_true",
     )  # fmt: skip
-    class_weight: ClassWeight = shared.balanced("with --classify: weight the classes so that each counts equally")
+    class_weight: ClassWeight = options.balanced("with --classify: weight the classes so that each counts equally")
 
 
 @dataclass(frozen=True)
@@ -541,8 +541,8 @@ class ResultOptions(Options):
         "by these and the effect of each row on the prediction (jackknife+)", _calibrate, report=True,
         group=UNCERTAINTY, only=lambda method: not method.oracle, metavar="F",
     )  # fmt: skip
-    probability: str | None = shared.probability()
-    checkpoint: Checkpoint | None = shared.checkpoint()
+    probability: str | None = options.probability()
+    checkpoint: Checkpoint | None = options.checkpoint()
 
 
 @dataclass(frozen=True)
@@ -603,7 +603,7 @@ class RidgeOptions(
             "--calibrate": self.calibrate is not None, "--probability": self.probability is not None,
         }  # fmt: skip
         if method.partitioner:
-            shared.check_out_of_core(self.out_of_core, self.scratch, needs_memory)
+            options.check_out_of_core(self.out_of_core, self.scratch, needs_memory)
 
     def of_iteration(self) -> list[str]:
         """Flags of the given options that do not apply to a factorisation."""
@@ -710,8 +710,8 @@ class SubsetOptions(RidgeOptions):
         "deviation", f"scale features by their standard deviation; {OF_LEVELS}", checks.one_of(*_SCALINGS), report=True,
         group=METRIC, choices=_SCALINGS,
     )  # fmt: skip
-    scratch: Path | None = shared.scratch("folder for the rows of --out-of-core", estimator="")
-    out_of_core: bool = shared.out_of_core(read="them block by block")
+    scratch: Path | None = options.scratch("folder for the rows of --out-of-core", estimator="")
+    out_of_core: bool = options.out_of_core(read="them block by block")
     points: Any = None
 
     def checked(self, method: RidgeMethod) -> SubsetOptions:
@@ -726,7 +726,7 @@ class SubsetOptions(RidgeOptions):
 
     def check_out_of_core(self, method: RidgeMethod) -> None:
         """Refuse ``--scratch`` without ``--out-of-core``; blocks of rows are all that any option needs in memory."""
-        shared.check_out_of_core(self.out_of_core, self.scratch, {})
+        options.check_out_of_core(self.out_of_core, self.scratch, {})
 
     def numbers(self, n: int) -> list[int]:
         """Numbers of centres to compare, ascending, for n rows.

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cacore import checks
 from cacore.errors import InputError
 from cacore.kernels.registry import declaration
-from cacore.learn import options as groups
-from cacore.learn import options as shared
+from cacore.learn import options
 from cacore.learn.method import Method
 from cacore.learn.options import FILES, KERNEL, LENGTHS, METRIC, PARTS, SEARCH, SOLVER, UNCERTAINTY, Rule, check, option
 from cacore.progress import Advance, silent
@@ -80,19 +79,19 @@ class SVMOptions(DualOptions):
     )  # fmt: skip
     cv: int | None = option(
         None, "number of folds used to compare values of C and gamma (default: 5)", checks.whole(2),
-        group=groups.SEARCH, metavar="FOLDS",
+        group=SEARCH, metavar="FOLDS",
     )  # fmt: skip
     scoring: str = option(
         PLAIN, "score used for the comparison: accuracy, balanced_accuracy, f1, precision, recall, jaccard or "
-        "f1_macro, ...", _scorer, group=groups.SEARCH, metavar="NAME",
+        "f1_macro, ...", _scorer, group=SEARCH, metavar="NAME",
     )  # fmt: skip
     per_part: bool = option(
-        False, "let every part choose its own C and gamma", checks.yes_or_no, group=groups.SEARCH, only=_many_models,
+        False, "let every part choose its own C and gamma", checks.yes_or_no, group=SEARCH, only=_many_models,
         action="store_true",
     )  # fmt: skip
     quick: bool = option(
         False, "use default grids of 5 x 5 values instead of 10 x 10", checks.yes_or_no, estimator="",
-        group=groups.SEARCH, action="store_true",
+        group=SEARCH, action="store_true",
     )  # fmt: skip
     partitions: int | None = option(
         None, "number of parts (default: one per rank)", checks.whole(1), estimator="n_parts", metavar="P"
@@ -119,16 +118,16 @@ class SVMOptions(DualOptions):
         None, "rows that each round optimises (default: the solver's choice; 2: one pair, as in standard SMO)",
         checks.whole(2), report=True, group=SOLVER, only=lambda method: method.whole, metavar="Q",
     )  # fmt: skip
-    metric: str = shared.metric()
-    metric_rounds: int = shared.metric_rounds()
+    metric: str = options.metric()
+    metric_rounds: int = options.metric_rounds()
     validation_fraction: float = option(
         0.1, "share of the rows that is held out to judge the rounds of --metric", checks.share, group=METRIC,
         metavar="F",
     )  # fmt: skip
-    probability: str | None = shared.probability()
-    out_of_core: bool = shared.out_of_core(only=_many_models)
-    scratch: Path | None = shared.scratch("folder for the rows of --out-of-core", estimator="", only=_many_models)
-    checkpoint: Checkpoint | None = shared.checkpoint()
+    probability: str | None = options.probability()
+    out_of_core: bool = options.out_of_core(only=_many_models)
+    scratch: Path | None = options.scratch("folder for the rows of --out-of-core", estimator="", only=_many_models)
+    checkpoint: Checkpoint | None = options.checkpoint()
     progress: Callable[[str, int], Advance] = silent
 
     def __post_init__(self) -> None:
@@ -191,7 +190,7 @@ class SVMOptions(DualOptions):
         InputError
         """
         needs_memory = {"--metric": self.metric != "none", "--initial root": self.initial == "root", "--libsvm": libsvm}
-        shared.check_out_of_core(self.out_of_core, self.scratch, needs_memory)
+        options.check_out_of_core(self.out_of_core, self.scratch, needs_memory)
 
     def check_search(self) -> None:
         """Refuse search options if there is nothing to search, for estimators without a method.
@@ -260,7 +259,7 @@ SCALED = {"C": 1.0, "epsilon": 0.1, "tol": 1e-3}
 UNSEARCHED_VALUES = (
     "there are too few rows to compare settings: C, epsilon and gamma that were not given are set to scale"
 )
-METRICS = ("none", shared.LENGTHS)
+METRICS = ("none", LENGTHS)
 NU = 0.5  # default for one class
 PARTITIONERS = tuple(sorted(algorithm_names(), key=lambda name: name != "kbalance"))  # the first is the default
 
@@ -375,7 +374,7 @@ class ValueOptions(DualOptions):
         None, "rows that each round of --exact optimises (default: the solver's choice; 2: one pair, as in "
         "standard SMO)", checks.whole(2), group=SOLVER, metavar="Q",
     )  # fmt: skip
-    checkpoint: Checkpoint | None = shared.checkpoint()
+    checkpoint: Checkpoint | None = options.checkpoint()
     progress: Callable[[str, int], Advance] = silent
 
     def __post_init__(self) -> None:

@@ -112,14 +112,14 @@ def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicat
         layers = plan(sizes.tolist(), owners.tolist())
         with comm.agreed():
             _check_memory(method, parts, layers, options, comm)
-    tree = _Tree(method, task, layers, options, comm)
+    tree = _Tree(task, layers)
     with comm.phase("train"):
-        root, passes = tree.run(parts)
+        root, passes = tree.run(parts, comm)
     comm.wait()
     with comm.phase("predict"):
         piece = deal(root, len(task.classes), layers[-1][0].owner, comm)
     model = task.model_in_pieces(piece, len(piece.rows), comm)
-    return tree.result(model, sizes, passes)
+    return tree.result(model, sizes, passes, comm)
 
 
 def _everywhere(parts: Parts, comm: Communicator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -149,15 +149,12 @@ class _Tree:
     pass by pass.
     """
 
-    method: SVMMethod
     task: ClassesTask
     layers: list[list[Place]]
-    options: SVMOptions
-    comm: Communicator
     lines: list[NDArray[np.float64]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
-    def run(self, parts: Parts) -> tuple[PartSVM | None, int]:
+    def run(self, parts: Parts, comm: Communicator) -> tuple[PartSVM | None, int]:
         """Run passes while they change the objective; return the last model, on its owner, and the number of passes."""
         leaves = {part: parts.take(rows) for part, rows in parts}
         for leaf in leaves.values():
@@ -165,27 +162,27 @@ class _Tree:
             leaf.columns["coef"] = np.zeros((len(leaf), len(self.task.classes) - 1))
         before, passes, root, support = -np.inf, 0, self.layers[-1][0].owner, None
         while True:
-            solved, node = self._pass(leaves, support, passes)
+            solved, node = self._pass(leaves, support, passes, comm)
             passes += 1
             reached = np.zeros(1) if solved is None else solved.numbers[STATISTICS.index("objective")].reshape(1)
-            if passes >= self.options.passes or len(self.layers) == 1:
+            if passes >= self.task.options.passes or len(self.layers) == 1:
                 break
-            self.comm.barrier()
-            objective = float(self.comm.bcast(reached, root)[0])
-            if objective - before <= _SETTLED * self.options.limits.tol * abs(objective):
+            comm.barrier()
+            objective = float(comm.bcast(reached, root)[0])
+            if objective - before <= _SETTLED * self.task.options.limits.tol * abs(objective):
                 break
             before = objective
-            support = self._shared(node, root)
-            check_memory(sum(nbytes(leaf.X) for leaf in leaves.values()) + 4 * nbytes(support.X), self.options)
+            support = _shared(node, root, comm)
+            check_memory(sum(nbytes(leaf.X) for leaf in leaves.values()) + 4 * nbytes(support.X), self.task.options)
         return None if solved is None else solved.part, passes
 
     def _pass(
-        self, leaves: dict[int, Samples], support: Samples | None, turn: int
+        self, leaves: dict[int, Samples], support: Samples | None, turn: int, comm: Communicator
     ) -> tuple[SolvedPart[PartSVM] | None, Samples | None]:
         """Run one pass through all layers; return the last problem's solution and rows, on its owner."""
         solved, nodes = self._layer(leaves, turn, 0, support)
         for depth, (below, layer) in enumerate(pairwise(self.layers), 1):
-            moved = self._moved(nodes, below, layer)
+            moved = self._moved(nodes, below, layer, comm)
             # A node without a partner has been solved already.
             alone = {i: layer[i].children[0] for i in moved if len(layer[i].children) == 1}
             todo = {i: node for i, node in moved.items() if i not in alone}
@@ -215,12 +212,14 @@ class _Tree:
             node = _joined(nodes[number], support)
             self.lines.append(np.concatenate([[turn, depth, number, len(node)], solution.numbers]))
             done = solved(node, solution.part)
-            up[number] = filtered(done) if self.method.merge == "support" else done
+            up[number] = filtered(done) if self.task.method.merge == "support" else done
         return solutions, up
 
-    def _moved(self, nodes: dict[int, Samples], below: list[Place], layer: list[Place]) -> dict[int, Samples]:
+    def _moved(
+        self, nodes: dict[int, Samples], below: list[Place], layer: list[Place], comm: Communicator
+    ) -> dict[int, Samples]:
         """Send, receive and merge nodes; returns this rank's nodes of the next layer. All ranks use the same order."""
-        comm, out = self.comm, {}
+        out = {}
         for number, place in enumerate(layer):
             for child in place.children:
                 if below[child].owner == comm.rank != place.owner:
@@ -231,19 +230,13 @@ class _Tree:
                     nodes[child] if below[child].owner == comm.rank else _receive(below[child].owner, comm, like)
                     for child in place.children
                 ]
-                check_memory(2 * sum(nbytes(node.X) for node in children), self.options)
+                check_memory(2 * sum(nbytes(node.X) for node in children), self.task.options)
                 out[number] = merged(*children) if len(children) == 2 else children[0]
         return out
 
-    def _shared(self, node: Samples | None, root: int) -> Samples:
-        """Broadcast the last problem's support vectors to all ranks."""
-        X = bcast_rows(None if node is None else in_memory(node.X), self.comm, root)
-        numbers, values = (None, None) if node is None else _tables(node)
-        return _from_tables(X, self.comm.bcast(numbers, root), self.comm.bcast(values, root))
-
-    def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int) -> SVMFit[SVMModel]:
+    def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int, comm: Communicator) -> SVMFit[SVMModel]:
         """Gather the statistics of all ranks, and build the result of training."""
-        comm, depth = self.comm, len(self.layers)
+        depth = len(self.layers)
         width = 4 + len(STATISTICS) + 1
         with comm.uncounted():
             lines = comm.allgather(np.array(self.lines).reshape(-1, width))
@@ -263,12 +256,19 @@ class _Tree:
             })  # fmt: skip
         total = sum(layer["layer_seconds"] for layer in layers)
         parallel = sum(layer["layer_seconds"] * layer["ranks"] for layer in layers) / total if total > 0 else 1.0
-        notes = not_met(lines[:, 4:], self.options.limits.tol, "problems")
+        notes = not_met(lines[:, 4:], self.task.options.limits.tol, "problems")
         facts_of_tree = {"passes": passes, "average_parallelism": parallel, "layers": layers}
         solver = named(np.array(summed))
         measured = terms(sizes, self.task.nonzeros, self.task.n_iter, solver)
         return SVMFit(
-            model, sizes, solver, all_seconds.sum(axis=(1, 2)), self.options.limits.tol, measured, notes, facts_of_tree
+            model,
+            sizes,
+            solver,
+            all_seconds.sum(axis=(1, 2)),
+            self.task.options.limits.tol,
+            measured,
+            notes,
+            facts_of_tree,
         )
 
 
@@ -298,3 +298,10 @@ def _send(node: Samples, dest: int, comm: Communicator) -> None:
 def _receive(source: int, comm: Communicator, like: Rows) -> Samples:
     numbers, values = comm.recv(source), comm.recv(source)
     return _from_tables(recv_rows(source, comm, like), numbers, values)
+
+
+def _shared(node: Samples | None, root: int, comm: Communicator) -> Samples:
+    """The last problem's support vectors, broadcast from rank `root`; collective."""
+    X = bcast_rows(None if node is None else in_memory(node.X), comm, root)
+    numbers, values = (None, None) if node is None else _tables(node)
+    return _from_tables(X, comm.bcast(numbers, root), comm.bcast(values, root))
