@@ -107,7 +107,7 @@ class AsyGCDSVC(KernelClassifier):
     Notes
     -----
     About s n nnz multiplications, shared by the threads: s of the n rows ever change their coefficient, and each row
-    has nnz nonzeros. See :meth:`asygcd.solver.team.AsyGCD.solve`.
+    has nnz nonzeros. See :meth:`asygcd.solver.asygcd.AsyGCD.solve`.
 
     Examples
     --------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from asygcd.solver import UPDATES
 from cacore import checks
 from cacore.learn import options
 from cacore.learn.options import KERNEL, SOLVER, option
@@ -16,10 +17,9 @@ from cacore.svm.options import DualOptions
 
 if TYPE_CHECKING:
     from asygcd.asygcd_model import AsyGCDModel
-    from asygcd.solver.team import TeamProgress, TeamSolution
+    from asygcd.solver.asygcd import AsyGCDProgress, AsyGCDSolution
 
 MULTI_CLASS = ("ovr", "ovo")
-UPDATES = ("owned", "atomic", "stochastic")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class AsyGCDOptions(DualOptions):
     probability: str | None = options.probability()
     threads: int | None = option(None, "", checks.whole(1, 4096), flag="")
     start: NDArray[np.float64] | None = None
-    watch: Callable[[TeamProgress], None] | None = None
+    watch: Callable[[AsyGCDProgress], None] | None = None
 
 
 @dataclass
@@ -52,7 +52,7 @@ class AsyGCDFit:
     Attributes
     ----------
     model : AsyGCDModel
-    solutions : list of TeamSolution
+    solutions : list of AsyGCDSolution
         One per decision of the model.
     sizes : ndarray of int64, shape (T,)
         Number of rows of each thread's block; with "ovo", in the last pair.
@@ -61,7 +61,7 @@ class AsyGCDFit:
     """
 
     model: AsyGCDModel
-    solutions: list[TeamSolution]
+    solutions: list[AsyGCDSolution]
     sizes: NDArray[np.int64]
     factors: NDArray[np.float64]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from asygcd.solver import team
+from asygcd.solver.asygcd import AsyGCD, AsyGCDProgress
 from asygcd.solver.kernel_columns import least_cache
 from cacore.data.rows import Rows
 from cacore.errors import InputError
@@ -36,7 +36,7 @@ def solve_part(
 
     Notes
     -----
-    See :meth:`asygcd.solver.team.AsyGCD.solve`.
+    See :meth:`asygcd.solver.asygcd.AsyGCD.solve`.
     """
     y = -dual.linear
     one_sided = (np.where(y > 0, dual.lower, dual.upper) == 0).all()
@@ -45,11 +45,11 @@ def solve_part(
     count, C = threads.available(), dual.upper - dual.lower
     dtype = precision(X.shape, kernel.largest(X, np.float64), dual.largest_bound, limits.tol)
 
-    def seen(progress: team.TeamProgress) -> None:
+    def seen(progress: AsyGCDProgress) -> None:
         if watch is not None:
             watch(Progress(progress.iterations, progress.gap, -progress.objective, dual.n))
 
-    solver = team.AsyGCD(
+    solver = AsyGCD(
         X, kernel, count, max(cache_bytes, least_cache(dual.n, count, dtype)), dtype,
         accuracy=Accuracy.of_solution(dual.largest_bound, limits.tol),
     )  # fmt: skip

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from asygcd.asygcd_model import AsyGCDModel
 from asygcd.options import AsyGCDFit, AsyGCDOptions
+from asygcd.solver.asygcd import AsyGCD, AsyGCDProgress, AsyGCDSolution
 from asygcd.solver.kernel_columns import check_memory
-from asygcd.solver.team import AsyGCD, TeamProgress, TeamSolution
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.holdout import FOLDS, stratified
@@ -36,7 +36,7 @@ Vector = NDArray[np.float64]
 _LOOSE = 1e-2  # tolerance of the models that only make decisions for held-out rows
 
 
-def described(progress: TeamProgress) -> str:
+def described(progress: AsyGCDProgress) -> str:
     """One line about the progress of a problem."""
     return f"{progress.iterations:,} updates, violation {progress.gap:.3g}, dual objective {-progress.objective:.8g}"
 
@@ -57,7 +57,7 @@ def fit(
     -----
     Problems are solved one after the other, each on all threads: k problems of all rows with "ovr", which share one
     kernel cache, or k (k - 1) / 2 problems of two classes' rows with "ovo". See
-    :meth:`asygcd.solver.team.AsyGCD.solve`. Probabilities cost one to five more trainings, each on four fifths of the
+    :meth:`asygcd.solver.asygcd.AsyGCD.solve`. Probabilities cost one to five more trainings, each on four fifths of the
     rows and to a tolerance of 0.01.
     """
     y, weights = train.target(), train.row_weights()
@@ -124,7 +124,7 @@ def _calibrated(
 def _solved(
     X: Rows, codes: NDArray[np.int64], C: Vector, k: int, kernel: Kernel, options: AsyGCDOptions, start: Vector | None,
     comm: Communicator,
-) -> tuple[Vector, list[TeamSolution], NDArray[np.int64]]:  # fmt: skip
+) -> tuple[Vector, list[AsyGCDSolution], NDArray[np.int64]]:  # fmt: skip
     """Solve the problems of a model of k classes.
 
     Returns the coefficients, shape (n, m), the solutions, and the sizes of the blocks of the last problem.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from asygcd.solver.team import UPDATES
+from asygcd.solver.asygcd import UPDATES
 from benchmarks.asygcd_speed import GOAL, RIVALS, Trial, against, middle
 from cacore.run import figures
 

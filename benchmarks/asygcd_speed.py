@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asygcd.solver.team import UPDATES, AsyGCD, Limits, TeamProgress
+from asygcd.solver.asygcd import UPDATES, AsyGCD, AsyGCDProgress, Limits
 from benchmarks import svm_speed
 from benchmarks.generated import label
 from benchmarks.race import headline, machine_rate
@@ -53,7 +53,7 @@ class Took:
     blocks: float = 0.0
     done: bool = True
     cores: float = math.nan
-    solution: Any = None  # a TeamSolution of Asy-GCD
+    solution: Any = None  # a AsyGCDSolution of Asy-GCD
     accuracy: float = math.nan
 
 
@@ -68,7 +68,7 @@ class Curve:
     objective: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     accuracy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
-    def look(self, progress: TeamProgress) -> None:
+    def look(self, progress: AsyGCDProgress) -> None:
         """Store a copy of alpha from time to time."""
         self.looks.append(progress.seconds)
         if not self.seconds or progress.seconds >= _GROWTH * self.seconds[-1]:
@@ -133,7 +133,7 @@ class Trial:
         return AsyGCD(self.problem.X, self.kernel, threads, int((gib or self.args.cache_gib) * GIB), update=update)
 
     def solve(
-        self, solver: AsyGCD, watch: Callable[[TeamProgress], None] | None = None, tol: float | None = None
+        self, solver: AsyGCD, watch: Callable[[AsyGCDProgress], None] | None = None, tol: float | None = None
     ) -> Took:
         """Train."""
         limits, begun = Limits(tol or self.args.tol, max_time=self.args.max_time), time.process_time()

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
-from asygcd.solver.board import board
 from asygcd.solver.kernel_columns import BEFORE, HITS, MISSES, NEXT, KernelCaches, _padded, forget, resident, store
-from asygcd.solver.working_set import (
+from asygcd.solver.owned import (
     FREE,
     FRESH,
     PENDING,
@@ -25,6 +24,7 @@ from asygcd.solver.working_set import (
     thread_state,
     working_set,
 )
+from asygcd.solver.shared_state import shared_state
 from cacore.compiled.pointers import Bundle
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -164,9 +164,9 @@ def test_slots_are_what_the_memory_holds(form):
 
 
 def shared(n, threads, rng):
-    """A board in the middle of a solution."""
+    """Shared arrays in the middle of a solution."""
     low, high, beta, r = variables(n, rng)
-    state = board(np.ones(n), np.ones(n), np.ones(n), threads)
+    state = shared_state(np.ones(n), np.ones(n), np.ones(n), threads)
     for name, values in (("beta", beta), ("r", r), ("low", low), ("high", high)):
         getattr(state, name)[:] = values
     return state
@@ -202,7 +202,7 @@ def test_the_rows_that_join_the_working_set(n, most, room, seed, rounded, share)
 
 
 def test_of_equals_some_from_everywhere():
-    state, ws = board(np.ones(1000), np.ones(1000), np.ones(1000), 1), working_set(500)
+    state, ws = shared_state(np.ones(1000), np.ones(1000), np.ones(1000), 1), working_set(500)
     for room in (1, 7, 100, 499):
         chosen = choose(Bundle(state), 0, 1000, Bundle(ws), 1e-4, 1.0, room)
         assert chosen == room

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core import types
 
-from asygcd.solver.board import DONE, LINE, blocks, board, count, over, quiet
 from asygcd.solver.greedy import advance, greediest, optimum, violation
-from asygcd.solver.working_set import smallest
+from asygcd.solver.owned import smallest
+from asygcd.solver.shared_state import DONE, LINE, blocks, count, over, quiet, shared_state
 from cacore.compiled.pointers import Bundle, address, atomic_add, caller, give_way, publish, seen
 
 EXAMPLES = settings(max_examples=60, deadline=None)
@@ -215,7 +215,7 @@ def test_one_row():
 )  # fmt: skip
 def test_it_is_over_only_if_all_are_calm_at_the_same_total(totals, calm, apart, odd, late):
     threads, total = len(totals), sum(totals)
-    state = board(np.ones(12), np.ones(12), np.ones(12), threads, apart=apart)
+    state = shared_state(np.ones(12), np.ones(12), np.ones(12), threads, apart=apart)
     state.written[::LINE] = totals
     state.started[::LINE] = totals
     state.calm[::LINE] = total
@@ -234,7 +234,7 @@ def test_it_is_over_only_if_all_are_calm_at_the_same_total(totals, calm, apart, 
 
 
 def test_quiet_while_nothing_happens():
-    state = board(np.ones(3), np.ones(3), np.ones(3), 2)
+    state = shared_state(np.ones(3), np.ones(3), np.ones(3), 2)
     assert quiet(state.written, state.stop, 0)
     assert not quiet(state.written, state.stop, 1)
     state.written[LINE] = 1
@@ -245,7 +245,7 @@ def test_quiet_while_nothing_happens():
 
 def test_a_board_at_zero():
     y, C = np.array([1.0, -1.0, 1.0, -1.0]), np.array([2.0, 3.0, 0.0, 0.0])
-    state = board(y, C, np.ones(4), 3, log=5)
+    state = shared_state(y, C, np.ones(4), 3, log=5)
     assert not state.beta.any()
     np.testing.assert_array_equal(state.r, -y)
     np.testing.assert_array_equal(state.low, [0, -3, 0, 0])
@@ -254,7 +254,7 @@ def test_a_board_at_zero():
     assert state.started is state.written
     assert (state.calm == -1).all()
     for threads in (1, 2, 8, 9, 17):
-        state = board(y, C, np.ones(4), threads, apart=True)
+        state = shared_state(y, C, np.ones(4), threads, apart=True)
         assert not np.shares_memory(state.started, state.written)
         # What a thread writes lies in cache lines of its own.
         assert state.taken.size % (threads * LINE) == 0

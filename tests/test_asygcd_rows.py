@@ -23,7 +23,7 @@ from helpers.asygcd_solver import (
 )
 from helpers.references import descend, matrix
 
-from asygcd.solver.team import UPDATES, AsyGCD
+from asygcd.solver.asygcd import UPDATES, AsyGCD
 from cacore.kernels import Kernel
 
 PRECISION = {DOUBLE: 1e-9, SINGLE: 1e-6}

@@ -28,7 +28,7 @@ from helpers.references import descend, matrix
 from scipy.optimize import minimize
 from sklearn.svm import LinearSVC
 
-from asygcd.solver.team import UPDATES, AsyGCD
+from asygcd.solver.asygcd import UPDATES, AsyGCD
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits

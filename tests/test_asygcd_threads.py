@@ -20,7 +20,7 @@ from helpers.asygcd_solver import (
     working,
 )
 
-from asygcd.solver.team import UPDATES, AsyGCD
+from asygcd.solver.asygcd import UPDATES, AsyGCD
 from cacore.errors import InputError
 from cacore.limits import Limits
 
@@ -153,7 +153,8 @@ def test_a_cache_of_two_columns_a_thread(threads, update):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_short_logs(monkeypatch, threads, log, slow):
     p = problem()
-    same = machine(threads, log=log, cache_bytes=PLENTY if log != 2 else two_columns(threads, "owned"))
+    same = machine(threads, cache_bytes=PLENTY if log != 2 else two_columns(threads, "owned"))
+    same.log = log
     if slow:
         slow_down(monkeypatch, {0}, 2e-4)
     check_small(solve(same, p.y, p.C), "owned")

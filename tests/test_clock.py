@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba.core import event
 
-import asygcd.solver.board
-import asygcd.solver.team
+import asygcd.solver.asygcd
+import asygcd.solver.shared_state
 import cakrr.iterative.solver
 import cakrr.methods.whole_system
 import casvm.solver.active_set
@@ -15,7 +15,8 @@ from cakrr import DKRR
 from casvm import SMOSVC, DisSMOSVC
 
 CLOCKS = [
-    asygcd.solver.board, asygcd.solver.team, cakrr.iterative.solver, cakrr.methods.whole_system, casvm.solver.active_set
+    asygcd.solver.shared_state, asygcd.solver.asygcd, cakrr.iterative.solver, cakrr.methods.whole_system,
+    casvm.solver.active_set,
 ]  # fmt: skip
 
 

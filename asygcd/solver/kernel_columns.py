@@ -358,7 +358,7 @@ class KernelCaches:
         Not changed.
     kernel : Kernel
     order, bounds : ndarray of int64, shape (n,), (T + 1,)
-        The blocks; see :func:`asygcd.solver.board.blocks`.
+        The blocks; see :func:`asygcd.solver.shared_state.blocks`.
     cache_bytes : int
         Size of all caches together; each thread gets the same share.
     dtype : dtype

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from asygcd.solver.team import AsyGCD
+from asygcd.solver.asygcd import AsyGCD
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from helpers.references import descend, matrix, violations

@@ -98,5 +98,5 @@ CONSTANTS = {
     "onnx_numbers": "cakernels.onnx.svm._MOST",
     "onnx_bytes": "cakernels.onnx.graph._LARGEST",
     "threads": "cacore.machine.threads._limit",  # of the package; the BLAS keeps its number
-    "turns": "asygcd.solver.team.TURNS",  # turns of a thread before it returns from compiled code
+    "turns": "asygcd.solver.asygcd.TURNS",  # turns of a thread before it returns from compiled code
 }

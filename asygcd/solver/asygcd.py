@@ -1,7 +1,7 @@
 """Asynchronous greedy coordinate descent for the dual of the kernel SVM without a bias (section 4.4).
 
-Minimise f(alpha) = 1/2 alpha'Q alpha - e'alpha with 0 <= alpha <= C (eq. 4.9). A team of threads solves one problem:
-each thread owns a block of rows and, again and again, moves the coordinate of its block with the largest projected
+Minimise f(alpha) = 1/2 alpha'Q alpha - e'alpha with 0 <= alpha <= C (eq. 4.9). Threads solve one problem
+together: each owns a block of rows and, again and again, moves the coordinate of its block with the largest projected
 gradient to its optimum. There are no locks and no barriers; shared counters detect convergence.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from asygcd.solver import UPDATES
 from asygcd.solver.algorithm14 import work_atomic, work_stochastic
-from asygcd.solver.board import DONE, LINE, LOG, Board, blocks, board, together
 from asygcd.solver.kernel_columns import KernelCaches
-from asygcd.solver.owned import finish, work
-from asygcd.solver.working_set import thread_state, working_set
+from asygcd.solver.owned import finish, thread_state, work, working_set
+from asygcd.solver.shared_state import DONE, LINE, LOG, SharedState, blocks, shared_state, together
 from cacore.compiled.pointers import Bundle
 from cacore.data.rows import Rows
 from cacore.errors import InputError
@@ -32,14 +32,13 @@ from cacore.svm.problem import overflow
 Vector = NDArray[np.float64]
 _Loop = tuple[Callable[[], int], Callable[[], None] | None]
 
-UPDATES = ("owned", "atomic", "stochastic")
 _RUNS = 4  # runs of the threads until the gradient in double precision meets the tolerance
 TURNS = 1 << 20  # turns of a thread's loop before it returns from compiled code
 
 
 @dataclass(frozen=True)
-class TeamProgress:
-    """Progress of the team while it works.
+class AsyGCDProgress:
+    """Progress of the threads while they work.
 
     Attributes
     ----------
@@ -62,7 +61,7 @@ class TeamProgress:
 
 
 @dataclass(frozen=True)
-class TeamSolution:
+class AsyGCDSolution:
     """Solution of one dual problem.
 
     Attributes
@@ -99,7 +98,7 @@ class TeamSolution:
 
 
 class AsyGCD:
-    """A team of threads with their blocks of rows and their caches, for one set of rows and any labels.
+    """Threads with their blocks of rows and their caches, for one set of rows and any labels.
 
     Parameters
     ----------
@@ -117,11 +116,13 @@ class AsyGCD:
         "stochastic": PSCD.
     seed : int
         Seed of the blocks, and of PSCD's order.
-    log : int
-        Maximum number of updates by which a thread may be ahead of the others.
+    accuracy : Accuracy, optional
+        Of the kernel values; see :meth:`cacore.kernels.columns.Layout.of`.
 
     Attributes
     ----------
+    log : int
+        Maximum number of updates by which a thread may be ahead of the others.
     threads : int
     sizes : ndarray of int64, shape (T,)
         Number of rows of each block.
@@ -141,14 +142,14 @@ class AsyGCD:
 
     def __init__(
         self, X: Rows, kernel: Kernel, threads: int, cache_bytes: int, dtype: DTypeLike = np.float32,
-        update: str = "owned", seed: int = 0, log: int = LOG, accuracy: Accuracy | None = None,
+        update: str = "owned", seed: int = 0, accuracy: Accuracy | None = None,
     ) -> None:  # fmt: skip
         if threads < 1:
             raise InputError(f"threads = {threads}: at least 1 is needed")
         if update not in UPDATES:
             raise InputError(f"update {update!r}: choose one of {', '.join(UPDATES)}")
         begun = working_time()
-        self.X, self.kernel, self.update, self.seed, self._log = X, kernel, update, seed, log
+        self.X, self.kernel, self.update, self.seed, self.log = X, kernel, update, seed, LOG
         self._accuracy = accuracy
         self.n = int(X.shape[0])
         self.threads = min(threads, self.n)
@@ -159,8 +160,8 @@ class AsyGCD:
 
     def solve(
         self, y: Vector, C: Vector, limits: Limits | None = None, start: Vector | None = None,
-        watch: Callable[[TeamProgress], None] | None = None,
-    ) -> TeamSolution:  # fmt: skip
+        watch: Callable[[AsyGCDProgress], None] | None = None,
+    ) -> AsyGCDSolution:  # fmt: skip
         """Solve the dual for these labels.
 
         Parameters
@@ -174,11 +175,11 @@ class AsyGCD:
         start : ndarray, shape (n,), optional
             Initial alpha, clipped to the bounds.
         watch : callable, optional
-            Called with the :class:`TeamProgress` about 20 times per second, and at the end.
+            Called with the :class:`AsyGCDProgress` about 20 times per second, and at the end.
 
         Returns
         -------
-        TeamSolution
+        AsyGCDSolution
 
         Notes
         -----
@@ -192,7 +193,7 @@ class AsyGCD:
         if not self.n * float(bounds.max(initial=0.0)) * self.gram.largest < np.inf:
             raise overflow()
         counts, values = self.gram.counts()
-        state, written = self._board(signs, bounds, start), np.zeros(self.threads, np.int64)
+        state, written = self._shared_state(signs, bounds, start), np.zeros(self.threads, np.int64)
 
         def look(objective: float | None = None, gap: float | None = None) -> None:
             """Call `watch` with the progress, or with the final objective and gap."""
@@ -200,7 +201,7 @@ class AsyGCD:
                 reached = float(state.part[::LINE].sum()) if objective is None else objective
                 worst = float(state.gap[::LINE].max()) if gap is None else gap
                 iterations, seconds = int((written + state.written[::LINE]).sum()), working_time() - begun
-                watch(TeamProgress(seconds, iterations, reached, worst, lambda: self._by_row(state.beta * signs)))
+                watch(AsyGCDProgress(seconds, iterations, reached, worst, lambda: self._by_row(state.beta * signs)))
 
         goal = tol = _tolerance(limits.tol, bounds)
         runs = 0
@@ -224,20 +225,20 @@ class AsyGCD:
                 state.stop[0], state.calm[:] = 0, -1
             else:
                 written, start = written + state.written[::LINE], self._by_row(state.beta * signs)
-                state = self._board(signs, bounds, start)
+                state = self._shared_state(signs, bounds, start)
         objective = float(0.5 * (state.beta @ (state.r - signs)))
         look(objective, gap)
         counts_after, values_after = self.gram.counts()
         hits, misses = (counts_after - counts).T
-        return TeamSolution(
+        return AsyGCDSolution(
             self._by_row(state.beta * signs), self._by_row(state.r * signs), objective, gap,
             done and gap <= goal, written + state.written[::LINE], hits, misses, values_after - values,
             working_time() - begun,
         )  # fmt: skip
 
-    def _board(self, signs: Vector, bounds: Vector, start: Vector | None) -> Board:
+    def _shared_state(self, signs: Vector, bounds: Vector, start: Vector | None) -> SharedState:
         """The threads' shared arrays, from alpha of the rows, if any, clipped to the bounds."""
-        state = board(signs, bounds, self.gram.diagonal, self.threads, self._log, self.update != "owned")
+        state = shared_state(signs, bounds, self.gram.diagonal, self.threads, self.log, self.update != "owned")
         if start is not None:
             state.beta[:] = np.clip(signs * start[self.order], state.low, state.high)
             if self.update == "atomic":
@@ -259,7 +260,7 @@ class AsyGCD:
         chosen, at = np.flatnonzero(beta), self.order if places is None else self.order[places]
         return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, at)
 
-    def _verify(self, state: Board, signs: Vector, goal: float) -> None:
+    def _verify(self, state: SharedState, signs: Vector, goal: float) -> None:
         """Compute the gradient anew in double precision at support vectors and at rows that may violate.
 
         Rows without an alpha are left out if their gradient is beyond 0 by more than the error found at the others.
@@ -272,7 +273,7 @@ class AsyGCD:
         others = np.flatnonzero(~support & ((moved[0] != 0) | (moved[1] != 0)))
         state.r[others] = self.product(state.beta, others) - signs[others]
 
-    def _loop(self, state: Board, me: int, tol: float, max_steps: int) -> _Loop:
+    def _loop(self, state: SharedState, me: int, tol: float, max_steps: int) -> _Loop:
         """Return the loop that thread `me` calls repeatedly, and its final call after all have stopped, or None."""
         shared, cache, lo, hi = Bundle(state), self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
         whole, columns = Bundle(cache), cache.columns

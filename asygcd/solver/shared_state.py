@@ -1,7 +1,7 @@
-"""Threads of the solver: the blocks of rows they own, the state they share, and the crew that runs them.
+"""Threads of the solver: the blocks of rows they own, the state they share, and how they run together.
 
-The shared state is the variables, a log of each thread's updates, and counters that detect termination. The crew runs
-compiled loops until all threads have finished, while the caller polls them.
+The shared state is the variables, a log of each thread's updates, and counters that detect termination.
+:func:`together` runs compiled loops until all threads have finished, while the caller polls them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUSY, IDLE, STOPPED = 0, 1, 2  # return values of a thread's loop
 DONE, LIMIT, ASKED = 1, 2, 3  # reasons to stop: converged, too many updates, requested by the caller
 
 
-class Board(NamedTuple):
+class SharedState(NamedTuple):
     """The problem min 1/2 beta'K beta - y'beta, low <= beta <= high, rows in the order of the blocks.
 
     With beta = alpha y it is the dual without a bias (eq. 4.9); r = K beta - y is y times its gradient g.
@@ -77,17 +77,17 @@ class Board(NamedTuple):
     stop: NDArray[np.int64]
 
 
-def board(
+def shared_state(
     y: NDArray[np.float64], C: NDArray[np.float64], diagonal: NDArray[np.float64], threads: int, log: int = LOG,
     apart: bool = False,
-) -> Board:  # fmt: skip
-    """Create the board at alpha = 0, where g = -1; with `apart`, begun and finished updates are counted separately."""
+) -> SharedState:  # fmt: skip
+    """Create the state at alpha = 0, where g = -1; with `apart`, begun and finished updates are counted separately."""
     n, lines = len(y), threads * LINE
     written = np.zeros(lines, np.int64)
     started = np.zeros(lines, np.int64) if apart else written
     taken = np.zeros(threads * -(-threads // LINE) * LINE, np.int64)
     levels = np.zeros(lines), np.full(lines, np.inf), np.zeros(lines)
-    return Board(
+    return SharedState(
         np.zeros(n), -y, np.minimum(0.0, C * y), np.maximum(0.0, C * y), diagonal, np.zeros((threads, log, 2)),
         started, written, taken, np.full(lines, -1), *levels, np.zeros(LINE, np.int64),
     )  # fmt: skip
@@ -103,18 +103,18 @@ def count(counter: Longs) -> int:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def over(board: Board, total: int) -> bool:  # pragma: no cover - compiled
+def over(shared: SharedState, total: int) -> bool:  # pragma: no cover - compiled
     """Return True, and stop all threads, if every thread was calm after `total` updates and none has begun another.
 
     Counters only grow, and a calm thread begins no update before it learns of another thread's. So equal totals mean
     equal counts thread by thread: each thread has checked the same final state, at its own time, without a barrier.
     """
-    for at in range(0, board.calm.size, LINE):
-        if seen(board.calm, at) != total:
+    for at in range(0, shared.calm.size, LINE):
+        if seen(shared.calm, at) != total:
             return False
-    if count(board.started) != total:
+    if count(shared.started) != total:
         return False
-    publish(board.stop, 0, DONE)
+    publish(shared.stop, 0, DONE)
     return True
 
 
@@ -172,14 +172,14 @@ _NAP = 5e-5  # seconds that an idle thread sleeps
 _LOOK = 0.05  # seconds between two calls of `look`
 
 
-def together(turns: list[Callable[[], int]], board: Board, max_time: float, look: Callable[[], None]) -> None:
+def together(turns: list[Callable[[], int]], shared: SharedState, max_time: float, look: Callable[[], None]) -> None:
     """Call each of `turns` repeatedly in its own thread, until it returns STOPPED.
 
     Parameters
     ----------
     turns : list of callable
-        Compiled loops that release the GIL and return soon after ``board.stop`` is set.
-    board : Board
+        Compiled loops that release the GIL and return soon after ``shared.stop`` is set.
+    shared : SharedState
     max_time : float
         Seconds after which all threads are asked to stop.
     look : callable
@@ -193,7 +193,7 @@ def together(turns: list[Callable[[], int]], board: Board, max_time: float, look
     failed: list[BaseException] = []
     places = _places(len(turns))
     threads = [
-        threading.Thread(target=_repeat, args=(turn, place, board, failed), name="asygcd")
+        threading.Thread(target=_repeat, args=(turn, place, shared, failed), name="asygcd")
         for turn, place in zip(turns, places, strict=True)
     ]
     end = working_time() + max_time
@@ -203,10 +203,10 @@ def together(turns: list[Callable[[], int]], board: Board, max_time: float, look
         while working := [thread for thread in threads if thread.is_alive()]:
             working[0].join(_LOOK)
             if working_time() > end:
-                _tell(board)
+                _tell(shared)
             look()
     finally:
-        _tell(board)
+        _tell(shared)
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
@@ -214,10 +214,10 @@ def together(turns: list[Callable[[], int]], board: Board, max_time: float, look
         raise failed[0]
 
 
-def _tell(board: Board) -> None:
+def _tell(shared: SharedState) -> None:
     """Ask the threads to stop, unless they have stopped by themselves."""
-    if not board.stop[0]:
-        board.stop[0] = ASKED
+    if not shared.stop[0]:
+        shared.stop[0] = ASKED
 
 
 def _places(count: int) -> list[int | None]:
@@ -230,7 +230,7 @@ def _places(count: int) -> list[int | None]:
     return list(available) if 1 < count == len(available) and hasattr(os, "sched_setaffinity") else [None] * count
 
 
-def _repeat(turn: Callable[[], int], place: int | None, board: Board, failed: list[BaseException]) -> None:
+def _repeat(turn: Callable[[], int], place: int | None, shared: SharedState, failed: list[BaseException]) -> None:
     try:
         if place is not None:
             os.sched_setaffinity(0, {place})  # 0 is the calling thread
@@ -239,4 +239,4 @@ def _repeat(turn: Callable[[], int], place: int | None, board: Board, failed: li
                 time.sleep(_NAP)
     except BaseException as error:
         failed.append(error)
-        _tell(board)
+        _tell(shared)
