@@ -32,7 +32,8 @@ from cacore.svm.problem import overflow
 Vector = NDArray[np.float64]
 _Loop = tuple[Callable[[], int], Callable[[], None] | None]
 
-_RUNS = 4  # runs of the threads until the gradient in double precision meets the tolerance
+# Runs of the threads until the gradient in double precision meets the tolerance, which is halved for each further run.
+_RUNS = 4
 TURNS = 1 << 20  # turns of a thread's loop before it returns from compiled code
 
 

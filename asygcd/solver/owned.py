@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # indices into `ThreadState.numbers`
 GOAL, SHOWN, MOST = range(3)  # indices into `ThreadState.levels`
+# The constants of a thread's loop were reasoned when it was written; docs/benchmarks.md has the times of the whole.
 FREE = 0.3  # a row between its bounds ranks like one with at least this share of the largest violation
-FIRST = 8192  # rows of all threads' working sets together, apart from rows between their bounds
+# Rows of all threads' working sets together, apart from rows between their bounds: 48 bytes each, which stay in cache.
+FIRST = 8192
 _BATCH = 64  # columns applied at once to the rows outside the working set
 TAKE = 16  # updates applied at once to the working set
 _RELAX = 0.3  # a working set is solved to this share of the largest violation

@@ -31,6 +31,8 @@ LINE = 8  # numbers per cache line: values written by different threads lie this
 LOG = 4096  # updates by which a thread may be ahead of the others: the bound of the delay
 _PATIENCE = 200  # times that a thread polls the others before it sleeps
 BUSY, IDLE, STOPPED = 0, 1, 2  # return values of a thread's loop
+# The loops of algorithm14.py and owned.py return BUSY, IDLE or STOPPED to :func:`together`, which calls them again
+# until STOPPED. AsyGCD.solve reads from `stop` whether they have converged.
 DONE, LIMIT, ASKED = 1, 2, 3  # reasons to stop: converged, too many updates, requested by the caller
 
 

@@ -35,8 +35,10 @@ from casvm.model.svr_model import SVRModel
 from casvm.options import SVMMethod, SVMOptions, ValueMethod, ValueOptions
 from casvm.svm_fit import LENGTHS_SECONDS, SVMFit
 
-LEARN, JUDGE = 1000, 1000  # most rows of a piece whose errors are minimised, and most rows that judge the result
-EVALUATIONS, MOST, FIRST = 20, 80, 8  # of the error: of `LEARN` rows, of few rows; for a common scale
+# Most rows of a piece whose errors are minimised, and most validation rows; then the most evaluations of a piece of
+# `LEARN` rows, of one of few rows, and for a common scale. Reasoned: an evaluation of 1,000 rows costs 2 GFLOP.
+LEARN, JUDGE = 1000, 1000
+EVALUATIONS, MOST, FIRST = 20, 80, 8
 LAM = 1e-4  # ridge parameter at which the search starts
 
 MethodT = TypeVar("MethodT", SVMMethod, ValueMethod)

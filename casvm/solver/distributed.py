@@ -35,14 +35,16 @@ from casvm.solver.near_rows import VANISHED, NearRows
 from casvm.solver.near_smo import NearColumns
 from casvm.solver.smo import PartTraining, round_size
 
-_SAMPLE = 1000
-_LEAST_ROWS = 64  # per rank, for shares
+_SAMPLE = 1000  # rows, of all ranks together, from which the layout and the share of near rows are decided
+_LEAST_ROWS = 64  # rows per rank from which shares may pay
 _FEW = 2048  # rows that every rank has room for
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # smallest working set of which half stays for the next round
-_LOOK = 2000  # rows of working sets between two checks for idle rows
+_LOOK = 2000  # rows of working sets between two checks for idle rows, each of which passes all active rows
 _VISITORS = 2048  # rows sent to all ranks at a time
 _RELAX = 0.03  # share of the violation that a round leaves if the pairs of the last one cost far less than its square
+# The head of a rank's line, which Distributed._look writes and Distributed._chosen reads: columns 2 and 3 are the
+# numbers of rows that may rise and fall, column 4 the flags.
 _HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise and fall, flags of what is due
 _LATE, _DUE = 1, 2  # flags: time to stop; time for a checkpoint
 

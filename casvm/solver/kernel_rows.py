@@ -137,7 +137,7 @@ def gram_of(
 
 
 LINES = 64  # rows copied per task
-_DOUBT = 20  # calls that a fetched row survives without being read
+_DOUBT = 20  # calls that a fetched row survives without being read: the solver may have asked for it in vain
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,9 @@ _MIRRORED = 10.0
 _STRIP = 128  # rows of a square computed at a time
 _TILE = 256, 512  # rows and columns of K in double precision held at a time, 1 MiB per thread
 _APART = 16  # numbers between the rows of a square, so that those of a column do not lie in one set of a cache
-_EXPENSIVE = 30.0  # price from which kept kernel values are read instead of computed again
+# Price from which kept kernel values of a square are read instead of computed again. Reasoned: a square takes scattered
+# columns of a kept row, each of which costs more than a value that is read in order.
+_EXPENSIVE = 30.0
 
 
 class KernelRows:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from cacore.kernels.evaluate import Parameters
 
 
-VANISHED = 1e-3  # largest change of a gradient by neglected kernel values, as a share of the tolerance
+# Largest change of a gradient by neglected kernel values, as a share of the tolerance. The cutoff radii of one process
+# (near_smo.near_values) and of all ranks (distributed.AllRows) both come from it, so that they neglect the same values.
+VANISHED = 1e-3
 _SAMPLED = 500  # rows from which the share of near pairs is estimated
 
 

@@ -45,9 +45,14 @@ _RELAX = 0.1  # share of the violation that a round leaves; of the least one so 
 _INNER = 0.3  # share of the tolerance by which a row may violate at the bias: two that do are within the tolerance
 _MET = 0.75  # share of the tolerance below which the sum is put right
 _STEEPEST = 0.25  # largest step of b, as a share of the violation
-_COMMON, _COMMON_BYTES = 2048, 1 << 28  # most rows that are also optimised on all ranks alike, and memory for them
+# Most rows that are also optimised on all ranks alike, and memory for them. Measured when they were introduced: 111
+# rounds instead of 3,088.
+_COMMON, _COMMON_BYTES = 2048, 1 << 28
+# Measured on 100,000 rows of covtype and 16 virtual ranks: 236 rounds and 662,300 pairs; 1,812 rounds and 799,100 pairs
+# if contradicting changes are left to the next round.
 _FEW = 0.1  # share of the active rows up to which they are, if the shares' changes contradict each other
 # Working sets are used if memory holds fewer rows of K than these shares of the active rows, and of those that violate.
+# Measured: all of covtype on 2 ranks with a cache of 1 GiB took 133 to 143 s, and 527 s by pairs of all rows.
 _KEPT, _HOT = 0.25, 0.0625
 _GROUPS = 256  # groups of rows that show how many are near each
 

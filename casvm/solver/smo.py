@@ -33,11 +33,14 @@ from casvm.solver.kernel_rows import Index, KernelMatrix, Vector, gram_of
 from casvm.solver.near_smo import near_values
 from casvm.solver.units import Origin, Unit
 
-WORKING_SET = 2048  # most rows per round
+# The figures below were reasoned, not raced one by one; docs/methods/smo.md has the times of the whole.
+WORKING_SET = 2048  # most rows per round: their square, 16 MiB in single precision, stays near the cores
+# Shrinking cuts all kept rows of K, so it waits until many rows are idle; more of them if the cut is a copy.
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.65)
-_CHUNK, _PASSED = 8000, 4 * 10**8  # most pairs, and rows they pass, between two checks for inactive rows
+# Most pairs, and rows they pass (about 0.2 s at 0.4 ns each), between two checks for inactive rows and of the clock.
+_CHUNK, _PASSED = 8000, 4 * 10**8
 _MISSED = 500  # rows of K that pairs may always compute before rounds are faster
-_FETCH = 64  # rows of K computed together when a pair needs one
+_FETCH = 64  # rows of K computed together when a pair needs one: one alone would leave the threads and panels idle
 _SURE = 10.0  # margin, in tolerances, from which decisions of margin 1 are right to a tenth
 _FINER, _FINEST = 0.01, 1e-3  # factors of the tolerance: of the next try, and at which the last try begins
 _LEAST = 2.0**-511  # squares of margins between this and its inverse are finite, and so are their inverses
