@@ -60,7 +60,7 @@ def cases():
 @pytest.mark.parametrize(
     ("name", "parameter", "values"), [pytest.param(*case, id="-".join(case[:2])) for case in cases()]
 )
-def test_it_fits_or_refuses(name, parameter, values):
+def test_absurd_values_fit_or_are_refused(name, parameter, values):
     X, y = rows()
     for value in values:
         made = ESTIMATORS[name]()

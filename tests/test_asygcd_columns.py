@@ -110,7 +110,7 @@ def check_cache(own, model, mine):
 @pytest.mark.parametrize(("form", "by_rows"), [("panels", True), ("sparse", True), ("wide", True), ("panels", False)])
 @EXAMPLES
 @given(data=st.data())
-def test_the_cache_as_a_model_of_it(form, by_rows, data):
+def test_cache_follows_its_reference_model(form, by_rows, data):
     slots = data.draw(st.integers(2, 7), "slots")
     _, own = columns_of(form, slots, by_rows)
     model, mine = Model(slots), MINE if by_rows else slice(None)
@@ -148,7 +148,7 @@ def test_no_columns_are_wanted(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_slots_are_what_the_memory_holds(form):
+def test_cache_slots_match_the_memory_budget(form):
     with pytest.raises(InputError):
         columns_of(form, 1)
     for slots in (2, 3, N):
@@ -201,7 +201,7 @@ def test_the_rows_that_join_the_working_set(n, most, room, seed, rounded, share)
     assert (ws.rows[chosen:] == -1).all()
 
 
-def test_of_equals_some_from_everywhere():
+def test_ties_are_chosen_evenly_across_the_rows():
     state, ws = shared_state(np.ones(1000), np.ones(1000), np.ones(1000), 1), working_set(500)
     for room in (1, 7, 100, 499):
         chosen = choose(Bundle(state), 0, 1000, Bundle(ws), 1e-4, 1.0, room)

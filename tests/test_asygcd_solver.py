@@ -37,7 +37,7 @@ from cacore.limits import Limits
 
 
 @pytest.mark.parametrize("threads", range(1, 9))
-def test_many_runs_each_as_the_serial_solver(threads):
+def test_every_run_matches_the_serial_solver(threads):
     p = problem()
     for seed in range(3):
         same = machine(threads, seed=seed)
@@ -55,7 +55,7 @@ def test_the_textbook_forms_as_the_serial_solver(threads, update):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 8])
-def test_rows_that_depend_on_each_other_much(threads):
+def test_strongly_coupled_rows_converge(threads):
     # Steps of two threads at once undo each other, as far as they do not know of each other.
     p, C, kernel = problem(), np.full(203, 50.0), Kernel("gaussian", 0.3)
     K = matrix(kernel, p.X)
@@ -131,7 +131,7 @@ def test_warm_starts(threads, update):
 
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_other_labels_find_the_columns_that_were_computed(threads, update):
+def test_new_labels_reuse_cached_columns(threads, update):
     p, rng = problem(), np.random.default_rng(23)
     same, missed = machine(threads, update), []
     for turn in range(4):
@@ -240,7 +240,7 @@ def test_kernel_values_that_overflow(scale, values, sparse):
 
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("sparse", [False, True])
-def test_what_is_given_stays_as_it_is(sparse, update):
+def test_inputs_are_not_changed(sparse, update):
     p = problem()
     X, y, C, start = p.X + 100.0, p.y.copy(), p.C.copy(), np.linspace(-2, 9, 203)  # far away: shifted, if dense
     if sparse:
@@ -280,7 +280,7 @@ def test_one_thread_does_the_same_each_time(update, plenty):
 
 
 @pytest.mark.parametrize("update", UPDATES)
-def test_what_is_counted(update):
+def test_updates_and_cache_hits_are_counted(update):
     p = problem()
     got = solve(machine(3, update), p.y, p.C)
     assert [len(counts) for counts in (got.steps, got.hits, got.misses)] == [3, 3, 3]

@@ -28,7 +28,7 @@ from cacore.limits import Limits
 
 
 @pytest.mark.parametrize("update", UPDATES)
-def test_what_is_told_on_the_way(monkeypatch, update):
+def test_progress_reports_are_consistent(monkeypatch, update):
     p = problem()
     same, seen, copies = machine(2, update), [], []
     solve(same, p.y, p.C)
@@ -55,7 +55,7 @@ def test_what_is_told_on_the_way(monkeypatch, update):
 @pytest.mark.parametrize("start", ["zero", "warm", "infeasible"])
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_the_objective_that_is_told(threads, update, start):
+def test_reported_objective_matches_the_solution(threads, update, start):
     p, rng = problem(), np.random.default_rng(25)
     begins = {"zero": None, "warm": rng.uniform(0, 1, 203), "infeasible": rng.normal(0, 100, 203)}[start]
     same = machine(threads, update)

@@ -56,7 +56,7 @@ def test_another_number_of_ranks_is_told_from_another_run(more, tmp_path):
     assert "another run: seed was 3" in refused(begun, tmp_path, {**FACTS, "seed": 4, "ranks": 4, "partitions": 4})
 
 
-def test_facts_that_come_or_go(tmp_path):
+def test_missing_or_new_facts_mean_another_run(tmp_path):
     begun(tmp_path)
     assert "more was null there and is 1 here" in refused(begun, tmp_path, {**FACTS, "more": 1})
     assert "seed was 3 there and is null here" in refused(begun, tmp_path, {k: FACTS[k] for k in FACTS if k != "seed"})
@@ -101,7 +101,7 @@ def test_facts_that_are_no_object(text, tmp_path):
     assert "not a checkpoint of this package, or a damaged one" in refused(begun, tmp_path)
 
 
-def test_what_a_killed_run_left_is_removed(tmp_path):
+def test_leftovers_of_killed_runs_are_removed(tmp_path):
     """Half-written pieces go; whole ones stay; half-written facts are no facts."""
     kept = begun(tmp_path)
     kept.put("part-000000", alpha=np.ones(3))
@@ -115,7 +115,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path):
     assert names(tmp_path / "new") == ["lock", "run.json"]
 
 
-def test_what_is_resumed(tmp_path):
+def test_matching_checkpoint_is_resumed(tmp_path):
     """Finished pieces by kind, those of ranks only if all ranks have theirs; nothing of a run that begins."""
     kept = begun(tmp_path)
     assert kept.resumed is None

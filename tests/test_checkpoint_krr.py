@@ -113,7 +113,7 @@ def test_pieces_taken_out_are_made_again(systems, tmp_path):
     assert systems.made == 2
 
 
-def test_what_cannot_be_solved_stays_so(systems, tmp_path):
+def test_unsolvable_pairs_are_remembered(systems, tmp_path):
     """A part without a solution is remembered as one."""
     X, y = np.tile(saddle(30)[0], (3, 1)), np.arange(90.0)
     options = replace(GRID, partitions=2, sigma=(1.0,), lam=(1e-25,))
@@ -206,7 +206,7 @@ def test_other_threads_are_another_run(tmp_path, tuned):
             assert "another run: threads was 1 there and is 2 here" in refused(train, bkrr2.METHOD, GRID, tmp_path)
 
 
-def test_what_may_differ(tmp_path, systems):
+def test_harmless_options_may_differ(tmp_path, systems):
     """Free memory and the progress display may differ; CSR rows with the same numbers are the same rows."""
     first = train(bkrr2.METHOD, replace(GRID, standardize=False), tmp_path)
     told = []

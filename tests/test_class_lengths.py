@@ -36,7 +36,7 @@ def made(name, metric="lengths", **more):
 
 @pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize(("k", "kernel"), [(2, "laplacian"), (3, "matern32")])
-def test_lengths_find_what_counts(name, k, kernel):
+def test_learnt_scales_rank_informative_features_first(name, k, kernel):
     (X, y), (T, t) = rows(k=k), rows(300, 1, k)
     model, plain = made(name, kernel=kernel).fit(X, y), made(name, "none", kernel=kernel).fit(X, y)
     assert set(np.argsort(model.feature_importances_)[-2:]) == {0, 1}
@@ -45,7 +45,7 @@ def test_lengths_find_what_counts(name, k, kernel):
     assert model.score(T, t) > plain.score(T, t) + 0.03
 
 
-def test_pieces_share_what_they_find(monkeypatch, tuned):
+def test_pieces_share_one_set_of_scales(monkeypatch, tuned):
     """The error is minimised inside each of four pieces; the scales are close to those of all rows in one."""
     X, y = rows(400)
     one = made("CASVC").fit(X, y)
@@ -72,7 +72,7 @@ def test_the_search_is_in_the_lengths():
     assert one.score(T, t) > 0.9
 
 
-def test_lengths_that_do_not_help_are_not_kept():
+def test_useless_scales_are_discarded():
     """Nothing can be learned from noise: the model is that without a metric, to the last bit."""
     (X, _), y = rows(), np.random.default_rng(5).integers(0, 2, 300)
     model, plain = made("CASVC").fit(X, y), made("CASVC", "none").fit(X, y)

@@ -20,7 +20,7 @@ CLOCKS = [
 ]  # fmt: skip
 
 
-def test_it_stands_still():
+def test_working_time_stops_during_compilation():
     begun = working_time()
     with event.trigger_event("numba:compiler_lock"):
         first = working_time()
@@ -43,7 +43,7 @@ def test_it_stands_still():
         DKRR(sigma=1.0, lam=1e-3, solver="cg"),
     ],
 )
-def test_solvers_read_it(made, monkeypatch):
+def test_solvers_read_working_time(made, monkeypatch):
     """While it stands still, nobody is late."""
     for module in CLOCKS:
         monkeypatch.setattr(module, "working_time", lambda: 5.0)

@@ -268,7 +268,7 @@ def test_damaged_metadata(metadata, tmp_path):
     check(load(tmp_path / "t.parquet", Communicator())["train"], draw())
 
 
-def test_the_target_that_was_chosen_is_told(trained, tmp_path, capfd):
+def test_chosen_target_is_reported(trained, tmp_path, capfd):
     """Its name, or its number where it has none, and its range or classes; not where the user has named it."""
     test = trained / "test.csv"
     run("cakrr.bkrr2", [trained / "train.csv", *SMALL])

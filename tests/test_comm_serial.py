@@ -133,7 +133,7 @@ def test_agreed_lets_other_errors_through(comm):
 
 
 @pytest.mark.parametrize("error", [InputError("bad"), ZeroDivisionError(), SystemExit(3)])
-def test_guard_raises_what_it_got(comm, error):
+def test_guard_reraises_the_error(comm, error):
     with pytest.raises(type(error)) as caught, comm.guard():
         raise error
     assert caught.value is error

@@ -87,7 +87,7 @@ def test_forms_of_rows(form, working_set):
     assert share.objective == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_bound_of_its_own_for_each_row():
+def test_per_row_bounds_match_libsvm():
     X, y = problem()
     bounds = C * np.random.default_rng(0).choice([1e-3, 0.3, 1.0, 4.0], N)
     K = reference()[0]
@@ -163,7 +163,7 @@ def test_shrinking_does_not_show(working_set, eager, counts):
 
 @pytest.mark.parametrize("most", [20, 0], ids=["some come back", "all come back"])
 @pytest.mark.parametrize("form", ["dense", "csr"])
-def test_rows_that_left_too_early_come_back(form, most, eager, counts, tuned):
+def test_wrongly_shrunk_rows_are_reactivated(form, most, eager, counts, tuned):
     tuned(dissmo_shrinking=replace(distributed.SHRINKING, unshrinks=most))
     tuned(visitors=50)  # so that they visit in several goes
     for seed in (0, 2):

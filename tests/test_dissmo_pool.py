@@ -157,7 +157,7 @@ def test_forget(shrunk, crossed):
         near(got, expected, 10 * precision)
 
 
-def test_what_is_dropped_makes_room_first():
+def test_dropped_rows_free_their_slots_first():
     cached = RowCache(np.zeros(4 * padded(10)), 10, 12)
 
     def ask(*rows):

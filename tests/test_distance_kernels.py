@@ -284,7 +284,7 @@ RETURNED = {
 
 
 @pytest.mark.parametrize("what", RETURNED)
-def test_what_a_callable_returns(what):
+def test_callables_returning_bad_blocks_are_refused(what):
     (function, message), (X, y) = RETURNED[what], moved()
     for model, target in ((DKRR(kernel=function), y), (SMOSVC(kernel=function), y > 3), (BKRR2(2, kernel=function), y)):
         with pytest.raises(InputError, match=f"the callable kernel .*lambda.* {message}") as refused:
@@ -292,7 +292,7 @@ def test_what_a_callable_returns(what):
         assert "\n" not in str(refused.value)
 
 
-def test_what_callables_cannot_do(tmp_path):
+def test_options_are_refused_with_callables(tmp_path):
     X, y = moved()
     for model in (AsyGCDSVC(kernel=city), CASVC(2, kernel=city, solver="asygcd")):
         with pytest.raises(InputError, match="Asy-GCD cannot evaluate a callable kernel"):

@@ -70,6 +70,6 @@ def test_example(name, tmp_path, monkeypatch):
     assert failures == []
 
 
-def test_everything_public_is_found():
+def test_every_public_name_is_among_the_examples():
     assert len(PUBLIC) > 70
     assert {"cakrr.BKRR2", "partition.Partitioner", "cakrr.observe.sums", "cacore.kernels.KernelKind"} <= set(PUBLIC)

@@ -64,7 +64,7 @@ def test_converted(server, tmp_path, capsys):
     assert (tmp_path / "small.csv.gz").read_bytes() == server.body
 
 
-def test_goes_on(server, tmp_path):
+def test_interrupted_download_resumes(server, tmp_path):
     """The bytes that an interrupted download left are not fetched again."""
     server.until = 100
     with pytest.raises(InputError, match="100 bytes of"):
@@ -79,7 +79,7 @@ def test_complete_but_not_renamed(server, tmp_path):
     assert fetch.fetch("SUSY", tmp_path).exists()
 
 
-def test_another_file(server, tmp_path):
+def test_changed_remote_file_is_refused(server, tmp_path):
     """Against the first download, and against a published checksum."""
     fetch.fetch("SUSY", tmp_path)
     server.body = gzip.compress(b"1,2,3,4\n" * ROWS, mtime=0)
@@ -89,7 +89,7 @@ def test_another_file(server, tmp_path):
         fetch.verify(tmp_path / "small.csv.gz", "00")
 
 
-def test_another_number_of_rows(server, tmp_path, monkeypatch):
+def test_wrong_row_count_is_refused(server, tmp_path, monkeypatch):
     wrong = fetch.Source((server.url,), ROWS + 1, FEATURES, fetch.SETS["SUSY"].convert)
     monkeypatch.setitem(fetch.SETS, "SUSY", wrong)
     with pytest.raises(InputError, match="61 rows of 3 were expected"):

@@ -25,7 +25,7 @@ def test_weights_of_a_blend_are_the_best_that_add_up_to_one():
     np.testing.assert_allclose(got, [best, 1 - best, 0], atol=1e-4)
 
 
-def test_few_rows_move_the_weights_little_and_many_rows_give_those_of_least_squares():
+def test_blend_weights_shrink_with_few_validation_rows():
     rng = np.random.default_rng(1)
     deviations = np.array([0.5, 0.55, 0.6, 0.7])
     best = deviations**-2.0 / (deviations**-2.0).sum()
@@ -53,7 +53,7 @@ def test_a_blend_is_measured_by_a_choice_that_does_not_know_the_rows_either():
 
 
 @pytest.mark.parametrize("others", [[], [0.0], [1e-3]])
-def test_no_blend_where_it_does_not_pay(others):
+def test_no_blend_without_improvement(others):
     """A single model, the same twice, or nearly the same."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=200)

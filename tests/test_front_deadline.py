@@ -41,7 +41,7 @@ def test_compilation_does_not_count_as_work(monkeypatch):
     assert time.perf_counter() - begun >= 0.2
 
 
-def test_a_block_has_its_own_limit():
+def test_nested_limits_end_separately():
     poll()
     with until(None):
         poll()
@@ -53,7 +53,7 @@ def test_a_block_has_its_own_limit():
     poll()
 
 
-def test_threads_that_work_for_the_block_observe_its_limit(tuned):
+def test_pool_threads_observe_the_limit(tuned):
     """Tasks of the pool end at their own polls; another thread of the program has no limit."""
     tuned(threads=2)
     workers, apart = set(), []
@@ -72,7 +72,7 @@ def test_threads_that_work_for_the_block_observe_its_limit(tuned):
     assert apart == [None]
 
 
-def test_a_thread_other_than_the_main_one_has_a_limit_too():
+def test_limits_apply_in_any_thread():
     ended = []
 
     def apart():
@@ -99,7 +99,7 @@ def test_every_candidate_ends_soon_after_its_limit(task):
             race.trained(candidate, np.ones(300, bool), 300)
 
 
-def test_a_limit_does_not_end_what_is_trained_afterwards():
+def test_limit_ends_with_its_block():
     X = np.random.default_rng(0).normal(size=(50, 2))
     with pytest.raises(TimeIsUp), until(0.0):
         SMOSVC().fit(X, X[:, 0] > 0)

@@ -71,30 +71,30 @@ def rows(monkeypatch):
     return found
 
 
-def test_all_models_have_all_rows_where_the_time_is_enough(rows):
+def test_ample_time_trains_all_models_on_all_rows(rows):
     assert rows(40.0, (TRAINED, 10.0), (TRAINED, 10.0)) == [N, N]
 
 
-def test_a_share_that_is_enough_for_no_model_goes_to_the_first(rows):
+def test_insufficient_shares_go_to_the_first_model(rows):
     assert rows(20.0, (TRAINED, 10.0), (TRAINED, 10.0)) == [N, TRAINED]
 
 
-def test_a_later_model_keeps_what_it_needs(rows):
+def test_later_model_keeps_its_reserved_time(rows):
     assert rows(36.0, (TRAINED, 25.0), (TRAINED, 2.0)) == [N, N]
 
 
-def test_the_first_comes_before_a_later_one_for_which_its_share_would_do(rows):
+def test_first_model_takes_time_that_would_suffice_for_the_second(rows):
     assert rows(30.0, (TRAINED, 25.0), (TRAINED, 10.0)) == [N, TRAINED]
 
 
-def test_the_best_of_models_of_few_rows_comes_first(rows):
+def test_best_small_sample_model_gets_more_rows(rows):
     """The later one has what it leaves."""
     first, second = rows(60.0, (1000, 10.0), (1000, 2.0))
     assert 1500 <= second < first == TRAINED
 
 
 @pytest.mark.parametrize(("left", "error", "chosen"), [(100.0, 0.11, 1), (100.0, 0.13, 0), (1e6, 0.11, 0)])
-def test_an_equally_good_classifier_has_the_last_training_if_it_has_time_for_more_rows(left, error, chosen):
+def test_faster_equal_classifier_gets_the_last_training(left, error, chosen):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 2))
     race = started(
@@ -109,7 +109,7 @@ def test_an_equally_good_classifier_has_the_last_training_if_it_has_time_for_mor
     assert _trial_to_train(race, race.trials[0]) is race.trials[chosen]
 
 
-def test_a_last_training_that_ends_early_is_followed_by_one_on_more_rows(monkeypatch):
+def test_early_last_training_is_repeated_on_more_rows(monkeypatch):
     """Each takes a second by the clock of the search, whatever was expected of it."""
     rng = np.random.default_rng(0)
     X, seen = rng.normal(size=(N, 2)), []
@@ -131,7 +131,7 @@ def test_a_last_training_that_ends_early_is_followed_by_one_on_more_rows(monkeyp
     assert 1500 <= seen[0] < seen[1] == N
 
 
-def test_predictions_keep_their_time(rows):
+def test_time_is_reserved_for_predictions(rows):
     """A training takes 11.9 s, and predictions take 1.2 times as long by parts of 1,200 rows as by parts of 1,020."""
     assert rows(12.5, (TRAINED, 10.0)) == [N]
     assert rows(12.5, (TRAINED, 10.0, 1.0)) == [TRAINED]
@@ -140,7 +140,7 @@ def test_predictions_keep_their_time(rows):
     assert rows(24.5, (TRAINED, 10.0, 1.0), (TRAINED, 10.0)) == [N, TRAINED]
 
 
-def test_time_for_predictions_is_kept_from_the_beginning():
+def test_reserve_includes_prediction_time():
     X = np.random.default_rng(0).normal(size=(N, 2))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(100.0), ALONE, None, 0, 1)
     race.trials = [race.tried(Candidate("BKRR2", {"sigma": 1.0, "lam": 1e-3}), TRAINED)]
@@ -155,19 +155,19 @@ def test_time_for_predictions_is_kept_from_the_beginning():
 @pytest.mark.parametrize(
     ("before", "rows", "factor"), [(500, 1000, 4), (500, 4000, 16), (2000, 4000, 2), (500, 250, 0.25)]
 )
-def test_an_svm_of_more_rows_than_a_part_takes_longer_by_more_parts(before, rows, factor):
+def test_svm_time_grows_by_parts(before, rows, factor):
     svm = Candidate("CASVC", {"kernel": "gaussian"}, 1000)
     assert svm.growth(before).factor(rows) == factor
     assert svm.growth(before).within(factor) == rows
 
 
-def test_parts_of_ridge_regression_take_longer_by_their_number():
+def test_ridge_time_grows_by_parts():
     ridge = Candidate("BKRR2", {"kernel": "gaussian"}, 1000)
     assert ridge.growth(500).factor(4000) == pytest.approx(8**1.05)
     assert ridge.growth(500).within(8**1.05) == pytest.approx(4000)
 
 
-def test_length_scales_take_a_fixed_share_of_the_time():
+def test_length_scales_cost_a_fixed_time():
     """Covtype, 7,656 and 30,625 rows: 155 and 183 s; on 122,500 rows it took 321 s."""
     times = {7_656: 155.5, 30_625: 183.5}
     ridge = Candidate("BKRR2Classifier", {"kernel": "laplacian", "metric": "lengths"}, 2_400)
@@ -186,7 +186,7 @@ def test_growth_through_a_time_on_fewer_rows(seconds, power, fixed):
     assert growth.fixed == pytest.approx(fixed)
 
 
-def test_compiling_is_not_the_candidate(monkeypatch):
+def test_compile_time_is_not_charged_to_candidates(monkeypatch):
     """The clock of a candidate stands still meanwhile; that of the whole search goes on."""
     X = np.random.default_rng(0).normal(size=(60, 2))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(None), ALONE, None, 0, 1)
@@ -198,7 +198,7 @@ def test_compiling_is_not_the_candidate(monkeypatch):
     assert trial.ended < trial.seconds
 
 
-def test_a_last_training_on_far_more_rows_has_a_smaller_one_before_it(monkeypatch):
+def test_large_last_training_is_preceded_by_a_smaller_one(monkeypatch):
     """The time on 6,000 rows is uncertain after a trial on 900 of them: 73 s are expected of 100."""
     data = Data.of(np.zeros((N, 1)), np.arange(float(N)), None, REGRESSION, ALONE)
     race, begun = started(data, SCORES["rmse"], Clock(100.0), ALONE, None, 0, None), []
@@ -221,7 +221,7 @@ def test_a_last_training_on_far_more_rows_has_a_smaller_one_before_it(monkeypatc
     assert race.budget.now <= 100.0
 
 
-def test_the_end_of_a_grid_is_that_of_the_last_search():
+def test_grid_end_comes_from_the_last_search():
     """A last training that takes over what was found on fewer rows has no grid; one with a grid of its own counts."""
     before, none = SimpleNamespace(at_grid_end_={"C": 1000.0}), SimpleNamespace()
     assert _at_grid_end(none, before) == {"C": 1000.0}

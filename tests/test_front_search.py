@@ -58,7 +58,7 @@ def test_folds_hold_every_row_out_once_and_keep_the_classes():
         assert np.ptp(np.bincount(data.y[held]) - np.bincount(data.y) / split.folds) <= 1
 
 
-def test_samples_of_many_rows_grow_and_never_judge():
+def test_training_samples_grow_and_exclude_validation_rows():
     n = 5 * FOLDED
     rng = np.random.default_rng(0)
     split = Split.of(Data.of(rng.normal(size=(n, 1)), rng.normal(size=n), None, REGRESSION, ALONE), 0, ALONE)
@@ -114,7 +114,7 @@ def test_labels_are_clearly_better():
     assert better("balanced_accuracy", wrong(0, 1), wrong(97, 98))
 
 
-def test_classes_are_blended_where_it_pays(monkeypatch):
+def test_classifiers_are_blended_if_validation_improves(monkeypatch):
     """Two candidates that see half of the features each are better together on the rows that judge."""
     X, y = clouds(900, k=3, d=4)
     running = race(Data.of(X[:600], y[:600], None, CLASSIFICATION, ALONE), Budget(None), 2)
@@ -154,7 +154,7 @@ def test_candidates_differ_and_can_be_made(data, score):
         assert (estimator.random_state, estimator.n_parts) == (3, one.parts(10_000))
 
 
-def test_support_vector_regression_where_it_can_win():
+def test_svr_candidates_for_few_rows_or_absolute_errors():
     """On few rows, and for absolute errors; never for several targets."""
 
     def kernels(data, score):
@@ -236,7 +236,7 @@ def race(data, budget, most=None, score=None):
 
 
 @pytest.mark.parametrize(("seconds", "trials"), [(6.0, 4), (6.4, 6)])
-def test_time_ends_the_race_and_some_is_kept_for_the_last_training(seconds, trials, monkeypatch):
+def test_race_reserves_time_for_the_last_training(seconds, trials, monkeypatch):
     """Candidates take a second each. A blend's last trainings take 1.03 s for four of them, and 1.48 s for five.
 
     That is less than a fifth of the time, and kept, but for the five. The first one has chosen its kernel.
@@ -283,7 +283,7 @@ def test_a_race_repeats_to_the_bit():
     assert [one.error for one in found[0].trials] == [one.error for one in found[1].trials]
 
 
-def test_a_candidate_that_fails_is_told_of_and_the_race_goes_on():
+def test_failed_candidate_is_reported_and_race_continues():
     data = regression(80)
     running = race(data, Budget(None), 2)
     running._waiting = [Candidate("BKRR2", {"kernel": "no such kernel"}), Candidate("BKRR2", {"sigma": 1.0})]
@@ -305,7 +305,7 @@ def test_late_candidate_is_dropped(monkeypatch):
     assert (trial.why, trial.error, trial.fitted) == ("out of time", np.inf, None)
 
 
-def test_rows_too_few_to_judge_by_still_train():
+def test_too_few_rows_for_validation_still_train():
     """Two rows of one class each: without one of them there is no second class."""
     data = Data.of(np.array([[0.0], [1.0]]), np.array(["a", "b"]), None, CLASSIFICATION, ALONE)
     found = search(race(data, Budget(None), 1))

@@ -58,7 +58,7 @@ def test_how_sure_scores_are(weights):
     assert deviation == pytest.approx(np.sqrt(sum(variance(rows) for rows in each)) / 3)
 
 
-def test_trials_of_classifiers_know_how_sure_they_are():
+def test_classifier_trials_carry_error_deviations():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(90, 2))
     y = np.where(X[:, 0] + 0.3 * rng.normal(size=90) > 0, "b", "a")
@@ -172,7 +172,7 @@ def test_many_rows_have_candidates_on_points(task):
 
 
 @pytest.mark.parametrize(("seconds", "promoted"), [(1000.0, [0.2, 0.24]), (10.0, [0.2])])
-def test_quick_candidates_that_are_not_far_behind_go_on(seconds, promoted):
+def test_fast_candidates_close_to_the_best_are_promoted(seconds, promoted):
     """Besides the best third: 17 s on four times as many rows are less than 3 % of the longer time."""
     X = np.random.default_rng(0).normal(size=(9_500, 1))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(seconds), ALONE, None, 0, 3)
@@ -189,7 +189,7 @@ def test_quick_candidates_that_are_not_far_behind_go_on(seconds, promoted):
 
 @pytest.mark.parametrize(("limit", "early"), [(1000.0, True), (None, False)])
 @pytest.mark.parametrize("before", [0, 1])
-def test_the_best_of_three_goes_on_before_the_other_first_ones(limit, early, before):
+def test_promotion_starts_after_three_candidates(limit, early, before):
     """A good model is there soon, if there is a time. On a slow machine, the first one had a larger sample."""
     X = np.random.default_rng(0).normal(size=(9_500, 1))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(limit), ALONE, None, 0, None)
@@ -206,7 +206,7 @@ def test_the_best_of_three_goes_on_before_the_other_first_ones(limit, early, bef
 @pytest.mark.parametrize(
     ("seconds", "order"), [(20.0, [(0.21, 10.0), (0.2, 20.0)]), (14.0, [(0.2, 14.0), (0.21, 10.0)])]
 )
-def test_a_quicker_classifier_goes_on_that_only_chance_sets_apart(seconds, order):
+def test_faster_classifier_within_noise_is_promoted(seconds, order):
     """It goes before the best one if that takes much longer."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(9_500, 1))
@@ -223,7 +223,7 @@ def test_a_quicker_classifier_goes_on_that_only_chance_sets_apart(seconds, order
     assert [one.error for one in race._best_third(race.on(small), large)] == [0.2]
 
 
-def test_a_first_candidate_with_a_larger_sample_does_not_go_on_alone():
+def test_larger_first_sample_waits_for_rivals():
     """On a slow machine it had four times as many rows as the others; the best of these comes to as many first."""
     X = np.random.default_rng(0).normal(size=(50_000, 1))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(1e6), ALONE, None, 0, 4)
@@ -241,7 +241,7 @@ def test_a_first_candidate_with_a_larger_sample_does_not_go_on_alone():
 
 
 @pytest.mark.parametrize(("why", "promoted"), [("", 0.1), ("1,000 rows would take too long", 0.2)])
-def test_no_candidate_goes_on_that_another_beats_with_fewer_rows(why, promoted):
+def test_dominated_candidates_are_not_promoted(why, promoted):
     """The first one may have more rows than all others, if it took too long; but not without end."""
     X = np.random.default_rng(0).normal(size=(50_000, 1))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(1e6), ALONE, None, 0, 2)
@@ -306,7 +306,7 @@ def test_points_keep_their_width():
         assert last.make(200, 0).fit(X, X[:, 0]).sigma_ == width
 
 
-def test_the_last_training_on_few_rows_compares_settings_in_folds():
+def test_last_training_on_few_rows_uses_folds():
     """Ridge regression without a metric does, if there is time; the printed command leaves out the share."""
     X = np.random.default_rng(0).normal(size=(120, 2))
     race = started(Data.of(X, X[:, 0] ** 2, None, REGRESSION, ALONE), SCORES["rmse"], Budget(None), ALONE, None, 0, 1)

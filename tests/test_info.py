@@ -104,7 +104,7 @@ def wrong(done):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_what_it_finds(ranks, mpiexec, tmp_path):
+def test_report_lists_libraries_and_cores(ranks, mpiexec, tmp_path):
     program = ("-m", "cacore.info") if ranks == 1 else ("-c", QUICK)
     done = mpiexec(ranks, *program, "--report", "r.json", cwd=tmp_path)
     made = json.loads((tmp_path / "r.json").read_text())
@@ -206,12 +206,12 @@ def test_each_rank_alone(variables, alone):
     assert "so each would run alone: use the mpiexec of that library, or install mpi4py for your" in line
 
 
-def test_of_ranks_alone_the_first_one_speaks(alone):
+def test_later_separate_ranks_stay_silent(alone):
     done, made = alone(OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="2")
     assert (done.returncode, done.stdout, done.stderr, made) == (0, "", "", None)
 
 
-def test_a_rank_alone_speaks_where_the_first_one_cannot_know(alone):
+def test_separate_rank_reports_an_unknown_number_of_ranks(alone):
     done, _ = alone(OMPI_COMM_WORLD_RANK="2")
     assert done.returncode == 1
     assert wrong(done)[0].startswith("started as 3 ranks, but by another MPI")

@@ -35,14 +35,14 @@ print(compiled.twice(21), len(compiled.twice.signatures))
 """
 
 
-def test_the_code_is_kept_and_saved(python, tmp_path):
+def test_compilation_interrupted_by_a_limit_is_finished_and_cached(python, tmp_path):
     (tmp_path / "compiled.py").write_text("import numba\n@numba.njit(cache=True)\ndef twice(x):\n    return 2 * x\n")
     done = python("-c", COMPILED, str(tmp_path))
     assert done.stdout == "time is up, 42 1\n", done.stderr
     assert list(tmp_path.glob("__pycache__/*.nbc"))
 
 
-def test_it_waits_for_the_main_thread_alone():
+def test_interrupts_wait_only_in_the_main_thread():
     order = []
 
     def ring():

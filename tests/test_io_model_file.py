@@ -84,7 +84,7 @@ def test_saving_over_an_old_file(tmp_path):
 
 
 @pytest.mark.parametrize("old", [None, "old"])
-def test_failure_half_way_leaves_what_was(tmp_path, old):
+def test_failed_write_keeps_the_old_file(tmp_path, old):
     path = tmp_path / "m.h5"
     if old:
         path.write_text(old)

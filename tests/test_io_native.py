@@ -221,7 +221,7 @@ def test_data_of_other_files(write, message, tmp_path, refuses):
     refuses("cacore.io", ["info", "a.h5"], message, tmp_path)
 
 
-def test_what_we_write_finds_damage(tmp_path):
+def test_damaged_files_fail_their_checksum(tmp_path):
     """All but the numbers has checksums."""
     path = tmp_path / "a.h5"
     native.write(path, {"train": Table(np.ones((3, 2)), np.ones(3), "x")}, np.dtype(np.float64))

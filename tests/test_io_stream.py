@@ -150,7 +150,7 @@ WRONG = {
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("what", WRONG)
-def test_refused_and_nothing_left(what, tmp_path, refuses):
+def test_refused_conversion_leaves_no_files(what, tmp_path, refuses):
     content, message = WRONG[what]
     (tmp_path / "a").write_text(content)
     more = ["--binarize", "7"] if "class" in what else []
@@ -194,7 +194,7 @@ def another_as_old(path):
     [*product(["csv", "libsvm", "libsvm.gz", "npy", "parquet", "h5"], ["as long", "shorter"]), ("csv", "longer"),
      ("libsvm", "removed"), ("h5", "another"), ("csv", "another")],
 )  # fmt: skip
-def test_a_file_that_changes_while_it_is_read(form, how, tmp_path, monkeypatch, capfd):
+def test_file_changed_while_read_is_refused(form, how, tmp_path, monkeypatch, capfd):
     """Once its first rows were written: one line, and nothing is left behind."""
     path, append, left = tmp_path / f"a.{form}", spool.GrowingRows.append, [CHANGES[how]]
     write_form(path, form)
@@ -216,7 +216,7 @@ def test_a_file_that_changes_while_it_is_read(form, how, tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("form", ["csv", "h5"])
-def test_a_file_that_vanishes_before_its_rows_are_read(form, tmp_path, monkeypatch, capfd):
+def test_file_vanished_before_reading_is_refused(form, tmp_path, monkeypatch, capfd):
     """Once its form is known, which is looked at first: one line, as for one that never was there."""
     path, kind = tmp_path / f"a.{form}", text.kind
 
@@ -236,7 +236,7 @@ def test_a_file_that_vanishes_before_its_rows_are_read(form, tmp_path, monkeypat
         load(path, Communicator())
 
 
-def test_a_file_that_vanishes_while_its_form_is_looked_at(tmp_path, monkeypatch):
+def test_file_vanished_during_format_detection_is_refused(tmp_path, monkeypatch):
     """Between its first bytes and the question whether they are compressed."""
     path, opener = tmp_path / "a.h5", stream._opener
 
@@ -251,7 +251,7 @@ def test_a_file_that_vanishes_while_its_form_is_looked_at(tmp_path, monkeypatch)
         text.kind(path)
 
 
-def test_a_line_that_cannot_be_found_any_more(tmp_path, monkeypatch):
+def test_bad_number_is_located_without_the_text(tmp_path, monkeypatch):
     """The row of a number that is refused is named, though the text with its line is gone."""
     path, check = tmp_path / "a.csv", table.Table.check_features
     path.write_text("1,2\n3,nan\nnan,5\n")

@@ -117,7 +117,7 @@ def test_a_first_row_of_numbers_and_a_label(put, labels):
     assert (table.y.tolist(), table.X[0].tolist(), table.names) == (list(labels), [1, 2], ())
 
 
-def test_a_header_with_numbers_is_told(put):
+def test_numeric_header_is_reported(put):
     said = []
     path = put("rows.csv", b"2019,2020,y\n1,2,3\n")
     load(path, Communicator(), expected=Expected(tell=said.append))
@@ -162,7 +162,7 @@ def test_mostly_zeros_stay_sparse(put, share, kept_sparse):
         ("rows", b"\x89HDF\r\n\x1a\n...", "hdf5"),
     ],
 )
-def test_kind_is_told_by_the_bytes(put, name, content, kind):
+def test_format_is_detected_from_bytes(put, name, content, kind):
     assert text.kind(put(name, content)) == kind
 
 

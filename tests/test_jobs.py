@@ -195,7 +195,7 @@ def test_binding_under_each_mpi(version, bound, data, tmp_path):
 
 @pytest.mark.parametrize(("vendor", "chosen", "kind"), [
     ("Open MPI", None, "pmix"), ("MPICH", None, "pmi2"), ("MPICH", "pmix_v4", "pmix_v4")])  # fmt: skip
-def test_what_srun_speaks(vendor, chosen, kind, data, tmp_path):
+def test_mpi_flavour_of_srun_is_detected(vendor, chosen, kind, data, tmp_path):
     queue = Queue("slurm", tmp_path)
     more = {"MPI_TYPE": chosen} if chosen else {}
     queue.job("strong_scaling", str(data), RANKS=4, METHODS="bkrr2", OUT=tmp_path, VENDOR=vendor, **more)

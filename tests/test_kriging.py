@@ -123,7 +123,7 @@ def test_likelihood(tuned):
     assert exact.nugget_ == pytest.approx(NUGGET, rel=0.2)
 
 
-def test_a_range_that_the_values_do_not_bound_ends_and_is_told(tmp_path, capsys):
+def test_unbounded_range_is_reported(tmp_path, capsys):
     X = field(200)[0]
     y = 3 * X[:, 0] + 0.01 * np.random.default_rng(1).normal(size=200)
     estimate = Kriging(kernel="matern32", taper=0.5, random_state=0).fit(X, y)

@@ -37,7 +37,7 @@ def field(nugget, seed=0):
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "vecchia"])
 @pytest.mark.parametrize("nugget", [0.1, 0.01])
-def test_estimates_are_as_far_off_as_they_say(nugget, exact, tuned):
+def test_standard_errors_match_the_scatter_of_estimates(nugget, exact, tuned):
     """That is the Cramer-Rao bound: no other estimate of these values could do better."""
     tuned(likelihood_rows=N if exact else 0)
     X, y = field(nugget)

@@ -77,7 +77,7 @@ def test_values_without_a_field_are_refused(drift, offset):
         [[0.0, 0.0], [-0.0, -0.0], [360.0, 0.0]],
     ],
 )
-def test_a_place_on_the_earth_is_one_place_however_it_is_written(places):
+def test_equivalent_coordinates_are_the_same_place(places):
     same = Space(True).coordinates(np.array(places))
     assert (same == same[0]).all()
     X = np.array([*places, [100.0, 0.0], [60.0, -20.0]])
@@ -101,7 +101,7 @@ def test_places_on_the_earth_keep_their_distances():
     np.testing.assert_allclose(there, 6371.0088 * unit, atol=1e-5)
 
 
-def test_means_do_not_depend_on_what_else_is_asked_for():
+def test_means_do_not_depend_on_other_outputs():
     X, y, Q = sampled(200)
     model = Kriging(kernel="matern52", range=5.0, sill=1.0, nugget=1e-7, random_state=0).fit(X, y)
     np.testing.assert_array_equal(model.predict(Q), model.predict(Q, return_std=True)[0])

@@ -39,7 +39,7 @@ def test_splits_are_of_their_seed():
     assert not np.array_equal(split(X, y, 1).T, split(X, y, 2).T)
 
 
-def test_what_cannot_be_run_says_why(monkeypatch):
+def test_unavailable_models_are_reported(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert krr_accuracy.runnable("lightgbm", "cadata", 2) == (None, "lightgbm is not installed")
     model, why = krr_accuracy.runnable("dkrr --kernel linear", "CASP", 2)
@@ -58,7 +58,7 @@ def test_every_set_of_the_data_can_be_read(data):
         assert len(X) == len(y) > SETS[name].train
 
 
-def test_a_time_ends_the_search_for_trees_and_all_rows_train_the_best_one(monkeypatch):
+def test_tree_search_stops_at_its_time_and_refits(monkeypatch):
     X, y = rows()
     clock = itertools.count(step=5.0)
     monkeypatch.setattr(tree_search.time, "perf_counter", lambda: next(clock))

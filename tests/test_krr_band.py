@@ -85,7 +85,7 @@ def test_any_number_of_shifts(count):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_indefinite_shifts_say_so_and_do_not_harm_the_others(width):
+def test_indefinite_shifts_fail_alone(width):
     A = definite(130) - 3 * np.eye(130)  # least eigenvalue -2.9
     shifts = np.array([10.0, 2.0, 1.0, 3.0, -200.0, 2.8, 20.0, 0.0, 4.0, -1.0])
     Y = np.random.default_rng(1).normal(size=(2, 130))
@@ -148,7 +148,7 @@ def test_threads(limited, dtype):
     near(answers[1], answers[2], atol)
 
 
-def test_the_grid_uses_it_from_so_many_lambdas_on(monkeypatch):
+def test_grid_uses_the_band_from_its_threshold(monkeypatch):
     """Where PartSystem.solve goes over from factorisations to the band."""
     made = []
     monkeypatch.setattr(local, "Band", lambda A: made.append(len(A)) or Band(A))

@@ -107,7 +107,7 @@ def test_parts_without_a_class():
         assert model.score(X, y) == 1
 
 
-def test_what_is_refused():
+def test_invalid_options_are_refused():
     X, y = drawn_clouds()
     for cls in (BKRR2Classifier, DKRRClassifier, TwoLevelKRRClassifier):
         refusal(cls().fit, X, np.zeros(len(y)), match="one class only")
@@ -153,7 +153,7 @@ def test_classify(method, words, files, tmp_path):
     assert (tmp_path / "p.csv").read_text().split() == ["prediction", *map(str, said)]
 
 
-def test_what_commands_refuse(files, tmp_path, refuses):
+def test_commands_refuse_invalid_options(files, tmp_path, refuses):
     refuses("cakrr.bkrr2", [files / "words.npz"], "the target is text; use --classify for classes", tmp_path)
     refuses("cakrr.bkrr2", [files / "train.csv"], "is not a number; use --classify for classes", tmp_path)
     refuses("cakrr.bkrr2", [files / "real.h5", "--classify"], "is no whole number: leave --classify out", tmp_path)
@@ -167,7 +167,7 @@ def test_what_commands_refuse(files, tmp_path, refuses):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("cls", [BKRR2Classifier, DKRRClassifier])
-def test_sigmoids_of_rows_left_out(cls, k, weighted):
+def test_sigmoids_are_fitted_to_leave_one_out_decisions(cls, k, weighted):
     """The sigmoids match trainings without each row, with the ridge and the mean of all rows."""
     X, y = drawn_clouds(40, k=k)
     w = np.where(np.arange(40) % 3, 1.0, 2.0) if weighted else np.ones(40)

@@ -147,7 +147,7 @@ def test_parts_choose(select, tmp_path):
     np.testing.assert_array_equal(loaded.predict(T), model.predict(T))
 
 
-def test_a_part_chooses_as_if_it_were_alone():
+def test_part_choice_equals_separate_fit():
     """By leave-one-out errors, which need no other rows: the pair that the part's rows alone choose."""
     X, y = halves()
     model = KKRR2(2, sigma=SIGMAS, lam=LAMS, select="loo", per_part=True, random_state=0).fit(X, y)
@@ -164,7 +164,7 @@ def test_a_part_chooses_as_if_it_were_alone():
 
 
 @pytest.mark.parametrize("select", [{}, {"cv": 4}, {"select": "loo"}])
-def test_the_error_of_parts_that_choose_is_that_of_one_part_that_does(select):
+def test_per_part_choice_of_one_part_equals_global_choice(select):
     """It is compared over the rounds of a metric: one part's own choice is the choice of all."""
     X, y = rows()
     given = {"sigma": SIGMAS, "lam": LAMS, "metric": "full", "metric_rounds": 1, "random_state": 0, **select}

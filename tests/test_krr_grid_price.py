@@ -250,7 +250,7 @@ def test_selection_by_leaving_out(name, route, weighted):
         np.testing.assert_array_equal(result.model.parts[part].alpha, model.alpha)
 
 
-def test_other_selections_say_nothing_about_leaving_out():
+def test_other_selections_ignore_leave_one_out_rules():
     assert all("loo_mse" not in row for row in train(bkrr2.METHOD, replace(GRID, select="validation")).grid)
 
 

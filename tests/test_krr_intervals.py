@@ -212,7 +212,7 @@ def test_jackknife_plus(kind, tmp_path):
         near(np.array(one), expected + y.mean(), 1e-8 * np.abs(y).max())
 
 
-def test_jackknife_plus_holds_what_the_jackknife_does_not():
+def test_jackknife_plus_covers_where_the_jackknife_fails():
     """With as many rows as features and no ridge, each row changes the predictions (section 7 of its paper)."""
     held = {"jackknife+": [], "jackknife": []}
     for seed in range(3):

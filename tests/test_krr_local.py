@@ -56,7 +56,7 @@ def test_weights(sigma):
         close(alpha, ridge(sigma, lam * w.sum()).fit(X, y, sample_weight=w).dual_coef_, 1e-8)
 
 
-def test_weights_that_say_nothing():
+def test_equal_weights_change_nothing():
     X, y = rows(50)
     plain, _ = solved(X, y, 1.0)
     for same in (1.0, 7.0):

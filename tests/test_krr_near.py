@@ -44,7 +44,7 @@ def classes(n=431, seed=0):
 
 
 @pytest.mark.parametrize("kernel", DECREASING, ids=lambda kernel: kernel.kind)
-def test_what_is_left_out_is_below_the_bound(kernel):
+def test_islands_cut_no_more_than_the_bound(kernel):
     """Islands hold every row once; pairs that are left out are beyond the radius, and their norm within the bound."""
     X = classes()[0]
     K, left = matrix(kernel, X), np.ones((len(X), len(X)), np.bool_)
@@ -187,7 +187,7 @@ def test_command(tmp_path, capsys):
         ({"early": 0.1}, "near: .* and early needs one"), ({"solver": "cholesky", "tol": 1e-6}, "near: it does not"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together(told, message):
+def test_conflicting_options_are_refused(told, message):
     X, y = classes(60)
     with pytest.raises(InputError, match=message):
         fitted(X, y, **NARROW | told)

@@ -20,7 +20,7 @@ TOLD = {"centers": 15, "coarse_sigma": 1.5, "coarse_lam": 1e-4, "sigma": 0.7, "l
 
 
 @pytest.mark.parametrize(("csr", "weighted", "targets"), [(False, True, 1), (True, False, 2)])
-def test_many_iterations_are_the_exact_model(csr, weighted, targets):
+def test_refinement_converges_to_the_exact_model(csr, weighted, targets):
     X, y = saddle(120, zeros=0.4 if csr else 0)
     T, _ = saddle(40, 1)
     X, T = as_csr(X, csr), as_csr(T, csr)

@@ -199,7 +199,7 @@ def test_choice_of_the_route(P, weighted, seed):
     assert result.model.soft.t == pytest.approx(best.t * unit, rel=1e-9)
 
 
-def test_more_than_the_nearest_is_worth_it():
+def test_soft_routing_beats_the_nearest_part():
     """With noisy rows in many parts, several models predict better than the nearest one."""
     (X, y), (T, t) = waves(400), waves(400, 1)
     y += 0.3 * np.random.default_rng(9).normal(size=400)
@@ -209,7 +209,7 @@ def test_more_than_the_nearest_is_worth_it():
     assert np.mean((soft.predict(T) - t) ** 2) < 0.8 * np.mean((hard.predict(T) - t) ** 2)
 
 
-def test_rows_in_any_number_have_their_own_answer():
+def test_predictions_do_not_depend_on_batch_size():
     (X, y), (T, _) = waves(), waves(50, 1)
     model = train(bkrr2.METHOD, X, y, ONE).model
     alone = np.concatenate([model.predict(T[i : i + 1]) for i in range(50)])
@@ -244,7 +244,7 @@ def test_parts_of_one_row_have_no_route_to_choose():
         train(bkrr2.METHOD, *waves(), replace(ONE, partitions=160))
 
 
-def test_one_soft_width_for_all_data_scales(tuned):
+def test_soft_width_is_scale_invariant(tuned):
     """t goes with the squared distances between rows and centres: scaled rows choose alike."""
     X, y = waves()
     X = StandardScaler().fit_transform(X)
@@ -322,7 +322,7 @@ def test_grid_of_other_rules(name):
 
 
 @pytest.mark.parametrize("route", ["nearest", "soft", "all"])
-def test_an_oracle_has_a_route_of_its_own(route):
+def test_oracle_route_is_refused_elsewhere(route):
     with pytest.raises(InputError, match=f"route {route}: bkrr3 has only its own route"):
         train(bkrr3.METHOD, *waves(), replace(FIXED, route=route))
 

@@ -175,7 +175,7 @@ def test_more_centers_than_rows_is_kernel_ridge(kernel):
     close(tried.predictions(T)[:, 0], reference.predict(matrix(kernel, T, X)), 1e-6)
 
 
-def test_the_scale_of_a_kernel_says_nothing():
+def test_kernel_scale_does_not_change_the_coarse_model():
     """A linear kernel of few features has no factor without a number on its diagonal, as small as its values ask."""
     X, y = rows()
     once, small = (

@@ -164,7 +164,7 @@ def test_routes(kind):
     near(std, np.sqrt(variance), 1e-9)
 
 
-def test_factors_that_are_kept(tmp_path, monkeypatch):
+def test_kept_factors_give_the_same_deviations(tmp_path, monkeypatch):
     """They are what is made anew without them; the file holds the triangle; a pickle has them too."""
     (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     plain, kept = BKRR2(3, **FIXED).fit(X, y), BKRR2(3, **FIXED, keep_factors=True).fit(X, y)
@@ -181,7 +181,7 @@ def test_factors_that_are_kept(tmp_path, monkeypatch):
     near(pickle.loads(pickle.dumps(kept)).predict(T, return_std=True)[1], expected, 1e-12)
 
 
-def test_what_does_not_fit_into_memory():
+def test_factors_beyond_memory_are_recomputed_or_refused():
     """All factors stay, or one after the other is made in each call, or the one does not fit."""
     (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     model = BKRR2(3, **FIXED).fit(X, y).model_

@@ -85,7 +85,7 @@ def test_gaps_of_a_class_against_the_rest(tmp_path):
     )
 
 
-def test_few_words_among_numbers(tmp_path):
+def test_words_among_numbers_are_errors_or_few_classes(tmp_path):
     """They are errors where the file alone decides what is learnt, and classes for a classifier if there are few."""
     prices = [f"{i}.25" for i in range(30)]
     few = column(tmp_path, ["0", "1", "2", "o", "1"])
@@ -103,7 +103,7 @@ def test_few_words_among_numbers(tmp_path):
 
 @pytest.mark.parametrize("wanted", [LABELS, GUESS])
 @pytest.mark.parametrize("form", ["n{}", "0{}"])
-def test_as_many_words_as_rows_are_no_classes(tmp_path, wanted, form):
+def test_unique_words_per_row_are_refused_as_classes(tmp_path, wanted, form):
     names = [form.format(i) for i in range(40)]
     refusal(lambda: labels(column(tmp_path, names), wanted), match="column 1 (y): 40 different words in 40 rows are")
     assert len(labels(column(tmp_path, names[:20]), wanted)) == 20

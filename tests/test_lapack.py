@@ -109,7 +109,7 @@ def test_of_nothing():
     ],
     ids=["integers", "half precision", "Fortran order", "strided", "not square"],
 )
-def test_what_lapack_cannot_take_in_place(A):
+def test_unsuitable_arrays_are_refused(A):
     before = A.copy()
     with pytest.raises(ValueError, match="square C-contiguous"):
         cholesky(A)

@@ -97,7 +97,7 @@ def test_refusal_carries_the_figures_and_the_remedy():
     assert str(caught.value) == "part 4 needs 3 GiB, and a rank may use 2 GiB: use more parts"
 
 
-def test_what_just_fits_is_not_refused():
+def test_exact_fit_is_accepted():
     memory.require(GIB, GIB, "part 4", "")
     with pytest.raises(memory.MemoryLimitError):
         memory.require(GIB + 1, GIB, "part 4", "")

@@ -122,7 +122,7 @@ def test_a_round_that_fails():
         best_round([[Told([None, 1])]], 5, Communicator())
 
 
-def test_ways_of_their_own():
+def test_best_round_is_that_of_the_least_error_of_all_starts():
     """Each way has its rounds, from the best of its starts; the least error of all counts, with its way's errors."""
     comm = Communicator()
     run, seen, _ = best_round([[Told([4, 3.5, 3])], [Told([6, 1]), Told([5, 3.2, 2])]], 2, comm)
@@ -278,7 +278,7 @@ def test_slope_of_the_left_out_errors(kind, rows, tuned):
 
 
 @pytest.mark.parametrize("kernel", ["laplacian", "l1", "wendland2_product"])
-def test_lengths_find_what_counts(kernel):
+def test_learnt_scales_rank_informative_features_first(kernel):
     (X, y), (T, t) = fast_and_slow(), fast_and_slow(80, 1)
     given = {"kernel": kernel, "sigma": [2.0, 4.0], "lam": [1e-5, 1e-3], "random_state": 0}
     plain = BKRR2(2, **given).fit(X, y)

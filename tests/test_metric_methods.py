@@ -81,7 +81,7 @@ def test_exact(metric):
 
 
 @pytest.mark.parametrize("name", ["soft", "loo"])
-def test_other_judges(name):
+def test_full_metric_halves_the_error(name):
     (X, y), (T, t) = fast_and_slow(), fast_and_slow(100, 1)
     make, more = IN_PARTS[name]
     plain, model = (
@@ -101,7 +101,7 @@ def test_kernels(kernel):
     assert model.feature_importances_[0] > 0.75
 
 
-def test_a_metric_that_does_not_help_is_not_kept():
+def test_useless_metric_is_discarded():
     """The first round is the best one for targets that are noise: the metric is the identity."""
     X, noise = fast_and_slow()[0], np.random.default_rng(5).normal(size=240)
     model = BKRR2(2, sigma=1.0, lam=10.0, metric="full", random_state=0).fit(X, noise)

@@ -192,7 +192,7 @@ def test_the_same_bits_for_any_number_of_threads(tuned):
         np.testing.assert_array_equal(*(getattr(one, name) for one in found))
 
 
-def test_wide_kernels_few_rows_and_other_kernels_are_left_to_the_whole_matrix(tuned):
+def test_unsuitable_problems_use_the_whole_matrix(tuned):
     X, y = clusters()
     dual = Dual.classification(y, np.ones(len(y)))
 
@@ -207,7 +207,7 @@ def test_wide_kernels_few_rows_and_other_kernels_are_left_to_the_whole_matrix(tu
     assert not taken()
 
 
-def test_kept_rows_are_cut_to_what_they_would_be_if_they_were_computed_again():
+def test_shrunk_cached_rows_equal_recomputed_ones():
     X = clusters()[0]
     X = X[spatial_order(X, 64)]
     grams = [NearRows(X, KERNEL, "float64", Layout.of(X, KERNEL, np.dtype("float64")), 0.9, PLENTY) for _ in range(2)]
@@ -230,7 +230,7 @@ def test_kept_rows_are_cut_to_what_they_would_be_if_they_were_computed_again():
     assert grams[0].rows_computed < 504 + 10  # none again
 
 
-def test_rows_given_up_are_those_read_longest_ago():
+def test_least_recently_read_rows_are_evicted():
     X = clusters()[0]
     gram = NearRows(X, KERNEL, "float64", Layout.of(X, KERNEL, np.dtype("float64")), 0.5, PLENTY)
     gram.begin()

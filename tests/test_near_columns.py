@@ -139,7 +139,7 @@ def test_share_of_pairs():
     assert N > 4 * STRETCH  # several boxes, the last of which is not full
 
 
-def test_when_it_pays(tuned):
+def test_near_columns_are_used_only_if_faster(tuned):
     """It pays for dense rows and a kernel with a cutoff radius, if few pairs are near."""
     X = kinds(N)[0]
     tuned(near_columns=0.6)

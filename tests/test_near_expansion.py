@@ -65,7 +65,7 @@ def test_sums_are_those_of_all_pairs(kernel, form, dtype, used):
     np.testing.assert_allclose(expansion.expansion(kernel, pieces, form(X)), got[:, 0], rtol=0, atol=3 * rounding)
 
 
-def test_what_is_left_out_is_below_the_rounding():
+def test_skipped_pairs_are_below_rounding():
     """The rounding is that of each target's largest coefficient, however unequal the targets are."""
     A, c, X = rows()
     c[5:, 1] = 0.0

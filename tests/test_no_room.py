@@ -122,7 +122,7 @@ def test_a_folder_that_is_deleted_during_the_run(inputs, tmp_path, capsys, monke
 
 
 @pytest.mark.parametrize("what", ["--comm-matrix", "--report", "--libsvm"])
-def test_the_others_are_written(what, inputs, tmp_path, full, capsys):
+def test_other_outputs_are_written_if_one_fails(what, inputs, tmp_path, full, capsys):
     (tmp_path / "full").mkdir()
     full.add(tmp_path / "full")
     options = {"--model": "m", "--comm-matrix": "c", "--report": "r", "--libsvm": "l"}
@@ -163,7 +163,7 @@ PRINT = {
 
 
 @pytest.mark.parametrize("what", PRINT)
-def test_no_room_for_what_is_printed(what, inputs, tmp_path, capsys, monkeypatch):
+def test_full_stdout_is_reported(what, inputs, tmp_path, capsys, monkeypatch):
     """One line; and none where a pipe is closed, as by head. Nothing is left for the interpreter's end."""
     monkeypatch.chdir(inputs)
     program, words = PRINT[what]

@@ -18,7 +18,7 @@ def cells(path, kind):
 
 
 @each
-def test_nothing_but_text_is_kept(path):
+def test_notebooks_store_no_outputs(path):
     notebook = json.loads(path.read_text())
     assert notebook["nbformat"] == 4
     for cell in notebook["cells"]:

@@ -161,7 +161,7 @@ def parsed(words, has=every, **more):
     return from_arguments(Few, parser.parse_args(["in.h5", *words]))
 
 
-def test_what_is_declared():
+def test_declared_options_have_their_names_and_flags():
     known = {one.name: what for one, what in declared(Few)}
     assert "limit" not in known
     assert {name: what.flag for name, what in known.items() if what.flag != f"--{name}"} == {

@@ -88,7 +88,7 @@ def test_places(tmp_path):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_what_is_asked_of_all_rows(tmp_path):
+def test_statistics_of_stored_rows_equal_those_in_memory(tmp_path):
     """Statistics, sizes, gamma, fingerprints and parts are those of an array, to the bit."""
     X, comm = table(2500), Communicator()
     rows, y = filed(X, tmp_path), X[:, 0]
@@ -230,7 +230,7 @@ def test_scratch_without_rows_in_it(folder, tmp_path, refuses):
     refuses("casvm.cpsvm", [folder / "classes.h5", *words[1:]], "--scratch: ", tmp_path)
 
 
-def test_a_file_that_changes_while_it_is_copied(folder, tmp_path, monkeypatch, refuses):
+def test_file_changed_while_copied_is_refused(folder, tmp_path, monkeypatch, refuses):
     """Rows of two files are not mixed: one takes the place of the other after the first block."""
     path, read_block = tmp_path / "numbers.h5", native.read_block
     path.write_bytes((folder / "numbers.h5").read_bytes())

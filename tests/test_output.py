@@ -39,7 +39,7 @@ CLASHES = {
 
 @trains
 @pytest.mark.parametrize("what", CLASHES)
-def test_one_file_for_two(what, program, inputs, tmp_path, refuses):
+def test_same_path_for_two_outputs_is_refused(what, program, inputs, tmp_path, refuses):
     for name, source in (("in.h5", "good.h5"), ("train.h5", "train.h5"), ("test.csv", "test.csv")):
         (tmp_path / name).write_bytes((inputs / source).read_bytes())
     (tmp_path / "link").symlink_to("in.h5")
@@ -70,7 +70,7 @@ def test_a_conversion_replaces_no_source(words, inputs, tmp_path, refuses):
 # -- names -------------------------------------------------------------------------------------------
 
 
-def test_a_link_stays_one(tmp_path):
+def test_symbolic_link_is_written_through(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "file").write_text("old")
     (tmp_path / "link").symlink_to("deep/file")
@@ -126,7 +126,7 @@ with files.replacing(sys.argv[1]) as temporary:
 """
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
+def test_stale_temporary_files_are_removed(tmp_path):
     """When the same file is written again; not while the process lives, and nothing of other files."""
     path = tmp_path / "out [1]"
     (tmp_path / ".out.0123abcd").write_text("mine")

@@ -207,7 +207,7 @@ def report(pages):
     return json.loads((pages / "svm.json").read_text())
 
 
-def test_many_ranks_parts_and_settings(report, tmp_path):
+def test_large_runs_are_summarised(report, tmp_path):
     """300 parts on 128 ranks, whose bytes are in 32 groups, and 900 settings."""
     rng = np.random.default_rng(0)
     report |= {

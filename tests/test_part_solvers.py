@@ -30,7 +30,7 @@ def rows(n=120, k=2):
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_a_solver_of_ones_own(k, registry):
+def test_registered_solver_trains_parts(k, registry):
     """One function: here SMO on kernel values in double precision, which counts its calls."""
     calls = []
 
@@ -51,7 +51,7 @@ def test_a_solver_of_ones_own(k, registry):
         near(counted.decision_function(X), expected.decision_function(X), 0 if k == 2 else 2e-3)
 
 
-def test_a_solver_of_ones_own_for_regression(registry):
+def test_registered_solver_trains_regressions(registry):
     calls = []
 
     @register("counting")

@@ -129,7 +129,7 @@ def test_svms_grow_with_the_power_that_is_seen():
     assert extrapolated(runs, Kind.SVM_PARTS, job, False)["train"] == pytest.approx(1e-6 * 16_000**1.7, rel=1e-6)
 
 
-def test_what_all_ranks_compute_alike_is_not_divided():
+def test_replicated_work_does_not_scale_with_ranks():
     """A fifth of one problem's time does not shrink with more ranks."""
 
     def train(one):
@@ -167,7 +167,7 @@ def test_memory_by_formula(method, expected):
     assert plan.peak(runs, layout, work) == pytest.approx(base + expected)
 
 
-def test_memory_of_an_svm_that_keeps_a_fifth_of_its_kernel_values():
+def test_memory_prediction_with_a_fifth_of_the_kernel_cached():
     """Runs of 200 MiB besides their rows and a fifth of 4 n^2 bytes; the job's cache is full at 1 GiB."""
     jobs = [JobLayout(n, 20, 1, 1, 1, 1) for n in (4_000, 8_000, 16_000, 40_000)]
     terms = [plan.memory(one, SVM) for one in jobs]
@@ -197,7 +197,7 @@ def test_a_brief_job_is_run_three_times(seconds, times, monkeypatch):
     assert took["train"] == pytest.approx(seconds * np.median(slow[1 : 1 + times]))
 
 
-def test_memory_of_an_svm_whose_runs_are_too_small_to_tell():
+def test_memory_of_tiny_runs_scales_with_their_support_vectors():
     """The job keeps as large a share of K as that of support vectors in the largest run."""
     job, small = JobLayout(10_000, 20, 1, 1, 1, 1), JobLayout(2_000, 20, 1, 1, 1, 1)
     rows, values = plan.memory(small, SVM)
@@ -272,7 +272,7 @@ def _plan(job, peak=3_000.0, **machine):
     return plan.planned(runs, job, Workload(method_named("bkrr2"), options), node)
 
 
-def test_what_does_not_fit_and_what_does():
+def test_jobs_beyond_memory_are_flagged():
     """24 ranks of 3 GiB do not fit into 90 % of 64 GiB; 19 do."""
     crowded = _plan(replace(JOB, ranks=96, ranks_per_node=24))
     assert not crowded.fits
@@ -282,7 +282,7 @@ def test_what_does_not_fit_and_what_does():
 
 
 @pytest.mark.parametrize(("seconds", "least", "most"), [(1e-7, 0.5, 0.5), (3.0, 5.0, 5.1)])
-def test_runs_too_small_to_tell_how_they_grow_are_bounded_by_the_flops(seconds, least, most):
+def test_plans_from_tiny_runs_are_bounded_by_flops(seconds, least, most):
     """A factorisation takes from half the time of its flops in products to five times as long, besides its start."""
     job = JobLayout(1_000_000, 90, 1, 1, 1, 1)
     layouts = [replace(job, n=n) for n in (250, 500)]

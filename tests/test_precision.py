@@ -173,7 +173,7 @@ def quadratic(model, K):
     ],
     ids=lambda model: type(model).__name__,
 )  # fmt: skip
-def test_other_solvers_find_the_same_classes(model, form):
+def test_solvers_agree_on_classes_in_single_precision(model, form):
     X, y = classes("groups")
     exact = SVC(kernel="precomputed", C=10.0).fit(true_values(KERNELS["laplacian"], X), y)
     model.fit(FORMS[form](X), y)
@@ -274,7 +274,7 @@ def test_decisions_of_large_weights_are_right_in_single_precision():
     np.testing.assert_allclose(expansion(kernel, A, weights, X), exact, rtol=0, atol=1e-2)
 
 
-def test_single_precision_is_refused_where_it_hides_what_a_narrow_kernel_tells_apart():
+def test_single_precision_is_refused_for_too_narrow_kernels():
     """One row far from the others makes the deviation large."""
     rng = np.random.default_rng(5)
     X = 1e6 + rng.normal(size=(200, 2))
@@ -289,7 +289,7 @@ def test_single_precision_is_refused_where_it_hides_what_a_narrow_kernel_tells_a
     DKRR(**narrow).fit(constant, y)
 
 
-def test_single_precision_is_refused_for_csr_columns_that_it_does_not_resolve():
+def test_single_precision_is_refused_for_unresolved_csr_columns():
     rng = np.random.default_rng(5)
     X = rng.normal(size=(200, 3))
     X[:, 1] += 2e7

@@ -50,7 +50,7 @@ def test_predict_formats(name, family, inputs, tmp_path):
 
 
 @families
-def test_predict_says_how_to_keep(family, inputs, capsys):
+def test_predict_suggests_an_output_option(family, inputs, capsys):
     run(f"{family}.predict", [inputs / PREDICT[family][0], inputs / "good.h5"])
     shown = capsys.readouterr().out
     assert "give -o OUT.csv" in shown

@@ -110,7 +110,7 @@ def test_telling_of_compiling():
 
 
 @pytest.mark.parametrize("context", [progress.bar, progress.spinner, progress.line_while_compiling])
-def test_a_terminal_says_that_code_is_compiled(context, monkeypatch):
+def test_compilation_is_announced_on_a_terminal(context, monkeypatch):
     shown = terminal(monkeypatch)
     with context(True):
         assert not says(shown)
@@ -164,7 +164,7 @@ def test_lines_that_were_printed_stay(monkeypatch):
     assert 0 < after.find("compiling") < after.find("\x1b[1A")  # no line up before the next two are there
 
 
-def test_what_is_printed_while_code_is_compiled_stays_on_stdout(monkeypatch, capsys):
+def test_output_during_compilation_reaches_stdout(monkeypatch, capsys):
     terminal(monkeypatch)
     with progress.line_while_compiling(True), event.trigger_event("numba:compile"):
         print("a table")

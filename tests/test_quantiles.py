@@ -90,7 +90,7 @@ def test_the_bias_where_no_row_lies_between_its_bounds(level, weights, expected)
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_levels_in_turn_are_levels_alone(narrow, monkeypatch, tuned):
+def test_sequential_levels_equal_separate_fits(narrow, monkeypatch, tuned):
     """Kernel values are computed once where all are kept; the same solution by the solver of narrow kernels."""
     X, y, _ = rows(300)
     X = np.hstack([X, np.zeros((300, 14))])

@@ -101,7 +101,7 @@ def test_one_rank_needs_no_library(monkeypatch, dtype, block):
         assert matrix.predicted_bytes() == 0
 
 
-def test_other_types():
+def test_integer_matrices_are_refused():
     with pytest.raises(ValueError, match="float32 or float64"):
         BlockCyclic(5, Communicator(), np.int64)
 
@@ -133,7 +133,7 @@ def test_named_library_that_is_not_there(monkeypatch, opened):
         opened()
 
 
-def test_named_library_that_is_another(monkeypatch, opened):
+def test_named_library_without_scalapack_is_refused(monkeypatch, opened):
     monkeypatch.setenv(scalapack.VARIABLE, "libc.so.6")
     with pytest.raises(InputError, match=r"^CAKRR_SCALAPACK: no pdpotrf_ in libc\.so\.6"):
         opened()

@@ -28,7 +28,7 @@ def test_row_is_the_inverse_of_position(n, seed, draw):
 
 
 @given(n=st.integers(2, 500), seed=seeds, cut=st.integers(1, 499))
-def test_same_in_one_piece_and_in_several(n, seed, cut):
+def test_permutation_does_not_depend_on_pieces(n, seed, cut):
     cut = min(cut, n)
     whole = Shuffle(n, seed).position(np.arange(n))
     pieces = [Shuffle(n, seed).position(np.arange(lo, hi)) for lo, hi in ((0, cut), (cut, n))]
@@ -42,7 +42,7 @@ def test_arrays_are_not_changed():
     np.testing.assert_array_equal(rows, np.arange(100))
 
 
-def test_one_number_and_none():
+def test_permutations_of_one_and_zero_elements():
     assert Shuffle(9, 0).position(3).shape == (1,)
     assert Shuffle(9, 0).row([]).shape == (0,)
 

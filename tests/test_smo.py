@@ -95,7 +95,7 @@ def test_the_same_solution_in_every_way(dtype, form, shrinking, rows, small_set)
 
 
 @pytest.mark.parametrize("rows", [0, 200, 1500])
-def test_more_support_vectors_than_are_computed_in_one_go(rows, small_set, tuned):
+def test_support_vectors_exceeding_one_block(rows, small_set, tuned):
     (X, y), (kernel, C), (K, expected, decision) = many(), HARD, reference()
     tuned(support_block=50)
     got = solve(KernelRows(X, kernel, "float64", budget(X, kernel, "float64", rows)), y, np.full(1500, C), LIMITS)
@@ -104,7 +104,7 @@ def test_more_support_vectors_than_are_computed_in_one_go(rows, small_set, tuned
     agrees(got, expected, decision)
 
 
-def test_what_is_asked_for_does_not_make_room():
+def test_least_recently_used_rows_make_room():
     """The least recently used does, and what was never read before that."""
     cached = kernel_rows.RowCache(np.zeros(4 * padded(10)), 10, 10)
 
@@ -180,7 +180,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("rows", [0, 200, 1500])
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_kernels_with_rows_that_leave_early(name, rows, eager):
+def test_all_kernels_survive_eager_shrinking(name, rows, eager):
     (X, y), (kernel, C) = many(seed=1), OTHERS[name]
     K, expected, _ = reference(1500, 1, kernel, C)
     got = solve(KernelRows(X, kernel, "float64", budget(X, kernel, "float64", rows)), y, np.full(1500, C), LIMITS)
@@ -208,7 +208,7 @@ def test_kernel_values_are_freed_with_the_solver(small_set):
         gc.enable()
 
 
-def test_what_a_large_cache_does(small_set, counts):
+def test_large_cache_keeps_rows_over_all_and_over_some_columns(small_set, counts):
     """Rows over all columns are kept beside those over some, for the end; then all of that with pairs."""
     (X, y), (kernel, C) = many(), OTHERS["smooth"]
     got = solve(KernelRows(X, kernel, "float64", PLENTY), y, np.full(1500, C), LIMITS)
@@ -222,7 +222,7 @@ def test_what_a_large_cache_does(small_set, counts):
     assert min(counts[what] for what in ("rounds", "pairs", "fetched", "shrunk", "second cache", "read from all")) > 0
 
 
-def test_what_a_small_cache_does(small_set, counts):
+def test_small_cache_evicts_and_cuts_rows(small_set, counts):
     """Rows make room, and those that stay are cut to the columns that stay."""
     (X, y), (kernel, C) = many(), HARD
     got = solve(KernelRows(X, kernel, "float64", budget(X, kernel, "float64", 200)), y, np.full(1500, C), LIMITS)
@@ -231,7 +231,7 @@ def test_what_a_small_cache_does(small_set, counts):
     assert counts["second cache"] == 0
 
 
-def test_no_shrinking_where_it_is_not_wanted(small_set, counts):
+def test_shrinking_can_be_disabled(small_set, counts):
     (X, y), (kernel, C) = many(), HARD
     solve(KernelRows(X, kernel, "float64", PLENTY), y, np.full(1500, C), Limits(shrinking=False))
     assert counts["rounds"] > 0
@@ -240,7 +240,7 @@ def test_no_shrinking_where_it_is_not_wanted(small_set, counts):
 
 @pytest.mark.parametrize("most", [20, 0], ids=["some come back", "all come back"])
 @pytest.mark.parametrize("rows", [200, 1500])
-def test_rows_that_left_too_early_come_back(rows, most, eager, counts, tuned):
+def test_wrongly_shrunk_rows_are_reactivated(rows, most, eager, counts, tuned):
     tuned(smo_shrinking=replace(smo.SHRINKING, unshrinks=most))
     (kernel, C), returned = OTHERS["smooth"], 0
     for seed in (0, 1, 2):
@@ -254,7 +254,7 @@ def test_rows_that_left_too_early_come_back(rows, most, eager, counts, tuned):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_dear_values_that_are_kept_are_not_computed_again(dtype, tuned):
+def test_expensive_cached_values_are_reused(dtype, tuned):
     """The square of some rows, of which none, some or all are kept, over all columns and over some."""
     X, kernel = many()[0][:300], HARD[0]
     K = matrix(kernel, X)
@@ -290,7 +290,7 @@ def test_few_rows_are_computed(small_set, tuned, touch):
 
 
 @pytest.mark.parametrize(("price", "times"), [(4.0, 4), (7.5, 2), (TOUCH, 1), (100.0, 1)])
-def test_a_row_is_kept_once_it_has_cost_more_than_fresh_memory(price, times):
+def test_row_is_cached_once_recomputing_costs_more(price, times):
     """Cheap rows are computed some times before, dear ones once; all are the same rows."""
     (X, _), (kernel, _) = many(), HARD
     gram, rows, change = KernelRows(X, kernel, "float64", PLENTY), np.array([3, 700]), np.array([1.0, -2.0])

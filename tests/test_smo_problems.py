@@ -140,7 +140,7 @@ def trouble():
 @pytest.mark.parametrize("size", [16, 2048])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", trouble())
-def test_it_ends(name, dtype, size, tuned):
+def test_degenerate_rows_terminate(name, dtype, size, tuned):
     tuned(working_set=size)
     X, y, kernel = trouble()[name]
     got = solve(KernelRows(X, kernel, dtype, PLENTY), y, np.full(300, 10.0), Limits(max_iter=10**5))

@@ -121,7 +121,7 @@ def test_small_lambdas_keep_their_digits():
     assert model.params_["condition"] == pytest.approx(np.linalg.cond(K), rel=50)
 
 
-def test_a_path_is_what_each_lambda_gives():
+def test_lambda_path_equals_separate_fits():
     X, y, w = problem(200)
     R = np.linalg.qr(np.sqrt(w)[:, None] * np.hstack([gram(X, X[:30]), y[:, None]]))[1]
     system = PointSystem(
@@ -236,13 +236,13 @@ def test_options_of_other_methods_are_refused(other):
         SubsetOptions(**other).checked(METHOD)
 
 
-def test_an_option_of_ridge_regression_is_not_one_of_points_unless_it_is_listed():
+def test_inherited_ridge_options_are_those_listed():
     """A new option of the other methods must not appear here by itself."""
     inherited = {one.name for one, _ in declared(RidgeOptions)} - SubsetOptions.__annotations__.keys()
     assert {name for name in inherited if METHOD.has(name)} == set(OPTIONS)
 
 
-def test_empty_blocks_of_rows_are_left_out_like_others():
+def test_empty_blocks_of_rows_change_nothing():
     rng = np.random.default_rng(0)
     A, y, centers = rng.normal(size=(90, 5)), rng.normal(size=90), rng.normal(size=(5, 2))
 

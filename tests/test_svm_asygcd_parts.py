@@ -53,7 +53,7 @@ def test_one_part_is_all_rows(kernel, k, csr):
     assert one.solver_["kernel_rows"][0] > 0
 
 
-def test_it_is_another_problem():
+def test_solutions_without_a_bias_differ_from_smo():
     """With a bias, without one."""
     X, y = clouds()
     y = np.where(np.arange(150) % 5 == 0, y, 0)
@@ -122,7 +122,7 @@ def test_dcsvm_is_all_rows(k, P):
     assert (sum(every[0]), every[-1]) == (240, [240])
 
 
-def test_dcsvm_begins_with_what_is_known():
+def test_dcsvm_starts_from_the_parts_solutions():
     """The problem of all rows takes fewer updates than from the start."""
     X, y = clouds(400)
     P1, P2 = (DCSVC(P, solver="asygcd", gamma=10.0, tol=1e-4, random_state=0).fit(X, y) for P in (1, 2))

@@ -172,7 +172,7 @@ def test_feasible(n, seed, scale):
     np.testing.assert_allclose(feasible(got, y, bounds), got, rtol=1e-11)
 
 
-def test_rounding_takes_no_row_off_its_bound():
+def test_rounding_keeps_bound_rows_at_their_bounds():
     bounds, y = np.array([0.1, 0.2, 0.3]), np.array([1.0, 1.0, -1.0])
     assert bounds @ y != 0  # 0.1 + 0.2 is not 0.3
     np.testing.assert_array_equal(feasible(bounds, y, bounds), bounds)
@@ -230,7 +230,7 @@ def repaired(monkeypatch):
 @methods
 @forms
 @pytest.mark.parametrize("k", [2, 3])
-def test_every_merge_begins_where_its_children_ended(name, csr, dtype, k, begun, ended, repaired):
+def test_merges_start_from_the_solutions_of_their_children(name, csr, dtype, k, begun, ended, repaired):
     """Sum alpha y = 0 to rounding, and the gradient is the recomputed one: what the first public code gets wrong."""
     X, y = drawn_clouds(k=k, csr=csr, dtype=dtype)
     result = train(name, X, y, passes=3 if name == "cascade" else 1)

@@ -90,7 +90,7 @@ def test_one_round(metric):
     near(fitted.model.decision_function(X).ravel(), whole.decision_function(X @ root), 1e-3)
 
 
-def test_a_metric_that_does_not_help_is_not_kept():
+def test_useless_metric_is_discarded():
     """If rounds are equally good, the first is kept: the model is that of a fit without a metric."""
     X, y = rows()
     y = (X[:, :5].sum(axis=1) > 0).astype(int)  # all features count alike

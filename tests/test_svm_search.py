@@ -53,7 +53,7 @@ def test_decisions_on_a_fold_are_those_of_svc(weighted, dtype):
         assert (np.abs(one.beta) <= C * weights).all()
 
 
-def test_a_path_that_stops_at_its_limit():
+def test_path_over_c_stops_at_its_iteration_limit():
     X, y = curved(130)
     K = np.zeros((130, padded(130)))
     K[:, :130] = np.exp(-0.01 * ((X[:, None] - X) ** 2).sum(-1))
@@ -179,7 +179,7 @@ def test_a_fit_without_a_search_forgets_the_last_one():
     assert not hasattr(model.set_params(C=1.0).fit(X, y), "cv_results_")
 
 
-def test_one_setting_is_judged_where_folds_are_asked_for():
+def test_cv_evaluates_a_single_setting():
     X, y = curved(150)
     model = SMOSVC(C=2.0, gamma=0.5, cv=3).fit(X, y)
     assert model.best_params_ == {"C": 2.0, "gamma": 0.5}
@@ -189,7 +189,7 @@ def test_one_setting_is_judged_where_folds_are_asked_for():
 
 
 @pytest.mark.parametrize("scoring", ["balanced_accuracy", "f1", "recall_macro"])
-def test_other_scores_may_choose_otherwise(scoring):
+def test_choice_depends_on_the_scoring(scoring):
     """With a rare class, accuracy chooses a model that never predicts it."""
     rng = np.random.default_rng(0)
     y = (np.arange(300) % 12 == 0).astype(int)
@@ -238,7 +238,7 @@ def test_parts_of_fewer_rows_than_folds():
     assert cpsvm.METHOD(Dataset(X, y), SVMOptions(partitions=12, C="grid"), Communicator()).search is None
 
 
-def test_every_part_may_choose_its_own(tmp_path):
+def test_parts_choose_separate_settings(tmp_path):
     """Two clouds far apart with borders of other curvature: each is best at its own gamma."""
     X, y = curved(300)
     X = np.r_[X[:150], 20.0 * X[150:] + 1000.0]

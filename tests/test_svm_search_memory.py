@@ -112,7 +112,7 @@ def test_copies_of_the_rows_that_do_not_fit():
     assert "storing a rank's rows and two copies for the search needs" in message
 
 
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
+def test_full_disk_is_reported(tmp_path, monkeypatch):
     """Also of a checkpoint inside the run's own."""
     kept = Checkpoint(tmp_path / "kept")
 

@@ -131,7 +131,7 @@ def test_matrices_and_functions_are_the_kernels_that_they_hold(estimator):
     near(values(by_function, X[:40]), expected, 1e-5 * np.abs(expected).max())
 
 
-def test_what_a_fit_leaves_behind():
+def test_fitted_attributes_are_complete():
     X, y, _ = problem()
     model = SMOSVR(gamma=0.5, C=2.0, epsilon=0.2).fit(X, y)
     assert model.support_vectors_.shape == (len(model.support_), 3)
@@ -284,7 +284,7 @@ def test_nu_without_a_margin():
 @pytest.mark.parametrize("csr", [False, True])
 @pytest.mark.parametrize("given", [{}, {"kernel": "laplacian"}, {"kernel": "l1"}, {"kernel": "polynomial"}], ids=str)
 @pytest.mark.parametrize("estimator", [*PEERS, SMOSVC, SMOQuantileSVR])
-def test_rows_of_weight_0_have_no_say_in_gamma(estimator, given, csr):
+def test_zero_weight_rows_do_not_change_gamma(estimator, given, csr):
     X, y, weights = problem(80, 1)
     X = as_csr(np.where(weights[:, None] > 0, X, 30 * X), csr, 0.4)
     y = (y > np.median(y[weights > 0])).astype(int) if estimator in (SMONuSVC, SMOSVC) else y

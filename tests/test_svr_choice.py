@@ -52,7 +52,7 @@ def test_estimators_choose_too():
     assert exact.best_params_["C"] == exact.model_.params["C"] == 20
 
 
-def test_the_exact_one_chooses_too():
+def test_exact_svr_searches_settings():
     """Scores are those of folds that are left out; the same of a matrix of kernel values; the choice is trained on."""
     X, y, _ = sines(157)
     weights = (np.arange(len(y)) % 3).astype(float)
@@ -120,7 +120,7 @@ def test_a_search_changes_nothing_but_what_it_chose(words, tmp_path):
     assert str(int(solved[0]["C"])) in words.split()[1].split(",")
 
 
-def test_values_that_were_given_stay_if_nothing_can_be_compared():
+def test_defaults_replace_grids_if_nothing_can_be_compared():
     options = ValueOptions(C=3.0, gamma=(0.5, 1.0), epsilon="grid").with_setting(None)
     assert (options.C, options.gamma, options.epsilon) == (3.0, "scale", "scale")
     assert ValueOptions(C=(1.0, 3.0), gamma=0.5, epsilon=0.1).with_setting(None).gamma == 0.5
@@ -143,7 +143,7 @@ def test_fit_warns_where_solutions_of_the_search_stop_at_the_limit_of_pairs(esti
     assert all(warning.filename == __file__ for warning in told)
 
 
-def test_wrappers_apply_in_the_order_of_the_frame_in_whatever_order_they_are_named():
+def test_wrappers_apply_in_the_frames_order():
     calls = []
 
     def wrapper(name, fit, *args):

@@ -95,7 +95,7 @@ def test_commands_print_no_control_characters(words, nasty, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16", "utf-8"])
-def test_what_the_encoding_does_not_have_is_escaped(encoding):
+def test_unencodable_characters_are_escaped(encoding):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     put("β and 日\n", stream)
     text = stream.buffer.getvalue().decode(encoding)

@@ -197,7 +197,7 @@ def ended_early():
     return Results({"C": (1.0, 2.0), "gamma": (0.1, 0.2)}, scores, "accuracy")
 
 
-def test_what_is_said_of_settings_that_were_ended():
+def test_ended_settings_are_reported():
     """They are last, whatever the folds say that they were tried on."""
     found = ended_early()
     assert found.choose() == {"C": 1.0, "gamma": 0.1}

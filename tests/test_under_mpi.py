@@ -276,7 +276,7 @@ with mock.patch.object(launch, "ranks", interrupted if os.environ["PMI_RANK"] ==
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_interrupted_while_it_starts(moment, mpiexec, tmp_path):
+def test_interrupt_during_start_ends_the_job(moment, mpiexec, tmp_path):
     (tmp_path / "start.py").write_text(INTERRUPTED)
     done = mpiexec(3, "start.py", moment, cwd=tmp_path)
     assert done.returncode not in (0, 124), done.stderr
@@ -323,14 +323,14 @@ if MPI.COMM_WORLD.rank == 0:
 """
 
 
-def test_host_goes_on_after_a_failure(mpiexec, tmp_path):
+def test_host_program_survives_a_failed_fit(mpiexec, tmp_path):
     (tmp_path / "host.py").write_text(HOST)
     done = mpiexec(3, "host.py", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "150 rows\n", "")
 
 
 @OTHERS
-def test_host_of_another_library_goes_on_after_a_failure(library, tmp_path):
+def test_host_program_survives_under_another_library(library, tmp_path):
     (tmp_path / "host.py").write_text(HOST)
     done = library.start(3, "host.py", cwd=tmp_path, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "150 rows\n", "")

@@ -130,7 +130,7 @@ DCKRR(n_parts=2, sigma=1.0, lam=1e-3, random_state=0, comm=MPI.COMM_WORLD).fit(X
 """
 
 
-def test_a_rank_that_waits_says_for_what(mpiexec, tmp_path):
+def test_waiting_rank_reports_its_wait(mpiexec, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(WAITING)
     done = mpiexec(2, script, CAKERNELS_WAIT="0.2")

@@ -40,7 +40,7 @@ def made(name, metric="lengths", **more):
 
 @names
 @pytest.mark.parametrize("kernel", ["gaussian", "matern32", "l1"])
-def test_lengths_find_what_counts(name, kernel):
+def test_learnt_scales_rank_informative_features_first(name, kernel):
     (X, y), (T, t) = rows(), rows(150, 1)
     model, plain = made(name, kernel=kernel).fit(X, y), made(name, "none", kernel=kernel).fit(X, y)
     assert set(np.argsort(model.feature_importances_)[-2:]) == {0, 1}
@@ -51,7 +51,7 @@ def test_lengths_find_what_counts(name, kernel):
 
 
 @names
-def test_lengths_that_do_not_help_are_not_kept(name):
+def test_useless_scales_are_discarded(name):
     """Nothing can be learned from noise: the model is that without a metric, to the last bit."""
     (X, _), y = rows(), np.random.default_rng(7).normal(size=300)
     model, plain = made(name).fit(X, y), made(name, "none").fit(X, y)
@@ -70,7 +70,7 @@ def test_rows_of_weight_0_are_absent():
     near(got.predict(X), want.predict(X), 1e-6)
 
 
-def test_rows_held_out_have_no_say():
+def test_held_out_rows_do_not_change_scales():
     X, y = rows(200)
     alone = Communicator()
     held = rows_aside(200, 0.3, shared_seed(0, alone), alone)[0]

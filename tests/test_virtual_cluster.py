@@ -104,7 +104,7 @@ def test_the_first_error_of_a_rank_is_raised():
         World(4).run(work)
 
 
-def test_ranks_that_wait_for_one_another():
+def test_deadlocked_ranks_are_reported():
     with pytest.raises(RuntimeError, match="all 2 ranks wait"):
         World(2).run(lambda comm: comm.recv(1 - comm.rank))
 
@@ -209,7 +209,7 @@ def test_replay_of_ranks_that_pause():
     assert ends[1] < ends[0] <= ends[1] + 6e-3
 
 
-def test_replay_refuses_what_does_not_fit():
+def test_replay_refuses_mismatched_traces():
     with pytest.raises(ValueError, match="allreduce, barrier"):
         replay([[step(1.0, "barrier", 0)], [step(1.0, "allreduce", 8)]], NETWORK)
     with pytest.raises(ValueError, match="wait for one another"):
@@ -357,7 +357,7 @@ def test_company_that_ends(data):
         pytest.fail("the block must not run")
 
 
-def test_runs_that_others_disturb(monkeypatch):
+def test_least_time_is_that_of_undisturbed_runs(monkeypatch):
     """The least of those that were not; of all where there is no other."""
     runs = iter([(1.0, 0.9), (3.0, 0.0), (2.0, 0.05), (9.0, 0.0)])
     monkeypatch.setattr(race, "others", lambda work: next(runs))
@@ -367,7 +367,7 @@ def test_runs_that_others_disturb(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="no /proc/stat")
-def test_what_others_use():
+def test_cores_used_by_other_processes():
     """The cores of processes that were not waited for, from the system's count; ours are taken off."""
     spin = [sys.executable, "-c", "import time; b = time.time()\nwhile time.time() < b + 0.5: pass"]
     with subprocess.Popen([*spin[:2], spin[2].replace("0.5", "30")]) as other:

@@ -233,7 +233,7 @@ def test_memory_in_proportion_to_the_nonzeros():
     assert values < 0.01 * 8 * n * d
 
 
-def test_what_is_not_arranged_goes_by_blocks():
+def test_unpacked_rows_are_computed_by_blocks():
     """Columns without features: the same values by :meth:`Kernel.block`."""
     X, kernel = text(80, seed=14), KERNELS["gaussian"]
     layout = Layout(np.dtype("float64"), None, False)

@@ -176,7 +176,7 @@ def test_other_duals(kind, working_set):
 
 @pytest.mark.parametrize("shrinking", [True, False])
 @pytest.mark.parametrize("csr", some([False, True]))
-def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch, tuned):
+def test_shrunk_rows_are_reactivated(shrinking, csr, monkeypatch, tuned):
     """And visit in several goes, of ranks of which some may have none left."""
     eagerly = Shrinking(patience=1, share=0.05, share_if_copied=0.05)
     tuned(look=1, dissmo_shrinking=eagerly, visitors=10 * R, touch=0.0)

@@ -222,7 +222,7 @@ def test_time(mine, monkeypatch):
     refused("before there was a useful solution", dataset(X, y, mine(157)), told)
 
 
-def test_pairs_of_other_choices_are_not_taken(folder, monkeypatch):
+def test_checkpoint_pairs_of_other_choices_are_ignored(folder, monkeypatch):
     """A checkpoint's piece of one pair's solution is not used for another pair."""
     told = replace(TOLD, checkpoint=Checkpoint(folder / "kept"), sigma=(0.5, 1.5))
     first = [fit(dkrr, dataset(*rows(), even(157)), told, Communicator(WORLD)).model.sigma]

@@ -87,7 +87,7 @@ def test_others_wait_on_their_machine():
     assert every_rank_raises(RankError, work) == f"rank {LAST}: ZeroDivisionError: alone"
 
 
-def test_others_are_at_different_places():
+def test_failure_reaches_ranks_at_different_calls():
     def work():
         with collective(WORLD) as ranks:
             if RANK == LAST:
@@ -141,7 +141,7 @@ def test_messages_of_any_length(length):
     assert every_rank_raises(RankError, work) == f"rank {LAST}: ValueError: {'σ' * length}"
 
 
-def test_an_interruption_stays_one():
+def test_interrupts_are_not_turned_into_errors():
     """On the rank that the user has interrupted; the others hear of it."""
     with pytest.raises(KeyboardInterrupt if RANK == LAST else RankError) as caught, collective(WORLD) as ranks:  # noqa: PT012
         if RANK == LAST:
@@ -183,7 +183,7 @@ def test_calls_after_a_failure_raise_it_again():
     assert len(again) == (RANK != LAST)
 
 
-def test_what_one_rank_agrees_on_with_itself():
+def test_agreement_on_one_rank_stays_on_that_rank():
     """A part of the work on rows of one rank, with checks of its own: its failure is one of this rank alone."""
 
     def work():

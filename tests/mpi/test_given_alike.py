@@ -156,7 +156,7 @@ def test_names_of_files_to_write(folder):
     assert list(folder.iterdir()) == []
 
 
-def test_what_need_not_be_the_same(monkeypatch, tuned):
+def test_harmless_differences_between_ranks_are_accepted(monkeypatch, tuned):
     """States of random numbers, of which rank 0's counts; ways to write the same; threads that some ranks share."""
     X, _, y = rows()
     tuned(threads=None if LAST else 1)

@@ -93,7 +93,7 @@ def test_classes(cls, k, mine, everywhere):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_what_is_wrong_on_one_rank():
+def test_bad_targets_of_one_rank_are_refused_by_all():
     (X, Y), my = rows(40), even(40)
     bad = Y[my].copy()
     if RANK == 1:

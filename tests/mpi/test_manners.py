@@ -154,7 +154,7 @@ def test_a_partitioner_fails_on_one_rank():
     assert "infinity" in every_rank_raises(InputError, lambda: KBalance(n_parts=4).fit(X, comm=WORLD))
 
 
-def test_a_rank_that_is_done_hears_of_another_that_fails():
+def test_finished_rank_learns_of_a_failure():
     def work():
         with collective(WORLD):
             if RANK == 0:
