@@ -50,203 +50,60 @@ from partition.parts_model import SOFT, Soft, gap
 from partition.redistribute import Parts
 
 
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """One choice of held-out rows.
+def choose_in_rounds(starts: Sequence[RidgeParts], comm: Communicator) -> tuple[RidgeParts, Chosen]:
+    """Choose in every round of a metric, and take the division and the setting with the smallest error; collective.
+
+    Each kernel that is compared with a metric has its own rounds, and begins from the best of `starts`, such as the
+    better scaling. Without a metric there is one round.
+    """
+    options = starts[0].options
+    ways = [[PartsRound(replace(division, options=way)) for division in starts] for way in options.ways()]
+    best, errors, notes = best_round(ways, options.rounds, comm)
+    best.chosen.rounds = errors
+    best.chosen.notes += notes
+    return best.division, best.chosen
+
+
+class PartsRound:
+    """One round; see :class:`cacore.data.metric.Round`.
+
+    Parameters
+    ----------
+    division : RidgeParts
+    grid : RidgeGrid, optional
+        Settings to try; by default the whole grid.
 
     Attributes
     ----------
-    parts : Parts
-        The parts, with the held-out rows first.
-    held : ndarray of bool, shape (n_local,)
-        Mask of the held-out rows.
-    targets : ndarray, shape (n_local, C, t)
-        Targets of the parts, for each of C candidates of the coarse model.
-    judging : Samples
-        The rows on which settings are compared, with the columns "y", shape (q, C, t), and "weight".
-    name : str
-        Prefix of the fold's pieces in the checkpoint.
+    chosen : Chosen
+        Set by :meth:`choose`.
     """
 
-    parts: Parts
-    held: NDArray[np.bool_]
-    targets: NDArray[np.float64]
-    judging: Samples
-    name: str = ""
+    chosen: Chosen
 
-    @classmethod
-    def of(
-        cls, division: RidgeParts, parts: Parts, held: NDArray[np.bool_], comm: Communicator,
-        tried: Candidates | None = None, name: str = "",
-    ) -> Fold:  # fmt: skip
-        """Make a fold; targets are in units of `RidgeRows.scale`, so that squared errors of several targets add up."""
-        if division.options.select == "test":
-            X, y, weights = division.rows.test_rows(division.standardizer)
-        else:
-            X, y, weights = take_rows(parts.X, held), parts["y"][held].astype(np.float64), parts.row_weights()[held]
-        targets, y = parts["y"].astype(np.float64)[:, None], y[:, None]
-        if tried is not None:
-            with comm.phase("train"):
-                targets, y = targets - tried.predictions(parts.X), y - tried.predictions(X)
-        scale = division.rows.scale
-        targets, y = (values.reshape(*values.shape[:2], len(scale)) / scale for values in (targets, y))
-        return cls(parts, held, targets, Samples(X, {"y": y, "weight": weights}), name)
+    def __init__(self, division: RidgeParts, grid: RidgeGrid | None = None) -> None:
+        self.division, self.grid = division, grid or RidgeGrid.whole(division)
+        self.root: Root | None = division.root
+        self.error = math.inf
+        self.stretch: float | None = None  # factor by which the next metric changes distances, if known
 
-    def of_candidate(self, c: int) -> Fold:
-        """This fold, restricted to one candidate of the coarse model."""
-        judging = Samples(self.judging.X, {**self.judging.columns, "y": self.judging["y"][:, [c]]})
-        return Fold(self.parts, self.held, self.targets[:, [c]], judging, self.name)
+    def choose(self, comm: Communicator) -> None:
+        """Choose in this round's metric; collective."""
+        self.chosen = choose(self.division, self.grid, comm)
+        self.error = self.chosen.error
 
+    def moments(self, comm: Communicator) -> NDArray[np.float64]:
+        """Moments of the gradients, see :func:`gradient_moments`, or squares of the length scales; collective."""
+        if self.division.options.metric != LENGTHS:
+            return gradient_moments(self.division, self.chosen, comm)
+        factors = scales(self.division, self.chosen, comm)
+        weights = factors if self.root is None else factors * self.root
+        self.stretch = math.sqrt(len(weights) / np.square(weights).sum())  # the metric's trace will be d
+        return np.asarray(np.square(factors))
 
-def compared(
-    division: RidgeParts, grid: RidgeGrid, folds: Iterable[Fold], routes: list[Soft], name: str, chosen: Chosen,
-    comm: Communicator,
-) -> GridErrors:  # fmt: skip
-    """Errors of all settings of the grid, or of several soft routes with one setting; collective.
-
-    The mean over the folds, weighted by their held-out rows; one further Allreduce if there are several. `name` is the
-    searches' name in the checkpoint. If parts have chosen their own pairs, these replace the grid.
-    """
-    options = division.options
-    steps = division.folds * len(grid.widths) * sum(cost(rows) for _, rows in division.parts)
-    advance = options.progress(CHOOSING if name == "grid" else "choosing the soft route", steps)
-    results: list[GridErrors] = []
-    weights: list[float] = []
-    for fold in folds:
-        # Line 8: every sigma and lambda. A search trains (lines 9 to 12), predicts (13 to 17) and reduces (18 to 22).
-        loo, own_parts = (name == "grid" and value for value in (options.select == "loo", options.per_part))
-        held = np.zeros_like(fold.held) if loo else fold.held
-        per_part = {} if chosen.sigmas is None else {part: chosen.setting(part) for part, _ in fold.parts}
-        before = sum((errors for earlier in results for errors in earlier.by_part.values()), start=np.zeros(1))
-        search = Search(
-            fold.parts, fold.targets, held, grid.widths, grid.lams, division.workspace, options.checkpoint,
-            division.piece(f"{fold.name}{name}"), chosen.seconds, advance, per_part, before,
-        )  # fmt: skip
-        if loo:
-            results.append(search.left_out_errors(comm))
-        elif own_parts:
-            results.append(search.errors(Judges.of_own_parts(fold.parts, fold.held, fold.targets), comm))
-        else:
-            with comm.phase("predict" if options.select == "test" else "partition"):
-                centers, owners = division.parts.centers, division.parts.owners
-                judges = Judges.routed(fold.judging, division.route, routes, centers, owners, comm)
-            results.append(search.errors(judges, comm, len(routes)))
-        weights.append(fold.judging["weight"].sum())
-    if len(results) == 1:
-        return results[0]
-    with comm.phase("predict"):
-        return GridErrors.over_folds(results, comm.allreduce(np.array(weights)))
-
-
-def in_folds(division: RidgeParts, first: Fold, comm: Communicator) -> Iterator[Fold]:
-    """Yield all folds, with one copy of the rows at a time."""
-    yield first
-    for number in range(1, division.folds):
-        parts, held = fold_first(division.parts, number, division.folds)
-        yield Fold.of(division, parts, held, comm, name=f"fold-{number}-")
-
-
-def held_rows(division: RidgeParts, comm: Communicator) -> NDArray[np.bool_]:
-    """Mask of the validation rows; collective.
-
-    All trainings that are compared share the same validation rows, but each part keeps at least one row to train on.
-
-    Raises
-    ------
-    InputError
-        On all ranks: parts of one row, or more folds than rows.
-    """
-    parts, options = division.parts, division.options
-    n, fraction = int(parts.sizes.sum()), options.validation_fraction
-    with comm.agreed():
-        if parts.sizes.max() < 2:
-            remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
-            raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
-        if (options.cv or 0) > n:
-            raise InputError(f"cv = {options.cv}: there are only {n} rows; ask for fewer folds")
-    if division.folds > 1:
-        return fold_first(parts, 0, division.folds)[1]
-    if not options.compares:
-        return hold_out(parts, fraction)
-    held = hold_out(parts, fraction, parts["order"] < fraction * n)
-    if parts.sizes.min() < 2:
-        with comm.uncounted():
-            if not comm.allreduce(np.array([np.count_nonzero(held)]))[0]:
-                return hold_out(parts, fraction)
-    return held
-
-
-@dataclass
-class Chosen:
-    """The setting with the smallest error, and further results of the search.
-
-    Attributes
-    ----------
-    like : Kernel
-        The kernel, of any width.
-    sigma, lam : float
-        The common pair of all parts.
-    held : ndarray of bool, shape (n_local,)
-        Mask of the validation rows; with several folds, those of the first one.
-    targets : ndarray, shape (n_local, C, t)
-        Targets of the parts, for each of C candidates of the coarse model.
-    seconds : ndarray, shape (P,)
-        Seconds of each part's share of the search.
-    sigmas, lams : ndarray, shape (P,), or None
-        The pair of each part, if parts chose their own.
-    soft : Soft or None
-        Parameters of the soft route.
-    candidates : Candidates or None
-        Coarse models that were tried.
-    candidate : int
-        Index of the chosen coarse model.
-    coarse : CoarseModel or None
-        The chosen coarse model, trained on all rows.
-    errors : ndarray, shape (C, S, L)
-        Mean squared errors of the grid.
-    error : float
-        Mean squared error of the chosen setting.
-    rounds : list of float
-        Error of each round of a metric.
-    grid, params, notes, reasons
-        See :class:`cakrr.ridge_model.RidgeFit`.
-    """
-
-    like: Kernel
-    sigma: float
-    lam: float
-    held: NDArray[np.bool_]
-    targets: NDArray[np.float64]
-    seconds: NDArray[np.float64]
-    sigmas: NDArray[np.float64] | None = None
-    lams: NDArray[np.float64] | None = None
-    soft: Soft | None = None
-    candidates: Candidates | None = None
-    candidate: int = 0
-    coarse: CoarseModel | None = None
-    errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 1, 1)))
-    error: float = math.inf
-    rounds: list[float] = field(default_factory=list)
-    grid: list[dict[str, Any]] = field(default_factory=list)
-    params: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-    @property
-    def width(self) -> Width:
-        """Kernel and width of the common pair."""
-        return Width(self.like, self.sigma)
-
-    def setting(self, part: int) -> tuple[Width, float]:
-        """Width and lambda of a part: its own, or the common ones."""
-        sigma = self.sigma if self.sigmas is None else float(self.sigmas[part])
-        return Width(self.like, sigma), self.lam if self.lams is None else float(self.lams[part])
-
-    def describe(self, fitted: RidgeFit) -> None:
-        """Copy the search's results for the report to `fitted`, whose first parts are those of the search."""
-        fitted.seconds[: len(self.seconds)] += self.seconds
-        fitted.grid, fitted.params, fitted.errors = self.grid, self.params, self.rounds
-        fitted.notes, fitted.reasons = self.notes + fitted.notes, self.reasons + fitted.reasons
+    def again(self, root: Root, comm: Communicator) -> PartsRound:
+        """The next round, which searches around the setting chosen in this one; collective."""
+        return PartsRound(self.division.in_metric(root, comm), self.grid.around(self.chosen, self.stretch, comm))
 
 
 @dataclass(frozen=True)
@@ -350,6 +207,157 @@ def choose(division: RidgeParts, grid: RidgeGrid, comm: Communicator) -> Chosen:
     return chosen
 
 
+@dataclass
+class Chosen:
+    """The setting with the smallest error, and further results of the search.
+
+    Attributes
+    ----------
+    like : Kernel
+        The kernel, of any width.
+    sigma, lam : float
+        The common pair of all parts.
+    held : ndarray of bool, shape (n_local,)
+        Mask of the validation rows; with several folds, those of the first one.
+    targets : ndarray, shape (n_local, C, t)
+        Targets of the parts, for each of C candidates of the coarse model.
+    seconds : ndarray, shape (P,)
+        Seconds of each part's share of the search.
+    sigmas, lams : ndarray, shape (P,), or None
+        The pair of each part, if parts chose their own.
+    soft : Soft or None
+        Parameters of the soft route.
+    candidates : Candidates or None
+        Coarse models that were tried.
+    candidate : int
+        Index of the chosen coarse model.
+    coarse : CoarseModel or None
+        The chosen coarse model, trained on all rows.
+    errors : ndarray, shape (C, S, L)
+        Mean squared errors of the grid.
+    error : float
+        Mean squared error of the chosen setting.
+    rounds : list of float
+        Error of each round of a metric.
+    grid, params, notes, reasons
+        See :class:`cakrr.ridge_model.RidgeFit`.
+    """
+
+    like: Kernel
+    sigma: float
+    lam: float
+    held: NDArray[np.bool_]
+    targets: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    sigmas: NDArray[np.float64] | None = None
+    lams: NDArray[np.float64] | None = None
+    soft: Soft | None = None
+    candidates: Candidates | None = None
+    candidate: int = 0
+    coarse: CoarseModel | None = None
+    errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 1, 1)))
+    error: float = math.inf
+    rounds: list[float] = field(default_factory=list)
+    grid: list[dict[str, Any]] = field(default_factory=list)
+    params: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def width(self) -> Width:
+        """Kernel and width of the common pair."""
+        return Width(self.like, self.sigma)
+
+    def setting(self, part: int) -> tuple[Width, float]:
+        """Width and lambda of a part: its own, or the common ones."""
+        sigma = self.sigma if self.sigmas is None else float(self.sigmas[part])
+        return Width(self.like, sigma), self.lam if self.lams is None else float(self.lams[part])
+
+    def describe(self, fitted: RidgeFit) -> None:
+        """Copy the search's results for the report to `fitted`, whose first parts are those of the search."""
+        fitted.seconds[: len(self.seconds)] += self.seconds
+        fitted.grid, fitted.params, fitted.errors = self.grid, self.params, self.rounds
+        fitted.notes, fitted.reasons = self.notes + fitted.notes, self.reasons + fitted.reasons
+
+
+def held_rows(division: RidgeParts, comm: Communicator) -> NDArray[np.bool_]:
+    """Mask of the validation rows; collective.
+
+    All trainings that are compared share the same validation rows, but each part keeps at least one row to train on.
+
+    Raises
+    ------
+    InputError
+        On all ranks: parts of one row, or more folds than rows.
+    """
+    parts, options = division.parts, division.options
+    n, fraction = int(parts.sizes.sum()), options.validation_fraction
+    with comm.agreed():
+        if parts.sizes.max() < 2:
+            remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
+            raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
+        if (options.cv or 0) > n:
+            raise InputError(f"cv = {options.cv}: there are only {n} rows; ask for fewer folds")
+    if division.folds > 1:
+        return fold_first(parts, 0, division.folds)[1]
+    if not options.compares:
+        return hold_out(parts, fraction)
+    held = hold_out(parts, fraction, parts["order"] < fraction * n)
+    if parts.sizes.min() < 2:
+        with comm.uncounted():
+            if not comm.allreduce(np.array([np.count_nonzero(held)]))[0]:
+                return hold_out(parts, fraction)
+    return held
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One choice of held-out rows.
+
+    Attributes
+    ----------
+    parts : Parts
+        The parts, with the held-out rows first.
+    held : ndarray of bool, shape (n_local,)
+        Mask of the held-out rows.
+    targets : ndarray, shape (n_local, C, t)
+        Targets of the parts, for each of C candidates of the coarse model.
+    judging : Samples
+        The rows on which settings are compared, with the columns "y", shape (q, C, t), and "weight".
+    name : str
+        Prefix of the fold's pieces in the checkpoint.
+    """
+
+    parts: Parts
+    held: NDArray[np.bool_]
+    targets: NDArray[np.float64]
+    judging: Samples
+    name: str = ""
+
+    @classmethod
+    def of(
+        cls, division: RidgeParts, parts: Parts, held: NDArray[np.bool_], comm: Communicator,
+        tried: Candidates | None = None, name: str = "",
+    ) -> Fold:  # fmt: skip
+        """Make a fold; targets are in units of `RidgeRows.scale`, so that squared errors of several targets add up."""
+        if division.options.select == "test":
+            X, y, weights = division.rows.test_rows(division.standardizer)
+        else:
+            X, y, weights = take_rows(parts.X, held), parts["y"][held].astype(np.float64), parts.row_weights()[held]
+        targets, y = parts["y"].astype(np.float64)[:, None], y[:, None]
+        if tried is not None:
+            with comm.phase("train"):
+                targets, y = targets - tried.predictions(parts.X), y - tried.predictions(X)
+        scale = division.rows.scale
+        targets, y = (values.reshape(*values.shape[:2], len(scale)) / scale for values in (targets, y))
+        return cls(parts, held, targets, Samples(X, {"y": y, "weight": weights}), name)
+
+    def of_candidate(self, c: int) -> Fold:
+        """This fold, restricted to one candidate of the coarse model."""
+        judging = Samples(self.judging.X, {**self.judging.columns, "y": self.judging["y"][:, [c]]})
+        return Fold(self.parts, self.held, self.targets[:, [c]], judging, self.name)
+
+
 def _choose_pair(
     division: RidgeParts, grid: RidgeGrid, first: Fold, route: Soft, chosen: Chosen, comm: Communicator
 ) -> None:
@@ -440,60 +448,52 @@ def choose_soft_route(division: RidgeParts, first: Fold, unit: float, chosen: Ch
     chosen.soft, chosen.error = routes[number], float(errors[number, 0, 0])
 
 
-def choose_in_rounds(starts: Sequence[RidgeParts], comm: Communicator) -> tuple[RidgeParts, Chosen]:
-    """Choose in every round of a metric, and take the division and the setting with the smallest error; collective.
+def compared(
+    division: RidgeParts, grid: RidgeGrid, folds: Iterable[Fold], routes: list[Soft], name: str, chosen: Chosen,
+    comm: Communicator,
+) -> GridErrors:  # fmt: skip
+    """Errors of all settings of the grid, or of several soft routes with one setting; collective.
 
-    Each kernel that is compared with a metric has its own rounds, and begins from the best of `starts`, such as the
-    better scaling. Without a metric there is one round.
+    The mean over the folds, weighted by their held-out rows; one further Allreduce if there are several. `name` is the
+    searches' name in the checkpoint. If parts have chosen their own pairs, these replace the grid.
     """
-    options = starts[0].options
-    ways = [[PartsRound(replace(division, options=way)) for division in starts] for way in options.ways()]
-    best, errors, notes = best_round(ways, options.rounds, comm)
-    best.chosen.rounds = errors
-    best.chosen.notes += notes
-    return best.division, best.chosen
+    options = division.options
+    steps = division.folds * len(grid.widths) * sum(cost(rows) for _, rows in division.parts)
+    advance = options.progress(CHOOSING if name == "grid" else "choosing the soft route", steps)
+    results: list[GridErrors] = []
+    weights: list[float] = []
+    for fold in folds:
+        # Line 8: every sigma and lambda. A search trains (lines 9 to 12), predicts (13 to 17) and reduces (18 to 22).
+        loo, own_parts = (name == "grid" and value for value in (options.select == "loo", options.per_part))
+        held = np.zeros_like(fold.held) if loo else fold.held
+        per_part = {} if chosen.sigmas is None else {part: chosen.setting(part) for part, _ in fold.parts}
+        before = sum((errors for earlier in results for errors in earlier.by_part.values()), start=np.zeros(1))
+        search = Search(
+            fold.parts, fold.targets, held, grid.widths, grid.lams, division.workspace, options.checkpoint,
+            division.piece(f"{fold.name}{name}"), chosen.seconds, advance, per_part, before,
+        )  # fmt: skip
+        if loo:
+            results.append(search.left_out_errors(comm))
+        elif own_parts:
+            results.append(search.errors(Judges.of_own_parts(fold.parts, fold.held, fold.targets), comm))
+        else:
+            with comm.phase("predict" if options.select == "test" else "partition"):
+                centers, owners = division.parts.centers, division.parts.owners
+                judges = Judges.routed(fold.judging, division.route, routes, centers, owners, comm)
+            results.append(search.errors(judges, comm, len(routes)))
+        weights.append(fold.judging["weight"].sum())
+    if len(results) == 1:
+        return results[0]
+    with comm.phase("predict"):
+        return GridErrors.over_folds(results, comm.allreduce(np.array(weights)))
 
 
-class PartsRound:
-    """One round; see :class:`cacore.data.metric.Round`.
-
-    Parameters
-    ----------
-    division : RidgeParts
-    grid : RidgeGrid, optional
-        Settings to try; by default the whole grid.
-
-    Attributes
-    ----------
-    chosen : Chosen
-        Set by :meth:`choose`.
-    """
-
-    chosen: Chosen
-
-    def __init__(self, division: RidgeParts, grid: RidgeGrid | None = None) -> None:
-        self.division, self.grid = division, grid or RidgeGrid.whole(division)
-        self.root: Root | None = division.root
-        self.error = math.inf
-        self.stretch: float | None = None  # factor by which the next metric changes distances, if known
-
-    def choose(self, comm: Communicator) -> None:
-        """Choose in this round's metric; collective."""
-        self.chosen = choose(self.division, self.grid, comm)
-        self.error = self.chosen.error
-
-    def moments(self, comm: Communicator) -> NDArray[np.float64]:
-        """Moments of the gradients, see :func:`gradient_moments`, or squares of the length scales; collective."""
-        if self.division.options.metric != LENGTHS:
-            return gradient_moments(self.division, self.chosen, comm)
-        factors = scales(self.division, self.chosen, comm)
-        weights = factors if self.root is None else factors * self.root
-        self.stretch = math.sqrt(len(weights) / np.square(weights).sum())  # the metric's trace will be d
-        return np.asarray(np.square(factors))
-
-    def again(self, root: Root, comm: Communicator) -> PartsRound:
-        """The next round, which searches around the setting chosen in this one; collective."""
-        return PartsRound(self.division.in_metric(root, comm), self.grid.around(self.chosen, self.stretch, comm))
+def in_folds(division: RidgeParts, first: Fold, comm: Communicator) -> Iterator[Fold]:
+    """Yield all folds, with one copy of the rows at a time."""
+    yield first
+    for number in range(1, division.folds):
+        parts, held = fold_first(division.parts, number, division.folds)
+        yield Fold.of(division, parts, held, comm, name=f"fold-{number}-")
 
 
 def gradient_moments(division: RidgeParts, chosen: Chosen, comm: Communicator) -> NDArray[np.float64]:

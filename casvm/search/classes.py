@@ -1,9 +1,9 @@
 """Search for C and gamma, for all parts together or per part: cross-validation inside the parts, in rounds of folds.
 
-1. :func:`settings`: the settings to compare, from the user's values or a default grid scaled by the data.
-2. :func:`pieces`: a whole part, or some rows of a part whose kernel matrix does not fit in cache.
-3. :func:`search_classes`: the rounds. After each one, a single reduction adds up the counts of all parts, and settings
+1. :func:`search_classes`: the rounds. After each one, a single reduction adds up the counts of all parts, and settings
    that are significantly worse than the best are dropped. No rows are sent, and test rows are not used.
+2. :func:`pieces`: a whole part, or some rows of a part whose kernel matrix does not fit in cache.
+3. :func:`settings`: the settings to compare, from the user's values or a default grid scaled by the data.
 """
 
 from __future__ import annotations
@@ -37,6 +37,285 @@ from casvm.search.cross_validation import LOOSE, ClassFolds, bytes_needed, judge
 from casvm.svm_fit import predicted_cost
 from partition.algorithms import divide
 from partition.redistribute import Parts
+
+
+def search_classes(
+    parts: Parts, classes: NDArray[np.generic], P: int, options: SVMOptions, comm: Communicator
+) -> Results | None:
+    """Choose C and gamma by cross-validation; collective.
+
+    Parameters
+    ----------
+    parts : Parts
+        This rank's parts, with the columns "code" of the class and "C", the factor of C. Not changed.
+    classes : ndarray, shape (k,)
+    P : int
+        Number of parts on all ranks.
+    options : SVMOptions
+    comm : Communicator
+
+    Returns
+    -------
+    Results or None
+        None if only the default grid was requested, and either a class has too few rows for folds or every part has one
+        row.
+
+    Raises
+    ------
+    InputError
+        On all ranks: more folds than a class has rows, a two-class score for more classes, or insufficient memory.
+
+    Notes
+    -----
+    The cost is that of :func:`casvm.search.cross_validation.judge` for every piece. With more than 6,000 rows in all,
+    a part of
+    more than 3,000 rows is cut into pieces of about 2,000 neighbouring rows (random rows if the kernel is precomputed);
+    so is a part whose matrices do not fit. There are two or three reductions of 3 k numbers per setting and fold, or P
+    times as many with `per_part`.
+    """
+    k = len(classes)
+    with comm.phase("search"):
+        counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
+        with comm.agreed():
+            folds = usable(options.cv, counts, classes)
+            if folds < 2 and options.names_settings:
+                raise InputError(
+                    f"C, gamma: several values are compared by cross-validation, but class {classes[counts.argmin()]} "
+                    "has one row only; give one value, or leave out the class"
+                )
+            scores(options.scoring, np.zeros((3, k)))  # refuses a score of two classes for more
+        if folds < 2:
+            return None
+        begun = working_time()
+        searched = pieces(parts, P, lambda rows: bytes_needed(rows, k), options, comm)
+        compared = settings(options, parts.X, [piece.rows for piece in searched], comm)
+        with comm.agreed():
+            total = len(compared.Cs) * len(compared.kernels)
+            # Counts of each group of parts and their sum over ranks, and of one piece per thread.
+            copies = 2 * (P if options.per_part else 1) + threads.current()
+            room, what = options.memory_limit - nbytes(parts.X), f"comparing {total:,} settings of C and gamma"
+            check_settings(total, copies * folds * 3 * k * 8, room, what)
+        results = _Search(parts, compared, searched, folds, k, options).run(P, int(counts.sum()), comm)
+        if results is not None:
+            with comm.uncounted():
+                results.seconds = float(comm.allreduce(np.array([working_time() - begun]), "max")[0])
+        elif options.names_settings:
+            raise InputError(
+                "C, gamma: several values are compared inside the parts, but these have one row each; use fewer parts"
+            )
+        return results
+
+
+class _Search:
+    """Rounds of folds over this rank's pieces."""
+
+    def __init__(
+        self, parts: Parts, compared: Settings, pieces: list[Piece], folds: int, k: int, options: SVMOptions
+    ) -> None:  # fmt: skip
+        self.parts, self.settings, self.pieces, self.k, self.options = parts, compared, pieces, k, options
+        self.shape = (len(compared.kernels), len(compared.Cs), folds)
+        self.solved, self.stopped = 0, np.zeros(self.shape[:2], np.int64)
+        self.tol = max(LOOSE, float(options.tol))
+        steps = len(compared.Cs) * len(compared.kernels) * folds * sum(piece.cost for piece in pieces)
+        self._done, self._advance = 0, options.progress("choosing C and gamma", steps)
+
+    def run(self, P: int, n: int, comm: Communicator) -> Results | None:
+        """Run all rounds; `n` is the number of rows on all ranks. None if no row could be left out. Collective."""
+        per_part, name = self.options.per_part, self.options.scoring
+        groups = P if per_part else 1
+        total = np.zeros((groups, *self.shape, 3, self.k), np.int64)
+        alive = np.ones((groups, *self.shape[:2]), np.bool_)
+        done = 0
+        for number, fold_numbers in enumerate(tuning.rounds(self.shape[2], n // groups)):
+            self._round(number, fold_numbers, alive, total)
+            done += len(fold_numbers)
+            comm.wait()
+            total[:, :, :, fold_numbers] = comm.allreduce(total[:, :, :, fold_numbers])
+            for group, counts in enumerate(total):
+                flat = counts.sum(axis=2).reshape(-1, 3, self.k)
+                if flat[..., TRUE, :].any():  # a part may not have left out any row yet
+                    alive[group] = tuning.survivors(name, flat, alive[group].ravel()).reshape(alive[group].shape)
+            self._tell(alive, total, done)
+        with comm.uncounted():
+            solved, *stopped = comm.allreduce(np.append(self.solved, self.stopped.T))
+        # Folds whose only rows are in parts of one row carry no information.
+        total = total[:, :, :, total[..., TRUE, :].any(axis=(0, 1, 2, 4))]
+        if not total.size:
+            return None
+        results = Results(
+            self.settings.axes, self._scores(total.sum(axis=0)), name, solved=int(solved), stopped=np.array(stopped)
+        )
+        if per_part:
+            incomplete = ~alive.all(axis=0).T.ravel()  # tried on all folds in some parts only
+            results.scores[incomplete, 1:] = np.nan
+            self._choose_each(results, total)
+        else:
+            results.choose()
+        return results
+
+    def _round(self, number: int, fold_numbers: list[int], alive: NDArray[np.bool_], total: NDArray[np.int64]) -> None:
+        """Add the counts of these folds, for the remaining settings, to `total`."""
+        todo = np.zeros((len(alive), *self.shape), np.bool_)
+        todo[..., fold_numbers] = alive[..., None]
+
+        def group_of(piece: Piece) -> int:
+            return piece.part if self.options.per_part else 0
+
+        def judge_piece(piece: Piece) -> Kept:
+            task = self._task(piece, todo[group_of(piece)])
+            results = judge(task, self.settings.kernels, self.settings.Cs, self.k, self.tol)
+            return {**results, "counts": results["counts"][:, :, fold_numbers]}
+
+        def advance(piece: Piece) -> None:
+            steps = int(todo[group_of(piece)].sum()) * piece.cost
+            self._done += steps
+            self._advance(steps)
+
+        with over_pieces(self.pieces, f"search-{number}", judge_piece, self.options.checkpoint, advance) as results:
+            for piece, result in results:
+                total[group_of(piece)][:, :, fold_numbers] += result["counts"]
+                self.solved += int(result["solved"])
+                self.stopped += result["stopped"]
+
+    def _tell(self, alive: NDArray[np.bool_], total: NDArray[np.int64], done: int) -> None:
+        """Show the number of remaining settings, the best setting so far, and the remaining work."""
+        remaining, groups = alive.sum(axis=(1, 2)), alive.shape[0]
+        steps = sum(int(remaining[piece.part if groups > 1 else 0]) * piece.cost for piece in self.pieces)
+        settings = len(self.settings.Cs) * len(self.settings.kernels)
+        label = f"choosing C and gamma: {int(alive.any(axis=0).sum())} of {settings} settings left"
+        if groups == 1:
+            score = np.where(alive[0], scores(self.options.scoring, total[0].sum(axis=2)), -np.inf)
+            g, ell = np.unravel_index(int(np.argmax(score)), score.shape)
+            gamma = f" gamma {self.settings.kernels[g].gamma:.3g}" if "gamma" in self.settings.axes else ""
+            label += f", best C {self.settings.Cs[ell]:.3g}{gamma}: {score[g, ell]:.4f}"
+        self._advance(0, label, self._done + steps * (self.shape[2] - done))
+
+    def _task(self, piece: Piece, todo: NDArray[np.bool_]) -> ClassFolds:
+        codes = self.parts["code"][piece.rows]
+        fold = stratified(codes, self.shape[2], piece.first)
+        return ClassFolds(self.parts.X[piece.rows], codes, self.parts["C"][piece.rows], fold, todo)
+
+    def _scores(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Scores, shape (settings, folds); settings in the order of the axes, C before gamma."""
+        return scores(self.options.scoring, counts).transpose(1, 0, 2).reshape(-1, counts.shape[-3])
+
+    def _choose_each(self, results: Results, total: NDArray[np.int64]) -> None:
+        """Choose the best setting of each part, and compute the score of all these choices together."""
+        each, best = [], np.zeros(total.shape[3:], np.int64)
+        for counts in total:
+            part_results = Results(results.axes, self._scores(counts), results.scoring)
+            # A small part may have no rows in some folds; these carry no information on its settings.
+            part_results.scores = part_results.scores[:, counts[..., TRUE, :].any(axis=(0, 1, 3))]
+            setting = int(part_results.order[0]) if part_results.scores.size else 0
+            each.append(part_results.settings[setting])
+            best += counts.transpose(1, 0, 2, 3, 4).reshape(-1, *best.shape)[setting]
+        results.chosen = {name: np.array([choice[name] for choice in each]) for name in results.axes}
+        results.chosen_score = float(np.nanmean(scores(results.scoring, best)))
+
+
+ROWS = 2000  # approximate number of rows per piece
+MOST = 3000  # a larger part is cut into pieces, since its kernel matrix does not fit in cache
+WHOLE = 6000  # up to this number of rows in all, parts stay whole: their pieces would choose too small a gamma
+_LEAST = 100  # the matrices of a piece of this number of rows must fit in memory
+_SETTING = 500  # bytes per setting in the results
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part, or some rows of a large part, on which settings are compared.
+
+    Attributes
+    ----------
+    part : int
+    rows : ndarray of int64, shape (m,)
+        Local row numbers.
+    first : int
+        Number of rows in all previous pieces, on all ranks; dealing of folds continues from there, so that no fold is
+        empty.
+    name : str
+        Name in a checkpoint; contains the maximum size of a piece, which depends on the memory of the run.
+    """
+
+    part: int
+    rows: NDArray[np.int64]
+    first: int
+    name: str
+
+    @property
+    def cost(self) -> int:
+        """Predicted cost per setting, in arbitrary units."""
+        return int(predicted_cost(np.array(float(len(self.rows)))))
+
+
+def pieces(parts: Parts, P: int, needed: Callable[[int], int], options: DualOptions, comm: Communicator) -> list[Piece]:
+    """This rank's pieces, part by part; collective.
+
+    A piece has at most :data:`MOST` or :data:`WHOLE` rows, or fewer if memory is short. ``needed(rows)`` returns the
+    bytes that a thread needs for a piece.
+    """
+    sizes = np.zeros(P, np.int64)
+    sizes[parts.parts] = np.diff(parts.bounds)
+    sizes = comm.allreduce(sizes)
+    max_rows = MOST if sizes.sum() > WHOLE else WHOLE
+    with comm.agreed():
+        room = options.memory_limit - nbytes(parts.X)
+        while max_rows > _LEAST and needed(max_rows) * threads.current() > room:
+            max_rows //= 2
+        need = needed(_LEAST) * threads.current()
+        what = f"a kernel matrix of {_LEAST} rows in each thread"
+        memory.require(need, room, what, "allow more memory (--memory-limit) or use fewer threads (--threads)")
+    max_rows = int(comm.allreduce(np.array([max_rows]), "min")[0])
+    before = np.cumsum(sizes) - sizes
+    result: list[Piece] = []
+    for number, rows in parts:
+        labels = _cut(parts.X[rows], max_rows, options)
+        first = int(before[number])
+        for piece in range(int(labels.max(initial=0)) + 1):
+            chosen = rows.start + np.flatnonzero(labels == piece)
+            result.append(Piece(number, chosen, first, f"{number:06d}-{piece:04d}-of-{max_rows}"))
+            first += len(chosen)
+    return result
+
+
+def _cut(X: Rows, max_rows: int, options: DualOptions) -> NDArray[np.int32]:
+    """Piece of each row of a part; a piece consists of neighbouring rows, since kernels depend on near rows.
+
+    With a precomputed kernel there are no distances, and rows are dealt at random.
+    """
+    m = X.shape[0]
+    if m <= max_rows:
+        return np.zeros(m, np.int32)
+    count = -(-m // min(ROWS, max_rows))
+    if isinstance(options.kernel, Precomputed):
+        return np.asarray(np.random.default_rng(options.seed).permutation(m) % count, np.int32)
+    return divide("kbalance", count, X, Communicator(), options.seed).labels
+
+
+def over_pieces(
+    pieces: list[Piece], name: str, judge: Callable[[Piece], Kept], checkpoint: Checkpoint | None,
+    advance: Callable[[Piece], None],
+) -> AbstractContextManager[Iterator[tuple[Piece, Kept]]]:  # fmt: skip
+    """Context with an iterator of pieces, largest first, each with the result of ``judge(piece)``.
+
+    If there are enough pieces, they run in parallel; otherwise the kernels of one piece do. A checkpoint stores the
+    result under `name` and the piece's name, and a result found there is used; ``advance(piece)`` is called after each
+    piece.
+    """
+    order, lock = sorted(pieces, key=lambda piece: -len(piece.rows)), threading.Lock()
+
+    def work(piece: Piece) -> tuple[Piece, Kept]:
+        result = remembered(checkpoint, f"{name}-{piece.name}", lambda: judge(piece))
+        with lock:
+            advance(piece)
+        return piece, result
+
+    return threads.in_order(work, [(piece,) for piece in order], len(order) >= 2 * threads.current())
+
+
+def check_settings(total: int, each: int, room: int, what: str) -> None:
+    """Refuse more settings than fit in `room` bytes; each takes `each` bytes besides its results."""
+    memory.require(total * (each + _SETTING), room, what, "compare fewer values")
+
 
 SETTINGS, QUICK = 10, 5  # number of values of C and of gamma in the default grid
 _C = 0.1, 1000.0
@@ -142,292 +421,3 @@ def _typical(kernel: Kernel, X: Rows) -> float:
         apart = np.sqrt(apart)
     apart = apart[apart > 1e-12 * apart.max(initial=0.0)]
     return float(np.median(apart)) if len(apart) else 0.0
-
-
-ROWS = 2000  # approximate number of rows per piece
-MOST = 3000  # a larger part is cut into pieces, since its kernel matrix does not fit in cache
-WHOLE = 6000  # up to this number of rows in all, parts stay whole: their pieces would choose too small a gamma
-_LEAST = 100  # the matrices of a piece of this number of rows must fit in memory
-_SETTING = 500  # bytes per setting in the results
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part, or some rows of a large part, on which settings are compared.
-
-    Attributes
-    ----------
-    part : int
-    rows : ndarray of int64, shape (m,)
-        Local row numbers.
-    first : int
-        Number of rows in all previous pieces, on all ranks; dealing of folds continues from there, so that no fold is
-        empty.
-    name : str
-        Name in a checkpoint; contains the maximum size of a piece, which depends on the memory of the run.
-    """
-
-    part: int
-    rows: NDArray[np.int64]
-    first: int
-    name: str
-
-    @property
-    def cost(self) -> int:
-        """Predicted cost per setting, in arbitrary units."""
-        return int(predicted_cost(np.array(float(len(self.rows)))))
-
-
-def pieces(parts: Parts, P: int, needed: Callable[[int], int], options: DualOptions, comm: Communicator) -> list[Piece]:
-    """This rank's pieces, part by part; collective.
-
-    A piece has at most :data:`MOST` or :data:`WHOLE` rows, or fewer if memory is short. ``needed(rows)`` returns the
-    bytes that a thread needs for a piece.
-    """
-    sizes = np.zeros(P, np.int64)
-    sizes[parts.parts] = np.diff(parts.bounds)
-    sizes = comm.allreduce(sizes)
-    max_rows = MOST if sizes.sum() > WHOLE else WHOLE
-    with comm.agreed():
-        room = options.memory_limit - nbytes(parts.X)
-        while max_rows > _LEAST and needed(max_rows) * threads.current() > room:
-            max_rows //= 2
-        need = needed(_LEAST) * threads.current()
-        what = f"a kernel matrix of {_LEAST} rows in each thread"
-        memory.require(need, room, what, "allow more memory (--memory-limit) or use fewer threads (--threads)")
-    max_rows = int(comm.allreduce(np.array([max_rows]), "min")[0])
-    before = np.cumsum(sizes) - sizes
-    result: list[Piece] = []
-    for number, rows in parts:
-        labels = _cut(parts.X[rows], max_rows, options)
-        first = int(before[number])
-        for piece in range(int(labels.max(initial=0)) + 1):
-            chosen = rows.start + np.flatnonzero(labels == piece)
-            result.append(Piece(number, chosen, first, f"{number:06d}-{piece:04d}-of-{max_rows}"))
-            first += len(chosen)
-    return result
-
-
-def check_settings(total: int, each: int, room: int, what: str) -> None:
-    """Refuse more settings than fit in `room` bytes; each takes `each` bytes besides its results."""
-    memory.require(total * (each + _SETTING), room, what, "compare fewer values")
-
-
-def over_pieces(
-    pieces: list[Piece], name: str, judge: Callable[[Piece], Kept], checkpoint: Checkpoint | None,
-    advance: Callable[[Piece], None],
-) -> AbstractContextManager[Iterator[tuple[Piece, Kept]]]:  # fmt: skip
-    """Context with an iterator of pieces, largest first, each with the result of ``judge(piece)``.
-
-    If there are enough pieces, they run in parallel; otherwise the kernels of one piece do. A checkpoint stores the
-    result under `name` and the piece's name, and a result found there is used; ``advance(piece)`` is called after each
-    piece.
-    """
-    order, lock = sorted(pieces, key=lambda piece: -len(piece.rows)), threading.Lock()
-
-    def work(piece: Piece) -> tuple[Piece, Kept]:
-        result = remembered(checkpoint, f"{name}-{piece.name}", lambda: judge(piece))
-        with lock:
-            advance(piece)
-        return piece, result
-
-    return threads.in_order(work, [(piece,) for piece in order], len(order) >= 2 * threads.current())
-
-
-def _cut(X: Rows, max_rows: int, options: DualOptions) -> NDArray[np.int32]:
-    """Piece of each row of a part; a piece consists of neighbouring rows, since kernels depend on near rows.
-
-    With a precomputed kernel there are no distances, and rows are dealt at random.
-    """
-    m = X.shape[0]
-    if m <= max_rows:
-        return np.zeros(m, np.int32)
-    count = -(-m // min(ROWS, max_rows))
-    if isinstance(options.kernel, Precomputed):
-        return np.asarray(np.random.default_rng(options.seed).permutation(m) % count, np.int32)
-    return divide("kbalance", count, X, Communicator(), options.seed).labels
-
-
-def search_classes(
-    parts: Parts, classes: NDArray[np.generic], P: int, options: SVMOptions, comm: Communicator
-) -> Results | None:
-    """Choose C and gamma by cross-validation; collective.
-
-    Parameters
-    ----------
-    parts : Parts
-        This rank's parts, with the columns "code" of the class and "C", the factor of C. Not changed.
-    classes : ndarray, shape (k,)
-    P : int
-        Number of parts on all ranks.
-    options : SVMOptions
-    comm : Communicator
-
-    Returns
-    -------
-    Results or None
-        None if only the default grid was requested, and either a class has too few rows for folds or every part has one
-        row.
-
-    Raises
-    ------
-    InputError
-        On all ranks: more folds than a class has rows, a two-class score for more classes, or insufficient memory.
-
-    Notes
-    -----
-    The cost is that of :func:`casvm.search.cross_validation.judge` for every piece. With more than 6,000 rows in all,
-    a part of
-    more than 3,000 rows is cut into pieces of about 2,000 neighbouring rows (random rows if the kernel is precomputed);
-    so is a part whose matrices do not fit. There are two or three reductions of 3 k numbers per setting and fold, or P
-    times as many with `per_part`.
-    """
-    with comm.phase("search"):
-        return _searched(parts, classes, P, options, comm)
-
-
-def _searched(
-    parts: Parts, classes: NDArray[np.generic], P: int, options: SVMOptions, comm: Communicator
-) -> Results | None:
-    k = len(classes)
-    counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
-    with comm.agreed():
-        count = usable(options.cv, counts, classes)
-        if count < 2 and options.names_settings:
-            raise InputError(
-                f"C, gamma: several values are compared by cross-validation, but class {classes[counts.argmin()]} has "
-                "one row only; give one value, or leave out the class"
-            )
-        scores(options.scoring, np.zeros((3, k)))
-    if count < 2:
-        return None
-    begun = working_time()
-    searched = pieces(parts, P, lambda rows: bytes_needed(rows, k), options, comm)
-    compared = settings(options, parts.X, [piece.rows for piece in searched], comm)
-    with comm.agreed():
-        _require(compared, count, P if options.per_part else 1, k, options.memory_limit - nbytes(parts.X))
-    results = _Search(parts, compared, searched, count, k, options).run(P, int(counts.sum()), comm)
-    if results is None:
-        if options.names_settings:
-            raise InputError(
-                "C, gamma: several values are compared inside the parts, but these have one row each; use fewer parts"
-            )
-        return None
-    with comm.uncounted():
-        results.seconds = float(comm.allreduce(np.array([working_time() - begun]), "max")[0])
-    return results
-
-
-def _require(compared: Settings, count: int, groups: int, k: int, room: int) -> None:
-    """Refuse more settings than memory can hold the counts of."""
-    total = len(compared.Cs) * len(compared.kernels)
-    copies = 2 * groups + threads.current()  # each group's counts and their sum over ranks; one piece per thread
-    each = copies * count * 3 * k * 8
-    check_settings(total, each, room, f"comparing {total:,} settings of C and gamma")
-
-
-class _Search:
-    """Rounds of folds over this rank's pieces."""
-
-    def __init__(
-        self, parts: Parts, compared: Settings, pieces: list[Piece], count: int, k: int, options: SVMOptions
-    ) -> None:  # fmt: skip
-        self.parts, self.settings, self.pieces, self.k, self.options = parts, compared, pieces, k, options
-        self.shape = (len(compared.kernels), len(compared.Cs), count)
-        self.solved, self.stopped = 0, np.zeros(self.shape[:2], np.int64)
-        self.tol = max(LOOSE, float(options.tol))
-        steps = len(compared.Cs) * len(compared.kernels) * count * sum(piece.cost for piece in pieces)
-        self._done, self._advance = 0, options.progress("choosing C and gamma", steps)
-
-    def run(self, P: int, n: int, comm: Communicator) -> Results | None:
-        """Run all rounds; `n` is the number of rows on all ranks. None if no row could be left out. Collective."""
-        per_part, name = self.options.per_part, self.options.scoring
-        groups = P if per_part else 1
-        total = np.zeros((groups, *self.shape, 3, self.k), np.int64)
-        alive = np.ones((groups, *self.shape[:2]), np.bool_)
-        done = 0
-        for number, fold_numbers in enumerate(tuning.rounds(self.shape[2], n // groups)):
-            self._round(number, fold_numbers, alive, total)
-            done += len(fold_numbers)
-            comm.wait()
-            total[:, :, :, fold_numbers] = comm.allreduce(total[:, :, :, fold_numbers])
-            for group, counts in enumerate(total):
-                flat = counts.sum(axis=2).reshape(-1, 3, self.k)
-                if flat[..., TRUE, :].any():  # a part may not have left out any row yet
-                    alive[group] = tuning.survivors(name, flat, alive[group].ravel()).reshape(alive[group].shape)
-            self._tell(alive, total, done)
-        with comm.uncounted():
-            solved, *stopped = comm.allreduce(np.append(self.solved, self.stopped.T))
-        # Folds whose only rows are in parts of one row carry no information.
-        total = total[:, :, :, total[..., TRUE, :].any(axis=(0, 1, 2, 4))]
-        if not total.size:
-            return None
-        results = Results(
-            self.settings.axes, self._scores(total.sum(axis=0)), name, solved=int(solved), stopped=np.array(stopped)
-        )
-        if per_part:
-            incomplete = ~alive.all(axis=0).T.ravel()  # tried on all folds in some parts only
-            results.scores[incomplete, 1:] = np.nan
-            self._choose_each(results, total)
-        else:
-            results.choose()
-        return results
-
-    def _round(self, number: int, fold_numbers: list[int], alive: NDArray[np.bool_], total: NDArray[np.int64]) -> None:
-        """Add the counts of these folds, for the remaining settings, to `total`."""
-        todo = np.zeros((len(alive), *self.shape), np.bool_)
-        todo[..., fold_numbers] = alive[..., None]
-
-        def group_of(piece: Piece) -> int:
-            return piece.part if self.options.per_part else 0
-
-        def judge_piece(piece: Piece) -> Kept:
-            task = self._task(piece, todo[group_of(piece)])
-            results = judge(task, self.settings.kernels, self.settings.Cs, self.k, self.tol)
-            return {**results, "counts": results["counts"][:, :, fold_numbers]}
-
-        def advance(piece: Piece) -> None:
-            steps = int(todo[group_of(piece)].sum()) * piece.cost
-            self._done += steps
-            self._advance(steps)
-
-        with over_pieces(self.pieces, f"search-{number}", judge_piece, self.options.checkpoint, advance) as results:
-            for piece, result in results:
-                total[group_of(piece)][:, :, fold_numbers] += result["counts"]
-                self.solved += int(result["solved"])
-                self.stopped += result["stopped"]
-
-    def _tell(self, alive: NDArray[np.bool_], total: NDArray[np.int64], done: int) -> None:
-        """Show the number of remaining settings, the best setting so far, and the remaining work."""
-        remaining, groups = alive.sum(axis=(1, 2)), alive.shape[0]
-        steps = sum(int(remaining[piece.part if groups > 1 else 0]) * piece.cost for piece in self.pieces)
-        settings = len(self.settings.Cs) * len(self.settings.kernels)
-        label = f"choosing C and gamma: {int(alive.any(axis=0).sum())} of {settings} settings left"
-        if groups == 1:
-            score = np.where(alive[0], scores(self.options.scoring, total[0].sum(axis=2)), -np.inf)
-            g, ell = np.unravel_index(int(np.argmax(score)), score.shape)
-            gamma = f" gamma {self.settings.kernels[g].gamma:.3g}" if "gamma" in self.settings.axes else ""
-            label += f", best C {self.settings.Cs[ell]:.3g}{gamma}: {score[g, ell]:.4f}"
-        self._advance(0, label, self._done + steps * (self.shape[2] - done))
-
-    def _task(self, piece: Piece, todo: NDArray[np.bool_]) -> ClassFolds:
-        codes = self.parts["code"][piece.rows]
-        fold = stratified(codes, self.shape[2], piece.first)
-        return ClassFolds(self.parts.X[piece.rows], codes, self.parts["C"][piece.rows], fold, todo)
-
-    def _scores(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Scores, shape (settings, folds); settings in the order of the axes, C before gamma."""
-        return scores(self.options.scoring, counts).transpose(1, 0, 2).reshape(-1, counts.shape[-3])
-
-    def _choose_each(self, results: Results, total: NDArray[np.int64]) -> None:
-        """Choose the best setting of each part, and compute the score of all these choices together."""
-        each, best = [], np.zeros(total.shape[3:], np.int64)
-        for counts in total:
-            part_results = Results(results.axes, self._scores(counts), results.scoring)
-            # A small part may have no rows in some folds; these carry no information on its settings.
-            part_results.scores = part_results.scores[:, counts[..., TRUE, :].any(axis=(0, 1, 3))]
-            setting = int(part_results.order[0]) if part_results.scores.size else 0
-            each.append(part_results.settings[setting])
-            best += counts.transpose(1, 0, 2, 3, 4).reshape(-1, *best.shape)[setting]
-        results.chosen = {name: np.array([choice[name] for choice in each]) for name in results.axes}
-        results.chosen_score = float(np.nanmean(scores(results.scoring, best)))
