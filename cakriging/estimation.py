@@ -129,6 +129,7 @@ def _blocks(X: NDArray[np.float64], place: NDArray[np.int64], near: int, comm: C
 
 # -- restricted likelihood -------------------------------------------------------------------------------
 
+# Reasoned, not measured: a factorisation of 1,200 points takes 0.6 Gflop, Vecchia's approximation 26 Mflop.
 EXACT = 1200  # points up to which the likelihood is exact
 NEIGHBOURS = 40  # neighbours that each value is conditioned on beyond that
 
@@ -269,6 +270,7 @@ def nearest_of_other_blocks(X: NDArray[np.float64], m: int) -> NDArray[np.int32]
 # -- the search ------------------------------------------------------------------------------------------
 
 CRITERIA = {"likelihood": Likelihood, "blocks": LeftOutBlocks}
+# Reasoned, not measured: a grid in ratios of about 3 (ranges) and 20 (ratios), from which the simplex continues.
 _RANGES = (0.003, 0.01, 0.03, 0.1, 0.3)  # first ranges, in units of the largest distance
 _RATIOS = (1e-3, 0.03, 0.5)  # first ratios of nugget to sill
 _LONGEST = 20.0  # longest range, over the largest distance or the taper: longer ranges only rescale the covariance
@@ -396,6 +398,7 @@ class _Search:
             far = (np.abs(theta - best) > _FAR).any() or arguments[0] > self.longest  # the data say nothing there
             return math.inf if far else self.criterion(*arguments)[0]
 
+        # Unlike other searches, this one continues between the points of its grid.
         if best.size and setting is not None:
             simplex = np.vstack([best, best + 0.5 * np.eye(best.size)])
             options = {"xatol": _CLOSE, "fatol": _CLOSE, "maxfev": 300, "initial_simplex": simplex}

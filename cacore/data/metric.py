@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cacore.data.standardize import Standardizer
 
 
+# Reasoned, not measured.
 FLOOR = 1e-6  # smallest eigenvalue of M relative to the largest, so that later rounds can recover every direction
 MOST = 4096  # features of a full metric at most: its eigenvalues take 10 d^3 flops per round on every rank
 SAMPLE = 2000  # rows, of a part or of all ranks, whose gradients make the metric
@@ -153,7 +154,8 @@ def best_round(
     -----
     Different models lead to different metrics, and the first round does not show which alternative will be best in its
     own metric. So each runs its own sequence, the best one first. Another sequence ends early if its error is above
-    `BEHIND` times that of the best after `TRIAL` rounds.
+    `BEHIND` times that of the best after `TRIAL` rounds. This race is no use of :func:`cacore.tuning.choose`: the next
+    setting, a metric, comes from the model before, and how many are tried depends on the errors.
     """
     begun, notes = _first_rounds(ways, comm)
     best, errors, run_notes = _way(*begun[0], rounds, comm, [])

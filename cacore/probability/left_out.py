@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.data.holdout import FOLDS
 
+# Reasoned, not measured: two parameters are fitted.
 ENOUGH = 5000  # held-out rows per two-class problem, if it has that many
 _OF_A_CLASS = 500  # held-out rows of its smaller class
 

@@ -15,6 +15,7 @@ from cacore.data.rows import Rows, dense, is_sparse
 from cacore.data.standardize import levels_of
 from cacore.errors import InputError
 
+# Reasoned, not measured.
 FOLDED = 5_000  # number of rows up to which candidates are judged by cross-validation
 FOLDS = 5
 HELD, _MOST_HELD = 0.15, 10_000  # share of more rows than that which is held out, and their maximum number

@@ -422,7 +422,7 @@ def choose_per_part(
     return int(widths[middle]), int(lams[middle])
 
 
-# Sigma and lambda are chosen with partition.parts_model.SOFT; then these routes are compared.
+# Sigma and lambda are chosen with partition.parts_model.SOFT; then these routes are compared: reasoned, not measured.
 SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
 
 
@@ -531,6 +531,7 @@ def gradient_moments(division: RidgeParts, chosen: Chosen, comm: Communicator) -
         return comm.allreduce(total)
 
 
+# Reasoned, not measured.
 ROWS = 2500  # rows of all parts together whose errors are minimised: enough for d + 1 parameters
 EVALUATIONS = 10  # per round; then the rows are divided again with the new lengths
 

@@ -149,7 +149,7 @@ def matrix_bytes(n: int, X: AnyRows, row_bytes: float, comm: Communicator) -> in
     return len(rows) * len(columns) * int(X.dtype.itemsize) + held
 
 
-PIECE = 2048  # rows per piece of the model, the unit of distribution when it is loaded
+PIECE = 2048  # rows per piece of the model, the unit of distribution when it is loaded; reasoned
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from cakrr.iterative.preconditioner import SpreadRows
 from cakrr.observe import Observation, values
 from partition.algorithms import divide
 
-SAMPLE = 20_000  # rows among which pivots or means are found; or ten per point, if that is more
+SAMPLE = 20_000  # rows among which pivots or means are found; or ten per point, if that is more; reasoned
 
 
 def picked(how: str, samples: Samples, M: int, kernel: Kernel, seed: int, comm: Communicator) -> Rows:

@@ -130,6 +130,7 @@ def _has_scalapack() -> bool:
     return True
 
 
+# Reasoned, not measured.
 GRID_TOL = 1e-4  # tolerance for comparing pairs: validation errors converge long before
 SINGULAR = 1e-2  # residual above which the system counts as singular
 NOTHING = 0.999  # residuals above this are those of x = 0, up to rounding
@@ -353,7 +354,7 @@ class _LateError(Exception):
     """The time limit was exceeded, on all ranks."""
 
 
-SETTLED = 3  # number of iterations over which an error must not change
+SETTLED = 3  # number of iterations over which an error must not change; reasoned
 
 
 class SettledErrors:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.holdout import Holdout
 from cacore.data.labels import all_classes
 from cacore.data.metric import SAMPLE, Root, best_round, check_features, check_kernel, mapped, sample_of
 from cacore.data.rows import gather_rows
-from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import in_memory
 from cacore.errors import InputError
@@ -91,15 +91,15 @@ class _Round:
         self.train, self.method, self.rows, self.options = train, method, rows, options
         self.form, self.root, self.number, self.error = form, root, number, np.inf
         counted = np.flatnonzero(rows.row_weights() > 0)
-        first, n = comm.offset(len(counted))
+        holdout = Holdout.shuffled(len(counted), options.seed, comm, options.validation_fraction)
         with comm.agreed():
-            if n == 0:
+            if (n := holdout.n) == 0:
                 raise InputError("Sample weights must contain at least one non-zero number.")
             if n < 2:
                 raise InputError("n_samples = 1, and a metric needs 2: one row leaves none to validate on")
         self.order = np.full(rows.X.shape[0], _ABSENT)
-        self.order[counted] = Shuffle(n, options.seed).position(np.arange(first, first + len(counted)))
-        self.first = max(1, round(options.validation_fraction * n))  # in this order, of the learning rows
+        self.order[counted] = holdout.place
+        _, self.first = holdout.run()  # in this order, of the learning rows
         self.fitted: SVMFit[SVMModel] | None = None
 
     def again(self, root: Root, comm: Communicator) -> _Round:

@@ -213,9 +213,13 @@ class _Search:
         results.chosen_score = float(np.nanmean(scores(results.scoring, best)))
 
 
-ROWS = 2000  # approximate number of rows per piece
+# Reasoned, not measured, but for WHOLE.
+ROWS = 2000  # approximate number of rows per piece; its kernel matrix takes 16 MB in single precision
 MOST = 3000  # a larger part is cut into pieces, since its kernel matrix does not fit in cache
-WHOLE = 6000  # up to this number of rows in all, parts stay whole: their pieces would choose too small a gamma
+# Up to this number of rows in all, parts stay whole: their pieces would choose too small a gamma. Of 100 settings on
+# 5,000 rows of covtype, three pieces chose one with an accuracy of 80.52 %, all rows together one with 80.98 %
+# (python -m benchmarks.svm_search --grid-search 5000).
+WHOLE = 6000
 _LEAST = 100  # the matrices of a piece of this number of rows must fit in memory
 _SETTING = 500  # bytes per setting in the results
 
@@ -317,6 +321,7 @@ def check_settings(total: int, each: int, room: int, what: str) -> None:
     memory.require(total * (each + _SETTING), room, what, "compare fewer values")
 
 
+# Reasoned, not measured: C in ratios of 2.8 (quick: 10), gamma of 2.2 (quick: 5.7).
 SETTINGS, QUICK = 10, 5  # number of values of C and of gamma in the default grid
 _C = 0.1, 1000.0
 _GAMMA = 0.25, 256.0  # in units of 1 / median squared distance within a part; the best values are far above 1

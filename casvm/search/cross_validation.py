@@ -34,6 +34,7 @@ from casvm.solver.units import Origin
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Kept
 
+# Reasoned, not measured.
 LOOSE = 0.1  # tolerance for a pair's violation that suffices to compare settings; the margin is 1
 PAIRS = 50  # limit of pairs per row and solution; a well-behaved problem takes 1 to 10
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SCORE = "r2"
 QUANTILE_SCORE = "neg_pinball"  # minus the mean pinball loss, in units of the targets
+# Reasoned, not measured.
 # Ends of the default grid, in units of the targets' deviation (C, epsilon) and of 1 / median squared distance (gamma).
 CS, EPSILONS, GAMMAS = (1.0, 1000.0), (0.01, 0.1), (1 / 16, 16.0)
 COUNTS = 4, 2, 6  # number of values of each
