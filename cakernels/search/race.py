@@ -34,7 +34,7 @@ from cakernels.search.trial import MAIN_SHARE, MUCH_MORE, OUT_OF_TIME, Budget, S
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-# This race is no use of cacore.tuning.choose: its candidates are models of all families, their errors come one at a time,
+# This race is no use of cacore.tuning.choose: its candidates are models of all families, errors come one at a time,
 # and the time that remains decides what is tried.
 # No measurement is recorded for these values but those named; the others were reasoned.
 REDUCTION = 3  # reduction factor: the best third of a rung is promoted, to four times as many rows
