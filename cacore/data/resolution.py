@@ -8,6 +8,7 @@ far from all others of its column may be a fill value or an error of unit, and i
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, TypeAlias
 
@@ -23,6 +24,37 @@ from cacore.errors import InputError
 Mask: TypeAlias = NDArray[np.bool_]
 STEPS = 100  # deviation of a column, in spacings between float32 numbers, below which rounding affects the predictions
 _CONSTANT = 1e-11  # relative deviation up to which a column is one number, and its rounding
+
+
+@dataclass(frozen=True)
+class ColumnLabels:
+    """Names of columns in messages.
+
+    Attributes
+    ----------
+    where : str
+        The file that the rows come from.
+    names : tuple of str
+        Names of the columns, if they have some.
+    kind : str
+        Noun for a column: "feature" or "target".
+    numbers : ndarray of int, shape (d,), or None
+        Numbers of the columns, in messages and among `names`; None for 0 to d - 1.
+    """
+
+    where: str = ""
+    names: tuple[str, ...] = ()
+    kind: str = "feature"
+    numbers: NDArray[np.integer[Any]] | None = None
+
+    def label(self, j: int) -> str:
+        """Column `j` with its file, number and name."""
+        number = j if self.numbers is None else int(self.numbers[j])
+        name = f" ({self.names[number]})" if number < len(self.names) else ""
+        return f"{self.where}: {self.kind} {number}{name}" if self.where else f"{self.kind} {number}{name}"
+
+
+UNLABELLED = ColumnLabels()
 
 
 class Moments:
@@ -69,8 +101,7 @@ class Moments:
         self._n = n
 
     def check(
-        self, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = (),
-        rounded: Mask | None = None, kind: str = "feature", numbers: NDArray[np.integer[Any]] | None = None,
+        self, dtype: DTypeLike, comm: Communicator, labels: ColumnLabels = UNLABELLED, rounded: Mask | None = None,
         width: float = np.inf,
     ) -> None:  # fmt: skip
         """Refuse a column that `dtype` does not resolve; two Allreduces of about d numbers, which are not counted.
@@ -80,16 +111,9 @@ class Moments:
         dtype : dtype
             The type that the rows get.
         comm : Communicator
-        where : str
-            The file that the rows come from.
-        names : tuple of str
-            Names of the columns, if they have some.
+        labels : ColumnLabels
         rounded : ndarray of bool, shape (d,), or None
             Columns of this rank with whole numbers that were rounded to double precision; on all ranks, or on none.
-        kind : str
-            Name of a column in messages.
-        numbers : ndarray of int, shape (d,), or None
-            Numbers of the columns in messages and among `names`, by default 0 to d - 1.
         width : float
             Width of the kernel, which must be resolved like the standard deviation.
 
@@ -107,12 +131,12 @@ class Moments:
             square = comm.allreduce(self._square + self._n * np.square(self._mean - mean))
             deviation = np.sqrt(square / max(1.0, total[-1]))
         with comm.uncounted(), comm.agreed():
-            check_steps(mean, deviation, dtype, where, names, rounded, kind, numbers, width)
+            check_steps(mean, deviation, dtype, labels, rounded, width)
 
 
 def check_resolved(
-    X: AnyRows, dtype: DTypeLike, comm: Communicator, where: str = "", names: tuple[str, ...] = (),
-    rounded: Mask | None = None, kind: str = "feature", width: float = np.inf,
+    X: AnyRows, dtype: DTypeLike, comm: Communicator, labels: ColumnLabels = UNLABELLED, rounded: Mask | None = None,
+    width: float = np.inf,
 ) -> None:  # fmt: skip
     """Refuse training rows, used in this dtype, with a column that it does not resolve; collective, one pass.
 
@@ -122,21 +146,21 @@ def check_resolved(
     rounded = _on_any(rounded, comm)
     if is_sparse(X):
         if np.dtype(dtype) == np.float32:
-            _check_stored(X, comm, where, names, width)
+            _check_stored(X, comm, labels, width)
         if rounded is not None:
             columns = np.flatnonzero(rounded)
             moments = Moments(len(columns))
             moments.add_columns(X, columns)
-            moments.check(np.float64, comm, where, names, rounded[columns], kind, columns)
+            moments.check(np.float64, comm, replace(labels, numbers=columns), rounded[columns])
         return
     if np.dtype(dtype) == np.float32 or rounded is not None:
         moments = Moments(X.shape[1])
         for block in in_blocks(X):
             moments.add(np.asarray(block, np.float64))
-        moments.check(dtype, comm, where, names, rounded, kind, width=width)
+        moments.check(dtype, comm, labels, rounded, width)
 
 
-def _check_stored(X: CSR, comm: Communicator, where: str, names: tuple[str, ...], width: float) -> None:
+def _check_stored(X: CSR, comm: Communicator, labels: ColumnLabels, width: float) -> None:
     """Refuse a column whose stored entries single precision does not resolve; Allreduces of 2 d and d numbers."""
     stored = slice(X.indptr[0], X.indptr[-1])
     columns, values, d = X.indices[stored], X.data[stored].astype(np.float64), X.shape[1]
@@ -146,7 +170,7 @@ def _check_stored(X: CSR, comm: Communicator, where: str, names: tuple[str, ...]
         mean = sums[1] / count
         deviation = np.sqrt(comm.allreduce(np.bincount(columns, np.square(values - mean[columns]), d)) / count)
     with comm.uncounted(), comm.agreed():
-        check_steps(mean, deviation, np.float32, where, names, width=width)
+        check_steps(mean, deviation, np.float32, labels, width=width)
 
 
 def _on_any(rounded: Mask | None, comm: Communicator) -> Mask | None:
@@ -220,28 +244,24 @@ def check_given(X: object, rows: AnyRows, comm: Communicator, names: tuple[str, 
     with comm.uncounted():
         check_alike(rows, comm)
     original: AnyRows = X.tocsr() if hasattr(X, "tocsr") else rows if is_sparse(rows) else np.asarray(X)
-    check_resolved(original, rows.dtype, comm, names=names)
+    check_resolved(original, rows.dtype, comm, ColumnLabels(names=names))
 
 
 def check_steps(
-    mean: NDArray[np.float64], deviation: NDArray[np.float64], dtype: DTypeLike, where: str = "",
-    names: tuple[str, ...] = (), rounded: Mask | None = None, kind: str = "feature",
-    numbers: NDArray[np.integer[Any]] | None = None,
-    width: float | NDArray[np.float64] = np.inf,
+    mean: NDArray[np.float64], deviation: NDArray[np.float64], dtype: DTypeLike, labels: ColumnLabels = UNLABELLED,
+    rounded: Mask | None = None, width: float | NDArray[np.float64] = np.inf,
 ) -> None:  # fmt: skip
     """Raise an InputError for the first column of this mean and deviation that `dtype` does not resolve.
 
     `width` is that of the kernel in each column: values that differ by less than it must be told apart, too. One row
     far from the others makes a deviation large that says nothing about them.
     """
-    place = f"{where}: {kind} " if where else f"{kind} "
     if rounded is not None:
         steps = np.spacing(np.abs(mean))
         if (bad := np.flatnonzero((deviation < STEPS * steps) & rounded)).size:
             j = int(bad[0])
             what = _too_close(float(mean[j]), float(deviation[j]), float(steps[j]))
-            number = j if numbers is None else int(numbers[j])
-            raise InputError(f"{place}{number}{_name(names, number)}: {what}")
+            raise InputError(f"{labels.label(j)}: {what}")
     if np.dtype(dtype) != np.float32:
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -252,15 +272,10 @@ def check_steps(
         j = int(bad[0])
         size = "its standard deviation" if least[j] == deviation[j] else "the width of the kernel"
         raise InputError(
-            f"{place}{j}{_name(names, j)}: its mean is {mean[j]:.6g} and {size} "
+            f"{labels.label(j)}: its mean is {mean[j]:.6g} and {size} "
             f"{least[j]:.3g}, but numbers of type float32 are {steps[j]:.3g} apart there: use float64 "
-            f"{'(--dtype float64)' if where else '(X and dtype)'}, or subtract the mean from this feature first"
+            f"{'(--dtype float64)' if labels.where else '(X and dtype)'}, or subtract the mean from this feature first"
         )
-
-
-def _name(names: tuple[str, ...], j: int) -> str:
-    """Name of a column in parentheses, if it has one."""
-    return f" ({names[j]})" if j < len(names) else ""
 
 
 FAR = 1e6  # deviations of the other numbers

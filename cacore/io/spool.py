@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Columns
-from cacore.data.resolution import Mask, Moments
+from cacore.data.resolution import ColumnLabels, Mask, Moments
 from cacore.data.rows import Rows, concatenate, csr, is_sparse
 from cacore.errors import InputError
 from cacore.io import native, stream, text
@@ -262,7 +262,7 @@ class Spool:
         for rows in stored.values():
             check_size(rows.shape.n, rows.shape.d, rows.where)
         for (name, kind), (moments, rounded, columns) in self._rounded.items():
-            moments.check(np.float64, Communicator(), stored[name].where, columns, rounded, kind)
+            moments.check(np.float64, Communicator(), ColumnLabels(stored[name].where, columns, kind), rounded)
         self._rounded = {}
         return stored
 
@@ -389,7 +389,8 @@ class _LibsvmRows:
             self.written.shift((self._guess or 0) - base)
         for j, moments in sorted(self._rounded.items()):
             number, kind = (0, "target") if j < 0 else (j - base, "feature")
-            moments.check(np.float64, Communicator(), where, (), np.ones(1, np.bool_), kind, np.array([number]))
+            labels = ColumnLabels(where, kind=kind, numbers=np.array([number]))
+            moments.check(np.float64, Communicator(), labels, np.ones(1, np.bool_))
         d = max(1, self._most + 1) - base
         check_size(n, d, where)
         return Stored(path, name, Shape(n, d, True, self.written.dtype, (n,)), where, base, entries)

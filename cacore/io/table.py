@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import UNNAMED, Columns, clean
-from cacore.data.resolution import Mask, Moments, check_resolved
+from cacore.data.resolution import ColumnLabels, Mask, Moments, check_resolved
 from cacore.data.rows import Rows, block_bounds, first_nonfinite
 from cacore.errors import InputError
 from cacore.io.names import UNKNOWN, Expected, by_place, in_table, is_repeated, listed
@@ -194,14 +194,14 @@ class Table:
         moments : Moments, optional
             Those of rows that are in this precision already, as they were before.
         """
-        features, targets = self.rounded
+        (features, targets), labels = self.rounded, ColumnLabels(self.where, self.names)
         if moments is None:
-            check_resolved(self.X, dtype, comm, self.where, self.names, features)
+            check_resolved(self.X, dtype, comm, labels, features)
         else:
-            moments.check(dtype, comm, self.where, self.names, features)
+            moments.check(dtype, comm, labels, features)
         if targets is not None and self.y is not None and self.y.dtype.kind == "f":  # others are labels
             y = self.y.reshape(len(self.y), -1)
-            check_resolved(y, _DOUBLE, comm, self.where, self.columns.target, targets, "target")
+            check_resolved(y, _DOUBLE, comm, ColumnLabels(self.where, self.columns.target, "target"), targets)
 
     def _row(self, row: int) -> str:
         row += self.first

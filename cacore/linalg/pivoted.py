@@ -83,7 +83,6 @@ Enough = Callable[[NDArray[np.float64]], bool]
 def pivoted_cholesky(
     spread: Spread, kernel: Kernel, max_rank: int, seed: int, enough: Enough, dtype: DTypeLike = np.float32,
     uniform: bool = False, room: Callable[[tuple[int, int], DTypeLike], NDArray[np.floating]] = np.empty,
-    advance: Callable[[int], None] = lambda rank: None,
 ) -> Pivoted:  # fmt: skip
     """Factor S K S, with S the diagonal matrix of the rows' scales; a collective call.
 
@@ -102,8 +101,6 @@ def pivoted_cholesky(
         Draw rows uniformly instead of by their residual: the Nystroem approximation with k random centres.
     room : callable
         Allocates the factor: ``room((most, n_local), dtype)``.
-    advance : callable
-        Called with the current rank of the factor after every block.
 
     Returns
     -------
@@ -144,7 +141,7 @@ def pivoted_cholesky(
                 inverse = np.linalg.inv(L).astype(dtype)
             block = spread.ready(rows[taken], dtype)
             row_scale = None if scale is None else scale[taken]
-            _append(F, k, b, kernel, block, points, above[taken], inverse, (row_scale, spread.scale), residual)
+            _append(F, residual, kernel, points, block, above[taken], inverse, (row_scale, spread.scale))
             pivots.append(names[taken])
             centers.append(rows[taken])
             k += b
@@ -155,7 +152,6 @@ def pivoted_cholesky(
         each = above.shape[1] * F.itemsize + (8 if scale is None else 16)
         sent += len(order) * each + _travelling(rows) + (comm.size - 1) * (64 + len(order)) + 8 * comm.size
         traces.append((float(k), trace))
-        advance(k)
     return Pivoted(
         F[:k], np.concatenate([np.zeros(0, np.int64), *pivots]), concatenate(centers) if centers else spread.X[:0],
         np.array(traces), sent if comm.size > 1 else 0,
@@ -238,12 +234,15 @@ def _accepted(C: NDArray[np.float64], chances: NDArray[np.float64], tiny: float,
 
 
 def _append(
-    F: NDArray[np.floating], k: int, b: int, kernel: Kernel, block: Points, points: Points, above: NDArray[np.floating],
-    inverse: NDArray[np.floating], scales: tuple[NDArray[np.float64] | None, NDArray[np.float64] | None],
-    residual: NDArray[np.float64],
+    F: NDArray[np.floating], residual: NDArray[np.float64], kernel: Kernel, points: Points, block: Points,
+    above: NDArray[np.floating], inverse: NDArray[np.floating],
+    scales: tuple[NDArray[np.float64] | None, NDArray[np.float64] | None],
 ) -> None:  # fmt: skip
-    """Compute rows k to k + b of F^T for this rank's rows, and subtract their squares from the residual `residual`."""
-    above = np.ascontiguousarray(above[:, :k])
+    """Compute rows k to k + b of F^T for this rank's rows, and subtract their squares from the residual.
+
+    `above`, shape (b, k), has the pivots' rows of F so far; `inverse`, shape (b, b), is that of their Cholesky factor.
+    """
+    (b, k), above = above.shape, np.ascontiguousarray(above)
 
     def fill(lo: int, hi: int) -> None:
         G = kernel.block(block, points[lo:hi])
