@@ -344,7 +344,7 @@ def all_ranks() -> MPI.Comm | None:
 Number = TypeVar("Number", bound=np.generic)
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
 _LARGE = 1 << 16  # bytes; above this, every MPI library waits for the receiver before it sends
-_HEADER = 8  # dtype, number of dimensions, up to six sizes
+_HEADER = 8  # numbers: dtype, number of dimensions, up to six sizes; cacore/linalg/tsqr.py counts their 64 bytes
 
 
 class Communicator(Ledger):

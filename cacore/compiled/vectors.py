@@ -34,15 +34,19 @@ Build: TypeAlias = "Callable[[BaseContext, ir.IRBuilder, Signature, Sequence[ir.
 Intrinsic: TypeAlias = "tuple[Signature, Build]"  # result of a function under numba's `intrinsic`
 Term: TypeAlias = "Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]"
 
-STEP = 32  # elements per iteration of a pass
-PANEL_BYTES = 512  # bytes of one feature in a panel: 8 vectors
+# Elements per iteration of a pass: 4 vectors of doubles, which hide the latency of their compare and select. SMO pads
+# its rows to a multiple (`padded` in casvm/solver/pair.py); the rows of a panel are one (`width` in kernels/sums.py).
+STEP = 32
+# Bytes of one feature in a panel: 8 vectors, one accumulator each, which hide the latency of multiply-and-add (4
+# cycles, 2 per cycle). cacore/kernels/near.py::STRETCH is a multiple of a panel's rows in either precision.
+PANEL_BYTES = 512
 RISE, FALL = np.uint8(1), np.uint8(2)  # permitted moves of a row
 AT_KINK = np.uint8(4)
 
 check_compiler()  # estimators load this module before any other that is compiled
 
 _VECTOR = 64  # bytes
-_VECTORS = PANEL_BYTES // _VECTOR  # accumulators: enough to hide the latency of multiply-and-add
+_VECTORS = PANEL_BYTES // _VECTOR  # accumulators
 _FUSED = ("contract",)
 _DOUBLE, _SINGLE = ir.DoubleType(), ir.FloatType()
 _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))

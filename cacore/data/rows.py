@@ -59,8 +59,8 @@ class CSR(Protocol):
     def tocsr(self) -> CSR: ...
 
 
-_PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
-_SAMPLE = 1000
+_PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros, as a bit each
+_SAMPLE = 1000  # rows that tell the share
 _NUMBERS = 1 << 20  # numbers per block when rows are read block by block
 LARGEST_TARGET = 1e150  # whose square, and sums of squares, do not overflow double precision
 

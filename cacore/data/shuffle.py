@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_ROUNDS = 6
+_ROUNDS = 6  # of the Feistel network; four make it a strong pseudo-random permutation (Luby and Rackoff, 1988)
 
 
 def mix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

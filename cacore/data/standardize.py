@@ -165,7 +165,7 @@ def curves(quantiles: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.float64]
         yield values, ndtri((probabilities[first] + probabilities[first + count - 1]) / 2.0)
 
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 16 << 20  # rows in double precision at a time: little memory beside rows in single precision
 _LEVELS = ("level_features", "level_values")
 
 

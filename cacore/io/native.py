@@ -149,7 +149,7 @@ def _is_unsigned(item: h5py.Dataset) -> bool:
     return bool(np.ravel(item.attrs["_Unsigned"])[:1].tolist() == [b"true"])
 
 
-_BLOCK = 1 << 24
+_BLOCK = 1 << 24  # bytes of rows per read: many chunks (`CHUNK` of cacore/io/spool.py), little beside a memory limit
 # Bytes of chunks that the library keeps per open dataset: by default 1 MiB, since HDF5 2.0 8 MiB.
 _KEPT = 1 << 20
 # Exceptions raised when a damaged file is read.

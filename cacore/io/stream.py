@@ -38,7 +38,7 @@ _OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"BZh", bz2.open),
     (b"\xfd7zXZ\x00", lzma.open),
 )
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes of text per block
 _TELL_EVERY = 4096  # lines
 _PER_BYTE = 32  # bytes of memory per byte of text while it is parsed: a word of two characters takes 35 bytes
 REMEDY = "read it where there is more memory, or raise --memory-limit"
@@ -51,7 +51,7 @@ DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error)
 Stamp = tuple[int, int, int]  # size of a file, and times of the last change of its content, and of the file itself
 
 
-BLOCK = 512  # bytes; the smallest user block of HDF5
+BLOCK = 512  # bytes before the HDF5 data of a model file, which hold its seal; the smallest user block of HDF5
 MARK, _HDF5 = b"cakernels sha256 ", b"\x89HDF\r\n\x1a\n"
 
 

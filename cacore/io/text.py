@@ -16,7 +16,7 @@ _BINARY = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"), (b"PK\x03\x04", "npz"), (b"\x93NUMPY", "npy"), (b"PAR1", "parquet"),
     (b"ARROW1", "arrow"),
 )  # fmt: skip
-_HEAD = 1 << 16
+_HEAD = 1 << 16  # bytes by which a format is detected
 
 
 def kind(path: Path) -> str:

@@ -22,8 +22,9 @@ from cacore.machine.threads import blocks, for_blocks
 # fit in the L1 cache (more than 64 features).
 _DENSE, _FEW = 0.6, 64
 _SPARSE = 0.5  # largest share of nonzeros for which l1 distances over nonzeros alone are cheaper (2 more flops each)
-_ALLOWED = {4: 1.5e-5, 8: 1e-8}  # largest error of a kernel value, by the bytes of its type, where nobody asks for less
-_CUT = 1024  # columns of one matrix product
+# Largest error of a kernel value, by the bytes of its type, where nobody asks for less: 126 and 4.5e7 roundings.
+_ALLOWED = {4: 1.5e-5, 8: 1e-8}
+_CUT = 1024  # columns of one matrix product, whose result is turned into kernel values while it is in cache
 
 
 class Blocks:

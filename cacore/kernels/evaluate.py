@@ -31,7 +31,8 @@ Parameters = tuple[int, np.floating, np.floating, int, int]
 PRODUCTS, NONZEROS, WHOLE, FACTORS, DIFFERENCES = range(5)
 
 # x = k ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^52 rounds x / ln 2 to the integer k and leaves k in the low bits
-# of the sum, from where it is shifted into the exponent.
+# of the sum, from where it is shifted into the exponent. The least arguments stand, negated, in
+# cacore/kernels/functions.py and cakernels/onnx/kernels.py: kernels and exports end where exp does.
 _LOG2E = 1.4426950408889634
 _ROUND64, _LN2_HI64, _LN2_LO64, _LEAST64 = (
     6755399441055744.0,

@@ -118,7 +118,8 @@ register(
     )
 )  # fmt: skip
 
-# Largest r: beyond it exp(-r) no longer decreases, so its polynomial factor must not grow.
+# Largest r: beyond it exp(-r) no longer decreases, so its polynomial factor must not grow. They are the negated limits
+# of exp, `_LEAST64` and `_LEAST32` of cacore/kernels/evaluate.py, and stand in cakernels/onnx/kernels.py as well.
 _FAR64, _FAR32 = 345.0, 43.0
 
 

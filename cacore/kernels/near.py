@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cacore.arrays import Doubles, Flags, Integers, Ints, Longs, Reals
     from cacore.kernels.evaluate import Parameters
 
-STRETCH = 512  # columns per box: whole panels of either dtype
+STRETCH = 512  # columns per box: whole panels of either dtype (PANEL_BYTES of cacore/compiled/vectors.py)
 _SAFE = 1.0001  # factor of the squared cutoff: covers the rounding of distances
 _DEPTH = 48  # of the tree: limits the halving of ever smaller clusters
 _GRID = 4096  # distances at which a kernel is evaluated

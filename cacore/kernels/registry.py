@@ -144,7 +144,7 @@ class KernelKind:
         return float(d) if self.of == L1 else math.sqrt(d)
 
 
-MOST_DEGREE = 2**31 - 1
+MOST_DEGREE = 2**31 - 1  # LIBSVM reads a C int
 
 KINDS: dict[str, KernelKind] = {}  # the registered kernels by name
 

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from cacore.arrays import Doubles, Ints, Longs, Reals
     from cacore.kernels.evaluate import Parameters
 
-GROUP = 8  # panels of a tile at most
-CACHE_BYTES = 1 << 19  # size of a tile's panels, which every row reads
-_LINE = 64
-_TASK = 1 << 18  # numbers packed per task (about 1 ms); smaller tasks cost several times more than they save
+GROUP = 8  # panels of a tile at most: a row of a tile is then 8 x 512 bytes, one page
+CACHE_BYTES = 1 << 19  # size of a tile's panels, which every row reads: half of an L2 cache of 1 MiB
+_LINE = 64  # bytes of a cache line, and of a vector of cacore/compiled/vectors.py
+# Numbers packed per task, about 1 ms: tasks of 50 microseconds cost ten times what they saved (3d3b472c).
+_TASK = 1 << 18
 
 
 def width(dtype: DTypeLike) -> int:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from cacore.machine.deadline import poll
 
+# Not measured alone. 1,024 columns make updates limited by arithmetic (2,048 flops per number), and small enough
+# blocks for the OpenBLAS that crashes on large ones (see above): UPDATE is half of the size from which on it does.
 BLOCK = 1024
 UPDATE = 8192  # rows per call of dsyrk at most
 INVERSE = 512  # columns of an inverse per block

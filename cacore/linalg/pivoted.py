@@ -21,6 +21,8 @@ from cacore.data.shuffle import mix64
 from cacore.kernels import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks, one_blas_thread
 
+# Reasoned, not measured: a block is small beside ranks of 1,000 and more, so that residuals are up to date, and large
+# enough for matrix products; a task's block of kernel values, 192 x 2,048 floats, is 1.5 MiB.
 BLOCK = 192  # candidates per block
 _COLUMNS = 2048  # rows of the system per task of a thread
 _TINY = {"float32": 1e-5, "float64": 1e-13}  # residual, relative to K's largest diagonal entry, that is only rounding

@@ -26,7 +26,7 @@ from cacore.errors import InputError
 from cacore.linalg.lapack import cholesky, cholesky_solve
 from cacore.machine import threads
 
-BLOCK = 320  # rows and columns of a block
+BLOCK = 320  # rows and columns of a block; 384 until the crossover with one rank was measured as it is used (d8a72be2)
 FEW = 4  # up to this many right-hand sides are solved one by one: only vectors move; pdpotrs may move the factor
 VARIABLE = "CAKRR_SCALAPACK"
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from cacore.arrays import Reals
 
-_MANY = 24  # number of vectors from which on BLAS is faster
+_MANY = 24  # number of vectors from which on BLAS is faster; more than the nine that its packing costs
 
 
 def multiply_both(

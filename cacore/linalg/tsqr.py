@@ -34,11 +34,13 @@ from cacore.errors import InputError
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint, Kept
 
+# Folding 500,000 x 1,000 numbers takes 33 s on one thread, 1.16 times its flops at the rate of dgeqrf (commit
+# f5a2ce1d); the four numbers were not varied one by one.
 PANEL = 64  # columns per panel of tpqrt
 BLOCK, MOST_BLOCK = 1024, 4096  # least and most rows that are folded at a time, after the first square
 LEAF = 2  # least rows of a leaf, in units of the columns
 MOST_LEAVES = 1024
-_HEADER = 64  # bytes that announce a message (cacore.comm)
+_HEADER = 64  # bytes that announce a message: 8 numbers, `_HEADER` of cacore/comm/communicator.py
 
 Array = NDArray[np.float64]
 # blocks(leaf, skipped): the blocks of a leaf, each of shape (any, N), without its first `skipped` blocks.

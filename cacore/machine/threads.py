@@ -36,7 +36,7 @@ def cpu_name() -> str:
 
 T = TypeVar("T")
 
-_MOST = 1 << 16
+_MOST = 1 << 16  # threads that may be asked for: more are a typing error
 SMALL = 512  # rows, and half the features: a factorisation of so many takes 1 ms
 _here = threading.local()
 _limit: int | None = None  # set once at start by a command line

@@ -19,11 +19,12 @@ from cacore.kernels.near import spatial_groups, squared_cutoff
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.boxes import Boxes, Index, Runs
 
-GROUP = 128  # rows of a group at most
+# None of these was measured alone: they came together, in 7105afd1.
+GROUP = 128  # rows of a group at most: fewer make tighter boxes, and more pairs of boxes to compare
 WIDE = 4  # dense rows may take this many times the bytes of the CSR rows that they replace
-_COLUMNS = 1024  # of a tile, which stays in a core's cache
-_SHARE = 0.7  # share of the pairs from which on all of them cost less
-_VALUE, _SORT = 30, 120  # cost of a kernel value beside its distance, and of a number that is put in order once
+_COLUMNS = 1024  # columns of a tile: GROUP x 1,024 doubles are 1 MiB, which stays in a core's L2 cache
+_SHARE = 0.7  # share of near pairs from which on all cost less: whole blocks are faster per pair
+_VALUE, _SORT = 30, 120  # flops that a kernel value costs beside its distance, and a number that is put in order once
 
 
 Reduce = Callable[[NDArray[np.float64], str], NDArray[np.float64]]

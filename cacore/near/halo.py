@@ -184,7 +184,7 @@ def _parts(counts: list[int]) -> list[tuple[int, slice]]:
 
 
 ROWS = 1 << 16  # rows of all ranks that visit at a time
-_SHARE = 0.7  # share of the pairs of a row and a rank from which on every row visits every rank
+_SHARE = 0.7  # share of the pairs of a row and a rank from which on every row visits every rank; as in expansion.py
 
 Answer = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 

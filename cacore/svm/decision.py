@@ -21,7 +21,7 @@ from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from cacore.near.expansion import NearGroups, may_pay, reach
 
-_BLOCK_BYTES = 1 << 25
+_BLOCK_BYTES = 1 << 25  # memory of a block of rows with their kernel values; not measured
 _FEW = 1 << 20  # kernel values of all classes with a block of rows that are computed at once
 _BOX, _NEAR, _SAMPLE = 256, 0.5, 1000  # rows of a box; share of near pairs that pays, and support vectors that tell it
 _PAIRS, _ROWS = 64, 4096  # most pairs of classes whose coefficients near rows meet at once; least rows of a block
