@@ -17,7 +17,7 @@ class Step:
     Attributes
     ----------
     phase : str
-        Phase of the communicator (:class:`cacore.comm.communicator.Ledger`) during the computation.
+        Phase of the communicator (:class:`cacore.comm.communicator.PhaseCosts`) during the computation.
     seconds : float
         Seconds of computation, on a core of its own.
     call : str

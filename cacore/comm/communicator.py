@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PHASES = ("read", "partition", "train", "predict")
 
 
-class Ledger:
+class PhaseCosts:
     """Bytes, messages and seconds of one rank, charged to its current phase.
 
     Parameters
@@ -100,7 +100,7 @@ class Ledger:
         """Bytes (row 0) and messages (row 1) sent in `phase`, by receiver; the last column has no single receiver."""
         return np.array(self._sent.get(phase, np.zeros((2, self.size + 1))), np.int64)
 
-    def absorb(self, other: Ledger) -> None:
+    def absorb(self, other: PhaseCosts) -> None:
         """Add what `other`, a ledger of the same ranks, has counted as sent."""
         for phase in other._sent:
             total, messages = (self.sent(phase) + other.sent(phase)).tolist()
@@ -347,8 +347,8 @@ _LARGE = 1 << 16  # bytes; above this, every MPI library waits for the receiver 
 _HEADER = 8  # numbers: dtype, number of dimensions, up to six sizes; cacore/linalg/tsqr.py counts their 64 bytes
 
 
-class Communicator(Ledger):
-    """Wrapper of an mpi4py communicator, or a stand-in for one, that counts what this rank sends (see :class:`Ledger`).
+class Communicator(PhaseCosts):
+    """Wrapper of an mpi4py communicator, or a stand-in for one, that counts what this rank sends: :class:`PhaseCosts`.
 
     Parameters
     ----------

@@ -142,7 +142,7 @@ class Failures:
         from mpi4py import MPI
 
         if self._comm.Iprobe(source=MPI.ANY_SOURCE, tag=_TAG):
-            self._settle(b"")
+            self._agree_on_error(b"")
             self.check()
 
     def report(self, error: BaseException, patience: float = math.inf) -> None:
@@ -153,7 +153,7 @@ class Failures:
         word = packed(error, self._comm.Get_rank())
         if not self.word:
             try:
-                self._settle(word, patience)
+                self._agree_on_error(word, patience)
             except TimeoutError:
                 end_job(error, self._comm.Get_rank())
         if not isinstance(error, Exception):
@@ -163,7 +163,7 @@ class Failures:
             return
         raise agree(unpacked(self.word), self.ranks) from error
 
-    def _settle(self, word: bytes, patience: float = math.inf) -> None:
+    def _agree_on_error(self, word: bytes, patience: float = math.inf) -> None:
         """Exchange packed errors with all ranks, b"" if a rank has not failed; the lowest rank's error counts."""
         self.word = word or b"RankError another rank has failed"  # used if this rank is interrupted while it waits
         words = self._exchanged(word, perf_counter() + patience)

@@ -23,10 +23,10 @@ from cacore.data.rows import is_sparse
 from cacore.errors import InputError
 from cacore.files import Temporary, check_apart, check_writable, printing, temporary
 from cacore.io import native, text
-from cacore.io.crew import Crew
 from cacore.io.libsvm import DENSE_FROM
 from cacore.io.names import Expected, listed, quiet
 from cacore.io.native import write_columns
+from cacore.io.scanners import Parsers
 from cacore.io.spool import ANY, GrowingRows, Selection, Spool, Stored
 from cacore.io.stream import REMEDY, OnBytesRead, first_error
 from cacore.io.table import RowsRequest, Table, plain
@@ -75,13 +75,13 @@ def convert(args: argparse.Namespace, limit: int, comm: Communicator) -> None:
         if comm.size == 1:
             _convert(args, limit, None)
         elif comm.rank:
-            Crew(comm).serve()
+            Parsers(comm).serve()
         else:
-            with Crew(comm) as crew:
-                _convert(args, limit, crew)
+            with Parsers(comm) as parsers:
+                _convert(args, limit, parsers)
 
 
-def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
+def _convert(args: argparse.Namespace, limit: int, parsers: Parsers | None) -> None:
     sources = [("the source", path) for path in args.source] + [("--test", path) for path in args.test or []]
     check_apart([("the destination", args.destination)], sources)
     check_writable(args.destination)
@@ -93,7 +93,7 @@ def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
         expected = Expected(needed=True, ignore_extra=args.ignore_extra_columns, tell=quiet if args.quiet else _tell)
         request = RowsRequest(
             held, args.target, binarize=args.binarize, limit=limit, wanted=ANY, expected=expected, held=False,
-            crew=crew,
+            parsers=parsers,
         )  # fmt: skip
         with native.data_file(spool.path) as file:
             store = Spool(file, spool.path, request, _watch(begin, [path for _, path in sources]))

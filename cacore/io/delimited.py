@@ -74,8 +74,8 @@ class Delimited(Tabular):
         rest, and errors are reported.
         """
         rows, line = 0, self._head.first_line
-        blocks, crew = self._raw(on_read), self.request.crew
-        scans = crew.cells(self._layout, blocks) if crew else threads.ahead(self._scanned, blocks)
+        blocks, parsers = self._raw(on_read), self.request.parsers
+        scans = parsers.cells(self._layout, blocks) if parsers else threads.ahead(self._scanned, blocks)
         for block, cells in scans:
             line = block.first
             if cells is None:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds, csr, first_nonfinite
 from cacore.errors import InputError
-from cacore.io.crew import Crew
-from cacore.io.scanners import Scanned, scan_libsvm
+from cacore.io.scanners import Parsers, Scanned, scan_libsvm
 from cacore.io.stream import REMEDY, Block, OnBytesRead, Share, blocks_of_lines, first_error, in_order, reading
 from cacore.io.table import Table
 from cacore.machine import memory, threads
@@ -23,10 +22,10 @@ from cacore.machine import memory, threads
 DENSE_FROM = 1 / 3  # least share of nonzeros for which a file becomes a dense array
 
 
-def scanned(path: Path, share: Share, crew: Crew | None = None) -> Generator[Scanned, None, None]:
+def scanned(path: Path, share: Share, parsers: Parsers | None = None) -> Generator[Scanned, None, None]:
     """Yield the rows of a share of a file, block by block and in order; reading and parsing overlap.
 
-    Blocks are parsed by this rank's threads, or by the crew. A caller that stops early must close this generator.
+    Blocks are parsed by this rank's threads, or by other ranks. A caller that stops early must close this generator.
 
     Raises
     ------
@@ -34,20 +33,21 @@ def scanned(path: Path, share: Share, crew: Crew | None = None) -> Generator[Sca
         A word is invalid; the message gives the line and the word.
     """
     with closing(share.blocks()) as blocks:
-        if crew is None:
+        if parsers is None:
             yield from threads.ahead(partial(_scanned, path, share), blocks)
             return
-        for block, rows in crew.scanned(blocks):
+        for block, rows in parsers.scanned(blocks):
             _check(rows, block, path, share)
             yield rows
 
 
 def checked(
-    path: Path, dtype: np.dtype[np.floating], limit: int, on_read: OnBytesRead | None = None, crew: Crew | None = None
+    path: Path, dtype: np.dtype[np.floating], limit: int, on_read: OnBytesRead | None = None,
+    parsers: Parsers | None = None,
 ) -> Iterator[Scanned]:  # fmt: skip
     """Yield the rows of a file like :func:`scanned`, and raise an InputError for a number that `dtype` cannot hold."""
     first, least = 0, 1
-    parts = scanned(path, Share(path, limit, Communicator(), on_read=on_read), crew)
+    parts = scanned(path, Share(path, limit, Communicator(), on_read=on_read), parsers)
     for part in parts:
         least = min(least, part.least)
         if first_nonfinite(part.data, dtype) is not None or first_nonfinite(part.y) is not None:

@@ -340,7 +340,7 @@ class Spool:
         rows = _LibsvmRows(self._file.create_group(name), request)
         for path in paths:
             with stream.reading(path):
-                for part in checked(path, request.dtype, request.limit, self._watch(path), request.crew):
+                for part in checked(path, request.dtype, request.limit, self._watch(path), request.parsers):
                     rows.append(part, str(path))
         self._written[name] = rows.written
         return {name: rows.stored(self._path, name, str(paths[0]))}

@@ -18,7 +18,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -322,14 +322,22 @@ class Share:
                 self._comm.send(np.zeros(0, np.uint8), rank)
 
     def _received(self) -> Iterator[Block]:
-        while len(message := self._comm.recv(0)):
-            number, first = message[:16].view(np.int64).tolist()
-            try:
+        with closing(_messages(self._comm, 1)) as messages:
+            for (message,) in messages:
+                number, first = message[:16].view(np.int64).tolist()
                 yield self._noted(Block(number, first, message[16:].tobytes()))
-            except GeneratorExit:
-                while len(self._comm.recv(0)):
-                    pass
-                raise
+
+
+def _messages(comm: Communicator, arrays: int) -> Generator[list[NDArray[Any]], None, None]:
+    """Yield messages of so many arrays from rank 0 until an empty one; closing it receives those that are pending."""
+    while len(head := comm.recv(0)):
+        message = [head, *(comm.recv(0) for _ in range(1, arrays))]
+        try:
+            yield message
+        except GeneratorExit:
+            for _ in _messages(comm, arrays):
+                pass
+            raise
 
 
 class Dealt:
@@ -344,7 +352,10 @@ class Dealt:
         A caller that stops early must close this generator, which then receives the pending blocks.
         """
         if self._comm.rank:
-            yield from self._received()
+            with closing(_messages(self._comm, 3)) as messages:
+                for number, X, y in messages:
+                    self._number = int(number[0])
+                    yield self._number, (X, y)
             return
         try:
             for self._number, part in enumerate(read):
@@ -364,17 +375,6 @@ class Dealt:
     def _send(self, part: Part, rank: int) -> None:
         for array in (np.array([self._number]), *part):
             self._comm.send(array, rank)
-
-    def _received(self) -> Iterator[tuple[int, Part]]:
-        while len(number := self._comm.recv(0)):
-            self._number = int(number[0])
-            part = self._comm.recv(0), self._comm.recv(0)
-            try:
-                yield self._number, part
-            except GeneratorExit:
-                while len(self._comm.recv(0)):
-                    self._comm.recv(0), self._comm.recv(0)
-                raise
 
 
 @contextmanager

@@ -27,8 +27,7 @@ from cacore.io.words import FILL, LabelColumn, Words, first_values
 from cacore.machine import memory
 
 if TYPE_CHECKING:
-    from cacore.io.crew import Crew
-
+    from cacore.io.scanners import Parsers
 
 _DOUBLE = np.dtype(np.float64)
 
@@ -273,7 +272,7 @@ class RowsRequest:
         Further remedy for rows that do not fit into `limit`: an option followed by a comma.
     held : bool
         True if all rows are kept in memory (twice while they are joined), False if only one block at a time.
-    crew : Crew, optional
+    parsers : Parsers, optional
         Ranks that parse text instead of this one.
     """
 
@@ -288,7 +287,7 @@ class RowsRequest:
     training: bool = False
     remedy: str = ""
     held: bool = True
-    crew: Crew | None = None
+    parsers: Parsers | None = None
 
 
 class Tabular(ABC):
