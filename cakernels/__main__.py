@@ -11,11 +11,11 @@ from cacore.terminal import say
 # What each command does, in one line, and the function that runs it.
 COMMANDS = {
     "fit": ("choose a model for a data file by itself, within a time, and train it", "cakernels.fit"),
-    "predict": ("predict with a saved model of any family", "cakernels.predict"),
+    "predict": ("predict with a saved model of any family", "cakernels.tools"),
     "plan": ("plan a training on a cluster: seconds, memory, bytes, and a job script", "cakernels.plan.command"),
     "explain": ("what each feature adds to a model's answers, by Shapley values", "cakernels.explain.command"),
     "report": ("a page of one or several runs, from their reports", "cakernels.run_page"),
-    "export": ("write a saved model as an ONNX file", "cakernels.onnx.command"),
+    "export": ("write a saved model as an ONNX file", "cakernels.tools"),
     "convert": ("convert data files to the native HDF5 layout", "cakernels.tools"),
     "info": ("describe a data file; without one, check the installation or the job", "cakernels.tools"),
     "warmup": ("compile all code ahead of the first run", "cakernels.tools"),

@@ -136,7 +136,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
 class AutoKernelRegressor(Regressing, AutoKernel):
     """Kernel regression that chooses method, kernel, metric, scaling and parameters within a time.
 
-    Candidates start on a sample of the rows, and the best third of them go on to four times as many (successive
+    Candidates start on a sample of the rows, and the best third of them are promoted to four times as many (successive
     halving). All are judged by the same rows, which none of them is trained on. The best are trained on all rows at the
     end; several are blended where that lowers the error by .5 % or more on rows that their weights do not know.
 

@@ -1,12 +1,67 @@
-"""The commands around training: convert and describe data, check the installation, compile ahead."""
+"""The commands around training: predict, export, convert and describe data, check the installation, compile ahead."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
+from cacore import checks
 from cacore.comm import Communicator
+from cacore.files import check_apart, check_writable, printing, replacing
 from cacore.machine.threads import cores
-from cacore.run.launch import Parser, compiled, parsed, run, same_arguments
+from cacore.run.launch import Parser, compiled, parsed, run, run_alone, same_arguments
+from cacore.terminal import say
+
+if TYPE_CHECKING:
+    from cacore.run.family import Loader
+
+
+def predict(argv: list[str]) -> None:
+    """``cakernels predict MODEL DATA``: predict with a model of any family, which its file names."""
+    from cacore.run import command
+
+    def load() -> Loader:
+        from cakernels.families import AllModels  # compiled code, which --help does without
+
+        return AllModels()
+
+    prog = "cakernels predict"
+    run(lambda comm: command.predict(load, prog, comm, argv, command.OWN), prog, argv=argv)
+
+
+def export(argv: list[str]) -> None:
+    """``cakernels export MODEL OUT.onnx``: write a model of any family as an ONNX file."""
+    prog = "cakernels export"
+
+    def work(comm: Communicator) -> None:
+        parser = Parser(
+            prog=prog,
+            description="Write a saved model of any family as an ONNX file, which onnxruntime predicts with.",
+            epilog="example: cakernels export train.model.h5 train.onnx --dtype float32",
+        )  # fmt: skip
+        parser.add_argument("model", metavar="MODEL", type=checks.path_argument, help="file of a model")
+        parser.add_argument("out", metavar="OUT.onnx", type=checks.path_argument, help="file to write")
+        parser.add_argument(
+            "--dtype", choices=("float64", "float32"),
+            help="floating-point type of the input (default: that of the training rows)",
+        )  # fmt: skip
+        parser.add_argument("--quiet", action="store_true", help="print nothing")
+        arguments = parser.parse_args(argv)
+        check_apart([("OUT.onnx", arguments.out)], [("MODEL", arguments.model)])
+        check_writable(arguments.out)
+        from cakernels.families import AllModels
+        from cakernels.onnx.export import exported
+
+        model = AllModels().load(arguments.model, comm)
+        graph = exported(model, dtype=arguments.dtype)
+        with replacing(arguments.out) as temporary:
+            temporary.write_bytes(graph.model().SerializeToString())
+        if not arguments.quiet:
+            with printing():
+                remark = "" if getattr(model, "calibration", None) is None else "; its intervals are left out"
+                say(f"{arguments.out}: {graph}{remark}")
+
+    run_alone(work, prog, "it works in one process", argv)
 
 
 def convert(argv: list[str]) -> None:

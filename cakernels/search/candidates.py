@@ -205,7 +205,7 @@ class Candidate:
     def after(self, fitted: BaseEstimator | None, last: bool = False) -> Candidate:
         """This candidate for more rows, with what was found on fewer.
 
-        An SVM's search goes on around the C and gamma that were chosen, towards the larger ones that more rows allow,
+        An SVM compares values around the C and gamma that were chosen, towards the larger ones that more rows allow,
         with the chosen epsilon; the last training has the chosen ones. Ridge regression keeps the chosen kernel, and on
         points the width, or half of it, which more rows allow.
         """
