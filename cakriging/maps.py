@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 # -- the grid --------------------------------------------------------------------------------------------
 
-BOX = 1 << 16  # places per rank that are predicted together
-MOST, MOST_AXIS = 10**11, 1 << 27  # places of a grid, and of one of its axes
-MOST_PICTURE = 1 << 25  # places of a grid that a picture holds
+BOX = 1 << 16  # places per rank that are predicted together: 0.5 MiB per column
+MOST, MOST_AXIS = 10**11, 1 << 27  # places of a grid, 1.6 TB of means and deviations, and of one of its axes, 1 GiB
+MOST_PICTURE = 1 << 25  # places of a grid that a picture holds: 64 bytes each while it is drawn are 2 GiB
 
 Places = NDArray[np.float64]
 Box = tuple[slice, ...]  # a part of the grid: a range of each axis

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # A correlation in compiled code: the kernel's parameters, and 1 / taper, or 0 without one.
 Compiled = tuple[Parameters, float]
 
-_BLOCK = 1 << 18  # correlations computed at a time
+_BLOCK = 1 << 18  # correlations computed at a time: 2 MiB, which stay in a core's cache
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def correlate(squares: Doubles, zeros: Doubles, factors: Doubles, kernel: Parame
 
 # -- neighbours ------------------------------------------------------------------------------------------
 
-_MOST_CUBES = 1 << 20  # cubes along one coordinate
+_MOST_CUBES = 1 << 20  # cubes along one coordinate: in three, their numbers stay below 2^63
 
 
 class Cubes:
@@ -297,9 +297,9 @@ def widest(ends: Longs) -> int:
 
 # -- the matrix ------------------------------------------------------------------------------------------
 
-BLOCK = 4096  # rows of a task
+BLOCK = 4096  # rows of a task: many tasks per thread, since their times differ with the density of the points
 ENTRY = 12  # bytes of a stored value with its column
-_STRETCH = 1 << 15  # most rows of one stored sparse matrix
+_STRETCH = 1 << 15  # most rows of one stored sparse matrix, so that threads that end early take another one
 _MOST_STORED = 1 << 30  # most values of one stored sparse matrix, whose indices have 32 bits
 
 

@@ -183,8 +183,8 @@ TERMS: dict[str, Term] = {
     "drawn": lambda layout: min(layout.n, 10.0 * layout.points) / layout.ranks * layout.points**2,
 }
 
-_LEAST_POWER = 1.0
-_SIGNIFICANT = 0.02  # seconds below which a phase says little about its growth
+_LEAST_POWER = 1.0  # exponent of the rows in a time that grows with a power of them, at least
+_SIGNIFICANT = 0.02  # seconds below which a phase says little about its growth: clocks and starts scatter by some ms
 # Bounds of the time of a factorisation as factors of that of its flops in matrix products, for jobs far larger than the
 # runs: 250 and 500 rows, dkrr, gave 1.8e1 and 2.5e11 s for 10^6 rows that take 6e7 s, on a machine with other work.
 FASTEST, SLOWEST = 0.5, 5.0

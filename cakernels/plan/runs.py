@@ -226,6 +226,7 @@ def of_file(path: Path, target: str | None, limit: int, text: bool) -> SampleSou
 
 # -- short runs ----------------------------------------------------------------------------------------
 
+# Sizes and times of the short runs; reasoned, and checked together by the table of docs/plan.md.
 _FEWEST = 250  # rows per part of the first run, and per rank of a run without parts
 _WIDE = 256  # most parts of the run that tells what dividing the rows into many parts costs
 _WIDE_PART = 16  # rows per part of that run
