@@ -381,21 +381,24 @@ class Tabular(ABC):
 
     def blocks(self, on_read: OnBytesRead | None = None) -> Iterator[Table]:
         """Yield the rows; targets are +1 and -1 if a class was chosen, and codes if they may be text."""
-        first, columns = 0, self.columns
+        first = 0
         for X, targets in self.parts(on_read):
-            y = None
-            if self.chosen:
-                y = targets if len(self.chosen) > 1 else targets[:, 0]
-            if y is not None and self.words is not None:
-                codes = y.astype(np.int64)
+            block = self._table(X, targets, first)
+            if block.y is not None and self.words is not None:
+                codes = block.y.astype(np.int64)
                 self._label_column(self.words, codes, first).refuse(self.words.gaps(), Communicator())
                 if self.request.binarize is not None:
-                    y = self.words.picked(self.request.binarize)[codes]
-            yield Table(
-                X, y, str(self.path), first, self.line_of(), columns=columns, target=self.target_label,
-                rounded=self._rounded,
-            )  # fmt: skip
+                    block.y = self.words.picked(self.request.binarize)[codes]
+            yield block
             first += len(X)
+
+    def _table(self, X: NDArray[np.float64], targets: NDArray[Any], first: int) -> Table:
+        """Rows from number `first` of the file on, with one target per row or several."""
+        y = None if not self.chosen else targets if len(self.chosen) > 1 else targets[:, 0]
+        return Table(
+            X, y, str(self.path), first, self.line_of(), columns=self.columns, target=self.target_label,
+            rounded=self._rounded,
+        )  # fmt: skip
 
     @property
     def _rounded(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -416,24 +419,17 @@ class Tabular(ABC):
         self.check_class()
         parts.clear()
         X, targets = in_order(X, targets, numbers, counts, comm)
-        y = None
-        if self.chosen:
-            y = targets if len(self.chosen) > 1 else targets[:, 0]
         first = block_bounds(comm.offset(len(X))[1], comm.size, comm.rank)[0]
-        if y is not None and self.words is not None:
-            y = self._labelled(self.words, y.astype(np.int64), first, comm)
-        return Table(
-            X, y, str(self.path), first, self.line_of(), columns=self.columns, target=self.target_label,
-            rounded=self._rounded,
-        )  # fmt: skip
-
-    def _labelled(self, words: Words, codes: NDArray[np.int64], first: int, comm: Communicator) -> NDArray[Any]:
-        """Labels of this rank's rows, whose targets have these codes; collective."""
-        column, binarize = self._label_column(words, codes, first), self.request.binarize
-        if binarize is not None:
-            column.refuse(words.gaps(), comm)
-            return words.picked(binarize)[codes]
-        return column.labels(self.request.wanted.labels, comm)
+        rows = self._table(X, targets, first)
+        if rows.y is not None and self.words is not None:
+            codes, binarize = rows.y.astype(np.int64), self.request.binarize
+            column = self._label_column(self.words, codes, first)
+            if binarize is None:
+                rows.y = column.labels(self.request.wanted.labels, comm)
+            else:
+                column.refuse(self.words.gaps(), comm)
+                rows.y = self.words.picked(binarize)[codes]
+        return rows
 
     def _label_column(self, words: Words, codes: NDArray[np.int64], first: int) -> LabelColumn:
         """The target column as words."""
