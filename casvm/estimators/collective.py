@@ -1,7 +1,7 @@
 """scikit-learn estimators for SVMs on all ranks: each rank passes its own rows and receives its own predictions.
 
 :class:`AllRanks` is their base. Classifiers follow, in parts (:class:`CASVC`) and with one model at the end, and then
-the regressors: exact (:class:`DisSMOSVR`) and in parts (:class:`CASVR`).
+the regressors: in parts (:class:`CASVR`) and exact (:class:`DisSMOSVR`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from casvm.cpsvm import cpsvm
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
 from casvm.dissmo import dissmo
+from casvm.estimators import Documented
 from casvm.estimators.exact import expose, expose_search, warn_of_limits
 from casvm.fcfssvm import fcfssvm
 from casvm.model.svm_model import SVMModel
@@ -46,7 +47,7 @@ from partition import Partitioner
 from partition.base import REGISTERED
 
 
-class AllRanks(Generic[Trained]):
+class AllRanks(Documented, Generic[Trained]):
     """Training and prediction on the ranks of `comm`, or in one process without it."""
 
     comm: CommLike
@@ -169,7 +170,7 @@ class CASVC(CollectiveSVC):
     ----------
     n_parts : int or None
         Number of parts, P. None: one per rank.
-    C, kernel, gamma
+    kernel, C, gamma
         As for :class:`SMOSVC`, the same for every part; "precomputed" is not available, and a callable needs
         ``solver="smo"``.
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
@@ -184,7 +185,7 @@ class CASVC(CollectiveSVC):
         distance; or all, with the mean decision. With more than two classes, the parts' shares of the classes are
         averaged instead of decisions (:func:`cacore.svm.decision.shares`), and "all" also weights by distance. "auto"
         is "all" for random parts, whose centres lie close to each other, and "nearest" for others.
-    degree, coef0, class_weight
+    class_weight, degree, coef0
         As for :class:`SMOSVC`; "balanced" refers to the class counts of all parts together.
     cv, scoring
         As for :class:`SMOSVC`; folds lie inside the parts, and the counts of all parts are added up.
@@ -222,7 +223,7 @@ class CASVC(CollectiveSVC):
     Attributes
     ----------
     model_ : SVMModel
-    cv_results_, best_params_, best_score_, best_index_, at_grid_end_
+    best_params_, cv_results_, best_score_, best_index_, at_grid_end_
         As for :class:`SMOSVC`. With `per_part`, `best_params_` has arrays with one entry per part, `best_score_` is the
         score of all parts with their own settings, and there is no `best_index_`.
     classes_ : ndarray, shape (k,)
@@ -317,9 +318,9 @@ class DCSVC(OneModelSVC):
 
     Parameters
     ----------
-    n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
-        As for :class:`CASVC`, for every part and every merged problem.
-    metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, random_state, comm
+    tol, n_parts, C, kernel, gamma, degree, coef0, class_weight, max_iter, max_time, solver
+        As for :class:`CASVC`, and for every merged problem.
+    cv, scoring, metric, metric_rounds, validation_fraction, standardize, cache_gib, random_state, comm
         As for :class:`CASVC`. C and gamma are chosen in parts of about 2,000 rows made for the search, or on all rows
         if there are at most 6,000.
     probability : bool or {"sigmoid", "isotonic"}
@@ -329,7 +330,7 @@ class DCSVC(OneModelSVC):
     ----------
     model_ : SVMModel
         Stored in pieces, one per rank, whose decisions add up.
-    classes_, support_, support_vectors_, n_support_, dual_coef_, n_features_in_
+    support_, support_vectors_, n_support_, dual_coef_, classes_, n_features_in_
         As for :class:`CASVC`, for this rank's piece.
     metric_, feature_importances_, metric_errors_, cv_results_, best_params_, best_score_, best_index_, at_grid_end_
         As for :class:`CASVC`.
@@ -370,8 +371,8 @@ class DCSVC(OneModelSVC):
 class CascadeSVC(DCSVC):
     """Cascade SVM: random parts, whose support vectors are merged two by two (Fig. 2.1).
 
-    Parameters, attributes and the cost of each problem are those of :class:`DCSVC`, but only support vectors and their
-    coefficients are sent, at most log2 P times per pass.
+    Attributes and the cost of each problem are those of :class:`DCSVC`, but only support vectors and their coefficients
+    are sent, at most log2 P times per pass.
 
     Parameters
     ----------
@@ -379,6 +380,9 @@ class CascadeSVC(DCSVC):
         Maximum number of passes through the tree. Each further pass adds the last support vectors to all parts; passes
         stop when the objective no longer changes. Many passes converge to the exact solution; a single pass may end far
         from it.
+    n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
+    cv, scoring, metric, metric_rounds, validation_fraction, standardize, cache_gib, probability, random_state, comm
+        As for :class:`DCSVC`.
 
     Examples
     --------
@@ -399,8 +403,15 @@ class CascadeSVC(DCSVC):
 class DCFilterSVC(CascadeSVC):
     """DC-Filter: parts by K-means, whose support vectors are merged two by two (section 2.3).
 
-    Parameters, attributes and cost are those of :class:`CascadeSVC`, plus the cost of partitioning. One pass is usually
-    enough here, so `passes` is 1 by default.
+    Attributes and cost are those of :class:`CascadeSVC`, plus the cost of partitioning. One pass is usually enough
+    here, so `passes` is 1 by default.
+
+    Parameters
+    ----------
+    passes : int
+    n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
+    cv, scoring, metric, metric_rounds, validation_fraction, standardize, cache_gib, probability, random_state, comm
+        As for :class:`CascadeSVC`.
 
     Examples
     --------
@@ -423,16 +434,18 @@ class DisSMOSVC(OneModelSVC):
 
     Parameters
     ----------
-    C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
+    kernel, C, gamma, degree, coef0, tol, class_weight, max_iter, max_time
         As for :class:`SMOSVC`, without "precomputed".
     working_set : int or None
         Number of rows optimised per round. None lets the solver choose; 2 is one pair, as in standard SMO.
     metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, probability, comm
-        As for :class:`DCSVC`. The attributes are those of :class:`DCSVC`, too, but `sizes_` has the number of rows of
-        each rank, and `solver_` has one entry.
+        As for :class:`DCSVC`.
 
     Notes
     -----
+    The attributes are those of :class:`DCSVC`, but `sizes_` has the number of rows of each rank, and `solver_` has one
+    entry.
+
     For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVC`.
 
     Examples
@@ -508,63 +521,6 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DisSMOSVR(CollectiveSVR):
-    """Support vector regression, exact: one problem whose rows are distributed over the ranks.
-
-    Parameters
-    ----------
-    C, epsilon, gamma, cv, metric, standardize, cache_gib, comm
-        As for :class:`CASVR`.
-    tol
-        As for :class:`CASVR`.
-    kernel, degree, coef0, max_iter, max_time
-        As for :class:`SMOSVR`, without "precomputed".
-    working_set : int or None
-        Number of rows optimised per round. None lets the solver choose; 2 is one pair, as in standard SMO.
-
-    Attributes
-    ----------
-    model_ : SVRModel
-        Stored in pieces, one per rank, whose outputs add up.
-    support_, dual_coef_
-        As for :class:`CASVR`, for this rank's piece.
-    intercept_ : ndarray, shape (1,)
-    objective_ : float
-        Maximum of the dual objective.
-    sizes_ : ndarray of int64, shape (ranks,)
-        Number of support vectors of each rank.
-    solver_, n_iter_, fit_status_, n_features_in_
-        As for :class:`CASVR`, with one entry.
-    cv_results_, best_params_, best_score_, best_index_, at_grid_end_
-        As for :class:`CASVR`; the search uses parts of about 2,000 rows made for it.
-
-    Notes
-    -----
-    For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVR`.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import make_friedman1
-    >>> from casvm import DisSMOSVR
-    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
-    >>> model = DisSMOSVR(C=100, epsilon=0.1, gamma=1.0).fit(X[:300], y[:300])
-    >>> model.score(X[300:], y[300:]) > 0.9
-    True
-    """
-
-    epsilon: GridLike = 0.1
-    working_set: int | None = None
-
-    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
-        return svr, {"exact": True}
-
-    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
-        super()._take(fitted, comm)
-        self.objective_ = float(self.solver_["objective"][0])
-        self.intercept_ = comm.allreduce(self.model_.parts[comm.rank].b)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
 class PartsSVR(CollectiveSVR):
     """The base of those in parts."""
 
@@ -612,8 +568,12 @@ class CASVR(PartsSVR):
         Largest violation of the optimality conditions at which training stops. A number is in the units of the targets,
         and "scale" is a thousandth of their standard deviation. None means "scale" if C or epsilon is "scale" or
         "grid", and 0.001 otherwise.
-    kernel, degree, coef0, max_iter, max_time
-        As for :class:`SMOSVR`, without "precomputed".
+    kernel, degree, coef0
+        As for :class:`SMOSVC`, without "precomputed".
+    max_iter : int
+        Maximum number of pairs of rows that a part's solver optimises; -1 for no limit.
+    max_time : float or None
+        Time limit of a part's solver, in seconds.
     solver : str
         Solver of each part: "smo", or another regression solver registered in :mod:`cacore.svm.options`.
     route : {"auto", "nearest", "soft", "all"}
@@ -647,8 +607,8 @@ class CASVR(PartsSVR):
     n_iter_ : ndarray of int64, shape (P,)
     cv_results_, best_params_, best_score_, best_index_
         As in :class:`sklearn.model_selection.GridSearchCV`, if settings were compared; scores are R^2.
-    at_grid_end_ : dict
-        As for :class:`SMOSVR`.
+    at_grid_end_
+        As for :class:`SMOSVC`.
     metric_ : ndarray, shape (d,)
         With "lengths", weights of the squared differences of the features, with mean 1; all 1 if a common scale was
         better. `gamma` refers to these.
@@ -675,3 +635,58 @@ class CASVR(PartsSVR):
     """
 
     epsilon: GridLike = 0.1
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DisSMOSVR(CollectiveSVR):
+    """Support vector regression, exact: one problem whose rows are distributed over the ranks.
+
+    Parameters
+    ----------
+    C, epsilon, gamma, tol, cv, metric, standardize, cache_gib, comm
+        As for :class:`CASVR`.
+    kernel, degree, coef0, max_iter, max_time
+        As for :class:`CASVR`.
+    working_set : int or None
+        Number of rows optimised per round. None lets the solver choose; 2 is one pair, as in standard SMO.
+
+    Attributes
+    ----------
+    model_ : SVRModel
+        Stored in pieces, one per rank, whose outputs add up.
+    support_, dual_coef_
+        As for :class:`CASVR`, for this rank's piece.
+    intercept_ : ndarray, shape (1,)
+    objective_ : float
+        Maximum of the dual objective.
+    sizes_ : ndarray of int64, shape (ranks,)
+        Number of support vectors of each rank.
+    solver_, n_iter_, fit_status_, n_features_in_
+        As for :class:`CASVR`, with one entry.
+    cv_results_, best_params_, best_score_, best_index_, at_grid_end_
+        As for :class:`CASVR`; the search uses parts of about 2,000 rows made for it.
+
+    Notes
+    -----
+    For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVR`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from casvm import DisSMOSVR
+    >>> X, y = make_friedman1(400, n_features=5, random_state=0)
+    >>> model = DisSMOSVR(C=100, epsilon=0.1, gamma=1.0).fit(X[:300], y[:300])
+    >>> model.score(X[300:], y[300:]) > 0.9
+    True
+    """
+
+    epsilon: GridLike = 0.1
+    working_set: int | None = None
+
+    def _trained_by(self) -> tuple[ValueMethod, dict[str, object]]:
+        return svr, {"exact": True}
+
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
+        super()._take(fitted, comm)
+        self.objective_ = float(self.solver_["objective"][0])
+        self.intercept_ = comm.allreduce(self.model_.parts[comm.rank].b)

@@ -37,6 +37,7 @@ from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning import GridLike, Results
+from casvm.estimators import Documented
 from casvm.methods.probability import left_out
 from casvm.model.libsvm_files import NU_SVC
 from casvm.model.part_svm import PartSVM
@@ -57,7 +58,7 @@ _SURE = 1 << 26  # bytes that any machine has: to look up how many are free woul
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class OneProcess(KernelMachine):
+class OneProcess(Documented, KernelMachine):
     """Parameters of the solver, and the steps of training that all problems share."""
 
     shrinking: bool = True
@@ -445,9 +446,9 @@ class SMONuSVC(OneProcessSVC):
     nu : float
         Upper bound on the share of margin errors, and lower bound on the share of support vectors; above 0, at most 1.
         The problem is infeasible if nu exceeds twice the share of the smaller class.
-    kernel, gamma, degree, coef0, tol, class_weight, shrinking, decision_function_shape, cache_gib, max_iter
+    class_weight, kernel, gamma, degree, coef0, tol, shrinking, decision_function_shape, cache_gib, max_iter
         As for :class:`SMOSVC`. Weights multiply the bound of a row's coefficient, which is 1 before scaling.
-    max_time, verbose, probability
+    probability, max_time, verbose
         As for :class:`SMOSVC`. Folds are solved as C-SVC with C = 1 / margin of the solution on all rows.
 
     Examples

@@ -100,7 +100,7 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
         Chooses the rows that are held out.
     tol : float, "scale" or None
         As for :class:`SMOSVR`; None means "scale".
-    kernel, gamma, degree, coef0, shrinking, cache_gib, max_iter, max_time, verbose, cv
+    max_iter, max_time, kernel, gamma, degree, coef0, shrinking, cache_gib, verbose, cv
         As for :class:`SMOSVR`. The limits apply to each quantile.
 
     Attributes
@@ -115,8 +115,8 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
         Maximum of the dual objective, remaining violation, and number of pairs of rows optimised, of each quantile.
     model_ : QuantileModel
         `save` writes it, `load` reads it.
-    support_vectors_, n_support_, fit_status_, shape_fit_, n_features_in_
     cv_results_, best_params_, best_score_, best_index_, at_grid_end_
+    support_vectors_, n_support_, fit_status_, shape_fit_, n_features_in_
         As for :class:`SMOSVR`; scores are minus the pinball loss.
 
     Notes
@@ -188,9 +188,9 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
     ----------
     n_parts, partitioner, n_divisions, overlap, route, solver, metric, standardize, cache_gib, comm
         As for :class:`CASVR`.
-    quantile, C, calibrate
+    calibrate, quantile, C
         As for :class:`SMOQuantileSVR`; rows are held out before the parts are made.
-    gamma, kernel, degree, coef0, max_iter, max_time, cv
+    cv, gamma, kernel, degree, coef0, max_iter, max_time
         As for :class:`CASVR`; the search compares pinball losses.
     tol : float, "scale" or None
         As for :class:`CASVR`; None means "scale".
@@ -202,9 +202,8 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
     model_ : QuantileModel
     dual_coef_ : ndarray, shape (t, s)
         Coefficients of the support vectors of this rank's parts, for each of t quantiles.
-    support_, sizes_, centers_, solver_, n_iter_, cv_results_, best_params_, best_score_, best_index_
-    at_grid_end_, fit_status_
-    metric_, feature_importances_, metric_errors_
+    solver_, n_iter_, support_, sizes_, centers_, cv_results_, best_params_, best_score_, best_index_
+    at_grid_end_, fit_status_, metric_, feature_importances_, metric_errors_
         As for :class:`CASVR`; iterations and objectives are sums over the quantiles.
     n_features_in_ : int
 
