@@ -73,3 +73,14 @@ def test_example(name, tmp_path, monkeypatch):
 def test_every_public_name_is_among_the_examples():
     assert len(PUBLIC) > 70
     assert {"cakrr.BKRR2", "partition.Partitioner", "cakrr.observe.sums", "cacore.kernels.KernelKind"} <= set(PUBLIC)
+
+
+def test_help_of_svm_estimators_is_complete():
+    """Each parameter is listed, and words that refer to another class are replaced by its text."""
+    estimators = [item for item in PUBLIC.values() if item.__module__.startswith("casvm.estimators")]
+    assert len(estimators) >= 14
+    for cls in estimators:
+        parameters = cls.__doc__.partition("Parameters\n----------\n")[2].partition("\n\n")[0]
+        listed = ", ".join(re.findall(r"^(\w[\w, ]*)", parameters, re.MULTILINE)).replace(" ", "").split(",")
+        assert sorted(listed) == sorted(inspect.signature(cls).parameters), cls.__name__
+        assert "As for :class:" not in cls.__doc__

@@ -29,10 +29,11 @@ class Documented:
         def completed(entry: re.Match[str]) -> str:
             names, kind, text = re.split(r",? *[,\n] *", entry[1]), entry[2] or "", entry[3]
             reference = _REFERENCE.fullmatch(text)
-            if reference is None:
+            others = Documented._entries.get(reference[1], {}) if reference else {}
+            if reference is None or not set(names) <= others.keys():
                 entries.update(dict.fromkeys(names, (kind, text)))
                 return entry[0]
-            others, remark = Documented._entries[reference[1]], reference[2]
+            remark = reference[2]
             for name in names:
                 words = f"\n    {remark[0].upper()}{remark[1:]}" if remark and name == names[0] else ""
                 entries[name] = kind or others[name][0], others[name][1] + words

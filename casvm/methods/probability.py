@@ -12,6 +12,7 @@ folds need. A large problem is solved again for each fold, by the part's own sol
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 
@@ -33,7 +34,7 @@ from cacore.svm.options import DEFAULT
 from casvm.model.svm_model import SVMModel
 from casvm.options import SVMMethod, SVMOptions
 from casvm.search.cross_validation import PAIRS, along, points_of
-from casvm.solver.class_pairs import ClassRows, PairRows, solve_classes
+from casvm.solver.class_pairs import ClassRows, solve_classes
 from casvm.solver.kernel_rows import padded
 from casvm.solver.smo import PartTraining, fit_part
 from casvm.solver.units import Origin
@@ -132,8 +133,8 @@ def left_out(
     once for all folds of its pair, see :class:`casvm.solver.class_pairs.ClassRows`. Two classes of m rows, at most
     3,000, take m^2 kernel values, in double precision at worst.
     """
-    limits = training.limits
-    training = replace(training, limits=Limits(max(LOOSE, limits.tol), limits.max_iter, limits.max_time), watch=None)
+    limits = Limits(max(LOOSE, training.limits.tol), training.limits.max_iter, training.limits.max_time)
+    training = replace(training, limits=limits, watch=None)
     codes, C = rows["code"], rows["C"]
     fold = stratified(codes, FOLDS)
     scale = np.ones(k * (k - 1) // 2) if bounds is None else bounds
@@ -148,29 +149,32 @@ def left_out(
     shared = None
     if len(tasks) > 1 and training.solver == DEFAULT:
         largest = float(C.max() * scale.max())
-        shared = ClassRows.of(
-            Origin.of(in_memory(rows.X), training.kernel, largest, training.limits.tol).X,
-            members,
-            training.kernel,
-            largest,
-            training.limits,
-            training.cache_bytes,
-            side_by_side,
-        )
+        X = Origin.of(in_memory(rows.X), training.kernel, largest, limits.tol).X
+        shared = ClassRows.of(X, members, training.kernel, largest, limits, training.cache_bytes, side_by_side)
 
     def of_pair(pair: int, i: int, j: int) -> LeftOutDecisions:
         at, second = numbers.index(i), numbers.index(j)
         chosen = np.concatenate([members[at], members[second]])
         first, bound, own_fold = codes[chosen] == i, scale[pair] * C[chosen], fold[chosen]
-        if shared is not None:
-            with shared.pair(at, second) as K:
-                D = _by_rows(K, first, bound, own_fold, folds, training.limits)
-        elif keeps(training, len(chosen), side_by_side):
-            D = _in_memory(
-                _of_pair(rows, chosen, training, float(bound.max())), first, bound, own_fold, folds, training.limits
-            )
-        else:
-            D = _by_solver(rows, chosen, first, bound, own_fold, folds, training)
+        y, D = np.where(first, 1.0, -1.0), np.full(len(chosen), np.nan)
+        keeps_matrix = shared is None and keeps(training, len(chosen), side_by_side)
+        matrix = _of_pair(rows, chosen, training, float(bound.max())) if keeps_matrix else None
+        with shared.pair(at, second) if shared is not None else nullcontext() as K:
+            for f in range(folds):
+                held = own_fold == f
+                if not held.any() or not first[~held].any() or first[~held].all():
+                    continue  # without these rows there would be one class
+                fold_bound = np.where(held, 0.0, bound)
+                if K is not None:
+                    D[held] = solve_classes(K, Dual.classification(y, fold_bound), limits).decision[held]
+                elif matrix is not None:
+                    max_pairs = PAIRS * len(first) if limits.max_iter < 0 else limits.max_iter
+                    (solution,) = along(matrix, y, fold_bound, (1.0,), limits.tol, max_pairs)
+                    D[held] = solution.decision[held]
+                else:
+                    mine = chosen[~held]
+                    part, _ = fit_part(rows.X[mine], np.where(first, 0, 1)[~held], bound[~held], mine, training)
+                    D[held] = part.pairs(rows.X[chosen[held]], training.kernel)[:, 0]
         there = ~np.isnan(D)
         return LeftOutDecisions(D[there], first[there], np.full(int(there.sum()), pair))
 
@@ -188,46 +192,3 @@ def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C
     kernel.compare_all(points, values)
     kernel.values_from(values, points, values)
     return K
-
-
-def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) -> list[NDArray[np.bool_]]:
-    """Masks of the rows to leave out together, for folds that keep rows of both classes."""
-    held = [fold == f for f in range(folds)]
-    return [mask for mask in held if mask.any() and first[~mask].any() and not first[~mask].all()]
-
-
-def _in_memory(
-    K: NDArray[np.floating], first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int,
-    limits: Limits,
-) -> NDArray[np.float64]:  # fmt: skip
-    """Decisions on the left-out rows of a pair from its kernel matrix; NaN for rows never left out."""
-    D, m = np.full(len(first), np.nan), len(first)
-    max_pairs = PAIRS * m if limits.max_iter < 0 else limits.max_iter
-    y = np.where(first, 1.0, -1.0)
-    for held in _trainings(first, fold, folds):
-        (solution,) = along(K, y, np.where(held, 0.0, C), (1.0,), limits.tol, max_pairs)
-        D[held] = solution.decision[held]
-    return D
-
-
-def _by_rows(
-    K: PairRows, first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int, limits: Limits
-) -> NDArray[np.float64]:
-    """Decisions on the left-out rows of a pair from rows of its kernel matrix; NaN for rows never left out."""
-    D, y = np.full(len(first), np.nan), np.where(first, 1.0, -1.0)
-    for held in _trainings(first, fold, folds):
-        D[held] = solve_classes(K, Dual.classification(y, np.where(held, 0.0, C)), limits).decision[held]
-    return D
-
-
-def _by_solver(
-    rows: Samples, chosen: NDArray[np.int64], first: NDArray[np.bool_], C: NDArray[np.float64],
-    fold: NDArray[np.int64], folds: int, training: PartTraining,
-) -> NDArray[np.float64]:  # fmt: skip
-    """Decisions on the left-out rows of a pair, by a full training per fold; NaN for rows never left out."""
-    D, codes = np.full(len(chosen), np.nan), np.where(first, 0, 1)
-    for held in _trainings(first, fold, folds):
-        mine, others = chosen[~held], chosen[held]
-        part, _ = fit_part(rows.X[mine], codes[~held], C[~held], mine, training)
-        D[held] = part.pairs(rows.X[others], training.kernel)[:, 0]
-    return D

@@ -309,9 +309,9 @@ class SMO(ABC):
     def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
         """Subtract ``K(rows, moved) @ change`` from `v`, shape (len(rows),); the moved rows of all ranks count."""
 
-    @abstractmethod
     def _look(self) -> tuple[float, float, bool]:
         """The largest v of an active row that may rise, the smallest of one that may fall, and True if time is up."""
+        return *self.active.extremes(), self._out_of_time()
 
     def _meets_criterion(self, gap: float) -> bool:
         """True if the active rows meet the stopping criterion with this violation."""
@@ -325,9 +325,9 @@ class SMO(ABC):
     def _step(self, top: float, bottom: float, max_pairs: int) -> bool:
         """Optimise at most `max_pairs` pairs; return True if anything moved."""
 
-    @abstractmethod
     def _unshrunk(self) -> None:
-        """Reset the solver's state for the new active rows."""
+        """Reset the solver's state for the new active rows; the sparse solvers have none."""
+        return
 
     def _resumed(self) -> None:
         """Reset the solver's state after v has changed, but hardly the active rows."""
@@ -411,7 +411,7 @@ class SMO(ABC):
     def _solve(
         self, K: NDArray[np.floating], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, max_pairs: int
     ) -> Pairs:
-        """Solve the problem of a working set; `K` is from :meth:`casvm.solver.kernel_rows.KernelMatrix.square`."""
+        """Solve the problem of a working set; `K` is from :meth:`casvm.solver.kernel_rows.KernelRows.square`."""
         size, dual = len(v), self.active.dual
         problem = Pairs(v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64), dual.epsilon, dual.by_sign)
         problem.optimise(K, np.arange(size), *self._effort(size, gap, max_pairs))

@@ -1,10 +1,9 @@
 """Rows of the kernel matrix over the active columns: computed once and kept within a memory limit.
 
-:class:`KernelMatrix` is the interface that SMO uses, and :func:`gram_of` chooses a matrix for a part. Kernel values
-from another device need one new module: a class with these methods, and a function that passes it to
+:class:`KernelRows` computes rows of K for SMO, and :func:`gram_of` makes it for a part. :class:`RowCache` stores rows
+in memory and replaces the least recently used first. Kernel values from another device need one new module: a class
+with the methods of :class:`KernelRows` that :mod:`casvm.solver.smo` calls, and a function that passes it to
 :func:`casvm.solver.smo.solve`, registered as a solver (:mod:`cacore.svm.options`).
-
-:class:`RowCache` stores rows in memory and replaces the least recently used first; :class:`KernelRows` computes them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def padded(size: int) -> int:
 
 
 class Shrinkable(Protocol):
-    """The part of a kernel matrix that shrinking uses; see :class:`KernelMatrix`.
+    """The part of a kernel matrix that shrinking uses.
 
     Attributes
     ----------
@@ -73,51 +72,9 @@ class Shrinkable(Protocol):
         """Make these columns active; kept values may be discarded."""
 
 
-class KernelMatrix(Shrinkable, Protocol):
-    """A kernel matrix K, addressed by row numbers, with a subset of active columns.
-
-    Attributes
-    ----------
-    price : float
-        Cost of a kernel value, in units of reading one from memory.
-    values_read : int
-        The solver adds the values that its pairs read.
-    """
-
-    price: float
-    values_read: int
-
-    def square(self, rows: Index) -> NDArray[np.floating]:
-        """K(rows, rows), padded as :func:`padded` says; valid until the next call."""
-
-    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        """``v -= change @ K(rows, active)``; rows marked in `keep` may be cached: they will likely recur."""
-
-    def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
-        """``change @ K(rows, columns)``, for any columns; `exact`: in double precision."""
-
-    def products(self, rows: Index, betas: Vector) -> Vector:
-        """``K(rows, rows) @ b`` in double precision for each row b of `betas`, shape (t, len(rows)); of that shape."""
-
-    def quadratics(self, rows: Index, betas: Vector) -> Vector:
-        """``b @ K(rows, rows) @ b`` in double precision for each row b of `betas`, shape (t, len(rows)); shape (t,)."""
-
-    def restart(self) -> None:
-        """Make all columns active for another dual of the same rows; values kept over all columns stay."""
-
-    def diagonal(self) -> Vector:
-        """K_ii of the active columns."""
-
-    def fetch(self, rows: Index) -> None:
-        """Compute these rows over the active columns and keep them."""
-
-    def table(self) -> RowTable:
-        """The kept rows, over the active columns."""
-
-
 def gram_of(
     X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, cache_bytes: int, size: float = 1.0
-) -> KernelMatrix:
+) -> KernelRows:
     """The kernel matrix of a part.
 
     Parameters
@@ -339,13 +296,19 @@ class KernelRows:
         self._turn_to(np.arange(self.n))
 
     def activate(self, rows: Index) -> None:
-        """See :class:`KernelMatrix`; rows kept over all columns stay, if there is room."""
+        """Make these columns active; kept values may be discarded.
+
+        Rows kept over all columns stay, if there is room.
+        """
         if not self._keep_all(len(rows)):
             self._cache = RowCache(self._memory, len(rows), self.n_rows)
         self._turn_to(rows)
 
     def restrict(self, places: Index) -> None:
-        """See :class:`KernelMatrix`; cached rows are cut to these columns."""
+        """Keep only the active columns at these places, ascending.
+
+        Cached rows are cut to these columns.
+        """
         if not self._keep_all(len(places)):
             self._cache.restrict(places)
         self._turn_to(self.active[places])
@@ -356,7 +319,7 @@ class KernelRows:
         self.values_computed += values
 
     def restart(self) -> None:
-        """See :class:`KernelMatrix`."""
+        """Make all columns active for another dual of the same rows; values kept over all columns stay."""
         self._reused = self._whole is not None
         if len(self.active) == self.n:
             return
@@ -369,7 +332,7 @@ class KernelRows:
         return columns if self.sources is self.X else columns[:0]
 
     def copies(self, columns: int) -> bool:
-        """See :class:`KernelMatrix`."""
+        """True if restricting to so many columns copies the kernel cache (expensive; shrink rarely)."""
         whole = self._all or (self._cache if len(self.active) == self.n else None)
         return whole is not None and self._memory.size - whole.end >= (whole.count + 1024) * padded(columns)
 
@@ -389,7 +352,10 @@ class KernelRows:
             self._cache.copy(self._all, rows, self._rows_to_cut(rows))
 
     def square(self, rows: Index) -> NDArray[np.floating]:
-        """See :class:`KernelMatrix`; expensive values are read if their row or column is kept."""
+        """K(rows, rows), padded as :func:`padded` says; valid until the next call.
+
+        Expensive values are read if their row or column is kept.
+        """
         if self._reused and self._whole is not None and len(rows) == self.n:
             self.values_read += self.n**2
             return self._whole
@@ -474,7 +440,7 @@ class KernelRows:
         self.values_computed += sum((hi - lo) * hi for lo, hi in tasks)
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        """See :class:`KernelMatrix`."""
+        """``v -= change @ K(rows, active)``; rows marked in `keep` may be cached: they will likely recur."""
         whole = self._whole
         if self._reused and whole is not None and len(self.active) == self.n:
             tasks = self.columns.tasks(2 * threads.current())
@@ -509,11 +475,11 @@ class KernelRows:
         self.values_read += at.size * len(v)
 
     def diagonal(self) -> Vector:
-        """See :class:`KernelMatrix`."""
+        """K_ii of the active columns."""
         return self._diagonal[self.active]
 
     def fetch(self, rows: Index) -> None:
-        """See :class:`KernelMatrix`."""
+        """Compute these rows over the active columns and keep them."""
         slots, cached = self._cache.places(rows, np.ones(len(rows), np.bool_))
         missing, into = self.layout.rows(self.sources, rows[~cached]), slots[~cached]
         self._cache.doubt(into)
@@ -523,11 +489,11 @@ class KernelRows:
         self.values_computed += len(into) * len(self.active)
 
     def table(self) -> RowTable:
-        """See :class:`KernelMatrix`."""
+        """The kept rows, over the active columns."""
         return self._cache.table(self.active)
 
     def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
-        """See :class:`KernelMatrix`."""
+        """``change @ K(rows, columns)``, for any columns; `exact`: in double precision."""
         total, stored = np.zeros(len(columns)), np.zeros(len(rows), np.bool_)
         if self._all is not None and not exact:
             slots = self._all.slot[rows]
@@ -542,11 +508,14 @@ class KernelRows:
         return total + self.product(self.sources, rows, change, columns, exact)
 
     def quadratics(self, rows: Index, betas: Vector) -> Vector:
-        """See :class:`KernelMatrix`."""
+        """``b @ K(rows, rows) @ b`` in double precision for each row b of `betas`, shape (t, len(rows)); shape (t,)."""
         return np.einsum("ti,ti->t", betas, self.products(rows, betas))
 
     def products(self, rows: Index, betas: Vector) -> Vector:
-        """See :class:`KernelMatrix`; all of `betas` share one computation of half of K."""
+        """``K(rows, rows) @ b`` in double precision for each row b of `betas`, shape (t, len(rows)); of that shape.
+
+        All of `betas` share one computation of half of K.
+        """
         layout, sums = replace(self.layout, dtype=np.dtype(np.float64)), np.zeros(betas.shape)
         for lo, hi in blocks(len(rows), _TILE[1]):
             work = partial(

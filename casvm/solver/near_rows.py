@@ -162,17 +162,17 @@ class NearRows:
 
     @property
     def rows_computed(self) -> int:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         return int(self._counts[ROWS])
 
     @property
     def values_computed(self) -> int:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         return int(self._counts[VALUES])
 
     @property
     def values_read(self) -> int:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         return int(self._counts[READ])
 
     def resume(self, rows: int, values: int) -> None:
@@ -194,7 +194,7 @@ class NearRows:
         self.activate(self.active)
 
     def activate(self, rows: Index) -> None:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         self.active, layout = rows, self.layout
         all_active = len(rows) == len(self.own_columns)
         panels = Panels(self.X, layout.dtype, layout.shift, None if len(rows) == self.n else rows, layout.measure)
@@ -214,7 +214,7 @@ class NearRows:
         )  # fmt: skip
 
     def restrict(self, staying: Index) -> None:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`; kept values are cut to these columns."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`; kept values are cut to these columns."""
         before, places = self.runs, self._place.copy()
         self.activate(self.active[staying])
         places[self.own_columns], active_places = -1, places[self.active]
@@ -243,7 +243,7 @@ class NearRows:
         return gram
 
     def copies(self, columns: int) -> bool:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         return True
 
     def make_room(self) -> None:
@@ -307,7 +307,7 @@ class NearRows:
         return total[: len(columns)]
 
     def quadratics(self, rows: Index, betas: Vector) -> Vector:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`; one pass for each of `betas`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`; one pass for each of `betas`."""
         return np.array([self.product(rows, beta, rows, exact=True) @ beta for beta in betas])
 
 

@@ -174,9 +174,6 @@ class Shares(OnRanks):
         if self.rounds % _LOOK == 0:
             self.active.shrink(self.active.idle(top, bottom))
 
-    def _unshrunk(self) -> None:
-        pass
-
     def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
         numbers, values, _ = self._gathered_changes(moved, change)
         if len(numbers) and len(rows):

@@ -124,14 +124,8 @@ class _Near(SMO):
         if len(moved):
             v -= self.gram.product(moved, change, rows)
 
-    def _look(self) -> tuple[float, float, bool]:
-        return *self.active.extremes(), self._out_of_time()
-
     def _shrink(self, top: float, bottom: float) -> None:
         self.active.shrink(self.active.idle(top, bottom))
-
-    def _unshrunk(self) -> None:
-        pass
 
     def _square(self, rows: Index, beta: Vector) -> float:
         return float(self.gram.quadratics(rows, beta[None])[0])

@@ -78,30 +78,30 @@ class _Twice(KernelRows):
         return np.unique(columns % self.n_rows)
 
     def square(self, rows: Index) -> np.ndarray:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         return super().square(rows % self.n_rows)
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: np.ndarray) -> None:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         once, place = np.unique(rows % self.n_rows, return_inverse=True)
         keep_once = np.zeros(len(once), np.bool_)
         np.logical_or.at(keep_once, place, keep)
         super().subtract(once, np.bincount(place, change, len(once)).astype(np.float64), v, keep_once)
 
     def outside(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         return super().outside(rows % self.n_rows, change, columns, exact)
 
     def products(self, rows: Index, betas: Vector) -> Vector:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         return super().products(rows % self.n_rows, betas)
 
     def fetch(self, rows: Index) -> None:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         super().fetch(np.unique(rows % self.n_rows))
 
     def table(self) -> RowTable:
-        """See :class:`casvm.solver.kernel_rows.KernelMatrix`."""
+        """See :class:`casvm.solver.kernel_rows.KernelRows`."""
         return self._cache.table(self.active % self.n_rows)
 
 

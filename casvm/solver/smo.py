@@ -29,7 +29,7 @@ from cacore.svm.options import DEFAULT, part_solver, register
 from casvm.model.part_svm import PartSVM
 from casvm.solver.active_set import SMO, ActiveSet, Pairs, Shrinking
 from casvm.solver.class_pairs import ClassRows, solve_classes
-from casvm.solver.kernel_rows import Index, KernelMatrix, Vector, gram_of
+from casvm.solver.kernel_rows import Index, KernelRows, Vector, gram_of
 from casvm.solver.near_smo import near_values
 from casvm.solver.units import Origin, Unit
 
@@ -294,14 +294,14 @@ class PartValues:
 
 
 def solve(
-    gram: KernelMatrix, dual: Dual, limits: Limits | None = None, watch: Callable[[Progress], None] | None = None,
+    gram: KernelRows, dual: Dual, limits: Limits | None = None, watch: Callable[[Progress], None] | None = None,
     exact: bool = True,
 ) -> Solution:  # fmt: skip
     """Solve a dual.
 
     Parameters
     ----------
-    gram : KernelMatrix
+    gram : KernelRows
         Kernel values of its n rows.
     dual : Dual
         With a feasible start, if any.
@@ -333,7 +333,7 @@ class _Serial(SMO):
     """SMO on one process: rounds first, pairs later."""
 
     def __init__(
-        self, gram: KernelMatrix, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None, exact: bool
+        self, gram: KernelRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None, exact: bool
     ) -> None:
         super().__init__(limits, watch)
         self.exact = exact
@@ -349,9 +349,6 @@ class _Serial(SMO):
 
     def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
         v -= self.gram.outside(moved, change, rows)
-
-    def _look(self) -> tuple[float, float, bool]:
-        return *self.active.extremes(), self._out_of_time()
 
     def _shrink(self, top: float, bottom: float) -> None:
         active = self.active
