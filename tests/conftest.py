@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 # A BLAS thread without work would keep a core for hundredths of a second, in every command that the tests start; the
@@ -189,6 +190,41 @@ def tuned(monkeypatch):
             monkeypatch.setattr(CONSTANTS[name], value)
 
     return set_constants
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """``recorded(OWNER, NAME, note)``: a list of ``note(result, *args)`` of every call of OWNER.NAME from now on."""
+
+    def record(owner, name, note=lambda result, *args, **options: args):
+        function, notes = getattr(owner, name), []
+
+        def call(*args, **options):
+            result = function(*args, **options)
+            notes.append(note(result, *args, **options))
+            return result
+
+        monkeypatch.setattr(owner, name, call)
+        return notes
+
+    return record
+
+
+@pytest.fixture
+def forbidden(monkeypatch):
+    """``with forbidden("module.function", ...):`` fails the test if one of these is called."""
+
+    @contextmanager
+    def forbid(*paths):
+        def never(*_, **__):
+            raise AssertionError(f"called: {paths}")
+
+        with monkeypatch.context() as patch:
+            for path in paths:
+                patch.setattr(path, never)
+            yield
+
+    return forbid
 
 
 @pytest.fixture

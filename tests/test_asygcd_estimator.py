@@ -308,13 +308,13 @@ def test_enough_is_not_warned_of():
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_verbose(k, capsys, monkeypatch):
+def test_verbose(k, capsys, tuned):
     """About once a second, of which many pass here between two looks."""
     X, y = clouds(k=k)
     fitted(X, y)
     assert capsys.readouterr() == ("", "")
     seconds = iter(range(0, 10**9, 2))
-    monkeypatch.setattr("cacore.svm.classifier.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    tuned(verbose_time=SimpleNamespace(perf_counter=lambda: next(seconds)))
     model = fitted(X, y, verbose=True)
     out, err = capsys.readouterr()
     assert err == ""
@@ -329,18 +329,18 @@ def test_verbose(k, capsys, monkeypatch):
         )
 
 
-def test_verbose_for_less_than_a_second(capsys, monkeypatch):
-    monkeypatch.setattr("cacore.svm.classifier.time", SimpleNamespace(perf_counter=lambda: 0.0))
+def test_verbose_for_less_than_a_second(capsys, tuned):
+    tuned(verbose_time=SimpleNamespace(perf_counter=lambda: 0.0))
     fitted(*clouds(), verbose=True)
     assert capsys.readouterr() == ("", "")
 
 
-def test_verbose_after_a_warm_start(capsys, monkeypatch):
+def test_verbose_after_a_warm_start(capsys, tuned):
     """The objective that is shown begins with that of the start."""
     seconds = iter(range(0, 10**9, 2))
     X, y = clouds()
     model = fitted(X, y, warm_start=True)
-    monkeypatch.setattr("cacore.svm.classifier.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    tuned(verbose_time=SimpleNamespace(perf_counter=lambda: next(seconds)))
     model.set_params(verbose=True, C=1.5).fit(X, y)
     shown = float(capsys.readouterr().out.splitlines()[-1].split()[-1])
     assert shown == pytest.approx(model.objective_[0], rel=1e-6)

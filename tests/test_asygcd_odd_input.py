@@ -52,11 +52,11 @@ def test_cache_that_just_suffices(threads, update):
     refusal(with_cache, needed - 1, match=f"{needed:,} bytes would")
 
 
-def test_memory_too_small(monkeypatch):
-    monkeypatch.setattr("cacore.machine.memory.available", lambda: 10**7)
+def test_memory_too_small(tuned):
+    tuned(available_memory=lambda: 10**7)
     X, y = clouds()
     assert fitted(X, y).fit_status_ == 0  # a cache of all columns is smaller than a GiB
-    monkeypatch.setattr("cacore.machine.memory.available", lambda: 10**4)
+    tuned(available_memory=lambda: 10**4)
     message = refusal(fitted, X, y, match="storing packed rows and the kernel cache needs")
     assert len(re.findall(r"[\d.e-]+ GiB", message)) == 2
     assert "use a smaller cache, or fewer rows" in message

@@ -23,27 +23,25 @@ SMALL["space_ga_scale"] = replace(SMALL["space_ga_scale"], rows=200)  # two sear
 
 
 @pytest.fixture(autouse=True)
-def rate(monkeypatch):
+def rate(tuned):
     """Nobody waits to know the machine's, and no moment is a slow one, whose rounds are run again."""
-    monkeypatch.setattr(race, "_A", np.ones((30, 30)))
-    monkeypatch.setattr(race, "machine_rate", lambda: 1.0)
-    monkeypatch.setattr("benchmarks.asygcd_speed.machine_rate", lambda: 1.0)
+    tuned(race_matrix=np.ones((30, 30)), machine_rate=lambda: 1.0, asygcd_machine_rate=lambda: 1.0)
 
 
 @pytest.fixture
-def no_data(elsewhere, monkeypatch):
+def no_data(elsewhere, monkeypatch, tuned):
     """A machine without data sets, whose generated files are small."""
     monkeypatch.setattr(command, "BESIDE", elsewhere / "none")
     monkeypatch.delenv("CAKERNELS_DATA", raising=False)
-    monkeypatch.setattr(generated, "FILES", SMALL)
+    tuned(generated_files=SMALL)
     return elsewhere
 
 
 @pytest.mark.parametrize("name", generated.FILES)
-def test_generated_files(name, tmp_path, monkeypatch):
+def test_generated_files(name, tmp_path, tuned):
     """Each is read as the real one is: rows, columns and classes."""
     like = SMALL[name]
-    monkeypatch.setattr(generated, "FILES", SMALL)
+    tuned(generated_files=SMALL)
     assert not generated.file(tmp_path, name).exists()  # in a folder of real data a missing file stays missing
     (tmp_path / generated.MARK).touch()
     path = generated.file(tmp_path, name)
@@ -79,11 +77,11 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_records(name, no_data, monkeypatch, capsys):
+def test_records(name, no_data, monkeypatch, tuned, capsys):
     """Results that say GENERATED, that compare with themselves, and that can be drawn in every way they have."""
-    monkeypatch.setattr("benchmarks.svm_speed._warm", lambda problem: None)  # which touches 5 GiB
-    monkeypatch.setattr("benchmarks.asygcd_speed.warm", lambda problem, cache: None)
-    monkeypatch.setattr("benchmarks.anytime._DRAWS", 20)  # neighbours of each candidate, for a list of all
+    tuned(svm_warm_up=lambda problem: None)  # which touches 5 GiB
+    tuned(asygcd_warm_up=lambda problem, cache: None)
+    tuned(anytime_draws=20)  # neighbours of each candidate, for a list of all
     # The compiled code of all tests, not an empty folder: nobody looks at how long it takes to compile.
     compiled, run = os.environ.get("NUMBA_CACHE_DIR", ""), dropin.run
     monkeypatch.setattr(dropin, "run", lambda program, patched, data, cache: run(program, patched, data, compiled))
@@ -156,10 +154,10 @@ def test_a_bound_that_is_not_kept(no_data, monkeypatch):
 
 
 @pytest.mark.parametrize(("retries", "runs"), [(6, 3), (1, 2), (0, 1)])
-def test_rounds_in_slow_moments_are_run_again(retries, runs, monkeypatch):
+def test_rounds_in_slow_moments_are_run_again(retries, runs, tuned):
     """Slow after the first run, and before the second; the best of the first three rates is 10."""
     rates, made = iter([9.0, 10.0, 9.0, 9.0, 7.9, 7.9, 9.0, 8.0, 9.0]), []
-    monkeypatch.setattr(race, "machine_rate", lambda: next(rates))
+    tuned(machine_rate=lambda: next(rates))
     results = race.race({"one": lambda: made.append(0)}, rounds=1, retries=retries, warm=False)
     assert len(made) == runs
     assert len(results["one"].seconds) == 1

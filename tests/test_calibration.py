@@ -28,7 +28,6 @@ from casvm import (
     SVMModel,
     export_libsvm,
 )
-from casvm.methods import probability as in_part
 from casvm.methods.probability import left_out
 from casvm.solver.smo import PartTraining
 
@@ -179,11 +178,11 @@ def test_folds():
 
 
 @pytest.mark.parametrize("kind", ["by the solver", "in memory", "row by row"])
-def test_left_out_decisions(kind, monkeypatch, tuned):
+def test_left_out_decisions(kind, tuned):
     """Decisions equal those of trainings without the fold, on the pair's rows; rows of bound 0 are ignored."""
     tuned(probability_rows=0 if kind == "by the solver" else 3000)
     if kind != "row by row":
-        monkeypatch.setattr(in_part.ClassRows, "of", lambda *given: None)
+        tuned(pairs_together=lambda *given: None)
     tuned(probability_tol=1e-9)
     X, y = drawn_clouds(90, k=3)
     C = np.where(np.arange(90) % 10, 2.0, 0.0)

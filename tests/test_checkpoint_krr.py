@@ -89,9 +89,8 @@ def test_with_a_checkpoint_as_without(tmp_path):
         same(train(bkrr2.METHOD, GRID, tmp_path), undisturbed)
 
 
-def test_coarse_model_is_made_once(systems, tmp_path, monkeypatch):
-    calls, original = [], coarse._normal_equations
-    monkeypatch.setattr(coarse, "_normal_equations", lambda *args: calls.append(1) or original(*args))
+def test_coarse_model_is_made_once(systems, tmp_path, recorded):
+    calls = recorded(coarse, "_normal_equations")
     systems.last = 2
     with pytest.raises(Interrupted):
         train(twolevel.METHOD, LEVELS, tmp_path)

@@ -15,10 +15,8 @@ from sklearn.svm import NuSVC
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
-from cacore.machine import threads
 from cacore.svm.dual import Dual
 from casvm import SMOSVC, SMONuSVC
-from casvm.solver import smo
 from casvm.solver.class_pairs import ClassRows, solve_classes
 from casvm.solver.smo import PartTraining, fit_part
 
@@ -62,12 +60,12 @@ def test_objectives(kernel, csr, dtype):
         near(solutions[pair].decision[np.argsort(np.argsort(y[some] != i, kind="stable"))], expected, 2e-4)
 
 
-def test_other_solver(monkeypatch):
+def test_other_solver(tuned):
     """In rounds, where a cache is too small or problems are too large, the answer is the same to the tolerance."""
     X, y = drawn_clouds(331, k=K)
     part, solutions = trained(X, y)
     _, small = trained(X, y, cache=1 << 12)
-    monkeypatch.setattr(smo.ClassRows, "of", lambda *given: None)
+    tuned(pairs_together=lambda *given: None)
     other, rounds = trained(X, y)
     assert all(one.rounds == 0 for one in solutions)
     assert all(one.rounds > 0 for one in [*rounds, *small])
@@ -76,12 +74,12 @@ def test_other_solver(monkeypatch):
 
 
 @pytest.mark.parametrize("C", [1.0, 1e4])
-def test_threads_and_repetitions(monkeypatch, C):
+def test_threads_and_repetitions(tuned, C):
     """Problems side by side, one after the other and in reused memory give the same bits and counts."""
     X, y = drawn_clouds(400, k=K)
     seen = []
     for count in (1, 2, 2):
-        monkeypatch.setattr(threads, "current", lambda count=count: count)
+        tuned(threads=count)
         part, solutions = trained(X, y, C, limits=Limits(1e-3))
         seen.append((part.coef, part.b, [(one.iterations, one.kernel_rows, one.gap) for one in solutions]))
     for other in seen[1:]:
@@ -176,12 +174,12 @@ def test_nu():
     near(model.decision_function(X), reference.decision_function(X), 1e-3)
 
 
-def test_probabilities_of_any_threads(monkeypatch):
+def test_probabilities_of_any_threads(tuned):
     """The folds' decisions, and so probabilities, do not depend on the threads, or on the form of the rows."""
     X, y = drawn_clouds(400, k=K)
     found = []
     for count, rows in ((1, X), (2, X), (2, sp.csr_matrix(X))):
-        monkeypatch.setattr(threads, "current", lambda count=count: count)
+        tuned(threads=count)
         found.append(SMOSVC(probability=True).fit(rows, y).predict_proba(rows))
     np.testing.assert_array_equal(found[0], found[1])
     near(found[2], found[0], 1e-2)

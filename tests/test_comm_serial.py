@@ -6,7 +6,7 @@ import copy
 import numpy as np
 import pytest
 
-from cacore.comm import PHASES, Communicator, as_communicator, communicator, failure, world
+from cacore.comm import PHASES, Communicator, as_communicator, communicator, world
 from cacore.errors import InputError
 from cacore.io.model_file import load
 
@@ -84,9 +84,9 @@ def test_nothing_is_sent(comm):
     assert (sent.tolist(), messages.tolist()) == ([0, 0], [0, 0])
 
 
-def test_seconds_go_to_the_innermost_phase(monkeypatch):
+def test_seconds_go_to_the_innermost_phase(tuned):
     clock = [100.0]
-    monkeypatch.setattr("cacore.comm.communicator.time.perf_counter", lambda: clock[0])
+    tuned(phase_clock=lambda: clock[0])
     comm = Communicator()
     clock[0] += 1
     with comm.phase("train"):
@@ -163,7 +163,7 @@ def test_mpi4py_is_not_imported(python):
     assert (done.returncode, done.stdout) == (0, "False\n")
 
 
-def test_waiting_leaves_the_core_to_others(monkeypatch):
+def test_waiting_leaves_the_core_to_others(tuned):
     """A loop for a millisecond, then pauses that grow to a limit."""
     clock, pauses, spent = [0.0], [], []
 
@@ -193,9 +193,7 @@ def test_waiting_leaves_the_core_to_others(monkeypatch):
         def Iprobe(self, source, tag):  # noqa: N802
             return False
 
-    monkeypatch.setattr(failure, "perf_counter", now)
-    monkeypatch.setattr(communicator, "perf_counter", now)
-    monkeypatch.setattr(failure, "sleep", pause)
+    tuned(wait_clock=now, transport_clock=now, pause=pause)
     communicator.Transport(Slow(), spent.append).call("Ibarrier")
     assert len(spent) == 1
     assert spent[0] == pytest.approx(0.5, abs=0.01)

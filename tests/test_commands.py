@@ -267,10 +267,10 @@ def test_refused(program, what, inputs, refuses):
         ("cacore.io", ["info", "train.csv", "--target", " "], "--target ' ': give the name or the number of a column"),
     ],
 )
-def test_refused_at_once(program, words, message, inputs, refuses, monkeypatch):
+def test_refused_at_once(program, words, message, inputs, refuses, forbidden):
     """Nothing is compiled, which takes minutes on a new machine, before it is known that there are rows."""
-    monkeypatch.setattr("cacore.run.command.compiled_ahead", None)
-    refuses(program, words, message, inputs)
+    with forbidden("cacore.run.command.compiled_ahead"):
+        refuses(program, words, message, inputs)
 
 
 def test_usage_errors_are_input_errors():

@@ -177,9 +177,9 @@ def test_wrongly_shrunk_rows_are_reactivated(form, most, eager, counts, tuned):
 @pytest.mark.parametrize("budget", [0, 1 << 17], ids=["no budget", "little"])
 @pytest.mark.parametrize("capacity", [1, 2], ids=["smallest pool", "small pool"])
 @pytest.mark.parametrize("form", ["dense", "csr"])
-def test_a_small_pool(form, capacity, budget, counts, monkeypatch):
+def test_a_small_pool(form, capacity, budget, counts, tuned):
     """Rows are told of again, and what was cached of others in their slots is forgotten."""
-    monkeypatch.setattr(distributed.Distributed, "_capacity", lambda self, *_: capacity * self.q)
+    tuned(pool_capacity=lambda self, *_: capacity * self.q)
     (_, y), (K, expected) = problem(), reference()
     for working_set in (4, 30):
         counts.clear()
@@ -190,8 +190,8 @@ def test_a_small_pool(form, capacity, budget, counts, monkeypatch):
         assert share.objective == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_pool_of_all_rows_is_never_full(counts, monkeypatch):
-    monkeypatch.setattr(distributed.Distributed, "_capacity", lambda *_: N)
+def test_a_pool_of_all_rows_is_never_full(counts, tuned):
+    tuned(pool_capacity=lambda *_: N)
     share = run(working_set=32)
     assert share.converged
     assert counts["free"] == 0

@@ -103,7 +103,7 @@ def test_memory_is_refused():
 
 
 @pytest.mark.parametrize("working_set", [None, 8])
-def test_checkpoint(working_set, tmp_path, monkeypatch):
+def test_checkpoint(working_set, tmp_path, forbidden):
     """The second time nothing is solved, and the model is the same, bit for bit."""
     X, y = classes(3)
 
@@ -114,9 +114,7 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     kept = inodes(tmp_path / "kept")
     pairs = [f"pair-{number:06d}-rank000000.npz" for number in range(3)]
     assert sorted(kept) == sorted([*(["alone.npz"] if working_set is None else pairs), "lock", "run.json"])
-    with monkeypatch.context() as patched:
-        patched.setattr(all_rows, "solve", None)
-        patched.setattr("casvm.solver.smo.solve", None)
+    with forbidden("casvm.methods.all_rows.solve", "casvm.solver.smo.solve"):
         second = again()
     if working_set is not None:
         (tmp_path / "kept" / pairs[1]).unlink()

@@ -128,12 +128,11 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_blend_compiles_for_its_members_alone(folder, monkeypatch):
+def test_a_blend_compiles_for_its_members_alone(folder, recorded):
     """Two models of ridge regression need no code of support vectors."""
-    compiled, named = [], families.family_named
     blends = families.AllModels()
     own = blends.of(blends.load(folder / "b.h5", Communicator()))
-    monkeypatch.setattr(families, "family_named", lambda name: compiled.append(name) or named(name))
+    compiled = recorded(families, "family_named", lambda _, name: name)
     own.warm_up_prediction("float64")
     assert compiled == ["krr"]
 

@@ -68,9 +68,9 @@ def test_classifier_of_words(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["CASVC", "BKRR2Classifier"])
-def test_labels_of_every_kind_of_classifier(kind, monkeypatch):
+def test_labels_of_every_kind_of_classifier(kind, tuned):
     X, y = separate_clouds(60)
-    monkeypatch.setattr(cakernels.search.race, "first", lambda *_: [Candidate(kind, {"kernel": "gaussian"}, 0)])
+    tuned(first_candidates=lambda *_: [Candidate(kind, {"kernel": "gaussian"}, 0)])
     model = AutoKernelClassifier(**QUICK | {"max_candidates": 1}).fit(X, y)
     assert type(model.best_estimator_).__name__ == kind
     assert model.score(X, y) == 1.0
@@ -113,10 +113,10 @@ def test_probabilities_of_a_search():
 
 
 @pytest.mark.parametrize("kind", ["BKRR2", "CASVR"])
-def test_intervals_of_a_search(kind, monkeypatch, tmp_path):
+def test_intervals_of_a_search(kind, tuned, tmp_path):
     """90 % hold 90 % of new targets, to three deviations of that share, and are read from the file."""
     settings = {"kernel": "laplacian"} | ({"lam": 0.1} if kind == "BKRR2" else {"C": 2.0, "epsilon": 0.1})
-    monkeypatch.setattr(cakernels.search.race, "first", lambda *_: [Candidate(kind, settings, 0)])
+    tuned(first_candidates=lambda *_: [Candidate(kind, settings, 0)])
     X, y = saddle(1400)
     y = y + 0.3 * np.random.default_rng(0).standard_t(3, 1400)
     model = AutoKernelRegressor(**QUICK | {"max_candidates": 1}, calibrate=True).fit(X[:400], y[:400])

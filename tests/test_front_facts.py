@@ -32,7 +32,7 @@ def race(data, most=2):
     return started(data, SCORES["rmse" if data.task == REGRESSION else "accuracy"], Budget(None), ALONE, None, 0, most)
 
 
-def late_until(running, monkeypatch, rows):
+def late_until(running, tuned, rows):
     """Let every candidate on more rows than these be out of time."""
     folds = type(running)._folds
 
@@ -41,7 +41,7 @@ def late_until(running, monkeypatch, rows):
             raise TimeIsUp
         return folds(self, trial)
 
-    monkeypatch.setattr(type(running), "_folds", slow)
+    tuned(race_folds=slow)
 
 
 def test_a_first_candidate_that_is_too_slow_is_tried_on_fewer_rows(monkeypatch):

@@ -8,13 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import cakernels.search.blending
-import cakernels.search.trial
 from cacore.comm import Communicator
 from cakernels.search.blending import Mixture, _at_grid_end, _trial_to_train, search, started
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
-from cakernels.search.race import Race
 from cakernels.search.scores import SCORES
 from cakernels.search.trial import Budget, Growth, Trial
 
@@ -37,15 +34,14 @@ class Clock(Budget):
 
 
 @pytest.fixture
-def rows(monkeypatch):
+def rows(tuned):
     """The rows of the last trainings of a blend, from the rows and seconds of its models so far and the time left.
 
     As many rows are predicted afterwards as have judged, each model in the seconds named last.
     """
     rng = np.random.default_rng(0)
     data = Data.of(rng.normal(size=(N, 2)), rng.normal(size=N), None, REGRESSION, ALONE)
-    monkeypatch.setattr(cakernels.search.blending, "until", lambda _: nullcontext())
-    monkeypatch.setattr(Race, "run", lambda self: None)
+    tuned(blending_until=lambda _: nullcontext(), race_run=lambda self: None)
 
     def found(left, *models):
         race = started(data, SCORES["rmse"], Clock(left), ALONE, None, 0, None)
@@ -60,10 +56,9 @@ def rows(monkeypatch):
             self.budget.now += self.seconds(trial, n, last=True)
             return object()
 
-        monkeypatch.setattr(Candidate, "after", lambda self, fitted, last=False: self)
-        monkeypatch.setattr(Race, "trained", trained)
+        tuned(candidate_after=lambda self, fitted, last=False: self, race_training=trained)
         mixed = Mixture(race.trials, np.full(len(models), 1 / len(models)))
-        monkeypatch.setattr(cakernels.search.blending, "combined", lambda race, best: mixed)
+        tuned(blend=lambda race, best: mixed)
         got = search(race)
         assert race.budget.now <= left
         return got.rows
@@ -109,7 +104,7 @@ def test_faster_equal_classifier_gets_the_last_training(left, error, chosen):
     assert _trial_to_train(race, race.trials[0]) is race.trials[chosen]
 
 
-def test_early_last_training_is_repeated_on_more_rows(monkeypatch):
+def test_early_last_training_is_repeated_on_more_rows(monkeypatch, tuned):
     """Each takes a second by the clock of the search, whatever was expected of it."""
     rng = np.random.default_rng(0)
     X, seen = rng.normal(size=(N, 2)), []
@@ -121,11 +116,10 @@ def test_early_last_training_is_repeated_on_more_rows(monkeypatch):
         self.budget.now += 1.0
         return object()
 
-    monkeypatch.setattr(Race, "run", lambda self: None)
-    monkeypatch.setattr(Race, "trained", trained)
+    tuned(race_run=lambda self: None, race_training=trained)
     monkeypatch.setattr(Clock, "worked", lambda self, comm: self.now)
-    monkeypatch.setattr(cakernels.search.blending, "until", lambda _: nullcontext())
-    monkeypatch.setattr(cakernels.search.blending, "combined", lambda race, best: Mixture([best], np.ones(1)))
+    tuned(blending_until=lambda _: nullcontext())
+    tuned(blend=lambda race, best: Mixture([best], np.ones(1)))
     assert search(race).rows == [N]
     assert len(seen) == 2
     assert 1500 <= seen[0] < seen[1] == N
@@ -186,19 +180,19 @@ def test_growth_through_a_time_on_fewer_rows(seconds, power, fixed):
     assert growth.fixed == pytest.approx(fixed)
 
 
-def test_compile_time_is_not_charged_to_candidates(monkeypatch):
+def test_compile_time_is_not_charged_to_candidates(tuned):
     """The clock of a candidate stands still meanwhile; that of the whole search goes on."""
     X = np.random.default_rng(0).normal(size=(60, 2))
     race = started(Data.of(X, X[:, 0], None, REGRESSION, ALONE), SCORES["rmse"], Budget(None), ALONE, None, 0, 1)
     clock = iter(range(0, 1000, 3))
-    monkeypatch.setattr(cakernels.search.trial, "working_time", lambda: float(next(clock)))
+    tuned(budget_clock=lambda: float(next(clock)))
     trial = race.tried(Candidate("BKRR2", {"sigma": 1.0}), 48)
     readings = next(clock) // 3
     assert trial.seconds == 3.0 * (readings - 1)
     assert trial.ended < trial.seconds
 
 
-def test_large_last_training_is_preceded_by_a_smaller_one(monkeypatch):
+def test_large_last_training_is_preceded_by_a_smaller_one(tuned):
     """The time on 6,000 rows is uncertain after a trial on 900 of them: 73 s are expected of 100."""
     data = Data.of(np.zeros((N, 1)), np.arange(float(N)), None, REGRESSION, ALONE)
     race, begun = started(data, SCORES["rmse"], Clock(100.0), ALONE, None, 0, None), []
@@ -209,11 +203,8 @@ def test_large_last_training_is_preceded_by_a_smaller_one(monkeypatch):
         self.budget.now += 10.0 * n / 900
         return object()
 
-    monkeypatch.setattr(Candidate, "after", lambda self, fitted, last=False: self)
-    monkeypatch.setattr(Race, "trained", trained)
-    monkeypatch.setattr(Race, "run", lambda self: None)
-    monkeypatch.setattr(cakernels.search.blending, "until", lambda _: nullcontext())
-    monkeypatch.setattr(Race, "baseline_error", lambda self: np.inf)
+    tuned(candidate_after=lambda self, fitted, last=False: self, race_training=trained, race_run=lambda self: None)
+    tuned(blending_until=lambda _: nullcontext(), race_baseline=lambda self: np.inf)
     found = search(race)
     assert begun[0][0] < N / 3
     assert begun[1][0] > begun[0][0]

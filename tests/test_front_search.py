@@ -236,7 +236,7 @@ def race(data, budget, most=None, score=None):
 
 
 @pytest.mark.parametrize(("seconds", "trials"), [(6.0, 4), (6.4, 6)])
-def test_race_reserves_time_for_the_last_training(seconds, trials, monkeypatch):
+def test_race_reserves_time_for_the_last_training(seconds, trials, monkeypatch, tuned):
     """Candidates take a second each. A blend's last trainings take 1.03 s for four of them, and 1.48 s for five.
 
     That is less than a fifth of the time, and kept, but for the five. The first one has chosen its kernel.
@@ -251,7 +251,7 @@ def test_race_reserves_time_for_the_last_training(seconds, trials, monkeypatch):
         self.budget.now += 1.0
         return done
 
-    monkeypatch.setattr(type(running), "_folds", a_second_later)
+    tuned(race_folds=a_second_later)
     found = search(running)
     assert len(running.trials) == running.budget.now == trials
     assert found.rows == [60] * len(found.rows)
@@ -260,9 +260,9 @@ def test_race_reserves_time_for_the_last_training(seconds, trials, monkeypatch):
 
 
 @pytest.mark.parametrize(("compiling", "trials"), [(0.0, 2), (20.0, 2), (40.0, 1)])
-def test_no_candidate_begins_that_may_compile_beyond_the_end(compiling, trials, monkeypatch):
+def test_no_candidate_begins_that_may_compile_beyond_the_end(compiling, trials, tuned):
     """The next candidate is allowed the compilation time of the first one; it begins if 60 s hold both."""
-    monkeypatch.setattr(cakernels.search.race, "until", lambda *_: nullcontext())
+    tuned(race_until=lambda *_: nullcontext())
     running = race(regression(60), Stepped(60.0), 2)
     folds = type(running)._folds
 
@@ -271,7 +271,7 @@ def test_no_candidate_begins_that_may_compile_beyond_the_end(compiling, trials, 
         self.budget.compiled += compiling
         return folds(self, *what)
 
-    monkeypatch.setattr(type(running), "_folds", compiled)
+    tuned(race_folds=compiled)
     running.run()
     assert len(running.trials) == trials
 
@@ -298,9 +298,9 @@ def test_failed_candidate_is_reported_and_race_continues():
     assert so_far(running).candidates == [good.candidate]
 
 
-def test_late_candidate_is_dropped(monkeypatch):
+def test_late_candidate_is_dropped(tuned):
     running = race(regression(80), Budget(None), 1)
-    monkeypatch.setattr(type(running), "_folds", lambda *_: (_ for _ in ()).throw(TimeIsUp()))
+    tuned(race_folds=lambda *_: (_ for _ in ()).throw(TimeIsUp()))
     trial = running.tried(Candidate("BKRR2", {}), 64)
     assert (trial.why, trial.error, trial.fitted) == ("out of time", np.inf, None)
 

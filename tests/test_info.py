@@ -286,8 +286,8 @@ def test_scalapack_that_is_missing(alone):
     assert "none; CAKRR_SCALAPACK: cannot open" in flat(done.stdout)
 
 
-def test_where_scalapack_is(monkeypatch):
-    monkeypatch.setattr(scalapack, "_library", lambda: scalapack._Library.__new__(scalapack._Library))
+def test_where_scalapack_is(monkeypatch, tuned):
+    tuned(scalapack_library=lambda: scalapack._Library.__new__(scalapack._Library))
     monkeypatch.setattr(scalapack._Library, "_paths", ["libmpi.so", "libscalapack.so"], raising=False)
     assert scalapack.where() == "libscalapack.so"
 

@@ -193,11 +193,10 @@ def test_conflicting_options_are_refused(told, message):
         fitted(X, y, **NARROW | told)
 
 
-def test_a_time_limit_between_islands(monkeypatch):
+def test_a_time_limit_between_islands(monkeypatch, tuned):
     """Islands that are not reached have the solution 0, and the residual says so."""
     clock = Clock(0.0)
-    monkeypatch.setattr(systems, "working_time", lambda: clock.now)
-    monkeypatch.setattr("cakrr.methods.whole_system.working_time", lambda: clock.now)
+    tuned(islands_clock=lambda: clock.now, whole_clock=lambda: clock.now)
     X, y = classes()
     solve_one = systems.Systems.solve_one
 

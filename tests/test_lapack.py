@@ -129,16 +129,9 @@ def test_right_hand_sides_that_do_not_fit(B):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_the_trailing_update_goes_by_blocks(monkeypatch, tuned, dtype):
+def test_the_trailing_update_goes_by_blocks(tuned, recorded, dtype):
     """One dsyrk of 19,000 rows is what crashed: the update must be cut, and the cuts must fit together."""
-    calls = []
-    call = lapack.call
-
-    def counted(name, *args):
-        calls.append((name, args[3]))
-        return call(name, *args)
-
-    monkeypatch.setattr(lapack, "call", counted)
+    calls = recorded(lapack, "call", lambda _, name, *args: (name, args[3]))
     tuned(lapack_update=300)
     A = definite(BLOCK + 1000, dtype)
     want = scipy.linalg.cholesky(A.astype(np.float64), lower=True)

@@ -37,8 +37,8 @@ def test_the_peak_is_that_of_this_process():
     assert 5 < float(found.stdout) < 300
 
 
-def test_limit_of_one_rank(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: 10 * GIB)
+def test_limit_of_one_rank(tuned):
+    tuned(available_memory=lambda: 10 * GIB)
     assert memory.limit_per_rank(Communicator()) == 9 * GIB
     assert memory.limit_per_rank(Communicator(), 0.5) == GIB // 2
     assert memory.limit_per_rank(Communicator(), 1e300) == 1 << 62
@@ -46,12 +46,12 @@ def test_limit_of_one_rank(monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what a process uses is not known")
 @pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_DATA"])
-def test_limits_of_the_process_itself(name, monkeypatch):
+def test_limits_of_the_process_itself(name, monkeypatch, tuned):
     """What `ulimit` allows is not shared with other ranks, and what the process uses already is taken off."""
     limits = {getattr(resource, name): (50 * GIB, resource.RLIM_INFINITY)}
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits.get(kind, unlimited))
-    monkeypatch.setattr(memory, "available", lambda: 500 * GIB)
+    tuned(available_memory=lambda: 500 * GIB)
     assert 10 * GIB < memory.limit_per_rank(Communicator()) < 45 * GIB
     limits[getattr(resource, name)] = (1 << 20, 1 << 20)
     assert memory.limit_per_rank(Communicator()) == 0
@@ -214,8 +214,8 @@ def test_blas_has_its_threads_again_after_several_fits_at_once():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_more_threads_than_cores(count, monkeypatch, capsys):
-    monkeypatch.setattr(threads, "set_threads", lambda _: None)
+def test_more_threads_than_cores(count, monkeypatch, tuned, capsys):
+    tuned(set_threads=lambda _: None)
     monkeypatch.setattr(threads, "cores", lambda: {0})
     for quiet in (False, True):
         start(Job(threads=count, quiet=quiet), Communicator())

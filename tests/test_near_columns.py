@@ -159,13 +159,10 @@ def test_rows_of_a_round():
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_solution(epsilon, monkeypatch, tuned):
+def test_solution(epsilon, tuned, recorded):
     """With rows that leave and come back: that of the serial solver, which computes all kernel values."""
     tuned(near_columns=0.6, look=1)
-    used, original = [], NearColumns.pairs
-    monkeypatch.setattr(
-        NearColumns, "pairs", lambda self, rows, *args: (used.append(len(rows)), original(self, rows, *args))[1]
-    )
+    used = recorded(NearColumns, "pairs", lambda _, columns, rows, *args: len(rows))
     X, y = kinds(N)
     bounds = np.full(N, 2.0)
     dual = Dual.regression(y, bounds, epsilon) if epsilon else Dual.classification(y, bounds)

@@ -26,17 +26,10 @@ NARROW = [
 
 
 @pytest.fixture
-def used(monkeypatch, tuned):
+def used(tuned, recorded):
     """Small groups, and the shares of the pairs of each call that leaves some out."""
-    shares, call = [], expansion.NearGroups.__call__
     tuned(group=16, group_columns=40)
-
-    def counted(self, coefficients):
-        shares.append(self.share)
-        return call(self, coefficients)
-
-    monkeypatch.setattr(expansion.NearGroups, "__call__", counted)
-    return shares
+    return recorded(expansion.NearGroups, "__call__", lambda _, groups, coefficients: groups.share)
 
 
 def rows(m=1203, n=911, seed=0):
@@ -152,10 +145,9 @@ def test_groups_of_equal_rows_and_of_rows_of_all_magnitudes(X):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", NARROW, ids=lambda kernel: kernel.kind)
-def test_decisions_of_an_svm_are_those_of_all_pairs(kernel, dtype, monkeypatch, tuned):
+def test_decisions_of_an_svm_are_those_of_all_pairs(kernel, dtype, tuned, recorded):
     """With one column of weights; several compute all pairs."""
-    counts, add = [], NearPanels.add
-    monkeypatch.setattr(NearPanels, "add", lambda *args: counts.append(add(*args)) or counts[-1])
+    counts = recorded(NearPanels, "add", lambda count, *args: count)
     tuned(decision_box=128)  # a whole panel of either dtype
     tuned(group=16, sort_cost=1)
     A, c, X = rows()

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -50,12 +49,12 @@ def fails(program, words, capsys, lines=1):
 
 
 @trains
-def test_the_model_is_saved_elsewhere(program, inputs, tmp_path, full, capsys, monkeypatch):
+def test_the_model_is_saved_elsewhere(program, inputs, tmp_path, full, capsys, monkeypatch, tuned):
     """A model may be hours of work: where its disk is full it is saved in the folder of submission, or elsewhere."""
     places = {place: tmp_path / place for place in ("full", "submitted", "started", "temporary")}
     for place in places.values():
         place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    tuned(temporary_folder=str(tmp_path / "temporary"))
     monkeypatch.setenv("SLURM_SUBMIT_DIR", str(tmp_path / "submitted"))
     monkeypatch.chdir(tmp_path / "started")
     room = {"casvm.cpsvm": "submitted", "cakrr.bkrr2": "started", "asygcd": "temporary"}[program]
@@ -77,9 +76,9 @@ def test_the_model_is_saved_elsewhere(program, inputs, tmp_path, full, capsys, m
     assert names(tmp_path / "full") == []
 
 
-def test_no_room_anywhere(inputs, tmp_path, full, capsys, monkeypatch):
+def test_no_room_anywhere(inputs, tmp_path, full, capsys, monkeypatch, tuned):
     """One line per file, and nothing is left."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tuned(temporary_folder=str(tmp_path))
     monkeypatch.chdir(tmp_path)
     full.add(tmp_path)
     words = [inputs / "good.h5", "--model", tmp_path / "m.h5", "--report", tmp_path / "r.json", "--html", "p.html"]
@@ -105,8 +104,8 @@ def test_no_room_for_checkpoint_and_model(inputs, tmp_path, full, capsys, monkey
     assert f"the model was saved as {tmp_path / 'submitted' / 'cakernels-'}" in err.splitlines()[1]
 
 
-def test_a_folder_that_is_deleted_during_the_run(inputs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_folder_that_is_deleted_during_the_run(inputs, tmp_path, capsys, monkeypatch, tuned):
+    tuned(temporary_folder=str(tmp_path))
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path)
     save = SVMModel.save

@@ -178,14 +178,13 @@ def test_bound_of_the_answers(folder, tmp_path):
 
 
 @pytest.mark.parametrize("program", ["cakrr.bkrr2", "casvm.cpsvm"])
-def test_resumed(program, folder, tmp_path, monkeypatch):
+def test_resumed(program, folder, tmp_path, recorded):
     """Parts that are finished are not trained again, be it in memory or not."""
     words = [folder / "classes.h5", "--partitions", "4", "--checkpoint", tmp_path / "kept", "--quiet"]
     words += ["--sigma", "2", "--lambda", "1e-3"] if program == "cakrr.bkrr2" else ["--C", "1"]
     run(program, [*words, "--out-of-core", "--model", tmp_path / "first.h5"])
     (tmp_path / "kept" / "part-000002.npz").unlink()
-    put, kept = Checkpoint.put, []
-    monkeypatch.setattr(Checkpoint, "put", lambda self, name, **done: kept.append(name) or put(self, name, **done))
+    kept = recorded(Checkpoint, "put", lambda _, checkpoint, name, **done: name)
     run(program, [*words, "--out-of-core", "--model", tmp_path / "second.h5"])
     run(program, [*words, "--model", tmp_path / "third.h5"])
     assert kept == ["part-000002"]
@@ -279,18 +278,12 @@ def test_support_vectors_for_libsvm(tmp_path):
     (casvm, SVMOptions(partitions=4, C="grid", gamma="grid", quick=True)),
     (svr, ValueOptions(partitions=4, C="grid", gamma="grid", quick=True)),
 ], ids=["classes", "values"])  # fmt: skip
-def test_a_search_reads_whole_parts_at_most(method, options, tmp_path, monkeypatch):
-    whole, take = [], StoredRows.__getitem__
-
-    def taken(rows, key):
-        if isinstance(key, slice) and key == slice(None):
-            whole.append(len(rows))
-        return take(rows, key)
-
-    monkeypatch.setattr(StoredRows, "__getitem__", taken)
+def test_a_search_reads_whole_parts_at_most(method, options, tmp_path, recorded):
+    taken = recorded(StoredRows, "__getitem__", lambda _, rows, key: (len(rows), key))
     y = table(n=90)[:, 0]
     model = trained(method, options, (y > 0).astype(int) if method is casvm else y, tmp_path)
     assert len(model.parts) == 4
+    whole = [size for size, key in taken if isinstance(key, slice) and key == slice(None)]
     assert whole
     assert max(whole) < 60
 

@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +83,8 @@ def test_symbolic_link_is_written_through(tmp_path):
     assert (tmp_path / "deep" / "other").read_text() == "new"
 
 
-def test_a_device_is_written_to(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_device_is_written_to(tmp_path, capfd, tuned):
+    tuned(temporary_folder=str(tmp_path))
     for name in ("/dev/null", "/dev/stdout"):
         with files.replacing(name) as temporary:
             temporary.write_text("told\n")

@@ -207,9 +207,9 @@ def test_several_ranks_compile_ahead(ranks, ahead, monkeypatch):
     assert done == ahead
 
 
-def test_a_single_rank_warms_nothing_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("cakrr.ridge_family.Ridge.warm_up_prediction", lambda *_: pytest.fail("not needed"))
+def test_a_single_rank_warms_nothing_up(tmp_path, forbidden):
     X = np.linspace(0.0, 2.0, 20)[:, np.newaxis]
     write_csv(tmp_path / "rows.csv", X, X[:, 0])
-    run("cakrr.bkrr2", [tmp_path / "rows.csv", "--quiet", "--model", tmp_path / "m.h5"])
-    run("cakrr.predict", [tmp_path / "m.h5", tmp_path / "rows.csv", "--quiet"])
+    with forbidden("cakrr.ridge_family.Ridge.warm_up_prediction"):
+        run("cakrr.bkrr2", [tmp_path / "rows.csv", "--quiet", "--model", tmp_path / "m.h5"])
+        run("cakrr.predict", [tmp_path / "m.h5", tmp_path / "rows.csv", "--quiet"])

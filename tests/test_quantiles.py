@@ -90,7 +90,7 @@ def test_the_bias_where_no_row_lies_between_its_bounds(level, weights, expected)
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_sequential_levels_equal_separate_fits(narrow, monkeypatch, tuned):
+def test_sequential_levels_equal_separate_fits(narrow, tuned, recorded):
     """Kernel values are computed once where all are kept; the same solution by the solver of narrow kernels."""
     X, y, _ = rows(300)
     X = np.hstack([X, np.zeros((300, 14))])
@@ -98,9 +98,7 @@ def test_sequential_levels_equal_separate_fits(narrow, monkeypatch, tuned):
     if narrow:
         tuned(near_problem_rows=100, near_problem_share=4.0)
     duals = [Dual.quantile(y, np.full(300, 2.0), level) for level in LEVELS]
-    asked = []
-    solve_near = near_smo.NearValues.solve
-    monkeypatch.setattr(near_smo.NearValues, "solve", lambda *args: asked.append(args) or solve_near(*args))
+    asked = recorded(near_smo.NearValues, "solve")
     solutions = solve_quantiles(X, duals, PartTraining(kernel, limits, 1 << 26))
     assert len(asked) == 3 * narrow
     for dual, one in zip(duals, solutions, strict=True):

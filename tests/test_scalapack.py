@@ -87,8 +87,8 @@ def test_predicted_bytes_are_those_of_every_block_sent(shape):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("block", [7, 64, None])
-def test_one_rank_needs_no_library(monkeypatch, dtype, block):
-    monkeypatch.setattr(scalapack, "_library", None)
+def test_one_rank_needs_no_library(tuned, dtype, block):
+    tuned(scalapack_library=None)
     G = np.random.default_rng(0).standard_normal((50, 60))
     A, y = G @ G.T + np.eye(50), G[:, :3]
     with BlockCyclic(50, Communicator(), dtype, block) as matrix:
@@ -117,8 +117,8 @@ def opened(monkeypatch):
     return scalapack._library.__wrapped__
 
 
-def test_nothing_installed(monkeypatch, opened):
-    monkeypatch.setattr(scalapack, "_files", lambda package: {})
+def test_nothing_installed(tuned, opened):
+    tuned(scalapack_files=lambda package: {})
     with pytest.raises(InputError) as caught:
         opened()
     assert str(caught.value) == (
@@ -161,13 +161,13 @@ def test_packages_and_their_libraries(tmp_path, monkeypatch):
     (2, ["/libiomp5.so"], ["libgomp.so.1", "/gnu"]),
     (2, ["/libiomp5.so", "libgomp.so.1"], ["/sequential"]),
 ])  # fmt: skip
-def test_threading_layer(monkeypatch, count, missing, layer):
+def test_threading_layer(monkeypatch, tuned, count, missing, layer):
     def load(path):
         if path in missing:
             raise OSError
 
     mkl = {"libmkl_sequential": "/sequential", "libmkl_intel_thread": "/intel", "libmkl_gnu_thread": "/gnu"}
     monkeypatch.setattr(scalapack.threads, "current", lambda: count)
-    monkeypatch.setattr(scalapack, "_files", lambda package: {"libiomp5": "/libiomp5.so"})
+    tuned(scalapack_files=lambda package: {"libiomp5": "/libiomp5.so"})
     monkeypatch.setattr(scalapack.ctypes, "CDLL", load)
     assert scalapack._threading(mkl) == layer

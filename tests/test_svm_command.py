@@ -147,14 +147,13 @@ def test_ratio(method, tmp_path):
     assert min(held[False]) == 1
 
 
-def test_checkpoint(inputs, tmp_path, monkeypatch):
+def test_checkpoint(inputs, tmp_path, forbidden):
     """The second time nothing is solved, no file is written, and the model is the same, bit for bit."""
     words = [inputs / "three.h5", "--C", "1", "--partitions", "3", "--checkpoint", tmp_path / "kept", "--model"]
     first = reported("casvm.cpsvm", [*words, tmp_path / "first.h5"], tmp_path)
     before = inodes(tmp_path / "kept")
     assert sorted(before) == ["lock", "part-000000.npz", "part-000001.npz", "part-000002.npz", "run.json"]
-    with monkeypatch.context() as patched:
-        patched.setattr("casvm.tasks.fit_part", None)
+    with forbidden("casvm.tasks.fit_part"):
         second = reported("casvm.cpsvm", [*words, tmp_path / "second.h5"], tmp_path)
     assert inodes(tmp_path / "kept") == before
     assert (tmp_path / "first.h5").read_bytes() == (tmp_path / "second.h5").read_bytes()

@@ -21,7 +21,6 @@ from cacore.svm.dual import Dual
 from casvm.methods.tree import filtered, merged, neighbours, plan
 from casvm.model.part_svm import placed
 from casvm.solver import smo
-from casvm.solver.class_pairs import ClassRows
 from casvm.solver.smo import PartTraining, fit_part
 
 KERNEL = Kernel("gaussian", GAMMA)
@@ -182,34 +181,23 @@ def test_rounding_keeps_bound_rows_at_their_bounds():
 
 
 @pytest.fixture
-def begun(monkeypatch):
+def begun(tuned, recorded):
     """The solvers of a run, as they were when they began: kernel rows, dual, beta, v and objective.
 
     Pairs of more than two classes use the same solver here as two classes do; tests/test_class_pairs.py has their own.
     """
-    monkeypatch.setattr(ClassRows, "of", lambda *_: None)
-    seen, original = [], smo._Serial.__init__
+    tuned(pairs_together=lambda *_: None)
 
-    def spied(self, gram, dual, *more):
-        original(self, gram, dual, *more)
-        seen.append((gram, dual, self.active.beta.copy(), self.active.v.copy(), self.objective))
+    def state(_, solver, gram, dual, *more):
+        return gram, dual, solver.active.beta.copy(), solver.active.v.copy(), solver.objective
 
-    monkeypatch.setattr(smo._Serial, "__init__", spied)
-    return seen
+    return recorded(smo._Serial, "__init__", state)
 
 
 @pytest.fixture
-def ended(monkeypatch):
+def ended(recorded):
     """The kernel rows, duals and solutions of a run."""
-    seen, original = [], smo.solve
-
-    def spied(gram, dual, *more):
-        got = original(gram, dual, *more)
-        seen.append((gram, dual, got))
-        return got
-
-    monkeypatch.setattr(smo, "solve", spied)
-    return seen
+    return recorded(smo, "solve", lambda solution, gram, dual, *more: (gram, dual, solution))
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from cacore.io.checkpoint import Checkpoint
 from casvm import cpsvm
 from casvm.options import SVMOptions
 from casvm.search import classes
-from casvm.search.cross_validation import judge
 
 CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
 
@@ -83,7 +82,7 @@ def test_test_rows_are_not_used_to_choose(tmp_path):
     assert bad["metrics"]["accuracy"] == pytest.approx(1 - good["metrics"]["accuracy"])
 
 
-def test_resumed(inputs, tmp_path, monkeypatch, tuned):
+def test_resumed(inputs, tmp_path, tuned, recorded):
     """A search that was killed goes on to the same choice and the same model, without what was finished."""
     tuned(telling_rows=0)  # three rounds
     words = [inputs / "three.h5", "--partitions", "3", "--C", "0.1,1,10", "--gamma", "0.1,1", "--checkpoint"]
@@ -92,8 +91,7 @@ def test_resumed(inputs, tmp_path, monkeypatch, tuned):
     assert len(pieces) == 9
     for path in [*pieces[5:], *(tmp_path / "kept").glob("part-*.npz")]:
         path.unlink()
-    calls = []
-    monkeypatch.setattr(classes, "judge", lambda *task: calls.append(task) or judge(*task))
+    calls = recorded(classes, "judge")
     second = reported("casvm.cpsvm", [*words, tmp_path / "kept", "--model", tmp_path / "2.h5"], tmp_path)
     assert len(calls) == 4
     assert second["grid"] == first["grid"]

@@ -20,13 +20,12 @@ from casvm.search.cross_validation import ClassFolds, bytes_needed, judge
 CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
 
 
-def test_large_parts_are_searched_in_pieces(monkeypatch, tuned):
+def test_large_parts_are_searched_in_pieces(tuned, recorded):
     """The pieces' counts add up: every row is judged once in each round, and the choice is as good."""
     X, y = curved(400)
     whole = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     tuned(piece_most=150, piece_rows=100, whole_parts=399)
-    seen = []
-    monkeypatch.setattr(classes, "judge", lambda task, *rest: seen.append(task.X.shape[0]) or judge(task, *rest))
+    seen = recorded(classes, "judge", lambda _, task, *rest: task.X.shape[0])
     cut = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     assert sum(seen) == 2 * 400  # rounds
     assert max(seen) <= 100
@@ -37,11 +36,10 @@ def test_large_parts_are_searched_in_pieces(monkeypatch, tuned):
     assert cut.cv_results_["mean_test_score"].max() > whole.best_score_ - 0.1
 
 
-def test_pieces_of_a_precomputed_kernel_have_all_classes(monkeypatch, tuned):
+def test_pieces_of_a_precomputed_kernel_have_all_classes(tuned, recorded):
     """Also where the rows are sorted by class: numbers of rows say nothing of what lies together."""
     tuned(piece_most=100, piece_rows=60, whole_parts=100)
-    seen = []
-    monkeypatch.setattr(classes, "judge", lambda task, *rest: seen.append(task.codes) or judge(task, *rest))
+    seen = recorded(classes, "judge", lambda _, task, *rest: task.codes)
     X, y = curved(300)
     X, y = X[np.argsort(y)], np.sort(y)
     K = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1))

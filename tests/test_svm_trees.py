@@ -18,7 +18,6 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.machine.memory import MemoryLimitError
-from casvm.solver import smo
 
 
 def dual_of(model):
@@ -310,7 +309,7 @@ def test_all_rows_are_refused_where_they_do_not_fit():
 
 
 @methods
-def test_checkpoint(name, tmp_path, monkeypatch):
+def test_checkpoint(name, tmp_path, forbidden):
     """The second time nothing is solved; a problem that is missing is solved again, and all ends with the same bits."""
     X, y = drawn_clouds(k=3)
     passes = 1 if name == "dcsvm" else 2
@@ -324,8 +323,7 @@ def test_checkpoint(name, tmp_path, monkeypatch):
     assert len(kept) == 2 + sum(counts.values())
     for (turn, layer), count in counts.items():
         assert sum(p.startswith(f"pass-{turn:03d}-layer-{layer:02d}-node-") for p in kept) == count
-    with monkeypatch.context() as patched:
-        patched.setattr(smo, "solve", None)
+    with forbidden("casvm.solver.smo.solve"):
         second = run()
     assert inodes(tmp_path / "kept") == kept
     (tmp_path / "kept" / f"pass-{passes - 1:03d}-layer-01-node-000001.npz").unlink()

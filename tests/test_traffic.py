@@ -184,11 +184,9 @@ def files(ran, tmp_path):
 
 
 @pytest.fixture
-def drawn(monkeypatch, matplotlib):
+def drawn(recorded, matplotlib):
     """Figures as they were when they were saved."""
-    figures, save = [], traffic.figures.save
-    monkeypatch.setattr(traffic.figures, "save", lambda figure, path: (figures.append(figure), save(figure, path)))
-    return figures
+    return recorded(traffic.figures, "save", lambda _, figure, path: figure)
 
 
 def is_png(path):

@@ -8,7 +8,7 @@ import itertools
 from benchmarks.cluster.world import World
 
 
-def test_collections_of_garbage_are_not_timed(monkeypatch):
+def test_collections_of_garbage_are_not_timed(tuned):
     """The collector looks at the objects of all ranks; here the clock stands still, except while it works."""
     now = [0.0]
 
@@ -25,16 +25,16 @@ def test_collections_of_garbage_are_not_timed(monkeypatch):
         gc.collect()
         comm.barrier()
 
-    monkeypatch.setattr("benchmarks.cluster.world.time.thread_time", lambda: now[0])
+    tuned(virtual_clock=lambda: now[0])
     traces = World(3).run(work)
     assert now == [15.0]
     assert [step.seconds for trace in traces for step in trace] == [0.0] * 6
 
 
-def test_reading_the_clock_is_not_timed(monkeypatch):
+def test_reading_the_clock_is_not_timed(monkeypatch, tuned):
     """Every reading takes a second here, and nothing else does."""
     seconds = itertools.count()
-    monkeypatch.setattr("benchmarks.cluster.world.time.thread_time", lambda: float(next(seconds)))
+    tuned(virtual_clock=lambda: float(next(seconds)))
     monkeypatch.setattr("benchmarks.cluster.world.gc.callbacks", [])  # a collection reads the clock as well
     traces = World(3).run(lambda comm: [comm.barrier() for _ in range(3)])
     assert [step.seconds for trace in traces for step in trace] == [0.0] * 9

@@ -312,7 +312,7 @@ def test_a_line_needs_root(monkeypatch, capsys):
 # -- the commands -------------------------------------------------------------------------------------
 
 
-def test_commands(elsewhere, monkeypatch, capsys):
+def test_commands(elsewhere, capsys):
     assert main(["list"]) == 0
     assert "weak-scaling" in capsys.readouterr().out
     few = ["--ranks", "2", "4", "--rows", "60", "--repeats", "1", "--no-simgrid", "--methods", "bkrr2", "dkrr"]
@@ -338,10 +338,10 @@ def test_commands(elsewhere, monkeypatch, capsys):
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_validate(elsewhere, monkeypatch):
+def test_validate(elsewhere, monkeypatch, tuned):
     """The model's seconds beside those of mpiexec, of a rank that is timed while another one computes."""
     monkeypatch.setattr("benchmarks.scaling.this_machine", lambda ranks: replace(PRESETS["aries"], cores_per_node=2))
-    monkeypatch.setattr(race, "TRIES", 1)
+    tuned(race_tries=1)
     few = ["--methods", "casvm", "--ranks", "2", "--rows", "100", "--repeats", "1", "--no-simgrid"]
     assert main(["validate", *few]) == 0
     (record,) = Results.load(elsewhere / "validate.json").records
@@ -357,12 +357,12 @@ def test_company_that_ends(data):
         pytest.fail("the block must not run")
 
 
-def test_least_time_is_that_of_undisturbed_runs(monkeypatch):
+def test_least_time_is_that_of_undisturbed_runs(tuned):
     """The least of those that were not; of all where there is no other."""
     runs = iter([(1.0, 0.9), (3.0, 0.0), (2.0, 0.05), (9.0, 0.0)])
-    monkeypatch.setattr(race, "others", lambda work: next(runs))
+    tuned(race_others=lambda work: next(runs))
     assert race.least(float, 2) == (2.0, 0.05)
-    monkeypatch.setattr(race, "others", lambda work: (work(), 1.5))
+    tuned(race_others=lambda work: (work(), 1.5))
     assert race.least(iter([3.0, 2.0, 4.0, 5.0]).__next__, 1) == (2.0, 1.5)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import weak_parts
 from benchmarks.__main__ import main
 from benchmarks.cluster.programs import method_only
 from benchmarks.cluster.world import World
@@ -34,9 +33,9 @@ def test_calls_of_the_whole_program(name, tmp_path):
     assert all(traces[rank][step].phase == "train" for rank, step in some.standing.items())
 
 
-def test_command(tmp_path, capsys, monkeypatch):
+def test_command(tmp_path, capsys, tuned):
     """One line per number of ranks, with an efficiency relative to the first."""
-    monkeypatch.setattr(weak_parts, "_TOUCHED", 0)  # GiB that are fetched before a timing, which means nothing here
+    tuned(touched_gib=0)  # GiB that are fetched before a timing, which means nothing here
     out = tmp_path / "out.json"
     words = ["--methods", "bkrr2", "--ranks", "1", "3", "--rows", "50", "--train", "1", "--repeats", "1"]
     assert main(["weak-parts", *words, "--results", str(out)]) == 0

@@ -1,6 +1,7 @@
-"""Constants of the packages that tests set, so that few rows reach code for many; only this file says where they are.
+"""What tests set inside the packages, so that few rows reach code for many; only this file says where it is.
 
-The fixture `tuned` sets them for the rest of a test: ``tuned(working_set=16, touch=0.0)``.
+The fixture `tuned` sets it for the rest of a test: ``tuned(working_set=16, touch=0.0)``. At the end of the table are
+functions: clocks, what the machine has, and decisions.
 """
 
 from __future__ import annotations
@@ -99,4 +100,49 @@ CONSTANTS = {
     "onnx_bytes": "cakernels.onnx.graph._LARGEST",
     "threads": "cacore.machine.threads._limit",  # of the package; the BLAS keeps its number
     "turns": "asygcd.solver.asygcd.TURNS",  # turns of a thread before it returns from compiled code
+    # clocks, in seconds
+    "cg_clock": "cakrr.iterative.solver.working_time",
+    "islands_clock": "cakrr.iterative.systems.working_time",
+    "whole_clock": "cakrr.methods.whole_system.working_time",
+    "budget_clock": "cakernels.search.trial.working_time",
+    "phase_clock": "cacore.comm.communicator.time.perf_counter",
+    "virtual_clock": "benchmarks.cluster.world.time.thread_time",
+    "verbose_time": "cacore.svm.classifier.time",  # the module
+    # the machine
+    "available_memory": "cacore.machine.memory.available",
+    "processor": "casvm.methods.all_rows.cpu_name",
+    "scalapack_library": "cacore.linalg.scalapack._library",
+    "scalapack_files": "cacore.linalg.scalapack._files",
+    "temporary_folder": "tempfile.tempdir",
+    # decisions
+    "first_candidates": "cakernels.search.race.first",
+    "race_until": "cakernels.search.race.until",  # the context that ends a candidate
+    "blending_until": "cakernels.search.blending.until",
+    "gathers": "cakrr.iterative.systems.gathers",  # False: pieces of the rows go round in a ring
+    "borrows": "cakrr.iterative.systems.borrows",
+    "pairs_together": "casvm.solver.class_pairs.ClassRows.of",  # None: each pair of classes is solved by itself
+    "metric_sample": "cakrr.methods.factored.sample_of",
+    "pool_capacity": "casvm.solver.distributed.Distributed._capacity",
+    "set_threads": "cacore.machine.threads.set_threads",
+    "race_run": "cakernels.search.race.Race.run",
+    "race_folds": "cakernels.search.race.Race._folds",  # errors of a candidate on held-out rows
+    "race_training": "cakernels.search.race.Race.trained",  # trains a candidate on some rows
+    "race_baseline": "cakernels.search.race.Race.baseline_error",
+    "candidate_after": "cakernels.search.candidates.Candidate.after",  # what the next training takes over
+    "blend": "cakernels.search.blending.combined",
+    # how ranks wait
+    "wait_clock": "cacore.comm.failure.perf_counter",
+    "transport_clock": "cacore.comm.communicator.perf_counter",
+    "pause": "cacore.comm.failure.sleep",
+    # benchmarks
+    "race_matrix": "benchmarks.race._A",
+    "machine_rate": "benchmarks.race.machine_rate",
+    "asygcd_machine_rate": "benchmarks.asygcd_speed.machine_rate",
+    "race_tries": "benchmarks.race.TRIES",
+    "race_others": "benchmarks.race.others",  # a call's result, and cores that other programs used meanwhile
+    "generated_files": "benchmarks.generated.FILES",
+    "svm_warm_up": "benchmarks.svm_speed._warm",
+    "asygcd_warm_up": "benchmarks.asygcd_speed.warm",
+    "anytime_draws": "benchmarks.anytime._DRAWS",
+    "touched_gib": "benchmarks.weak_parts._TOUCHED",
 }

@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from cacore import traffic as traffic_module
-from cacore.comm import PHASES, Communicator, communicator, failure
+from cacore.comm import PHASES, Communicator, communicator
 from cacore.comm.failure import wait
 from cacore.comm.ranks import team
 from cacore.errors import InputError, RankError
@@ -108,13 +108,13 @@ def test_alltoall(chunk, width, most):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_rows_move_without_pauses(monkeypatch):
+def test_rows_move_without_pauses(monkeypatch, tuned):
     """MPICH moves a few KiB of an Ialltoallv each time it is asked: with pauses between, 8 MB took 1.2 s for 2 ms."""
     asked, pauses = [], []
     monkeypatch.setattr(
         communicator, "wait", lambda done, meanwhile, may, what: (asked.append(may), wait(done, meanwhile, may))
     )
-    monkeypatch.setattr(failure, "sleep", lambda seconds: pauses.append(asked[-1]))
+    tuned(pause=lambda seconds: pauses.append(asked[-1]))
     Communicator(WORLD).alltoall(np.zeros(R << 17), np.full(R, 1 << 17))
     assert asked == [True, True, False]  # the numbers of rows, the most of them, the rows
     assert False not in pauses
@@ -312,9 +312,9 @@ def test_every_call_is_timed():
         assert len(calls) == 7
 
 
-def test_phases_nest(monkeypatch):
+def test_phases_nest(tuned):
     clock = iter(range(0, 1000, 1))
-    monkeypatch.setattr(communicator.time, "perf_counter", lambda: float(next(clock)))
+    tuned(phase_clock=lambda: float(next(clock)))
     comm = Communicator(WORLD)
     with comm.phase("train"):
         comm.allreduce(numbers(1))

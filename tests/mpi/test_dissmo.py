@@ -176,14 +176,11 @@ def test_other_duals(kind, working_set):
 
 @pytest.mark.parametrize("shrinking", [True, False])
 @pytest.mark.parametrize("csr", some([False, True]))
-def test_shrunk_rows_are_reactivated(shrinking, csr, monkeypatch, tuned):
+def test_shrunk_rows_are_reactivated(shrinking, csr, tuned, recorded):
     """And visit in several goes, of ranks of which some may have none left."""
     eagerly = Shrinking(patience=1, share=0.05, share_if_copied=0.05)
     tuned(look=1, dissmo_shrinking=eagerly, visitors=10 * R, touch=0.0)
-    left, original = [], ActiveSet.shrink
-    monkeypatch.setattr(
-        ActiveSet, "shrink", lambda self, *args: (original(self, *args), left.append(len(self.shrunk)))[0]
-    )
+    left = recorded(ActiveSet, "shrink", lambda _, active, *args: len(active.shrunk))
     X, y = drawn_clouds(csr=csr)
     share, _ = solve(X, signs(y), even(N), 16, Limits(1e-3, shrinking=shrinking))
     assert (max(left, default=0) > 0) == shrinking
@@ -191,14 +188,12 @@ def test_shrunk_rows_are_reactivated(shrinking, csr, monkeypatch, tuned):
     assert share.objective == pytest.approx(serial(X, signs(y)).objective, rel=1e-6)
 
 
-def test_near_rows(monkeypatch, tuned):
+def test_near_rows(tuned, recorded):
     """Where most kernel values vanish; of ranks of which one may have few rows, and with rows that leave."""
     tuned(near_columns=2.0, near_columns_fine=2.0, look=1)
     X, y = kinds(601)
-    kernel, made, original = Kernel("gaussian", gamma=32.0), [], NearColumns.__init__
-    monkeypatch.setattr(
-        NearColumns, "__init__", lambda self, *args: (made.append(len(args[0])), original(self, *args))[1]
-    )
+    kernel = Kernel("gaussian", gamma=32.0)
+    made = recorded(NearColumns, "__init__", lambda _, columns, X, *args: len(X))
     cuts = np.r_[0, np.arange(1, R) * 7, 601] if R > 1 else [0, 601]
     share, alpha = solve(X, y, slice(cuts[RANK], cuts[RANK + 1]), 100, Limits(1e-5), kernel)
     assert made == [cuts[RANK + 1] - cuts[RANK]]
@@ -209,16 +204,13 @@ def test_near_rows(monkeypatch, tuned):
 
 
 @pytest.mark.parametrize("csr", some([False, True]))
-def test_small_pool(csr, monkeypatch):
+def test_small_pool(csr, tuned, recorded):
     """Rows travel again when they were given up."""
-    gathered, original = [], distributed.gather_rows
-    monkeypatch.setattr(
-        distributed, "gather_rows", lambda *args: (got := original(*args), gathered.append(got.shape[0]))[0]
-    )
+    gathered = recorded(distributed, "gather_rows", lambda rows, *args: rows.shape[0])
     X, y = drawn_clouds(csr=csr)
     enough = solve(X, signs(y), even(N), 8)[0], sum(gathered)
     gathered.clear()
-    monkeypatch.setattr(distributed.Distributed, "_capacity", lambda self, *_: self.q)
+    tuned(pool_capacity=lambda self, *_: self.q)
     few = solve(X, signs(y), even(N), 8)[0], sum(gathered)
     expected = serial(X, signs(y)).objective
     for share, _ in (enough, few):
@@ -228,12 +220,12 @@ def test_small_pool(csr, monkeypatch):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_processors_that_differ(monkeypatch):
+def test_processors_that_differ(tuned):
     """Then one rank solves the working set's problem for all: the same bits here, for some more messages."""
     X, y = drawn_clouds()
     alike = Communicator(WORLD)
     expected, first = solve(X, signs(y), even(N), 8, comm=alike)
-    monkeypatch.setattr(all_rows, "cpu_name", lambda: f"processor {RANK}")
+    tuned(processor=lambda: f"processor {RANK}")
     different = Communicator(WORLD)
     share, second = solve(X, signs(y), even(N), 8, comm=different)
     np.testing.assert_array_equal(second, first)
@@ -278,15 +270,10 @@ def test_one_rank_sends_nothing():
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("working_set", [2, None])
-def test_no_rank_holds_all_rows(working_set, monkeypatch, tuned):
+def test_no_rank_holds_all_rows(working_set, tuned, recorded):
     """Its own rows and its pool together have room for fewer than all, and those that visit come a few at a time."""
-    pools, gathered, make, gather = [], [], Pool.__init__, distributed.gather_rows
-    monkeypatch.setattr(
-        Pool, "__init__", lambda self, like, room: (make(self, like, room), pools.append((like.shape[0], room)))[0]
-    )
-    monkeypatch.setattr(
-        distributed, "gather_rows", lambda *args: (got := gather(*args), gathered.append(got.shape[0]))[0]
-    )
+    pools = recorded(Pool, "__init__", lambda _, pool, like, room: (like.shape[0], room))
+    gathered = recorded(distributed, "gather_rows", lambda rows, *args: rows.shape[0])
     tuned(sample=50, visitors=50)
     X, y = drawn_clouds(331)
     result = train(X, y, even(331), Communicator(WORLD), working_set=working_set)

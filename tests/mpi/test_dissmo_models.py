@@ -94,7 +94,7 @@ def test_saved_by_one_and_loaded_by_many(folder, everywhere):
     np.testing.assert_array_equal(b, alone.intercepts())
 
 
-def test_checkpoint(folder, monkeypatch):
+def test_checkpoint(folder, recorded):
     """Every rank keeps its share of each pair of classes; if one share is missing, all begin that pair again."""
     X, y = drawn_clouds(k=3)
 
@@ -111,8 +111,7 @@ def test_checkpoint(folder, monkeypatch):
         *(f"pair-{p:06d}-rank{rank:06d}.npz" for p in range(3) for rank in range(R)),
         "run.json",
     ]
-    solved, original = [], all_rows.solve
-    monkeypatch.setattr(all_rows, "solve", lambda *args: (original(*args), solved.append(args))[0])
+    solved = recorded(all_rows, "solve")
     second, now = again()
     assert (now, solved) == (kept, [])
     if RANK == R - 1:

@@ -27,17 +27,10 @@ MINE = slice(N * RANK // R, N * (RANK + 1) // R)
 
 
 @pytest.fixture(autouse=True)
-def shares(monkeypatch, tuned):
+def shares(tuned, recorded):
     """Near rows whatever their share; the rounds in shares."""
     tuned(near_columns=2.0, near_columns_fine=2.0)
-    made, step = [], Shares._step
-
-    def kept(self, *args):
-        made.append(step(self, *args))
-        return made[-1]
-
-    monkeypatch.setattr(Shares, "_step", kept)
-    return made
+    return recorded(Shares, "_step", lambda made, *args: made)
 
 
 def rows():
@@ -85,16 +78,10 @@ def test_as_one_process(dual, shares):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("dual", [classification, regression])
-def test_memory_for_few_rows_of_the_matrix(dual, monkeypatch, tuned):
+def test_memory_for_few_rows_of_the_matrix(dual, tuned, recorded):
     """Working sets find the same answer."""
     tuned(near_pool_rows=4)
-    whole, sizes, solve = dual(), [], NearSets._solve
-
-    def kept(self, some, *limits):
-        sizes.append(len(some))
-        solve(self, some, *limits)
-
-    monkeypatch.setattr(NearSets, "_solve", kept)
+    whole, sizes = dual(), recorded(NearSets, "_solve", lambda _, sets, rows, *limits: len(rows))
     share, beta = solved(whole, cache=1)
     assert sum(size > 0 for size in sizes) > 2
     assert share.converged
@@ -113,9 +100,9 @@ def test_a_rank_without_rows():
 
 
 @pytest.mark.mpi(min_size=2)
-def test_unlike_processors(monkeypatch, shares):
+def test_unlike_processors(tuned, shares):
     """Ranks that may round differently solve no shares, and take what rank 0 finds."""
-    monkeypatch.setattr(all_rows, "cpu_name", lambda: f"processor {RANK}")
+    tuned(processor=lambda: f"processor {RANK}")
     share, _ = solved(classification())
     assert not shares
     assert share.objective == pytest.approx(expected(classification()).objective, rel=1e-6)
@@ -170,7 +157,7 @@ def test_few_rows_of_shares_that_contradict_each_other(tuned):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_checkpoints_are_feasible(monkeypatch):
+def test_checkpoints_are_feasible():
     """The coefficients kept in any round are feasible, so that a run can start from them."""
     whole, kept = classification(), []
 

@@ -291,11 +291,11 @@ def test_one_row_leaves_none_to_validate():
 
 
 @pytest.mark.mpi(min_size=2)
-def test_no_library(monkeypatch):
+def test_no_library(tuned):
     @staticmethod
     def lacking():
         raise InputError("needs ScaLAPACK")
 
     X, y = rows(40)
-    monkeypatch.setattr(scalapack, "_library", lacking)
+    tuned(scalapack_library=lacking)
     refused("needs ScaLAPACK", dataset(X, y, even(40)), RidgeOptions(lam=(1e-3,)))

@@ -49,9 +49,9 @@ def tiles(tuned):
 
 @formats
 @pytest.mark.parametrize("ring", [False, True], ids=["gathered", "ring"])
-def test_is_kernel_ridge(csr, ring, mine, everywhere, monkeypatch):
+def test_is_kernel_ridge(csr, ring, mine, everywhere, tuned):
     if ring:
-        monkeypatch.setattr("cakrr.iterative.systems.gathers", lambda *_: False)
+        tuned(gathers=lambda *_: False)
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     comm = Communicator(WORLD)
     result = dkrr(dataset(X, y, mine(157)), TOLD, comm)
@@ -209,16 +209,16 @@ def test_time_and_again(folder, mine, monkeypatch):
     assert done.residual[0] <= 1e-10
 
 
-def test_time(mine, monkeypatch):
+def test_time(mine, tuned):
     """A partial solution at the time limit is used, with a note on its residual; x = 0 is refused."""
     X, y = rows()
     told = replace(TOLD, max_time=100.0, rank=20)
-    monkeypatch.setattr(solver, "working_time", Clock(12.0).perf_counter)
+    tuned(cg_clock=Clock(12.0).perf_counter)
     result = dkrr(dataset(X, y, mine(157)), told, Communicator(WORLD))
     (note,) = result.notes
     assert "--max-time 100 was exceeded: the relative residual is" in note
     assert 1e-10 < result.residual[0] < 1
-    monkeypatch.setattr(solver, "working_time", Clock(1e9).perf_counter)
+    tuned(cg_clock=Clock(1e9).perf_counter)
     refused("before there was a useful solution", dataset(X, y, mine(157)), told)
 
 

@@ -15,7 +15,6 @@ from cacore.errors import InputError
 from cacore.probability.calibrator import Calibrator
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
 from cakernels.families import Blend, ClassBlend, blended, classified, outputs
-from cakernels.search import race
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import FOLDED, REGRESSION, Data, Split
 from cakrr import BKRR2, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
@@ -76,11 +75,11 @@ def test_explanations_by_a_model_on_every_rank():
 
 
 @pytest.mark.parametrize("part", [0, 40])
-def test_svr_of_one_process(part, monkeypatch):
+def test_svr_of_one_process(part, tuned):
     """One regression of all rows, by all ranks together; and parts, at least one per rank."""
     X, y = saddle(101)
     settings = {"kernel": "laplacian", "partitioner": "kmeans", "C": 1.0, "epsilon": 0.1, "tol": 1e-6}
-    monkeypatch.setattr(race, "first", lambda *_: [Candidate("CASVR", settings, part)])
+    tuned(first_candidates=lambda *_: [Candidate("CASVR", settings, part)])
     model = AutoKernelRegressor(**QUICK, comm=WORLD).fit(X[even(101)], y[even(101)])
     alone = by_one(lambda: AutoKernelRegressor(**QUICK).fit(X, y))
     assert type(model.best_estimator_).__name__ == ("CASVR" if R == 1 or part else "DisSMOSVR")
@@ -107,9 +106,9 @@ def test_blend_on_ranks(folder):
     near(Blend.load(path).predict(X[even(90)]), got, 1e-12)
 
 
-def test_probabilities_and_class_blend_on_ranks(folder, monkeypatch):
+def test_probabilities_and_class_blend_on_ranks(folder, tuned):
     settings = {"kernel": "gaussian", "partitioner": "kmeans", "gamma": 0.5, "C": 0.1, "tol": 1e-8}
-    monkeypatch.setattr(race, "first", lambda *_: [Candidate("CASVC", settings, 0)])
+    tuned(first_candidates=lambda *_: [Candidate("CASVC", settings, 0)])
     X, y = clouds(75, k=3, d=4)
     own = even(75)
     model = AutoKernelClassifier(**QUICK, probability=True, comm=WORLD).fit(X[own], y[own])

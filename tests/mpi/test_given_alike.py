@@ -16,7 +16,6 @@ from cacore.comm import Communicator, require_same
 from cacore.comm.alike import canonical
 from cacore.errors import InputError
 from cacore.io import load
-from cacore.machine import threads
 from cakrr import BKRR2, DKRR, BKRR2Classifier, TwoLevelKRR
 from casvm import CASVC, CASVR, CascadeSVC, DCFilterSVC, DisSMOSVC, DisSMOSVR
 from casvm.casvm import casvm
@@ -156,11 +155,11 @@ def test_names_of_files_to_write(folder):
     assert list(folder.iterdir()) == []
 
 
-def test_harmless_differences_between_ranks_are_accepted(monkeypatch, tuned):
+def test_harmless_differences_between_ranks_are_accepted(tuned):
     """States of random numbers, of which rank 0's counts; ways to write the same; threads that some ranks share."""
     X, _, y = rows()
     tuned(threads=None if LAST else 1)
-    monkeypatch.setattr(threads, "set_threads", lambda count: None)
+    tuned(set_threads=lambda count: None)
     drawn = np.random.RandomState(RANK) if RANK else None
     given = {"C": (1, 1.0)[RANK % 2], "gamma": (0.5, np.float64(0.5))[RANK % 2], "random_state": drawn}
     fitted = CASVC(**given, n_parts=R, comm=WORLD).fit(X.tolist() if LAST else X, y)

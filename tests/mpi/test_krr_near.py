@@ -48,10 +48,9 @@ def rows(by_class=False):
 
 @pytest.mark.parametrize("ring", [False, True], ids=["gathered", "ring"])
 @pytest.mark.parametrize("by_class", [False, True], ids=["mixed", "by class"])
-def test_is_kernel_ridge(by_class, ring, everywhere, monkeypatch):
+def test_is_kernel_ridge(by_class, ring, everywhere, tuned):
     if ring:
-        monkeypatch.setattr("cakrr.iterative.systems.gathers", lambda *_: False)
-        monkeypatch.setattr("cakrr.iterative.systems.borrows", lambda *_: False)
+        tuned(gathers=lambda *_: False, borrows=lambda *_: False)
     X, y, w = rows(by_class)
     my, comm = even(N), Communicator(WORLD)
     result = dkrr(dataset(X, y, my, weights=w), TOLD, comm)
@@ -123,16 +122,10 @@ def test_product_over_features(everywhere):
 @pytest.mark.parametrize("kernel", ["gaussian", "wendland2_product"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_predictions_of_near_rows(kernel, dtype, form, everywhere, monkeypatch, tuned):
+def test_predictions_of_near_rows(kernel, dtype, form, everywhere, tuned, recorded):
     """Each rank meets only the rows near its own pieces of the model, and the sum is that of all pairs."""
     tuned(group=8, sort_cost=0)
-    shares, call = [], expansion.NearGroups.__call__
-
-    def counted(self, coefficients):
-        shares.append(self.share)
-        return call(self, coefficients)
-
-    monkeypatch.setattr(expansion.NearGroups, "__call__", counted)
+    shares = recorded(expansion.NearGroups, "__call__", lambda _, groups, coefficients: groups.share)
     (X, y, _), my, comm = rows(), even(N), Communicator(WORLD)
     X = X.astype(dtype)
     told = replace(TOLD, kernel=kernel, sigma=(0.02 if kernel == "gaussian" else 0.1,), tol=1e-6)

@@ -81,12 +81,12 @@ def test_what_training_sends(name, metric):
     assert comm.totals()[0]["train"] == {"bytes": 8 * ranks * sums, "messages": ranks * messages}
 
 
-def test_what_the_exact_method_sends(monkeypatch):
+def test_what_the_exact_method_sends(tuned):
     """An Allreduce of the gradients at the sample: of 72 learning rows, or of 10."""
     (X, y), sent = ripples(80), []
     for count in (72, 10):
         comm = Communicator(WORLD)
-        monkeypatch.setattr("cakrr.methods.factored.sample_of", lambda _, count=count: count)
+        tuned(metric_sample=lambda _, count=count: count)
         ridge("dkrr", X, y, even(80), comm, metric="full", metric_rounds=1)
         sent.append(comm.totals()[0]["train"])
     assert sent[0]["messages"] == sent[1]["messages"]

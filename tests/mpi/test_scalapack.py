@@ -134,12 +134,12 @@ def test_traffic(comm):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_library_that_one_rank_lacks(comm, monkeypatch):
+def test_library_that_one_rank_lacks(comm, tuned):
     def lacking():
         if RANK == R - 1:
             raise InputError("needs ScaLAPACK")
 
-    monkeypatch.setattr(scalapack, "_library", lacking)
+    tuned(scalapack_library=lacking)
     with pytest.raises(InputError, match="needs ScaLAPACK"):
         BlockCyclic(10, comm)
 
@@ -151,12 +151,12 @@ def test_matrix_too_large_for_the_ranks(comm):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_messages(monkeypatch):
+def test_messages(monkeypatch, tuned):
     """The function itself, not its cached answer."""
     monkeypatch.setenv(scalapack.VARIABLE, "/nowhere/libscalapack.so")
     with pytest.raises(InputError, match="CAKRR_SCALAPACK: cannot open /nowhere/libscalapack"):
         scalapack._library.__wrapped__()
     monkeypatch.delenv(scalapack.VARIABLE)
-    monkeypatch.setattr(scalapack, "_files", lambda package: {})
+    tuned(scalapack_files=lambda package: {})
     with pytest.raises(InputError, match="needs ScaLAPACK: pip install"):
         scalapack._library.__wrapped__()

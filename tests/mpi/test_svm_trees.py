@@ -87,16 +87,12 @@ def test_weights():
         np.testing.assert_allclose(made.solver["objective"][-1], reference.objective_[0], rtol=1e-6)
 
 
-def test_checkpoint(folder, monkeypatch):
+def test_checkpoint(folder, forbidden):
     X, y = drawn_clouds(N, k=3)
     kept = folder / "kept"
     first = train("cascade", X, y, even(N), checkpoint=Checkpoint(kept))
-
-    def never(*_, **__):
-        raise AssertionError("solved again")
-
-    monkeypatch.setattr("casvm.solver.smo.solve", never)
-    again = train("cascade", X, y, even(N), checkpoint=Checkpoint(kept))
+    with forbidden("casvm.solver.smo.solve"):
+        again = train("cascade", X, y, even(N), checkpoint=Checkpoint(kept))
     for one, other in zip(first.model.parts.values(), again.model.parts.values(), strict=True):
         assert one.coef.tobytes() == other.coef.tobytes()
     assert first.solver["objective"].tolist() == again.solver["objective"].tolist()
