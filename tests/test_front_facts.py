@@ -44,10 +44,10 @@ def late_until(running, tuned, rows):
     tuned(race_folds=slow)
 
 
-def test_a_first_candidate_that_is_too_slow_is_tried_on_fewer_rows(monkeypatch):
+def test_a_first_candidate_that_is_too_slow_is_tried_on_fewer_rows(tuned):
     running = race(rows(4_000), most=1)
     running._waiting = [Candidate("BKRR2", {"sigma": 1.0, "lam": 1e-6})]
-    late_until(running, monkeypatch, 1_000)
+    late_until(running, tuned, 1_000)
     running.run()
     assert [(one.rows, one.why) for one in running.trials][:2] == [(3_200, OUT_OF_TIME), (800, "")]
     assert running.split.folds == 1
@@ -55,10 +55,10 @@ def test_a_first_candidate_that_is_too_slow_is_tried_on_fewer_rows(monkeypatch):
 
 
 @pytest.mark.parametrize("task", [REGRESSION, CLASSIFICATION])
-def test_a_small_model_is_judged_where_no_candidate_ends_in_time(task, monkeypatch):
+def test_a_small_model_is_judged_where_no_candidate_ends_in_time(task, tuned):
     """It is trained after the time, and the result says so; few rows are then all used."""
     running = race(rows(900, task), most=1)
-    late_until(running, monkeypatch, 0)
+    late_until(running, tuned, 0)
     found = search(running)
     assert np.isfinite(found.error)
     assert found.trials[-1].rows == 500

@@ -14,6 +14,7 @@ from asygcd.solver.asygcd import AsyGCD
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from helpers.references import descend, matrix, violations
+from helpers.tuned import CONSTANTS
 
 PLENTY = 1 << 24
 LONG = 600.0  # seconds, for what may hang: the first run of all compiles
@@ -112,9 +113,9 @@ def check_small(solution, update="owned"):
     assert solution.objective == pytest.approx(p.best, rel=CLOSE[update])
 
 
-def slow_down(monkeypatch, tuned, which, pause, turns=20):
+def slow_down(monkeypatch, which, pause, turns=20):
     """Threads come back from compiled code all the time; these of them sleep each time before they go on."""
-    tuned(turns=turns)
+    monkeypatch.setattr(CONSTANTS["turns"], turns)
     loop = AsyGCD._loop
 
     def slowed(self, state, me, *limits):

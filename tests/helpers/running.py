@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from helpers.tuned import CONSTANTS
+
 
 class Interrupted(Exception):  # noqa: N818
     pass
@@ -17,7 +19,7 @@ class Calls:
     last: int = -1
 
 
-def interruptible(monkeypatch, tuned, place, name):
+def interruptible(monkeypatch, place, name):
     """Count the calls of ``place.name``, on one thread, so that they come in order."""
     work, calls = getattr(place, name), Calls()
 
@@ -27,7 +29,7 @@ def interruptible(monkeypatch, tuned, place, name):
         calls.made += 1
         return work(*args, **kwargs)
 
-    tuned(threads=1)
+    monkeypatch.setattr(CONSTANTS["threads"], 1)
     monkeypatch.setattr(place, name, counting)
     return calls
 
