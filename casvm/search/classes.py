@@ -26,7 +26,6 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, Kept, remembered
 from cacore.kernels import Kernel
 from cacore.kernels.given import Precomputed
-from cacore.kernels.registry import KernelKind
 from cacore.machine import memory, threads
 from cacore.machine.clock import working_time
 from cacore.svm.options import DualOptions
@@ -380,16 +379,12 @@ def kernels(
         if not isinstance(gammas, tuple):
             gammas = (numeric_gamma(X, gammas, comm, options.kernel),)
     elif kind.of_distance and kind.has_width:
-        gammas = _around(_median(options.kernel_with(1.0), X, pieces, comm), kind, ends, count)
+        distance = _median(options.kernel_with(1.0), X, pieces, comm)  # squared, unless gamma is 1 / length
+        low, high = (np.sqrt(times) if kind.per_length else times for times in ends)
+        gammas = tuple(spaced(low / distance, high / distance, count))
     else:
         gammas = (numeric_gamma(X, "scale", comm, options.kernel) if kind.has_width else 1.0,)
     return tuple(options.kernel_with(gamma) for gamma in gammas)
-
-
-def _around(distance: float, kind: KernelKind, ends: tuple[float, float], count: int) -> tuple[float, ...]:
-    """Values of gamma for this typical distance of rows, a squared one unless the kernel's gamma is 1 / length."""
-    low, high = (np.sqrt(times) if kind.per_length else times for times in ends)
-    return tuple(spaced(low / distance, high / distance, count))
 
 
 def _median(kernel: Kernel, X: AnyRows, pieces: list[NDArray[np.int64]], comm: Communicator) -> float:

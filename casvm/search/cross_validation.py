@@ -308,37 +308,23 @@ def along(
     sum(alpha) / beta'K beta, clipped to this range. The gradient at the start costs one pass over m numbers.
     """
     bound = factor * y
-    return _path(K, y, np.minimum(bound, 0.0), np.maximum(bound, 0.0), 0.0, Cs, tol, max_pairs)
+    return path(K, y, np.minimum(bound, 0.0), np.maximum(bound, 0.0), 0.0, Cs, tol, max_pairs)
 
 
-def along_regression(
-    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], epsilon: float, tol: float,
-    max_pairs: int,
-) -> Iterator[Solved]:  # fmt: skip
-    """Solve epsilon-SVR for each C, like :func:`along`, with targets `y` and this epsilon."""
-    return _path(K, y, -factor, factor, epsilon, Cs, tol, max_pairs)
-
-
-def along_quantile(
-    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], tau: float, tol: float, max_pairs: int
-) -> Iterator[Solved]:  # fmt: skip
-    """Solve the regression of the tau-quantile for each C, like :func:`along`, with targets `y`."""
-    return _path(K, y, (tau - 1.0) * factor, tau * factor, 0.0, Cs, tol, max_pairs)
-
-
-def _path(
+def path(
     K: NDArray[np.floating], y: Vector, low: Vector, high: Vector, epsilon: float, Cs: tuple[float, ...], tol: float,
     max_pairs: int,
 ) -> Iterator[Solved]:  # fmt: skip
-    """Solve the dual with p = -y and bounds C `low` and C `high` for each C."""
+    """Solve the dual with p = -y, this epsilon, and bounds C `low` and C `high` for each C, like :func:`along`."""
     m = len(y)
     beta, v, last = np.zeros(m), y.copy(), 0.0
     diagonal, where = np.diagonal(K)[:m].astype(np.float64), np.arange(m)
     for C in Cs:
         lower, upper = C * low, C * high
         if last:
-            gain = float((y * beta).sum() - epsilon * np.abs(beta).sum())
-            by = _best_multiple(gain, float(beta @ (y - v)), C / last)
+            gain, square = float((y * beta).sum() - epsilon * np.abs(beta).sum()), float(beta @ (y - v))
+            # Of the feasible multiples of beta, the one with the largest dual objective, by gain - by^2/2 beta'K beta.
+            by = C / last if square <= 0.0 else float(np.clip(gain / square, 1.0, C / last))
             v = y - by * (y - v)
             at_low, at_high = beta == last * low, beta == last * high
             beta = by * beta
@@ -354,10 +340,3 @@ def _path(
         sides = [side for side in (top, bottom) if np.isfinite(side)] or [0.0]
         b = 0.5 * (sides[0] + sides[-1])
         yield Solved(y - v + b, beta, b, problem.iterations, top - bottom < tol)
-
-
-def _best_multiple(gain: float, square: float, largest: float) -> float:
-    """The t from 1 to `largest` that maximises the dual objective of t beta, t gain - t^2/2 beta'K beta."""
-    if square <= 0.0:
-        return largest
-    return float(np.clip(gain / square, 1.0, largest))

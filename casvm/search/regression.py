@@ -7,7 +7,7 @@ there is no epsilon. One reduction adds them up, and the setting with the smalle
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from cacore.metrics import pinball
 from cacore.tuning import Results, spaced
 from casvm.options import GRID, SCALE, SCALED, ValueOptions
 from casvm.search.classes import Piece, Settings, check_settings, kernels, over_pieces, pieces
-from casvm.search.cross_validation import PAIRS, along_quantile, along_regression, bytes_needed, for_kernels, points_of
+from casvm.search.cross_validation import PAIRS, bytes_needed, for_kernels, path, points_of
 from partition.redistribute import Parts
 
 if TYPE_CHECKING:
@@ -73,11 +73,9 @@ class TargetFolds:
         learned, max_pairs = np.where(left_out, 0.0, self.factor), PAIRS * len(self.y)
         y, factor = self.y[left_out], self.factor[left_out]
         for level in self.levels or (None,):
-            if level is None:
-                path = along_regression(K, self.y, learned, Cs, epsilon, tol, max_pairs)
-            else:
-                path = along_quantile(K, self.y, learned, Cs, level, tol, max_pairs)
-            for number, solution in enumerate(path):
+            low, high = (-1.0, 1.0) if level is None else (level - 1.0, level)
+            solutions = path(K, self.y, low * learned, high * learned, epsilon, Cs, tol, max_pairs)
+            for number, solution in enumerate(solutions):
                 error = y - solution.decision[left_out]
                 loss = np.square(error) if level is None else pinball(error, level)
                 yield number, float(factor @ loss), solution.converged
@@ -193,8 +191,9 @@ def search_values(
         advance = options.progress("choosing C, epsilon and gamma", len(searched))
 
         def judge_piece(piece: Piece) -> Kept:
-            task = _task(parts, piece, folds, n_folds, scale)
-            return judge(replace(task, levels=levels), alike, *settings)
+            fold = (piece.first + np.arange(len(piece.rows))) % folds  # rows are dealt in turn
+            y, weights = parts["y"][piece.rows] / scale, parts["weight"][piece.rows]
+            return judge(TargetFolds(parts.X[piece.rows], y, weights, fold, n_folds, levels), alike, *settings)
 
         sse = np.zeros((len(alike), len(epsilons), len(Cs), n_folds))
         weight, solved, stopped = np.zeros(n_folds), 0, np.zeros(sse.shape[:3], np.int64)
@@ -228,13 +227,6 @@ def _folds(cv: int | None, n: int) -> tuple[int, int]:
     if cv > n:
         raise InputError(f"cv = {cv}: there are only {n:,} rows; ask for fewer folds")
     return cv, cv
-
-
-def _task(parts: Parts, piece: Piece, folds: int, n_folds: int, scale: float) -> TargetFolds:
-    """A piece's rows, with targets divided by `scale`."""
-    fold = (piece.first + np.arange(len(piece.rows))) % folds
-    y = parts["y"][piece.rows] / scale
-    return TargetFolds(parts.X[piece.rows], y, parts["weight"][piece.rows], fold, n_folds)
 
 
 def _values(name: str, requested: Any, ends: tuple[float, float], count: int, unit: float) -> tuple[float, ...]:
