@@ -287,9 +287,9 @@ class Parameters:
     nugget: float | None
 
     @property
-    def complete(self) -> bool:
-        """True if nothing is to be estimated."""
-        return None not in (self.range, self.sill, self.nugget)
+    def free(self) -> list[str]:
+        """Names of the parameters to be estimated."""
+        return [name for name, value in vars(self).items() if value is None]
 
 
 @dataclass
@@ -359,8 +359,7 @@ class _Search:
         sample, kernel = criterion.sample, criterion.kernel
         self.criterion, self.fixed = criterion, fixed
         self.profiled = fixed.sill is None and fixed.nugget in (None, 0.0) and not sample.errors.any()
-        free = [name for name in ("range", "sill", "nugget") if getattr(fixed, name) is None]
-        self.free = [name for name in free if not (self.profiled and name == "sill")]
+        self.free = [name for name in fixed.free if not (self.profiled and name == "sill")]
         length = float(np.linalg.norm(np.ptp(sample.X, axis=0))) or 1.0
         self.length = 3.0 * length if kernel.declared.limited else length  # a radius is several length scales
         self.longest = _LONGEST * min(self.length, criterion.taper)
@@ -368,8 +367,7 @@ class _Search:
 
     def arguments(self, theta: NDArray[np.float64]) -> tuple[float, float | None, float, float | None]:
         """Arguments of the criterion at a point of the search."""
-        values = {"range": self.fixed.range, "sill": self.fixed.sill, "nugget": self.fixed.nugget}
-        values |= dict(zip(self.free, np.exp(theta).tolist(), strict=True))
+        values = vars(self.fixed) | dict(zip(self.free, np.exp(theta).tolist(), strict=True))
         range_, nugget = values["range"], values["nugget"]
         assert range_ is not None
         assert nugget is not None
@@ -436,17 +434,14 @@ def estimate(
 def _with_deviations(best: Estimate, likelihood: Likelihood, fixed: Parameters) -> Estimate:
     """The estimate with standard deviations of the free parameters' logarithms; collective."""
     values = {"range": best.range, "sill": best.sill, "nugget": best.nugget}
-    free = [name for name in values if getattr(fixed, name) is None]
 
     def cost(theta: NDArray[np.float64]) -> float:
-        now = values | dict(zip(free, np.exp(theta).tolist(), strict=True))
+        now = values | dict(zip(fixed.free, np.exp(theta).tolist(), strict=True))
         return likelihood(now["range"], now["sill"], now["nugget"], None)[0] / 2.0
 
-    stds = deviations(cost, np.log([values[name] for name in free]))
-    std = dict.fromkeys(values, math.nan) | dict(zip(free, stds.tolist(), strict=True))
-    return replace(
-        best, evaluations=likelihood.evaluations, range_std=std["range"], sill_std=std["sill"], nugget_std=std["nugget"]
-    )
+    stds = deviations(cost, np.log([values[name] for name in fixed.free]))
+    named = {f"{name}_std": std for name, std in zip(fixed.free, stds.tolist(), strict=True)}
+    return replace(best, evaluations=likelihood.evaluations, **named)
 
 
 # -- standard deviations of the parameters ---------------------------------------------------------------

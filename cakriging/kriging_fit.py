@@ -240,7 +240,7 @@ def _covariance(rows: _Rows, options: KrigingOptions, comm: Communicator) -> _Co
     columns = np.column_stack([rows.y, rows.errors, rows.F])
     sample = Sample.of(rows.Z, columns, rows.place, rows.n, options.sample, comm)
     best, parameters, notes = None, fixed, []
-    if not fixed.complete:
+    if fixed.free:
         with comm.agreed():
             _check_estimable(sample, rows.rounding)
 

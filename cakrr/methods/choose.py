@@ -1,8 +1,8 @@
 """The choice of settings in parts: sigma, lambda, the coarse model, the soft route, and a metric in rounds.
 
 Follows Algorithm 10, lines 8 and 13 to 23. From the inside out: settings are compared on folds of held-out rows
-(:func:`compared`), then soft routes with the best setting (:func:`choose_soft_route`), in every round of a metric,
-for every scaling and, with a metric, every kernel (:func:`choose_in_rounds`).
+(:func:`compare_on_folds`), then soft routes with the best setting (:func:`choose_soft_route`), in every round of a
+metric, for every scaling and, with a metric, every kernel (:func:`choose_in_rounds`).
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ def _choose_pair(
     division: RidgeParts, grid: RidgeGrid, first: Fold, route: Soft, chosen: Chosen, comm: Communicator
 ) -> None:
     """Take the sigma, lambda and coarse-model candidate with the smallest error, for all parts or per part."""
-    grid_errors = compared(division, grid, in_folds(division, first, comm), [route], "grid", chosen, comm)
+    grid_errors = compare_on_folds(division, grid, in_folds(division, first, comm), [route], "grid", chosen, comm)
     errors = grid_errors.errors
     chosen.grid = table(errors, grid.widths, grid.lams, division.options, chosen.candidates)
     # No warning for pairs that nobody asked for.
@@ -442,13 +442,13 @@ def choose_soft_route(division: RidgeParts, first: Fold, unit: float, chosen: Ch
     routes = list(dict.fromkeys(route.scaled(unit, len(division.parts.sizes)) for route in SOFT_TRIED))
     folds = (fold.of_candidate(chosen.candidate) for fold in in_folds(division, first, comm))
     grid = RidgeGrid((chosen.width,), (chosen.lam,), [])
-    errors = compared(division, grid, folds, routes, "soft", chosen, comm).errors
+    errors = compare_on_folds(division, grid, folds, routes, "soft", chosen, comm).errors
     with comm.phase("predict"):
         number = best(errors, grid.widths, grid.lams, division.workspace.dtype, comm)[0]
     chosen.soft, chosen.error = routes[number], float(errors[number, 0, 0])
 
 
-def compared(
+def compare_on_folds(
     division: RidgeParts, grid: RidgeGrid, folds: Iterable[Fold], routes: list[Soft], name: str, chosen: Chosen,
     comm: Communicator,
 ) -> GridErrors:  # fmt: skip
