@@ -10,13 +10,15 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.tree import DecisionTreeClassifier
 
 from cacore.checks import one_or, positive
-from cacore.data.holdout import FOLDS, stratified, usable
+from cacore.comm import Communicator
+from cacore.data.holdout import FOLDS, Holdout, stratified, usable
 from cacore.run import figures
 from cacore.tuning import (
     SCORERS,
     GridColumns,
     Results,
     best_lines,
+    choose,
     counted,
     end_lines,
     grid_ends,
@@ -45,6 +47,19 @@ def test_folds_are_dealt_on():
     sizes = [4, 3, 2, 1]
     dealt = [stratified(np.arange(m) % 2, 5, sum(sizes[:p])) for p, m in enumerate(sizes)]
     assert np.bincount(np.concatenate(dealt)).tolist() == [2, 2, 2, 2, 2]
+
+
+@given(st.integers(2, 60), st.integers(2, 7), st.integers(0, 5))
+def test_runs_of_the_shuffled_order_hold_every_row_out_once(n, folds, seed):
+    holdout = Holdout.shuffled(n, seed, Communicator(), folds=folds)
+    held = np.array([holdout.held(fold) for fold in range(folds)])
+    assert (held.sum(axis=0) == 1).all()
+    assert np.ptp(held.sum(axis=1)) <= 1
+
+
+@pytest.mark.parametrize(("n", "share", "count"), [(10, 0.2, 2), (3, 0.1, 1), (2, 0.9, 1), (1, 0.5, 0), (10, 0.0, 0)])
+def test_a_held_out_share_has_a_row_and_leaves_one(n, share, count):
+    assert Holdout.shuffled(n, 0, Communicator(), share).held().sum() == count
 
 
 def test_how_many_folds():
@@ -136,6 +151,12 @@ def test_ranges_that_are_bad(text):
 @pytest.mark.parametrize("value", [[1, -1], [], "1,2", None, {1: 2}])
 def test_lists_that_are_bad(value):
     assert refusal(one_or(positive, "grid"), value, "C =").startswith("C")
+
+
+def test_ties_go_to_the_first_setting_or_to_the_last_of_some_axes():
+    errors = np.array([[2.0, 1.0, np.nan], [1.0, 1.0, np.inf]])
+    assert [choose(errors, last_axes=axes) for axes in range(3)] == [(0, 1), (0, 1), (1, 1)]
+    assert choose(np.full((2, 2), np.nan)) is None
 
 
 def judged(right, n=1000):
