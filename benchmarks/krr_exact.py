@@ -94,7 +94,7 @@ def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
     """Median seconds for nine lambdas from `lam` upwards, solved together as in a grid, and for `lam` alone."""
     from cacore.comm import Communicator
     from cacore.kernels import Kernel
-    from cakrr.iterative.solver import Rules
+    from cakrr.iterative.solver import StoppingCriteria
     from cakrr.iterative.systems import RidgeProblem, Systems
     from cakrr.methods.whole_system import GRID_TOL
     from cakrr.options import RidgeOptions
@@ -106,7 +106,7 @@ def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
     for lams in [grid[:1], grid] * ROUNDS:
         begun = time.perf_counter()
         wanted = RidgeProblem(X, np.arange(n), y[:, None], None, kernel, lams, "lambdas", "")
-        alpha, _ = systems.solve(wanted, Rules(GRID_TOL, final=False), Communicator())
+        alpha, _ = systems.solve(wanted, StoppingCriteria(GRID_TOL, final=False), Communicator())
         seconds[len(lams)].append(time.perf_counter() - begun)
     one, nine = (float(np.median(seconds[count][1:])) for count in (1, 9))  # the first round compiles
     last = systems.solutions[-1]

@@ -211,8 +211,8 @@ def test_a_solution_that_is_resumed_has_the_same_bits(final, tuned):
 
     def solved(**told):
         made = Preconditioner(None, None, ridges, Communicator())
-        rules = solver.Rules(1e-5, final=final)
-        return solver.solve(KernelProducts(spread(), KERNEL, Keep(0)), made, B, rules, **told)
+        criteria = solver.StoppingCriteria(1e-5, final=final)
+        return solver.solve(KernelProducts(spread(), KERNEL, Keep(0)), made, B, criteria, **told)
 
     whole = solved()
     assert whole.iterations[2] + 2 < whole.iterations[1] < whole.iterations[0] - 2

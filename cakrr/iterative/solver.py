@@ -51,8 +51,8 @@ class EarlyStop(Protocol):
 
 
 @dataclass
-class Rules:
-    """Stopping criteria.
+class StoppingCriteria:
+    """Criteria that end the iterations.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class CGSolution:
     ----------
     x : ndarray, shape (t, n_local)
     residual : ndarray, shape (t,)
-        |b - A x| / |b|; recomputed from kernel values in double precision if `Rules.final`.
+        |b - A x| / |b|; recomputed from kernel values in double precision if `StoppingCriteria.final`.
     iterations : ndarray of int64, shape (t,)
     stopped : list of str
         Reason per right side: "residual", "early", "time", "iterations", or "stalled".
@@ -136,8 +136,9 @@ def _broadcast(array: NDArray[Any], comm: Communicator) -> int:
 
 
 def solve(
-    products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, rules: Rules, largest: float = 1.0,
-    checkpoint: Checkpoint | None = None, name: str = "cg", advance: Callable[[], None] = lambda: None,
+    products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, criteria: StoppingCriteria,
+    largest: float = 1.0, checkpoint: Checkpoint | None = None, name: str = "cg",
+    advance: Callable[[], None] = lambda: None,
 ) -> CGSolution:  # fmt: skip
     """Solve for every row of `B`, shape (t, n_local); collective.
 
@@ -147,7 +148,7 @@ def solve(
     preconditioner : Preconditioner
         Preconditioner, with the ridge of each right side.
     B : ndarray
-    rules : Rules
+    criteria : StoppingCriteria
     largest : float
         Largest kernel value, which determines the rounding error of products.
     checkpoint : Checkpoint or None
@@ -163,7 +164,7 @@ def solve(
     of 2. Per pass, usually one or two: one more product in double precision.
     """
     saved = None if checkpoint is None else Unfinished(checkpoint, name, products.comm, SAVE_EVERY)
-    run = _Refinement(products, preconditioner, B, rules, largest, saved, advance)
+    run = _Refinement(products, preconditioner, B, criteria, largest, saved, advance)
     while run.ids.size:
         run.one_pass()
     return run.solution()
@@ -173,11 +174,11 @@ class _Refinement:
     """One call of :func:`solve`."""
 
     def __init__(
-        self, products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, rules: Rules, largest: float,
-        saved: Unfinished | None, advance: Callable[[], None],
+        self, products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, criteria: StoppingCriteria,
+        largest: float, saved: Unfinished | None, advance: Callable[[], None],
     ) -> None:  # fmt: skip
-        self.products, self.preconditioner, self.rules, self.saved, self.advance = (
-            products, preconditioner, rules, saved, advance
+        self.products, self.preconditioner, self.criteria, self.saved, self.advance = (
+            products, preconditioner, criteria, saved, advance
         )  # fmt: skip
         self.begun, self.largest, self.comm = working_time(), largest, products.comm
         self.sent, self.others = 0, self._sent_by_others()
@@ -202,8 +203,8 @@ class _Refinement:
         )  # fmt: skip
         self.single = bool(state["single"])
         self.stopped = [str(word) for word in state["stopped"]]
-        if self.rules.early is not None:
-            self.rules.early.history = state["early"]
+        if self.criteria.early is not None:
+            self.criteria.early.history = state["early"]
         self.state = cg.State(**{key[6:]: value for key, value in state.items() if key.startswith("state.")})
 
     def _keep(self, state: cg.State) -> None:
@@ -212,7 +213,7 @@ class _Refinement:
         self.saved.put_if_due(
             x=self.x, residual=self.residual, iterations=self.iterations, ids=self.ids, single=np.array(self.single),
             stopped=np.array(self.stopped, dtype="U10"), ended=self.ended,
-            early=np.zeros(0) if self.rules.early is None else self.rules.early.history,
+            early=np.zeros(0) if self.criteria.early is None else self.criteria.early.history,
             **{f"state.{key}": value for key, value in state.arrays().items()},
         )  # fmt: skip
 
@@ -226,13 +227,13 @@ class _Refinement:
         def watch(state: cg.State, size: NDArray[np.float64], late: bool) -> NDArray[np.bool_]:
             now = state.residual[state.which]
             self.late = self.late or late
-            reached, worth = now <= _MARGIN * self.rules.tol, now <= floor * size
-            over = self.iterations[self.ids[state.which]] + state.iterations[state.which] >= self.rules.max_iter
+            reached, worth = now <= _MARGIN * self.criteria.tol, now <= floor * size
+            over = self.iterations[self.ids[state.which]] + state.iterations[state.which] >= self.criteria.max_iter
             early = np.zeros(len(now), np.bool_)
-            if self.rules.early is not None and not (reached | worth).all():
+            if self.criteria.early is not None and not (reached | worth).all():
                 ids = self.ids[state.which]
                 now_at = self.x[ids] + state.x[state.which]
-                early = self.rules.early(self.products.spread.scaled(now_at * self.size[ids, None]), ids, self.comm)
+                early = self.criteria.early(self.products.spread.scaled(now_at * self.size[ids, None]), ids, self.comm)
             words = np.select(
                 [reached, early, np.full(len(now), self.late), over, worth],
                 ["residual", "early", "time", "iterations", "floor"], "",
@@ -242,7 +243,7 @@ class _Refinement:
             return np.asarray(words != "")
 
         system = _Systems(self.products, self.preconditioner, self.ids, self.single)
-        cg.iterate(system, state, watch, lambda: working_time() - self.begun > self.rules.max_time, self._keep)
+        cg.iterate(system, state, watch, lambda: working_time() - self.begun > self.criteria.max_time, self._keep)
         last = self.x[self.ids]
         self.x[self.ids] += state.x
         self.iterations[self.ids] += state.iterations
@@ -253,7 +254,7 @@ class _Refinement:
         self, before: NDArray[np.float64], ended: NDArray[Any], by_iteration: NDArray[np.float64], last: cg.Vectors
     ) -> None:
         """Recompute residuals, undo a pass that made one worse, and decide which right sides continue."""
-        ids, trusted = self.ids, np.isin(ended, ("residual", "early")) & (not self.rules.final)
+        ids, trusted = self.ids, np.isin(ended, ("residual", "early")) & (not self.criteria.final)
         self.residual[ids[trusted]] = by_iteration[trusted]
         asked = ids[~trusted]
         residual_rows = np.zeros((0, self.B.shape[1]))
@@ -272,7 +273,7 @@ class _Refinement:
             residual_rows[worse[~trusted]] = (
                 self.B[back] - self.products(self.x[back], False) - ridges[:, None] * self.x[back]
             )
-        goes_on = ~trusted & ~(now <= self.rules.tol) & ~np.isin(ended, ("early", "time", "iterations"))
+        goes_on = ~trusted & ~(now <= self.criteria.tol) & ~np.isin(ended, ("early", "time", "iterations"))
         if self.late:
             goes_on[:] = False
         gained = np.isfinite(now) & (now <= _GAIN[self.single] * before)
@@ -284,7 +285,7 @@ class _Refinement:
         for j, word, continues in zip(ids, ended, goes_on, strict=True):
             if not continues:
                 word = word if word in ("early", "time", "iterations") else "stalled"
-                self.stopped[j] = "residual" if self.residual[j] <= self.rules.tol else str(word)
+                self.stopped[j] = "residual" if self.residual[j] <= self.criteria.tol else str(word)
         continuing = goes_on[~trusted]
         self.ids, self.r, self.ended = (
             ids[goes_on],
@@ -298,7 +299,7 @@ class _Refinement:
         return np.asarray(np.sqrt(self.comm.bcast(squares)))
 
     def _sent_by_others(self) -> int:
-        early = 0 if self.rules.early is None else self.rules.early.sent
+        early = 0 if self.criteria.early is None else self.criteria.early.sent
         return self.products.sent + self.preconditioner.sent + early
 
     def solution(self) -> CGSolution:

@@ -31,7 +31,7 @@ from cakrr.iterative.islands import SHARE, KernelCut, Tiles, islands, owners
 from cakrr.iterative.near_products import Borrowing, NearProducts, borrows
 from cakrr.iterative.preconditioner import Factor, Preconditioner, ResidualBlocks, SpreadRows, residual_blocks
 from cakrr.iterative.products import Keep, KernelProducts, gathers
-from cakrr.iterative.solver import CGSolution, Rules, solve
+from cakrr.iterative.solver import CGSolution, StoppingCriteria, solve
 from cakrr.options import RidgeOptions
 from partition.algorithms import divide
 
@@ -138,17 +138,17 @@ class Systems:
         self.solutions: list[dict[str, Any]] = []
 
     def solve(
-        self, wanted: RidgeProblem, rules: Rules, comm: Communicator
+        self, wanted: RidgeProblem, criteria: StoppingCriteria, comm: Communicator
     ) -> tuple[NDArray[np.float64], CGSolution]:  # fmt: skip
         """Alpha of this rank's rows for every lambda and target, shape (L t, m), and the solution; collective."""
         if self.options.near:
-            alpha, solution, facts = solve_islands(self.solve_one, wanted, rules, comm)
+            alpha, solution, facts = solve_islands(self.solve_one, wanted, criteria, comm)
         else:
-            alpha, solution, facts = self.solve_one(wanted, rules, comm)
+            alpha, solution, facts = self.solve_one(wanted, criteria, comm)
         self.solutions.append(facts)
         return alpha, solution
 
-    def solve_one(self, wanted: RidgeProblem, rules: Rules, comm: Communicator) -> Solved:
+    def solve_one(self, wanted: RidgeProblem, criteria: StoppingCriteria, comm: Communicator) -> Solved:
         """Solve one system: as :meth:`solve`, with its entry of the report; collective."""
         options, X, kernel, lams = self.options, wanted.X, wanted.kernel, wanted.lams
         within = wanted.within
@@ -178,7 +178,7 @@ class Systems:
         B = spread.scaled(np.ascontiguousarray(np.tile(wanted.y.T, (len(lams), 1))))
         advance = options.progress(f"conjugate gradients ({wanted.name})", cost.TYPICAL)
         begun, before = working_time(), int(comm.sent("train")[0].sum())
-        solution = solve(products, preconditioner, B, rules, largest, options.checkpoint, wanted.piece, advance)
+        solution = solve(products, preconditioner, B, criteria, largest, options.checkpoint, wanted.piece, advance)
         with comm.uncounted():
             sent = comm.allreduce(np.array([int(comm.sent("train")[0].sum()) - before], np.int64))[0]
         facts = {
@@ -273,10 +273,10 @@ class Systems:
 
 
 Solved = tuple[NDArray[np.float64], CGSolution, dict[str, Any]]  # alpha, the solution, and the report's entry
-Solver = Callable[[RidgeProblem, Rules, Communicator], Solved]
+Solver = Callable[[RidgeProblem, StoppingCriteria, Communicator], Solved]
 
 
-def solve_islands(solve_one: Solver, wanted: RidgeProblem, rules: Rules, comm: Communicator) -> Solved:
+def solve_islands(solve_one: Solver, wanted: RidgeProblem, criteria: StoppingCriteria, comm: Communicator) -> Solved:
     """Cut K by a bound, and solve each island by `solve_one`; collective.
 
     Notes
@@ -288,7 +288,9 @@ def solve_islands(solve_one: Solver, wanted: RidgeProblem, rules: Rules, comm: C
     begun, lams = working_time(), len(wanted.lams)
     with comm.phase("partition"):
         n = int(comm.allreduce(np.array([float(wanted.X.shape[0])]))[0])
-        allowed = SHARE * rules.tol * min(wanted.lams) * n  # norm of what is left out, if no weight is above the mean
+        allowed = (
+            SHARE * criteria.tol * min(wanted.lams) * n
+        )  # norm of what is left out, if no weight is above the mean
         wanted, routed = _moved(wanted, allowed, comm)
         m = wanted.X.shape[0]
         w = np.ones(m) if wanted.weights is None else wanted.weights
@@ -305,7 +307,7 @@ def solve_islands(solve_one: Solver, wanted: RidgeProblem, rules: Rules, comm: C
     for number, island in enumerate(systems):
         rows = island.rows
         weights = None if wanted.weights is None else wanted.weights[rows]
-        seconds = rules.max_time - (working_time() - begun)
+        seconds = criteria.max_time - (working_time() - begun)
         if not comm.all(seconds > 0):  # its solution stays 0
             scales = np.ones(len(rows)) if weights is None else weights / weight
             with comm.phase("partition"):
@@ -321,7 +323,7 @@ def solve_islands(solve_one: Solver, wanted: RidgeProblem, rules: Rules, comm: C
             piece=f"{wanted.piece}-island-{number:06d}",
         )  # fmt: skip
         # The bound, at most SHARE of the tolerance but for rounding, is added to the residual.
-        stricter = replace(rules, tol=(1.0 - 1.1 * SHARE) * rules.tol, max_time=seconds)
+        stricter = replace(criteria, tol=(1.0 - 1.1 * SHARE) * criteria.tol, max_time=seconds)
         alpha[:, rows], solution, entry = solve_one(problem, stricter, comm)
         x[:, rows] = solution.x
         squared_residual += np.square(solution.residual * solution.size)

@@ -22,7 +22,7 @@ from cacore.linalg.pivoted import pivoted_cholesky
 from cacore.machine import memory
 from cakrr.iterative.preconditioner import Factor, Preconditioner, SpreadRows
 from cakrr.iterative.products import Keep, KernelProducts, gathers
-from cakrr.iterative.solver import Rules, solve
+from cakrr.iterative.solver import StoppingCriteria, solve
 from cakrr.methods.choose import Chosen
 from cakrr.methods.prepare import RidgeParts
 from cakrr.options import RidgeOptions
@@ -156,8 +156,8 @@ def _towards(
         pivoted = pivoted_cholesky(spread, kernel, M, options.seed, lambda traces: False, dtype)
         preconditioner = Preconditioner(Factor(pivoted.rows) if pivoted.rank else None, None, ridges, comm)
         residual = spread.scaled(np.ascontiguousarray(targets)) - products(x, False) - ridges[:, None] * x
-        rules = Rules(TOL, max_iter=options.refine, final=False)
-        alpha = spread.scaled(x + solve(products, preconditioner, residual, rules).x)
+        criteria = StoppingCriteria(TOL, max_iter=options.refine, final=False)
+        alpha = spread.scaled(x + solve(products, preconditioner, residual, criteria).x)
         return {"alpha": np.ascontiguousarray(alpha.T)}
 
     alpha = remembered(options.checkpoint, piece, work, comm)["alpha"]

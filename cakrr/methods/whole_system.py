@@ -33,7 +33,7 @@ from cacore.near.halo import Routed
 from cakrr.grid_search import left_out
 from cakrr.iterative import cost
 from cakrr.iterative.islands import owners
-from cakrr.iterative.solver import Rules
+from cakrr.iterative.solver import StoppingCriteria
 from cakrr.iterative.systems import RidgeProblem, Systems, needed
 from cakrr.methods.factored import Exact, ExactSolution, PairOutcomes, RowSplit, matrix_bytes
 from cakrr.methods.prepare import RidgeRows, prepare, scalings
@@ -183,8 +183,8 @@ class Iterative(Exact):
         limit = math.inf if self.options.max_time is None else self.options.max_time
         return max(0.0, limit - (working_time() - self.begun))
 
-    def _rules(self, tol: float, final: bool) -> Rules:
-        return Rules(tol, max_time=self._remaining(), final=final)
+    def _criteria(self, tol: float, final: bool) -> StoppingCriteria:
+        return StoppingCriteria(tol, max_time=self._remaining(), final=final)
 
     def _of_pair(self, name: str) -> str:
         """Name in the checkpoint of a piece for the chosen pair; another run, with more time, may choose another."""
@@ -211,11 +211,13 @@ class Iterative(Exact):
                 continue
 
             def work(kernel: Kernel = kernel, name: str = name, piece: str = piece) -> Kept:
-                rules = self._rules(max(self.options.tol, GRID_TOL), False)
+                criteria = self._criteria(max(self.options.tol, GRID_TOL), False)
                 if self.options.early is not None:
-                    rules.early = SettledErrors(judging, X, kernel, self.options.early, len(lams), self.prepared.scale)
+                    criteria.early = SettledErrors(
+                        judging, X, kernel, self.options.early, len(lams), self.prepared.scale
+                    )
                 wanted = RidgeProblem(X, number, y, weights, kernel, lams, name, piece)
-                alpha, solution = self.systems.solve(wanted, rules, comm)
+                alpha, solution = self.systems.solve(wanted, criteria, comm)
                 with comm.phase("predict"):
                     model = PartModel(X, np.ascontiguousarray(alpha.T, X.dtype))
                     values = model.predict(in_memory(judging.X), kernel).astype(np.float64)
@@ -258,13 +260,13 @@ class Iterative(Exact):
     def _learned(self, X: Rows, y: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
         number, weights, piece = self.rows.number, self._weights(self.rows.learned), self._of_pair("moments")
         wanted = RidgeProblem(X, number, y[number], weights, self.width.kernel, (self.lam,), "moments", piece)
-        return self._solved(wanted, self._rules(max(self.options.tol, GRID_TOL), False), comm)["alpha"]
+        return self._solved(wanted, self._criteria(max(self.options.tol, GRID_TOL), False), comm)["alpha"]
 
-    def _solved(self, wanted: RidgeProblem, rules: Rules, comm: Communicator) -> Kept:
+    def _solved(self, wanted: RidgeProblem, criteria: StoppingCriteria, comm: Communicator) -> Kept:
         """Solve a system of the chosen pair; collective."""
 
         def work() -> Kept:
-            alpha, solution = self.systems.solve(wanted, rules, comm)
+            alpha, solution = self.systems.solve(wanted, criteria, comm)
             return {
                 "alpha": alpha.T, "residual": solution.residual, "iterations": solution.iterations,
                 "stopped": np.array(solution.stopped, "U10"),
@@ -279,7 +281,7 @@ class Iterative(Exact):
         wanted = RidgeProblem(
             self.X, self.rows.place, self._targets(), weights, self.width.kernel, (self.lam,), "solution", piece
         )  # fmt: skip
-        done = self._solved(wanted, self._rules(self.reached, True), comm)
+        done = self._solved(wanted, self._criteria(self.reached, True), comm)
         comm.wait()
         stopped, residual = [str(word) for word in done["stopped"]], done["residual"]
         iteration = {

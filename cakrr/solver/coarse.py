@@ -41,7 +41,7 @@ from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack, tsqr
 from cacore.machine import memory, threads
 from cacore.svm.decision import Expansion
-from cakrr.options import Width
+from cakrr.options import CoarseGrid, Width
 from cakrr.solver.nystrom import PointSystem
 from partition.redistribute import Parts
 
@@ -64,9 +64,9 @@ def asked(parts: Parts, kernel: Kernel, lam: float, comm: Communicator) -> bool:
 
 def coefficients(
     parts: Parts, held: NDArray[np.bool_], centers: Rows, kernel: Kernel, L: NDArray[np.float64], Ms: list[int],
-    lams: tuple[float, ...], width: int, comm: Communicator,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Coefficients for every M and lambda, from the learning rows and from all rows, padded by zeros; collective.
+    lams: tuple[float, ...], comm: Communicator,
+) -> Fitted:  # fmt: skip
+    """Coefficients for every M and lambda, from the learning rows and from all rows; collective.
 
     Parameters
     ----------
@@ -77,13 +77,12 @@ def coefficients(
         Cholesky factor of K_MM.
     Ms : list of int
     lams : tuple of float
-    width : int
-        Number of rows of the result, at least M.
     comm : Communicator
 
     Returns
     -------
-    learned, whole : ndarray, shape (len(Ms) len(lams), width, t)
+    learned, whole : ndarray, shape (len(Ms) len(lams), M, t)
+        Those of fewer centres are followed by zeros.
 
     Notes
     -----
@@ -101,7 +100,7 @@ def coefficients(
         triangles.append(tsqr.tsqr(blocks, len(L), t + 1, leaves, comm))
     learning, held_out = triangles
     systems = [PointSystem.of(triangle, L) for triangle in (learning, _stacked_triangle(learning, held_out))]
-    learned, whole = (_solutions(system, Ms, lams, width) for system in systems)
+    learned, whole = (_solutions(system, Ms, lams) for system in systems)
     return learned, whole if held_out.rows else learned
 
 
@@ -127,8 +126,8 @@ def _stacked_triangle(first: tsqr.Triangle, second: tsqr.Triangle) -> tsqr.Trian
     return tsqr.Triangle(whole[:M, :M], whole[:M, M:], whole[M:, M:], first.rows + second.rows)
 
 
-def _solutions(system: PointSystem, Ms: list[int], lams: tuple[float, ...], width: int) -> NDArray[np.float64]:
-    out = np.zeros((len(Ms) * len(lams), width, system.q.shape[1]))
+def _solutions(system: PointSystem, Ms: list[int], lams: tuple[float, ...]) -> NDArray[np.float64]:
+    out = np.zeros((len(Ms) * len(lams), *system.q.shape))
     for i, (M, lam) in enumerate((M, lam) for M in Ms for lam in lams):
         beta, _ = system.leading(M).solve(lam)
         out[i, :M] = beta
@@ -231,7 +230,7 @@ class Candidates:
 def candidates(
     parts: Parts,
     held: NDArray[np.bool_],
-    sets: list[tuple[Width, list[int], tuple[float, ...]]],
+    sets: CoarseGrid,
     limit: int,
     checkpoint: Checkpoint | None,
     comm: Communicator,
@@ -284,7 +283,8 @@ def candidates(
     else:
         fitted = _fitted(parts, held, centers, sets, steep, comm)
         kinds = parts["y"].shape[1:]
-        learned, whole = (np.concatenate(rows).reshape(-1, largest, *kinds) for rows in zip(*fitted, strict=True))
+        padded = ([np.pad(beta, ((0, 0), (0, largest - beta.shape[1]), (0, 0))) for beta in pair] for pair in fitted)
+        learned, whole = (np.concatenate(rows).reshape(-1, largest, *kinds) for rows in zip(*padded, strict=True))
         if checkpoint is not None and comm.rank == 0:
             checkpoint.put(piece, learned=learned, whole=whole)
     # Drop candidates without a solution, so that the others can still be compared.
@@ -296,7 +296,7 @@ def candidates(
     return Candidates(centers, [tried[c] for c in good], learned[good], whole[good], [_REASON] * any(steep))
 
 
-def memory_bytes(sets: list[tuple[Width, list[int], tuple[float, ...]]]) -> int:
+def memory_bytes(sets: CoarseGrid) -> int:
     """Bytes that a rank needs for the candidates of :func:`candidates`; 0 if there are none."""
     largest = max((Ms[-1] for _, Ms, _ in sets), default=0)
     return 8 * (sum(2 * Ms[-1] ** 2 for _, Ms, _ in sets) + 3 * largest**2 + 2 * largest * _ROWS)
@@ -306,11 +306,10 @@ Fitted = tuple[NDArray[np.float64], NDArray[np.float64]]  # learned and whole of
 
 
 def _fitted(
-    parts: Parts, held: NDArray[np.bool_], centers: Rows, sets: list[tuple[Width, list[int], tuple[float, ...]]],
+    parts: Parts, held: NDArray[np.bool_], centers: Rows, sets: CoarseGrid,
     steep: list[bool], comm: Communicator,
 ) -> list[Fitted]:  # fmt: skip
     """Coefficients of every width: from normal equations, in one Allreduce, or, if `steep`, from triangles."""
-    largest = max(Ms[-1] for _, Ms, _ in sets)
     with comm.phase("train"):
         factors = [factor_of(centers[: Ms[-1]], width.kernel) for width, Ms, _ in sets]
         shares = [
@@ -324,8 +323,8 @@ def _fitted(
     with comm.phase("train"):
         *sums, totals = np.split(comm.allreduce(np.concatenate([*(share.ravel() for share in shares), totals])), ends)
         return [
-            coefficients(parts, held, centers[: Ms[-1]], width.kernel, L, Ms, lams, largest, comm)
-            if apart else _solve(L, packed.reshape(-1, len(L)), totals, Ms, lams, largest)
+            coefficients(parts, held, centers[: Ms[-1]], width.kernel, L, Ms, lams, comm)
+            if apart else _solve(L, packed.reshape(-1, len(L)), totals, Ms, lams)
             for (width, Ms, lams), L, packed, apart in zip(sets, factors, sums, steep, strict=True)
         ]  # fmt: skip
 
@@ -419,33 +418,33 @@ def _products(
 @np.errstate(invalid="ignore")  # kernel values may have overflowed: the solution is then NaN
 def _solve(
     L: NDArray[np.float64], packed: NDArray[np.float64], weight: NDArray[np.float64], Ms: list[int],
-    lams: tuple[float, ...], width: int,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Coefficients for every M and lambda, from the learning rows and from all rows, padded by zeros to `width`."""
+    lams: tuple[float, ...],
+) -> Fitted:  # fmt: skip
+    """Coefficients for every M and lambda, from the learning rows and from all rows."""
     M = len(L)
     G = np.tril(packed[1 : M + 1])
     learning, held = np.split(packed[M + 1 :], 2)
-    first = _coefficients(L, G, learning, weight[0], Ms, lams, width)
+    first = _coefficients(L, G, learning, weight[0], Ms, lams)
     if not weight[1]:
         return first, first
     G += np.triu(packed[:M]).T
-    return first, _coefficients(L, G, learning + held, weight.sum(), Ms, lams, width)
+    return first, _coefficients(L, G, learning + held, weight.sum(), Ms, lams)
 
 
 def _coefficients(
     L: NDArray[np.float64], G: NDArray[np.float64], r: NDArray[np.float64], weight: float, Ms: list[int],
-    lams: tuple[float, ...], width: int,
+    lams: tuple[float, ...],
 ) -> NDArray[np.float64]:  # fmt: skip
     """Solve (G + lambda w I) L^T beta = r for each M, with the leading blocks of L, G and r, and each lambda.
 
-    `r` has shape (t, M), and the coefficients have shape (len(Ms) len(lams), width, t).
+    `r` has shape (t, M), and the coefficients have shape (len(Ms) len(lams), len(L), t).
     """
-    out = np.zeros((len(Ms) * len(lams), width, len(r)))
+    out = np.zeros((len(Ms) * len(lams), len(L), len(r)))
     for i, (M, lam) in enumerate((M, lam) for M in Ms for lam in lams):
         A = G[:M, :M].copy(order="C")
         A.reshape(-1)[:: M + 1] += lam * weight
         if lapack.cholesky(A) != 0:
-            out[i, : len(L)] = np.nan
+            out[i] = np.nan
         else:
             x = r[:, :M].copy()
             lapack.cholesky_solve(A, x)
