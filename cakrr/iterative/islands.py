@@ -123,14 +123,7 @@ def islands(
     About n d log2(n / `BOX`) operations for the order, shared by the ranks, and 6 d B^2 for B boxes on each of them.
     One Allgather of 2 d + 1 numbers per box.
     """
-    everywhere = _Everywhere.of(X, kernel, comm)
-    order, ends, boxes, counts, owner = (
-        everywhere.order,
-        everywhere.ends,
-        everywhere.boxes,
-        everywhere.counts,
-        everywhere.owner,
-    )
+    order, ends, boxes, counts, owner = _everywhere(X, kernel, comm)
     d, per_rank = X.shape[1], np.bincount(owner, minlength=comm.size)
     squared, bound = _cut(boxes, counts, kernel, allowed)
     systems = _systems(boxes.near(boxes, squared).joined(), counts)
@@ -172,8 +165,7 @@ def owners(X: NDArray[np.floating], kernel: Kernel, allowed: float, comm: Commun
     -----
     As costly as :func:`islands`. Boxes of rows that are anywhere on the ranks are wider than those after the move.
     """
-    everywhere = _Everywhere.of(X, kernel, comm)
-    boxes, counts = everywhere.boxes, everywhere.counts
+    order, ends, boxes, counts, owner = _everywhere(X, kernel, comm)
     runs = boxes.near(boxes, _cut(boxes, counts, kernel, allowed)[0])
     work = (counts * _near_rows(runs, counts)).astype(np.float64)
     systems, middles = _systems(runs.joined(), counts), (boxes.lower + boxes.upper).T / 2.0
@@ -181,45 +173,31 @@ def owners(X: NDArray[np.floating], kernel: Kernel, allowed: float, comm: Commun
     for system in range(int(systems.max(initial=-1)) + 1):
         members = np.flatnonzero(systems == system)
         members = members[spatial_order(middles[members], 1)]
-        ends = np.cumsum(work[members])
+        work_before = np.cumsum(work[members])
         turn = _GOLDEN * system  # the few boxes of small islands are not always the same rank's
-        rank[members] = np.floor(((ends - work[members] / 2.0) / ends[-1] + turn) % 1.0 * comm.size)
+        rank[members] = np.floor(((work_before - work[members] / 2.0) / work_before[-1] + turn) % 1.0 * comm.size)
     toward = np.empty(len(X), np.int64)
-    toward[everywhere.order] = np.repeat(rank[everywhere.owner == comm.rank], np.diff(everywhere.ends))
+    toward[order] = np.repeat(rank[owner == comm.rank], np.diff(ends))
     return toward
 
 
-@dataclass(frozen=True)
-class _Everywhere:
-    """Boxes of all ranks' rows, rank by rank, and the order of this rank's rows.
+def _everywhere(
+    X: NDArray[np.floating], kernel: Kernel, comm: Communicator
+) -> tuple[Index, Index, Boxes, Index, Index]:  # fmt: skip
+    """Order this rank's rows, and gather the boxes of all ranks, rank by rank: 2 d + 1 numbers each; collective.
 
-    Attributes
-    ----------
-    order, ends : ndarray of int64
-        Order of this rank's rows, and the borders of its boxes.
-    boxes : Boxes
-    counts, owner : ndarray of int64, shape (boxes,)
-        Number of rows, and rank, of each box.
+    Returns the order of this rank's rows and the borders of its boxes; then all boxes, and the number of rows and the
+    rank of each.
     """
-
-    order: Index
-    ends: Index
-    boxes: Boxes
-    counts: Index
-    owner: Index
-
-    @classmethod
-    def of(cls, X: NDArray[np.floating], kernel: Kernel, comm: Communicator) -> _Everywhere:
-        """Order the rows, and gather all boxes: 2 d + 1 numbers each; collective."""
-        d = X.shape[1]
-        order, ends = _ordered(X, kernel)
-        mine = Boxes.of_rows(X[order], ends, kernel.separable)
-        table = np.concatenate([mine.lower, mine.upper, np.diff(ends)[None].astype(np.float64)]).T
-        per_rank = comm.allgather(np.array([len(mine)], np.int64), np.ones(comm.size, np.int64))
-        table_of_all = comm.allgather(np.ascontiguousarray(table), per_rank)
-        lower, upper = (np.ascontiguousarray(side.T) for side in (table_of_all[:, :d], table_of_all[:, d:-1]))
-        boxes, counts = Boxes(lower, upper, kernel.separable), table_of_all[:, -1].astype(np.int64)
-        return cls(order, ends, boxes, counts, np.repeat(np.arange(comm.size), per_rank))
+    d = X.shape[1]
+    order, ends = _ordered(X, kernel)
+    mine = Boxes.of_rows(X[order], ends, kernel.separable)
+    table = np.concatenate([mine.lower, mine.upper, np.diff(ends)[None].astype(np.float64)]).T
+    per_rank = comm.allgather(np.array([len(mine)], np.int64), np.ones(comm.size, np.int64))
+    table_of_all = comm.allgather(np.ascontiguousarray(table), per_rank)
+    lower, upper = (np.ascontiguousarray(side.T) for side in (table_of_all[:, :d], table_of_all[:, d:-1]))
+    boxes, counts = Boxes(lower, upper, kernel.separable), table_of_all[:, -1].astype(np.int64)
+    return order, ends, boxes, counts, np.repeat(np.arange(comm.size), per_rank)
 
 
 def _near_rows(runs: Runs, counts: Index) -> Index:

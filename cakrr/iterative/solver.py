@@ -259,8 +259,7 @@ class _Refinement:
         asked = ids[~trusted]
         residual_rows = np.zeros((0, self.B.shape[1]))
         if len(asked):
-            ridges = self.preconditioner.ridges[asked]
-            residual_rows = self.B[asked] - self.products(self.x[asked], False) - ridges[:, None] * self.x[asked]
+            residual_rows = self._recomputed(asked)
             self.residual[asked] = self._norms(residual_rows)
         now = self.residual[ids]
         # Residuals of conjugate gradients oscillate; a rise counts as worse only if the pass ended by itself.
@@ -269,10 +268,7 @@ class _Refinement:
             back = ids[worse]
             self.x[back] = last[worse]
             self.residual[back] = now[worse] = before[worse]
-            ridges = self.preconditioner.ridges[back]
-            residual_rows[worse[~trusted]] = (
-                self.B[back] - self.products(self.x[back], False) - ridges[:, None] * self.x[back]
-            )
+            residual_rows[worse[~trusted]] = self._recomputed(back)
         goes_on = ~trusted & ~(now <= self.criteria.tol) & ~np.isin(ended, ("early", "time", "iterations"))
         if self.late:
             goes_on[:] = False
@@ -287,11 +283,13 @@ class _Refinement:
                 word = word if word in ("early", "time", "iterations") else "stalled"
                 self.stopped[j] = "residual" if self.residual[j] <= self.criteria.tol else str(word)
         continuing = goes_on[~trusted]
-        self.ids, self.r, self.ended = (
-            ids[goes_on],
-            residual_rows[continuing],
-            np.full(int(goes_on.sum()), "", dtype="U10"),
-        )
+        self.ids, self.r = ids[goes_on], residual_rows[continuing]
+        self.ended = np.full(len(self.ids), "", dtype="U10")
+
+    def _recomputed(self, ids: NDArray[np.int64]) -> cg.Vectors:
+        """Residuals of these right sides, from kernel values in double precision."""
+        x = self.x[ids]
+        return np.asarray(self.B[ids] - self.products(x, False) - self.preconditioner.ridges[ids][:, None] * x)
 
     def _norms(self, V: cg.Vectors) -> NDArray[np.float64]:
         squares = self.comm.allreduce(np.einsum("ij,ij->i", V, V))

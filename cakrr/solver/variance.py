@@ -251,10 +251,8 @@ def fit(
     (4 f + 2)^2 numbers, and 8 of 256 counts for q. No row is sent.
     """
     count = int(np.prod(targets))
-    tables, factors_of_rows = (
-        np.zeros((features + 2, WIDTH, count)),
-        [np.ones((len(rows.mean), count)) for rows in blocks],
-    )
+    tables = np.zeros((features + 2, WIDTH, count))
+    factors_of_rows = [np.ones((len(rows.mean), count)) for rows in blocks]
     for j in range(count):
         columns = [(rows.X, *(_by_target(values)[j] for values in (rows.mean, rows.deviations))) for rows in blocks]
         z = [np.abs(_by_target(rows.errors)[j]) / _above(_by_target(rows.deviations)[j]) for rows in blocks]
