@@ -685,7 +685,8 @@ PICKS = ("random", "pivots", "kmeans")
 SELECTS = ("loo", "gcv")
 _SCALINGS = ("deviation", LEVELS)
 # Options of ridge regression that apply to points; the others are about parts, metrics and iterations.
-OPTIONS = ("sigma", "lam", "kernel", "degree", "coef0", "standardize", "seed", "classify", "class_weight", "checkpoint")
+_GROUPS = (GridOptions, RunOptions, ClassOptions)
+OPTIONS = (*(entry.name for group in _GROUPS for entry, _ in declared(group)), "standardize", "checkpoint")
 DEFAULT = 1000  # centres, or all rows if there are fewer
 
 

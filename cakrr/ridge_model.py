@@ -428,10 +428,6 @@ class KRRModel(InParts):
 
     _answer = answer  # the hook of InParts
 
-    def standardized(self, X: AnyRows, comm: Communicator) -> AnyRows:
-        """This rank's rows, checked and standardised for the models; collective."""
-        return self._received(X, comm)
-
     def oracle(self, X: AnyRows, y: NDArray[np.float64], comm: CommLike = None) -> NDArray[np.float64]:
         """Smallest error |f(x) - y| of the P models for each of this rank's rows, given targets `y`; collective."""
 

@@ -171,7 +171,7 @@ def answers(estimator, rows):
         return estimator.decision_function(rows)
     if model.route == "sum":
         return model.pair_decisions(rows)
-    seen = model._received(rows, Communicator())
+    seen = model.standardized(rows, Communicator())
     found = np.zeros((rows.shape[0], 10))
     for i, part in enumerate(nearest(seen, model.centers)):
         one = model.parts[part]

@@ -147,7 +147,7 @@ class QuantileModel(SVRModel):
             with ranks.agreed():
                 one_of("quantile")(method, "method =")
                 self.width(coverage)
-            Z = self._received(X, ranks)
+            Z = self.standardized(X, ranks)
             return self.ends(self._answered(Z, ranks, self.output_shape), coverage)
 
     def ends(self, values: NDArray[np.float64], coverage: float) -> Ends:

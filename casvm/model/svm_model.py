@@ -126,7 +126,7 @@ class SVMModel(InParts):
         A decision is positive for the first class of its pair.
         """
         with self._ranks(comm, "pair_decisions") as ranks, ranks.phase("predict"):
-            return self._decided(self._received(X, ranks), ranks)
+            return self._decided(self.standardized(X, ranks), ranks)
 
     def _decided(self, Z: AnyRows, comm: Communicator) -> NDArray[np.float64]:
         k = len(self.classes)
@@ -153,7 +153,7 @@ class SVMModel(InParts):
         with self._ranks(comm, "probabilities") as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 calibrator = require_calibrator(self.calibrator)
-            Z = self._received(X, ranks)
+            Z = self.standardized(X, ranks)
             if self.route == "sum":
                 return coupled(calibrator.first(self._decided(Z, ranks)), k)
             logarithms = self._answered(Z, ranks, (k,), self._logarithms)
@@ -183,7 +183,7 @@ class SVMModel(InParts):
     def asked(self, X: AnyRows, labels: NDArray[np.int32], comm: CommLike = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part given in `labels`; collective."""
         with self._ranks(comm, "asked") as ranks, ranks.phase("predict"):
-            return self._asked(self._received(X, ranks), labels, ranks, (self._width,))
+            return self._asked(self.standardized(X, ranks), labels, ranks, (self._width,))
 
     def expansion(self, part: int) -> Expansion:
         """Decisions of a part: for the second of two classes, otherwise for the first of each pair of classes."""
@@ -221,7 +221,7 @@ class SVMModel(InParts):
         """Decisions as in :meth:`decision_function`, but with shape (n_local, 1) for two classes; collective."""
         k = len(self.classes)
         with self._ranks(comm, "scores") as ranks, ranks.phase("predict"):
-            Z = self._received(X, ranks)
+            Z = self.standardized(X, ranks)
             if self.route == "sum":
                 decisions = self._decided(Z, ranks)
                 return -decisions if k == 2 else counted(decisions, k)

@@ -147,7 +147,7 @@ class SVRModel(InParts):
         and ``sum``, every row is sent to every rank, and one reduction adds up n_test numbers.
         """
         with self._ranks(comm, "decision_function") as ranks, ranks.phase("predict"):
-            Z = self._received(X, ranks)
+            Z = self.standardized(X, ranks)
             return self._answered(Z, ranks, self.output_shape)
 
     def predict(self, X: AnyRows, comm: CommLike = None) -> NDArray[Any]:
