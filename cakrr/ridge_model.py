@@ -366,20 +366,24 @@ class KRRModel(InParts):
                 if self.route == "oracle":
                     raise InputError(f"{self.method} is an oracle: it needs the true targets and cannot predict")
             Z = self.standardized(X, ranks)
-            if self.on_points and self.coarse is not None:
-                return {self.route: self.offset + self.coarse.predict(Z)}
+            if self.on_points:
+                return {self.route: np.asarray(self.base(Z))}
             if self.route == "sum" and self.coarse is None:
                 parts = list(self.parts.values())
                 answer = summed(parts, self.kernel, Z, ranks, self.target_shape, self.all_pairs)
-                return {self.route: self.offset + answer}
+                return {self.route: answer + self.base(Z)}
             values, weights = self.consult(Z, self.answer, ranks, self.target_shape)
             if self.soft is None:
                 answers = {self.route: values.mean(axis=1)}
             else:
                 nearest_ones = values[:, :: values.shape[1] // self.divisions]
                 answers = {"soft": np.einsum("ij...,ij->i...", values, weights), "nearest": nearest_ones.mean(axis=1)}
-            base = self.offset + (self.coarse.predict(Z) if self.coarse is not None else 0.0)
+            base = self.base(Z)
         return {route: answer + base for route, answer in answers.items()}
+
+    def base(self, Z: AnyRows) -> Offset:
+        """The offset and the coarse model's predictions for standardised rows, which finish those of the parts."""
+        return self.offset if self.coarse is None else self.offset + self.coarse.predict(Z)
 
     def consult(
         self, Z: AnyRows, answer: Answer, comm: Communicator, shape: tuple[int, ...] = ()

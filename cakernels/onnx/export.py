@@ -143,17 +143,17 @@ def _ridge(g: Graph, model: KRRModel) -> Value:
     """:meth:`KRRModel.predict`, shape (n, t), with one column for a single target."""
     require_whole(model)
     Z = transformed(g, g.X, model.standardizer, model.dtype)
-    offset = np.atleast_1d(np.asarray(model.offset, np.float64))
 
     def answer(number: int, rows: Value) -> Value:
         part = model.parts[number]
         return expansion(g, rows, part.X, _as_columns(part.alpha), model.kernel_of(number))
 
-    total = answered(g, Z, model, len(offset), answer) + offset
-    if model.coarse is None:
-        return total
-    coarse = model.coarse
-    return total + expansion(g, Z, coarse.centers, _as_columns(coarse.beta), coarse.kernel.with_sigma(coarse.sigma))
+    total = answered(g, Z, model, np.size(model.offset), answer)
+    for f in model.everywhere():
+        total = total + f.b
+        if len(f.weights):
+            total = total + expansion(g, Z, f.X, f.weights, f.kernel)
+    return total
 
 
 def _ridge_classifier(g: Graph, model: KRRModel) -> Classified:

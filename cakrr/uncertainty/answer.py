@@ -354,7 +354,7 @@ def predict(
 
         consulted, weights = model.consult(Z, answer, comm, (*model.target_shape, 3))
         values = np.einsum("ij...,ij->i...", consulted, weights)
-    mean, lower, upper = np.moveaxis(values + np.asarray(model.offset)[..., None], -1, 0)
+    mean, lower, upper = np.moveaxis(values + np.asarray(model.base(Z))[..., None], -1, 0)
     return mean, lower, upper
 
 

@@ -79,10 +79,10 @@ def predict(
     with comm.agreed():
         check(model)
     Z = model.standardized(X, comm)
-    if model.on_points and model.coarse is not None:
+    if model.on_points:
         with comm.agreed():
             variance = _of_points(model, comm, limit)(Z)
-        return model.offset + model.coarse.predict(Z), np.sqrt(variance)
+        return np.asarray(model.base(Z)), np.sqrt(variance)
     if model.route == "sum":
         mean = predicted_together(model, Z, comm)
         variance = whole(model, comm, limit)(Z)
@@ -93,8 +93,7 @@ def predict(
         variance = 1.0 / np.einsum("ij...,ij->i...", precisions, weights)
     if model.coarse is not None and not model.coarse.refined:
         variance += _of_coarse(model, comm, limit)(Z)
-    base = model.offset + (model.coarse.predict(Z) if model.coarse is not None else 0.0)
-    return mean + base, np.sqrt(variance)
+    return mean + model.base(Z), np.sqrt(variance)
 
 
 def predicted_together(model: KRRModel, Z: AnyRows, comm: Communicator) -> NDArray[np.float64]:
