@@ -13,26 +13,26 @@ from asygcd.asygcd_method import AsyGCDMethod
 from asygcd.asygcd_model import AsyGCDModel
 from asygcd.options import AsyGCDFit, AsyGCDOptions
 from asygcd.training import described
-from cacore.comm import Communicator
-from cacore.data import labels
-from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.learn.options import reported
 from cacore.progress import spinner
-from cacore.run.answers import Classifiers
-from cacore.run.launch import Training
+from cacore.run.family import Classifiers, Run
+
+AsyGCDRun = Run[AsyGCDMethod, AsyGCDOptions]
 
 
 class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDModel]):
     """The kernel SVM without a bias, on the threads of one process."""
 
-    def check(self, method: AsyGCDMethod, job: Training, options: AsyGCDOptions, comm: Communicator) -> dict[str, Path]:
+    kind = AsyGCDModel
+
+    def check(self, run: AsyGCDRun) -> dict[str, Path]:
         """Refuse to run on more than one rank; there are no output files to check."""
-        if comm.size > 1:
+        if run.comm.size > 1:
             raise InputError(
-                f"asygcd runs in the shared memory of one process, but there are {comm.size} ranks: start it without "
-                "mpiexec, or use python -m casvm.casvm --solver asygcd"
+                f"asygcd runs in the shared memory of one process, but there are {run.comm.size} ranks: start it "
+                "without mpiexec, or use python -m casvm.casvm --solver asygcd"
             )
         return {}
 
@@ -41,30 +41,18 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         AsyGCDModel(np.arange(2), "ovr", Kernel(), 1.0, X, np.arange(24), np.ones((24, 1)), None, dtype).predict(X)
 
-    def read(
-        self, method: AsyGCDMethod, job: Training, options: AsyGCDOptions, comm: Communicator, limit: int
-    ) -> tuple[Dataset, Dataset | None]:
-        """Read the training rows with their labels, and the test rows if there are any."""
-        train, test = super().read(method, job, options, comm, limit)
-        train.y = labels.from_file(train, comm)
-        return train, test
-
     @contextmanager
     def progress(self, shown: bool) -> Iterator[dict[str, object]]:
         """Show a line about the problem that is being solved."""
         with spinner(shown, "reading") as tell:
             yield {"watch": lambda progress: tell(described(progress))}
 
-    def load(self, path: Path, comm: Communicator) -> AsyGCDModel:
-        """Load the whole model on every rank."""
-        return AsyGCDModel.load(path, comm)
-
-    def report(self, method: AsyGCDMethod, fitted: AsyGCDFit, options: AsyGCDOptions, job: Training) -> dict[str, Any]:
+    def report(self, run: AsyGCDRun, fitted: AsyGCDFit) -> dict[str, Any]:
         """The report's sections on the kernel's parameters and on the solver: per problem, and per thread."""
         model, solutions = fitted.model, fitted.solutions
         per_thread = ("steps", "hits", "misses")  # one entry per problem and thread
         return {
-            "params": {**self.params(model, options), **reported(options, method.has)},
+            "params": {**self.params(model, run.options), **reported(run.options, run.method.has)},
             "solver": {
                 "iterations": [solution.iterations for solution in solutions],
                 "n_support": [int(np.count_nonzero(solution.alpha)) for solution in solutions],
@@ -76,7 +64,7 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
             },
         }
 
-    def notes(self, method: AsyGCDMethod, fitted: AsyGCDFit, options: AsyGCDOptions) -> list[str]:
+    def notes(self, run: AsyGCDRun, fitted: AsyGCDFit) -> list[str]:
         """Warn if a problem stopped at a limit."""
         return [] if fitted.note is None else [fitted.note]
 

@@ -38,7 +38,7 @@ from benchmarks.race import headline
 from cacore import __version__
 from cacore.checks import duration
 from cacore.comm import Communicator
-from cakernels.families import AllModels
+from cakernels.families import load as load_model
 
 # Commands of cakrr, optionally with options, for example for other kernels and metrics.
 OURS = ["bkrr2", "twolevel", "dkrr"]
@@ -80,7 +80,7 @@ def _trained(data: Path, method: str, ranks: int, *options: str) -> tuple[Any, F
     model, report = data.with_suffix(".model.h5"), data.with_suffix(".json")
     start = ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"cakrr.{method}", str(data), "--quiet"]
     subprocess.run([*start, "--model", str(model), "--report", str(report), *options], check=True)
-    return AllModels().load(model, Communicator()), json.loads(report.read_text())
+    return load_model(model, Communicator())[0], json.loads(report.read_text())
 
 
 def runnable(name: str, data: str, threads: int) -> tuple[Callable[..., tuple[Any, Facts]] | None, str]:

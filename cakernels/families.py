@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,7 @@ from cacore.io.model_file import StoredParts, family_of, is_real, require
 from cacore.io.table import Targets
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import Calibration
-from cacore.run.answers import ClassAnswering, Predicted, RegressionAnswering
-from cacore.run.family import AnyAnswering, TrainedModel
+from cacore.run.family import Answer, Answering, AnyAnswering, ClassAnswering, NumberAnswer
 from cacore.run.launch import Predicting
 from cakrr.ridge_model import KRRModel
 from casvm.model.svm_model import SVMModel
@@ -378,6 +377,8 @@ def classified(models: list[Any], weights: NDArray[np.float64], calibrators: lis
     )  # fmt: skip
 
 
+# -- the families of all models ------------------------------------------------------------------------
+
 _HOMES = {
     "krr": ("cakrr.ridge_family", "Ridge"),
     "kriging": ("cakriging.kriging_family", "Kriged"),
@@ -386,6 +387,15 @@ _HOMES = {
     "quantiles": ("casvm.svm_family", "SupportVectors"),
     "asygcd": ("asygcd.asygcd_family", "AsyGCDFamily"),
 }
+
+
+def load(path: Path, comm: Communicator) -> tuple[Any, AnyAnswering]:
+    """A saved model of any family, and the family that predicts with it; collective."""
+    name = family_of(path, comm)
+    with comm.agreed():
+        if name not in (*_HOMES, *_BLENDS):
+            raise InputError(f"{path}: a model of the family {name!r}, which this version does not know")
+    return family_named(name).load(path, comm)
 
 
 def family_named(name: str) -> AnyAnswering:
@@ -397,35 +407,16 @@ def family_named(name: str) -> AnyAnswering:
     return family
 
 
-class AllModels:
-    """The family of whatever model a file holds: :meth:`of` gives its own family once it is loaded."""
+class _OfMembers(Answering[Any]):
+    """Base of the families of blends, which know the families of the members once a blend is loaded."""
 
-    _family: AnyAnswering
+    _members: Iterable[str] = ()
 
-    def load(self, path: Path, comm: Communicator) -> TrainedModel:
-        """A saved model of any family; collective."""
-        name = family_of(path, comm)
-        with comm.agreed():
-            if name not in (*_HOMES, *_BLENDS):
-                raise InputError(f"{path}: a model of the family {name!r}, which this version does not know")
-        self._family = family_named(name)
-        return self._family.load(path, comm)
-
-    def of(self, model: TrainedModel) -> AnyAnswering:
-        """The family that predicts with `model`, which has been loaded here."""
-        return self._family.of(model)
-
-
-class _OfMembers:
-    """Base of the families of blends: the family of a loaded blend knows the families of its members."""
-
-    def __init__(self, members: Iterable[str] = ()) -> None:
-        self._members = sorted(set(members))
-
-    def of(self, model: TrainedModel) -> AnyAnswering:
-        """The family for the members of `model`."""
-        assert isinstance(model, Blend)
-        return cast(AnyAnswering, type(self)(member.family for member in model.members))
+    def load(self, path: Path, comm: Communicator) -> tuple[Any, AnyAnswering]:
+        """A saved blend; collective."""
+        blend, _ = super().load(path, comm)
+        self._members = sorted({member.family for member in blend.members})
+        return blend, self
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile the code that the members use, and no other family's."""
@@ -433,12 +424,10 @@ class _OfMembers:
             family_named(name).warm_up_prediction(dtype)
 
 
-class Blends(_OfMembers, RegressionAnswering[Blend]):
+class Blends(_OfMembers):
     """The family of weighted means of several models of a regression."""
 
-    def load(self, path: Path, comm: Communicator) -> Blend:
-        """A saved blend; collective."""
-        return Blend.load(path, comm)
+    kind = Blend
 
     def targets(self, model: Blend) -> tuple[Targets, tuple[int, ...]]:
         """Targets to read: as many numbers as the model predicts."""
@@ -452,23 +441,22 @@ class Blends(_OfMembers, RegressionAnswering[Blend]):
         if job.interval is not None:
             require_calibration(model.calibration).half_width(job.interval)
 
-    def answers(self, model: Blend, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
-        """Predictions for this rank's rows, and their intervals if they are asked for; collective."""
+    def answer(self, model: Blend, rows: Dataset, job: Predicting, comm: Communicator) -> Answer:
+        """Predictions for this rank's rows, and their intervals on request; collective."""
         with comm.phase("predict"):
             mean = model.predict(rows.X, comm)
-        if job.interval is None or model.calibration is None:
-            return Predicted(mean, None, None, {})
-        half, calibration = model.calibration.half_width(job.interval), model.calibration
-        facts = {"asked": job.interval, "adaptive": None, "rows": calibration.rows, "calibration_rows": calibration.n}
-        return Predicted(mean, None, (mean - half, mean + half), facts)
+        answer = NumberAnswer(model, {"mean": mean})
+        if job.interval is not None and model.calibration is not None:
+            half = model.calibration.half_width(job.interval)
+            answer.arrays |= {"lower": mean - half, "upper": mean + half}
+            answer.facts = model.calibration.described(job.interval)
+        return answer
 
 
 class ClassBlends(_OfMembers, ClassAnswering[ClassBlend]):
     """The family of classifiers with calibrated probabilities, of one model or of several."""
 
-    def load(self, path: Path, comm: Communicator) -> ClassBlend:
-        """A saved blend; collective."""
-        return ClassBlend.load(path, comm)
+    kind = ClassBlend
 
 
 _BLENDS: dict[str, type[AnyAnswering]] = {Blend.family: Blends, ClassBlend.family: ClassBlends}

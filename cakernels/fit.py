@@ -17,7 +17,7 @@ from cacore.errors import InputError
 from cacore.files import printing
 from cacore.learn.method import flags, same_command
 from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option, probability, seed
-from cacore.run.command import Unwritten, check_files, named, save_model
+from cacore.run.command import Unwritten, check_files, check_pictures, named, save_model
 from cacore.run.launch import Parser, Training, compiled_ahead, may_compile, parsed, run, start
 from cacore.terminal import CellLines, say
 from cacore.tuning import end_lines
@@ -134,10 +134,7 @@ def _check(job: Fitting, comm: Communicator) -> None:
     with comm.agreed():
         outputs = {"--model": job.saved, "--report": job.report, "--plot": job.plot, "--html": job.html}
         check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
-        if comm.rank == 0 and (job.plot is not None or job.html is not None):
-            from cacore.run import figures
-
-            figures.check(job.plot)
+        check_pictures(job.plot, job.html, comm)
 
 
 def _targets(task: str | None) -> Targets:
@@ -276,11 +273,11 @@ class _Run:
             "models": [candidate.name for candidate in result.candidates], "weights": result.weights.tolist(),
             "rows": result.rows, "commands": commands,
         }  # fmt: skip
-        return report.build(
-            "fit", self.comm, data=data, metrics=metrics, partition_sizes=model.sizes, params=params,
-            grid=leaderboard.leaderboard(result.trials, self.score), baselines=baselines,
-            at_grid_end=result.at_grid_end if any(result.at_grid_end) else None,
-        )  # fmt: skip
+        fields = {
+            "params": params, "metrics": metrics, "grid": leaderboard.leaderboard(result.trials, self.score),
+            "baselines": baselines, "at_grid_end": result.at_grid_end if any(result.at_grid_end) else None,
+        }  # fmt: skip
+        return report.build("fit", self.comm, data, model.sizes, fields)
 
     def _baselines(self, result: Found, test: Dataset | None) -> dict[str, Any]:
         """Scores of the mean target or the most frequent class: of held-out rows, and of test rows; collective."""

@@ -13,20 +13,20 @@ from cacore.run.launch import Parser, compiled, parsed, run, run_alone, same_arg
 from cacore.terminal import say
 
 if TYPE_CHECKING:
-    from cacore.run.family import Loader
+    from cacore.run.command import Load
 
 
 def predict(argv: list[str]) -> None:
     """``cakernels predict MODEL DATA``: predict with a model of any family, which its file names."""
     from cacore.run import command
 
-    def load() -> Loader:
-        from cakernels.families import AllModels  # compiled code, which --help does without
+    def loader() -> Load:
+        from cakernels.families import load  # compiled code, which --help does without
 
-        return AllModels()
+        return load
 
     prog = "cakernels predict"
-    run(lambda comm: command.predict(load, prog, comm, argv, command.OWN), prog, argv=argv)
+    run(lambda comm: command.predict(loader, prog, comm, argv, command.OWN), prog, argv=argv)
 
 
 def export(argv: list[str]) -> None:
@@ -49,10 +49,10 @@ def export(argv: list[str]) -> None:
         arguments = parser.parse_args(argv)
         check_apart([("OUT.onnx", arguments.out)], [("MODEL", arguments.model)])
         check_writable(arguments.out)
-        from cakernels.families import AllModels
+        from cakernels.families import load
         from cakernels.onnx.export import exported
 
-        model = AllModels().load(arguments.model, comm)
+        model, _ = load(arguments.model, comm)
         graph = exported(model, dtype=arguments.dtype)
         with replacing(arguments.out) as temporary:
             temporary.write_bytes(graph.model().SerializeToString())

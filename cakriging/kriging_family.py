@@ -19,9 +19,8 @@ from cacore.learn.options import reported
 from cacore.metrics import interval_metrics
 from cacore.progress import bar, line_while_compiling
 from cacore.run import figures, reading
-from cacore.run.answers import Predicted, RegressionAnswering
-from cacore.run.family import Family
-from cacore.run.launch import Predicting, Training
+from cacore.run.family import Answer, Family, NumberAnswer, Run
+from cacore.run.launch import Predicting
 from cakriging import kriging, maps
 from cakriging.estimation import Variogram
 from cakriging.kriging_fit import KrigingFit, solver_of
@@ -36,26 +35,35 @@ if TYPE_CHECKING:
 _VALUES = Targets(remedy="the values to krige are numbers; name their column with --target")
 
 
-class Kriged(
-    RegressionAnswering[KrigingModel], Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel, Predicted]
-):
+KrigingRun = Run[KrigingMethod, KrigingOptions]
+
+
+class KrigedAnswer(NumberAnswer):
+    """Means and standard deviations at test rows."""
+
+    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+        """Errors, scores of the predicted normal distributions, and the coverage of 95 % intervals."""
+        with comm.phase("predict"):
+            ends = normal_interval(self.arrays["mean"], self.arrays["std"], 0.95)
+            inside = interval_metrics(rows.target(), *ends, comm)
+        return super().metrics(rows, comm) | {"coverage_of_95_%": inside["coverage"]}
+
+
+class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
     """The family of kriging."""
 
-    def check(
-        self, method: KrigingMethod, job: Training, options: KrigingOptions, comm: Communicator
-    ) -> dict[str, Path]:
+    kind = KrigingModel
+
+    def check(self, run: KrigingRun) -> dict[str, Path]:
         """Check --map, and return it as an output file."""
+        options = run.options
         if options.map is None or options.grid is None:
             return {}
-        if comm.rank == 0:  # only rank 0 writes
+        if run.comm.rank == 0:  # only rank 0 writes
             maps.check(options.map)
             if maps.is_picture(options.map):
                 figures.check(options.map)
         return {"--map": options.map}
-
-    def warm_up(self, dtype: str, method: KrigingMethod, options: KrigingOptions) -> None:
-        """Compile all code."""
-        self.warm_up_prediction(dtype)
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile all code with a few points."""
@@ -70,10 +78,9 @@ class Kriged(
         with line_while_compiling(shown):
             yield {}
 
-    def read(
-        self, method: KrigingMethod, job: Training, options: KrigingOptions, comm: Communicator, limit: int
-    ) -> tuple[Dataset, Dataset | None]:
+    def read(self, run: KrigingRun) -> tuple[Dataset, Dataset | None]:
         """Read rows with their values, and test rows if there are any."""
+        job, options, comm, limit = run.job, run.options, run.comm, run.limit
         train, test = reading.read(job, comm, limit, _VALUES)
         with comm.agreed():
             if options.grid is not None and options.map is not None:
@@ -87,52 +94,36 @@ class Kriged(
                     maps.check_room(options.map, grid, draws)
         return train, test
 
-    def load(self, path: Path, comm: Communicator) -> KrigingModel:
-        """Load a saved model; collective."""
-        return KrigingModel.load(path, comm)
-
     def targets(self, model: KrigingModel) -> tuple[Targets, tuple[int, ...]]:
         """Targets to compare predictions with: one number per row."""
         return _VALUES, ()
 
-    def tested(self, model: KrigingModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
+    def tested(self, model: KrigingModel, test: Dataset, comm: Communicator) -> Answer:
         """Means and standard deviations at the test rows; collective."""
         mean, std = model.predict_std(test.X, comm)
-        return {"mean": mean, "std": std}
+        return KrigedAnswer(model, {"mean": mean, "std": std})
 
-    def metrics(
-        self, model: KrigingModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
-    ) -> dict[str, object]:
-        """Errors, scores of the predicted normal distributions, and the coverage of 95 % intervals; collective."""
-        mean, std = answers["mean"], answers["std"]
-        with comm.phase("predict"):
-            y = test.target()
-            inside = interval_metrics(y, *normal_interval(mean, std, 0.95), comm)
-            return Predicted(mean, std, None, {}).metrics(y, comm) | {"coverage_of_95_%": inside["coverage"]}
-
-    def report(
-        self, method: KrigingMethod, fitted: KrigingFit, options: KrigingOptions, job: Training
-    ) -> dict[str, Any]:
+    def report(self, run: KrigingRun, fitted: KrigingFit) -> dict[str, Any]:
         """Fields of the report: parameters, the solution, the estimate and the variogram."""
         model, variogram = fitted.model, fitted.variogram
         return {
-            "params": {**reported(options, method.has), **model.described()},
+            "params": {**reported(run.options, run.method.has), **model.described()},
             "solver": fitted.solver,
             "estimate": {} if fitted.estimate is None else fitted.estimate.described(),
             "variogram": {name: getattr(variogram, name).tolist() for name in ("lags", "values", "pairs", "fitted")},
         }
 
-    def draws(self, method: KrigingMethod, options: KrigingOptions) -> str:
+    def draws(self, run: KrigingRun) -> str:
         """Name of the figure of --plot."""
         return "variogram"
 
-    def figure(self, fitted: KrigingFit) -> Figure | None:
+    def figure(self, run: KrigingRun, fitted: KrigingFit, report: dict[str, Any]) -> Figure:
         """The variogram."""
         model = fitted.model
         title = f"{model.kernel.kind}: range {model.range:.4g}, sill {model.sill:.4g}, nugget {model.nugget:.4g}"
         return variogram(fitted.variogram, title)
 
-    def save(self, fitted: KrigingFit, job: Training) -> None:
+    def save(self, run: KrigingRun, fitted: KrigingFit) -> None:
         """Write the map; collective."""
         options, model = fitted.options, fitted.model
         if options.map is None or options.grid is None:
@@ -140,7 +131,7 @@ class Kriged(
         grid, count = Grid.of(options.grid), options.simulate or 0
         with model.ranks(None, "save") as comm:
             if not maps.is_picture(options.map):
-                with bar(comm.rank == 0 and not job.quiet) as begin:
+                with bar(comm.rank == 0 and not run.job.quiet) as begin:
                     maps.write(options.map, grid, model, comm, count, options.seed, begin)
                 return
             fields = grid.arrays(model, comm)
@@ -167,8 +158,9 @@ class Kriged(
                 f"at distance {cut['radius']:.4g}: norm at most {cut['bound']:.1e}, {cut['allowed']:.1e} allowed",
             )
 
-    def notes(self, method: KrigingMethod, fitted: KrigingFit, options: KrigingOptions) -> list[str]:
+    def notes(self, run: KrigingRun, fitted: KrigingFit) -> list[str]:
         """Notes on the estimate, and on the standard deviations of a map."""
+        options = run.options
         notes = list(fitted.notes)
         if options.grid is not None:
             count = Grid.of(options.grid).count
@@ -194,19 +186,19 @@ class Kriged(
                 "--adaptive parts: the model has no parts; leave it out, widths vary with the place anyway"
             )
 
-    def answers(self, model: KrigingModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
+    def answer(self, model: KrigingModel, rows: Dataset, job: Predicting, comm: Communicator) -> Answer:
         """Means at this rank's rows, with standard deviations and intervals on request; collective."""
         if not (job.std or job.interval):
-            return Predicted(model.predict(rows.X, comm), None, None, {})
+            return NumberAnswer(model, {"mean": model.predict(rows.X, comm)})
         mean, std = model.predict_std(rows.X, comm)
-        reported = std if job.std else None
-        if job.interval is None:
-            return Predicted(mean, reported, None, {})
-        facts = {
-            "asked": job.interval, "adaptive": job.adaptive, "rows": "by the kriging variance",
-            "calibration_rows": model.n,
-        }  # fmt: skip
-        return Predicted(mean, reported, normal_interval(mean, std, job.interval), facts)
+        answer = NumberAnswer(model, {"mean": mean} | ({"std": std} if job.std else {}))
+        if job.interval is not None:
+            answer.arrays["lower"], answer.arrays["upper"] = normal_interval(mean, std, job.interval)
+            answer.facts = {
+                "asked": job.interval, "adaptive": job.adaptive, "rows": "by the kriging variance",
+                "calibration_rows": model.n,
+            }  # fmt: skip
+        return answer
 
 
 # -- pictures --------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,17 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
-from cacore.data.rows import AnyRows
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
-from cacore.io.predictions import Column, Labels
+from cacore.io.predictions import Column
 from cacore.io.table import LABELS, Targets
+from cacore.kernels.evaluate import warm_up
 from cacore.learn.options import reported
 from cacore.linalg import thin
 from cacore.machine import memory
-from cacore.metrics import probability_scores
 from cacore.run import reading
-from cacore.run.answers import Predicted, RegressionAnswering
-from cacore.run.family import Family, TrainedModel, described_metric
-from cacore.run.launch import Predicting, Training
+from cacore.run.family import Answer, ClassAnswer, Family, NumberAnswer, Run, described_metric
+from cacore.run.launch import Predicting
 from cacore.terminal import CellLines
 from cacore.tuning import GridColumns, best_lines, end_lines
 from cakrr.methods import in_parts
@@ -43,25 +41,31 @@ _NUMBERS = Targets(
 )
 
 
-class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
+RidgeRun = Run[RidgeMethod, RidgeOptions]
+
+
+class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel]):
     """The family of kernel ridge regression."""
 
+    kind = KRRModel
     also = "; or the settings that were compared: give several values of --sigma or --lambda"
 
-    def check(self, method: RidgeMethod, job: Training, options: RidgeOptions, comm: Communicator) -> dict[str, Path]:
-        """Refuse --model for an oracle, and options that exclude --out-of-core; returns the further output files."""
-        options.check_out_of_core(method)
-        if method.oracle and job.model is not None:
+    def check(self, run: RidgeRun) -> dict[str, Path]:
+        """Refuse --model for an oracle, and options that exclude --out-of-core; there are no further output files."""
+        method = run.method
+        run.options.check_out_of_core(method)
+        if method.oracle and run.job.model is not None:
             raise InputError(
                 f"--model: {method.name} is an oracle, which needs the true targets: its model cannot be saved"
             )
         return {}
 
-    def warm_up(self, dtype: str, method: RidgeMethod, options: RidgeOptions) -> None:
-        """Compile the code that every method uses, and the products of conjugate gradients if they are used."""
-        self.warm_up_prediction(dtype)
-        if options.solver != "cholesky" or options.refine:
+    def warm_up(self, run: RidgeRun) -> None:
+        """Compile what every method uses, the products of conjugate gradients, and all kernels that "auto" tries."""
+        self.warm_up_prediction(run.job.dtype)
+        if run.options.solver != "cholesky" or run.options.refine:
             thin.warm_up()
+        warm_up([like.kind for like in run.options.kernels()])
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile all other code with a small grid of BKRR2."""
@@ -71,52 +75,62 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
         options = RidgeOptions(partitions=2, sigma=(1.0, 2.0), lam=tuple(np.geomspace(0.1, 1.0, BAND_FROM)))
         _SMALL(train, options).model.predict(X[:1])
 
-    def kernels(self, options: RidgeOptions) -> tuple[str, ...]:
-        """Names of the kernel, or of all kernels that "auto" tries."""
-        return tuple(like.kind for like in options.kernels())
-
-    def options(self, method: RidgeMethod, options: RidgeOptions, train: Dataset) -> RidgeOptions:
+    @contextmanager
+    def progress(self, shown: bool) -> Iterator[dict[str, object]]:
         """Options of the command, which tries several widths by default."""
-        return replace(options, wide=True)
+        with super().progress(shown) as options:
+            yield {**options, "wide": True}
 
-    def read(
-        self, method: RidgeMethod, job: Training, options: RidgeOptions, comm: Communicator, limit: int
-    ) -> tuple[Dataset, Dataset | None]:
+    def read(self, run: RidgeRun) -> tuple[Dataset, Dataset | None]:
         """Read training rows with targets or labels, and test rows if there are any."""
-        wanted = LABELS if options.classify else _NUMBERS
-        train, test = reading.read(job, comm, limit, wanted, reading.Disk.of(method, job, options))
-        if options.classify:
-            train.y = labels.from_file(train, comm)
+        wanted = LABELS if run.options.classify else _NUMBERS
+        disk = reading.Disk.of(run.method, run.job, run.options)
+        train, test = reading.read(run.job, run.comm, run.limit, wanted, disk)
+        if run.options.classify:
+            train.y = labels.from_file(train, run.comm)
         return train, test
 
     def targets(self, model: KRRModel) -> tuple[Targets, tuple[int, ...]]:
         """Targets to read: labels for a classifier, otherwise as many numbers as the model predicts."""
-        return (_NUMBERS, np.shape(model.offset)) if model.classes is None else (LABELS.like(model.classes), ())
+        return (_NUMBERS, model.target_shape) if model.classes is None else (LABELS.like(model.classes), ())
 
-    def load(self, path: Path, comm: Communicator) -> TrainedModel:
-        """Load a saved model; collective."""
-        return KRRModel.load(path, comm)
+    def check_prediction(self, model: KRRModel, job: Predicting) -> None:
+        """Refuse requests for uncertainty that the model was not trained for."""
+        if job.probability and model.classes is None:
+            raise InputError(
+                "--probability: the model predicts numbers and has no classes; train it with --classify, or by "
+                "cakernels fit with --task classification"
+            )
+        IntervalRequest(job.std, job.interval, job.adaptive).check(model)
 
-    def tested(self, model: KRRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
+    def answer(self, model: KRRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Answer:
+        """Predictions for this rank's rows with what the command requests, computing deviations only once; collective.
+
+        Of a classifier, probabilities are on request, calibrated or not.
+        """
+        with comm.phase("predict"):
+            request = IntervalRequest(job.std, job.interval, job.adaptive)
+            limit = memory.limit_per_rank(comm, job.memory_limit)
+            mean, std, ends = answered(model, rows.X, request, comm, limit)
+        answer = _answer(model, mean, job.probability)
+        if job.std and std is not None:
+            answer.arrays["std"] = std
+        if ends is not None and model.calibration is not None and job.interval is not None:
+            answer.arrays["lower"], answer.arrays["upper"] = ends
+            answer.facts = model.calibration.described(job.interval, job.adaptive)
+            if job.adaptive == "parts" and (shared := parts_sharing(model, job.interval, comm)):
+                answer.facts["parts_sharing_a_width"] = shared
+        return answer
+
+    def tested(self, model: KRRModel, test: Dataset, comm: Communicator) -> Answer:
         """Predictions by the model's route; with soft routing also those of the nearest model alone."""
         if model.route == "oracle":
-            return {"oracle": test.target() + model.oracle(test.X, test.target(), comm)}
-        return model.predict_routes(test.X, comm)
+            return RouteAnswer(model, {"oracle": test.target() + model.oracle(test.X, test.target(), comm)})
+        return RouteAnswer(model, model.predict_routes(test.X, comm))
 
-    def metrics(
-        self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
-    ) -> dict[str, object]:
-        """Errors of the model's route, and of other routes under their names."""
-        predicted = {route: _as_predicted(model, answer) for route, answer in answers.items()}
-        metrics = {route: self.evaluate(model, test, answer, comm) for route, answer in predicted.items()}
-        own_scores = metrics.pop(model.route)
-        return own_scores | {
-            f"{route}_{name}": value for route, scores in metrics.items() for name, value in scores.items()
-        }
-
-    def report(self, method: RidgeMethod, fitted: RidgeFit, options: RidgeOptions, job: Training) -> dict[str, Any]:
+    def report(self, run: RidgeRun, fitted: RidgeFit) -> dict[str, Any]:
         """Fields of the report: chosen parameters, errors of the grid, seconds and residuals of the parts."""
-        model = fitted.model
+        model, method, options = fitted.model, run.method, run.options
         pair = {"sigma": model.sigma, "lambda": model.lam}
         if model.sigmas is not None and model.lams is not None:
             pair = {"sigma": model.sigmas.tolist(), "lambda": model.lams.tolist()}
@@ -141,11 +155,12 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
             "library_bytes": fitted.library_bytes,
         }  # fmt: skip
 
-    def draws(self, method: RidgeMethod, options: RidgeOptions) -> str:
+    def draws(self, run: RidgeRun) -> str:
         """Name of the figure of --plot: the metric if there is one, else the grid, if settings were compared."""
+        options = run.options
         single = options.sigma is not None and len(options.sigma) * len(options.lam) == 1
-        compared = not single or method.coarse or options.chooses_kernel
-        return super().draws(method, options) or ("grid" if compared else "")
+        compared = not single or run.method.coarse or options.chooses_kernel
+        return super().draws(run) or ("grid" if compared else "")
 
     def columns(self, report: dict[str, Any]) -> GridColumns:
         """Columns of the grid in the report: sigma, lambda, those of a coarse model, and the error."""
@@ -174,8 +189,9 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
         if sent is not None:
             yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
 
-    def notes(self, method: RidgeMethod, fitted: RidgeFit, options: RidgeOptions) -> list[str]:
+    def notes(self, run: RidgeRun, fitted: RidgeFit) -> list[str]:
         """Notes for the user on the choice of sigma and lambda."""
+        method = run.method
         notes = [*fitted.reasons, *fitted.notes]
         if method.oracle:
             notes.insert(
@@ -186,7 +202,7 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
                 "float32: factors in single precision, solutions refined in double to a relative residual of "
                 f"{fitted.residual.max():.1e}; the grid's errors are single precision's"
             )
-        if options.select == "test" and fitted.grid:
+        if run.options.select == "test" and fitted.grid:
             notes.append(
                 "sigma and lambda were chosen by the test error, which is therefore too low; use --select validation"
             )
@@ -207,88 +223,49 @@ class Ridge(RegressionAnswering[KRRModel], Family[RidgeMethod, RidgeOptions, Rid
         for part, (m, seconds) in enumerate(zip(report["partition_sizes"], report["solver"]["seconds"], strict=True)):
             yield f"part {part}: {m:,} rows, {seconds:.3f} s"
 
-    def check_prediction(self, model: KRRModel, job: Predicting) -> None:
-        """Refuse requests for uncertainty that the model was not trained for."""
-        if job.probability and model.classes is None:
-            raise InputError(
-                "--probability: the model predicts numbers and has no classes; train it with --classify, or by "
-                "cakernels fit with --task classification"
-            )
-        _request(job).check(model)
 
-    def answers(self, model: KRRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
-        """Predictions for this rank's rows and their uncertainty; collective."""
-        return _predicted(model, rows.X, job, comm)
+class RidgeClassAnswer(ClassAnswer):
+    """Classes by the outputs of a ridge regression, which are no decision values."""
 
-    def evaluate(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, object]:
-        """Errors of the predictions, or accuracy of a classifier; collective."""
-        if model.classes is not None:
-            metrics = labels.tested(model.classes, rows, model.labels(answers.mean), comm)
-            if answers.probabilities is not None and rows.y is not None:
-                metrics |= labels.tested_probabilities(model.classes, rows, answers.probabilities, comm)
-            return metrics
-        return super().evaluate(model, rows, answers, comm)
+    def columns(self, decisions: bool) -> dict[str, Column]:
+        """Column ``prediction``, and one of probabilities per class on request."""
+        return super().columns(decisions=False)
 
-    def probability(
-        self, model: KRRModel, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator
-    ) -> dict[str, object]:
-        """Scores of a classifier's probabilities, if the rows have labels; collective."""
-        calibrator = model.calibrator
-        entry = {
-            "form": "clipped" if calibrator is None else calibrator.form,
-            "left_out": 0 if calibrator is None else calibrator.rows,
+    def probability(self, rows: Dataset, metrics: dict[str, Any], comm: Communicator) -> dict[str, Any]:
+        """Origin of the probabilities, and their scores if the rows have labels of the same kind."""
+        entries = super().probability(rows, metrics, comm)
+        return {name: value for name, value in entries.items() if value != []}
+
+
+def _answer(model: KRRModel, mean: NDArray[np.float64], probability: bool) -> Answer:
+    """Numbers, or classes, with probabilities on request, from the predictions of a model."""
+    if model.classes is None:
+        return NumberAnswer(model, {"mean": mean})
+    probabilities = {"probabilities": model.probabilities(mean)} if probability else {}
+    return RidgeClassAnswer(model, {"scores": mean, **probabilities})
+
+
+class RouteAnswer(Answer):
+    """Predictions for test rows by route, which are judged one by one."""
+
+    def _of(self, route: str) -> Answer:
+        return _answer(self.model, self.arrays[route], self.model.calibrator is not None)
+
+    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+        """Metrics of the model's route, and of other routes under their names."""
+        metrics = {route: self._of(route).metrics(rows, comm) for route in self.arrays}
+        of_the_model = metrics.pop(self.model.route)
+        return of_the_model | {
+            f"{route}_{name}": value for route, scores in metrics.items() for name, value in scores.items()
         }
-        if isinstance(answers, dict):  # from a training command, by route
-            if calibrator is None:
-                return {}
-            answers = _as_predicted(model, answers[model.route]) if rows is not None else None
-        if answers is None:
-            return entry
-        if rows is None or answers.probabilities is None:
-            return {}
-        if model.classes is None or rows.y is None:
-            return entry
-        lines = labels.tested_reliability(model.classes, rows, answers.probabilities, comm)
-        return {**entry, **probability_scores(metrics), **({"reliability": lines} if lines else {})}
 
-    def predictions(self, model: KRRModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``, or ``mean`` and the requested ones; one column per target if there are several."""
-        if model.classes is not None:
-            codes = np.searchsorted(model.classes, model.labels(answers.mean)).astype(np.int64)
-            columns: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
-            if answers.probabilities is not None:
-                names = [f"probability {label}" for label in model.classes]
-                columns |= dict(zip(names, answers.probabilities.T, strict=True))
-            return columns
-        return super().predictions(model, answers, decisions)
+    def probability(self, rows: Dataset, metrics: dict[str, Any], comm: Communicator) -> dict[str, Any]:
+        """Origin and scores of the probabilities by the model's route."""
+        return self._of(self.model.route).probability(rows, metrics, comm)
 
-
-def _request(job: Predicting) -> IntervalRequest:
-    """The standard deviations and intervals that the command requests."""
-    return IntervalRequest(job.std, job.interval, job.adaptive)
-
-
-def _predicted(model: KRRModel, X: AnyRows, job: Predicting, comm: Communicator) -> Predicted:
-    """Predictions with what the command requests, computing standard deviations only once; collective."""
-    with comm.phase("predict"):
-        mean, std, ends = answered(model, X, _request(job), comm, memory.limit_per_rank(comm, job.memory_limit))
-    reported = std if job.std else None
-    if job.probability:
-        return Predicted(mean, reported, None, {}, model.probabilities(mean))
-    if ends is None or model.calibration is None:
-        return Predicted(mean, reported, None, {})
-    facts = {
-        "asked": job.interval, "adaptive": job.adaptive, "rows": model.calibration.rows,
-        "calibration_rows": model.calibration.n,
-    }  # fmt: skip
-    if job.interval and job.adaptive == "parts" and (shared := parts_sharing(model, job.interval, comm)):
-        facts["parts_sharing_a_width"] = shared
-    return Predicted(mean, reported, ends, facts)
-
-
-def _as_predicted(model: KRRModel, answer: NDArray[Any]) -> Predicted:
-    """Predictions for test rows, with probabilities of the classes if the model is calibrated."""
-    return Predicted(answer, None, None, {}, None if model.calibrator is None else model.probabilities(answer))
+    def columns(self, decisions: bool) -> dict[str, Column]:
+        """Columns of the predictions by the model's route."""
+        return self._of(self.model.route).columns(decisions)
 
 
 def _described(solver: dict[str, Any]) -> str:

@@ -1,16 +1,16 @@
 """Kernel SVMs in the commands: checks, warm-up, reading, reports and files.
 
-First come the parts of the report that all SVMs share: LIBSVM's files, results of the solver and the search, and a line
-per part. Then the families: classifiers (:class:`SupportVectors`), regression and one class (:class:`Values`), and
-quantiles (:class:`Quantiles`), with a column per quantile, pinball losses, and intervals.
+:class:`Machines` has what the families share: LIBSVM's files, the search, and a line per part. They are classifiers
+(:class:`SupportVectors`), regressions (:class:`Values`), one class (:class:`Outliers`), and quantiles
+(:class:`Quantiles`), with a column per quantile, pinball losses, and intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,66 +23,162 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.io.predictions import Column
 from cacore.io.table import Targets
+from cacore.kernels.evaluate import warm_up
 from cacore.kernels.registry import declaration
 from cacore.learn.options import reported
-from cacore.metrics import interval_metrics, quantile_metrics
+from cacore.metrics import quantile_metrics
 from cacore.run import reading
-from cacore.run.answers import Classifiers
-from cacore.run.family import AnyFamily, Family, TrainedModel, described_metric
-from cacore.run.launch import Predicting, Training
+from cacore.run.family import (
+    Answer,
+    AnyAnswering,
+    Classifiers,
+    Family,
+    MethodT,
+    NumberAnswer,
+    OptionsT,
+    Run,
+    described_metric,
+)
+from cacore.run.launch import Predicting
 from cacore.terminal import CellLines
 from cacore.tuning import GridColumns, best_lines, end_lines
 from casvm.methods import in_parts, of_values
 from casvm.model.libsvm_files import export_libsvm
-from casvm.model.quantile_model import Ends, QuantileModel
+from casvm.model.quantile_model import QuantileModel
 from casvm.model.svm_model import SVMModel
 from casvm.model.svr_model import SVRModel
 from casvm.options import PARTITIONERS, UNSEARCHED, UNSEARCHED_VALUES, SVMMethod, SVMOptions, ValueMethod, ValueOptions
+from casvm.search.regression import QUANTILE_SCORE, SCORE
 from casvm.svm_fit import SVMFit, predicted
 from partition.parts_model import InParts, load_one_of
 
+InPartsT = TypeVar("InPartsT", bound=InParts)
+SVRModelT = TypeVar("SVRModelT", bound=SVRModel)
 
-def check_libsvm(job: Training, options: SVMOptions | ValueOptions, comm: Communicator) -> dict[str, Path]:
-    """The output file of ``--libsvm``, if given; refuses several ranks, and kernels and metrics that LIBSVM lacks.
+SVMRun = Run[SVMMethod, SVMOptions]
+ValueRun = Run[ValueMethod, ValueOptions]
 
-    Raises
-    ------
-    InputError
+_SCORES = {SCORE: "R^2", QUANTILE_SCORE: "minus the mean pinball loss"}  # in titles; others have their own names
+_SETTING = ("C", "epsilon", "gamma")
+
+
+class Machines(Family[MethodT, OptionsT, SVMFit[Any], InPartsT], Generic[MethodT, OptionsT, InPartsT]):
+    """Base of the families of kernel SVMs: files, figures and the search.
+
+    Attributes
+    ----------
+    unsearched : str
+        Note that there were too few rows for a search.
+    averaged : str
+        What the route "all" averages.
     """
-    if job.libsvm is None:
-        return {}
-    if comm.size > 1:
-        raise InputError("--libsvm: only one process can write the parts; save --model, and convert it on one rank")
-    if declaration(options.kernel).libsvm is None:
-        raise InputError(f"--libsvm: LIBSVM has no {options.kernel} kernel; save --model instead")
-    if options.metric != "none":
-        raise InputError("--libsvm: LIBSVM's format has no metric; leave out --libsvm or --metric")
-    return {"--libsvm": job.libsvm}
+
+    unsearched: ClassVar[str]
+    averaged: ClassVar[str]
+
+    def load(self, path: Path, comm: Communicator) -> tuple[Any, AnyAnswering]:
+        """A saved SVM of any kind, and the family that predicts with it; collective."""
+        model: Any = load_one_of((SVMModel, SVRModel, QuantileModel), path, comm)
+        if isinstance(model, SVMModel):
+            return model, SupportVectors()
+        if isinstance(model, QuantileModel):
+            return model, Quantiles()
+        return model, Outliers() if model.one_class else Values()
+
+    def check(self, run: Run[MethodT, Any]) -> dict[str, Path]:
+        """The output file of ``--libsvm``, if given; refuses several ranks, and kernels and metrics that LIBSVM lacks.
+
+        Raises
+        ------
+        InputError
+        """
+        libsvm, options = run.job.libsvm, run.options
+        if libsvm is None:
+            return {}
+        if run.comm.size > 1:
+            raise InputError("--libsvm: only one process can write the parts; save --model, and convert it on one rank")
+        if declaration(options.kernel).libsvm is None:
+            raise InputError(f"--libsvm: LIBSVM has no {options.kernel} kernel; save --model instead")
+        if options.metric != "none":
+            raise InputError("--libsvm: LIBSVM's format has no metric; leave out --libsvm or --metric")
+        return {"--libsvm": libsvm}
+
+    def save(self, run: Run[MethodT, OptionsT], fitted: SVMFit[Any]) -> None:
+        """Write LIBSVM's files."""
+        if run.job.libsvm is not None:
+            export_libsvm(fitted.model, run.job.libsvm)
+
+    def fields(self, run: Run[MethodT, Any], fitted: SVMFit[Any], params: dict[str, Any]) -> dict[str, Any]:
+        """Fields of the report: `params`, the solver's statistics, the results of the search, and the metric."""
+        search = fitted.search
+        return {
+            "params": params,
+            "solver": {**fitted.solver, **fitted.more},
+            "grid": [] if search is None else search.rows(),
+            "cv": None if search is None else search.described(),
+            "at_grid_end": {} if search is None else search.at_grid_end,
+            "busy": fitted.busy,
+            "metric": described_metric(run.options.metric, fitted),
+        }
+
+    def draws(self, run: Run[MethodT, Any]) -> str:
+        """Name of the figure of --plot: the metric if there is one, else the grid, if settings were compared."""
+        return super().draws(run) or ("grid" if run.options.searches else "")
+
+    def columns(self, report: dict[str, Any]) -> GridColumns:
+        """Columns of the grid in the report: C, gamma and the score, with the best of several epsilons."""
+        score, single = report["cv"]["scoring"], not report["cv"]["per_part"]
+        title = _SCORES.get(score, score.replace("_", " "))
+        return GridColumns("gamma", "C", f"cv_{score}", f"{title} on rows left out", single=single)
+
+    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield lines of the table: the best settings."""
+        if report["grid"]:
+            grid, cv = report["grid"], report["cv"]
+            lines = best_lines(grid, [name for name in _SETTING if name in grid[0]], self.columns(report))
+            early = f", {cv['ended']} of them ended early" if cv["ended"] else ""
+            folds = f"{cv['folds']} fold{'s' * (cv['folds'] != 1)}"
+            yield "best settings", CellLines([*lines, f"{cv['scoring']} of {folds}, {cv['settings']} settings{early}"])
+
+    def notes(self, run: Run[MethodT, Any], fitted: SVMFit[Any]) -> list[str]:
+        """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
+        notes, search = list(fitted.notes), fitted.search
+        if search is None and run.options.searches:
+            notes.append(self.unsearched)
+        if search is not None:
+            notes += end_lines(search.at_grid_end)
+            if search.ended.any():
+                notes.append(
+                    f"{np.count_nonzero(search.ended)} of {len(search.scores)} settings ended before their last fold: "
+                    "they trailed the best by more than two standard errors"
+                )
+            notes += [search.limit_note] if search.limit_note else []
+        if len(fitted.sizes) > 1 and self.random_nearest(run, fitted):
+            notes.append(f"random parts: --route all, the mean of all {self.averaged}, is usually more accurate")
+        return notes
+
+    def random_nearest(self, run: Run[MethodT, OptionsT], fitted: SVMFit[Any]) -> bool:
+        """True if parts are random, and rows are predicted by the nearest one."""
+        raise NotImplementedError
+
+    def details(self, report: dict[str, Any]) -> Iterator[str]:
+        """Yield the lines of --verbose: each setting, and each part."""
+        for row in report["grid"]:
+            where = ", ".join(f"{name} {row[name]:.4g}" for name in _SETTING if name in row)
+            yield f"{where}: {self.described_score(row, row[self.columns(report).score])}"
+        solver, sizes = report["solver"], report["partition_sizes"]
+        if "layers" not in solver:
+            rows = sizes if len(solver["seconds"]) > 1 else [report["data"]["n_train"]]
+            yield from problem_lines("part", solver, rows)
+
+    def described_score(self, row: dict[str, Any], score: float) -> str:
+        """Text of the score in a row of the grid."""
+        return f"{score:.5f}"
 
 
 def soft_fields(model: InParts) -> dict[str, object]:
     """Parameters of soft routing, for the report's params."""
     return {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
-
-
-def fields(fitted: SVMFit[Any], params: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the report: `params`, the solver's statistics, and the results of the search."""
-    return {
-        "params": params,
-        "solver": {**fitted.solver, **fitted.more},
-        "grid": [] if fitted.search is None else fitted.search.rows(),
-        "cv": None if fitted.search is None else fitted.search.described(),
-        "at_grid_end": {} if fitted.search is None else fitted.search.at_grid_end,
-        "busy": fitted.busy,
-    }
-
-
-def part_lines(report: dict[str, Any]) -> Iterator[str]:
-    """Yield a line per part, from the report."""
-    solver = report["solver"]
-    yield from problem_lines(
-        "part", solver, report["partition_sizes"] if len(solver["seconds"]) > 1 else [report["data"]["n_train"]]
-    )
 
 
 def problem_lines(what: str, solver: dict[str, Any], rows: object) -> Iterator[str]:
@@ -95,21 +191,27 @@ def problem_lines(what: str, solver: dict[str, Any], rows: object) -> Iterator[s
         )
 
 
+# -- classes -----------------------------------------------------------------------------------
+
 _WARM_UP = SVMMethod(name="casvm", summary="a small CA-SVM that compiles the code of all methods", trainer=in_parts)
 
 
-class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMModel]):
+class SupportVectors(
+    Machines[SVMMethod, SVMOptions, SVMModel], Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMModel]
+):  # fmt: skip
     """The family of SVM classifiers: in parts, in trees of merges, and of all rows."""
 
     also = (
         "; or the settings that were compared: give several values of --C or --gamma; or a calibration curve: "
         "--probability"
     )
+    unsearched, averaged = UNSEARCHED, "models' decisions"
 
-    def check(self, method: SVMMethod, job: Training, options: SVMOptions, comm: Communicator) -> dict[str, Path]:
+    def check(self, run: SVMRun) -> dict[str, Path]:
         """Check the options that exclude --libsvm or --out-of-core; returns the further output files."""
-        options.check_out_of_core(job.libsvm is not None)
-        files = check_libsvm(job, options, comm)
+        options = run.options
+        options.check_out_of_core(run.job.libsvm is not None)
+        files = super().check(run)
         if files and options.probability not in (None, "sigmoid"):
             raise InputError(
                 f"--libsvm: LIBSVM's format has no {options.probability} probabilities; give --probability"
@@ -122,67 +224,42 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
         row_hashes(X, X[:, 0])
         _WARM_UP(Dataset(X, (np.arange(24) % 2).astype(np.int64)), SVMOptions(max_iter=50)).model.predict(X[:2])
 
-    def read(
-        self, method: SVMMethod, job: Training, options: SVMOptions, comm: Communicator, limit: int
-    ) -> tuple[Dataset, Dataset | None]:
+    def read(self, run: SVMRun) -> tuple[Dataset, Dataset | None]:
         """Read training and test rows with their labels; with ``--initial root``, rank 0 scatters them."""
+        job, options, comm = run.job, run.options, run.comm
         if options.initial == "root":
-            train, test = reading.read_at_root(job, comm, limit, options.seed)
+            train, test = reading.read_at_root(job, comm, run.limit, options.seed)
         else:
-            train, test = reading.read(job, comm, limit, disk=reading.Disk.of(method, job, options))
+            train, test = reading.read(job, comm, run.limit, disk=reading.Disk.of(run.method, job, options))
         train.y = labels.from_file(train, comm)
         with comm.agreed():
             if job.libsvm is not None and train.y.dtype.kind != "i":
                 raise InputError("--libsvm: LIBSVM's labels are whole numbers, and some of these are not")
         return train, test
 
-    def draws(self, method: SVMMethod, options: SVMOptions) -> str:
+    def draws(self, run: SVMRun) -> str:
         """Name of the figure of --plot: the metric if there is one, else a calibration curve, else the grid."""
-        sure = "reliability" if options.probability else ""
-        return super().draws(method, options) or sure or ("grid" if options.searches else "")
+        name = super().draws(run)
+        return "reliability" if run.options.probability and name != "metric" else name
 
-    def columns(self, report: dict[str, Any]) -> GridColumns:
-        """Columns of the grid in the report: C, gamma and a score."""
-        name, single_grid = report["cv"]["scoring"], not report["cv"]["per_part"]
-        return GridColumns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", single=single_grid)
-
-    def load(self, path: Path, comm: Communicator) -> InParts:
-        """Load a saved SVM of any kind: classifier, regression or one class; collective."""
-        return load_one_of((SVMModel, SVRModel, QuantileModel), path, comm)
-
-    def of(self, model: TrainedModel) -> AnyFamily:
-        """The family that predicts with `model`."""
-        if isinstance(model, QuantileModel):
-            return Quantiles()
-        return Values() if isinstance(model, SVRModel) else self
-
-    def report(self, method: SVMMethod, fitted: SVMFit[SVMModel], options: SVMOptions, job: Training) -> dict[str, Any]:
+    def report(self, run: SVMRun, fitted: SVMFit[SVMModel]) -> dict[str, Any]:
         """Fields of the report: parameters, solver statistics, and the predicted communication volume."""
-        model = fitted.model
+        model, method, options = fitted.model, run.method, run.options
         one_model_options = options.searches or options.probability is not None
         unpredicted = options.initial == "root" or options.metric != "none" or (method.one_model and one_model_options)
         volume = {} if unpredicted or fitted.terms is None else predicted(method.name, fitted.terms)
         if volume and fitted.more.get("passes", 1) > 1:
             volume["formula"] += ", one pass"
+        of_parts = {name: values for name, values in (("C", model.Cs), ("gamma", model.gammas)) if values is not None}
         params = {
-            **self.params(model, options), **_per_part_settings(model), "route": model.route, **soft_fields(model),
+            **self.params(model, options), **of_parts, "route": model.route, **soft_fields(model),
             **reported(options, method.has),
         }  # fmt: skip
-        return {**fields(fitted, params), "metric": described_metric(options.metric, fitted), "volume": volume}
-
-    def save(self, fitted: SVMFit[SVMModel], job: Training) -> None:
-        """Write LIBSVM's files."""
-        if job.libsvm is not None:
-            export_libsvm(fitted.model, job.libsvm)
+        return {**self.fields(run, fitted, params), "volume": volume}
 
     def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield lines of the table: best settings, measured and predicted volume, mean number of busy ranks."""
-        if report["grid"]:
-            grid, cv = report["grid"], report["cv"]
-            early = f", {cv['ended']} of them ended early" if cv["ended"] else ""
-            lines = best_lines(grid, [name for name in ("C", "gamma") if name in grid[0]], self.columns(report))
-            summary = f"{cv['scoring']} of {cv['folds']} folds, {cv['settings']} settings{early}"
-            yield "best settings", CellLines([*lines, summary])
+        yield from super().lines(report)
         if report["ranks"] > 1 and "volume" in report:
             volume = report["volume"]
             yield (
@@ -193,58 +270,32 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
         if "average_parallelism" in report["solver"]:
             yield "parallelism", f"{report['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)"
 
-    def notes(self, method: SVMMethod, fitted: SVMFit[SVMModel], options: SVMOptions) -> list[str]:
-        """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
-        notes = [*fitted.notes, *_of_search(fitted, options)]
-        if not method.partitioner and not method.one_model and len(fitted.sizes) > 1 and options.route == "nearest":
-            notes.append("random parts: --route all, the mean of all models' decisions, is usually more accurate")
-        return notes
+    def random_nearest(self, run: SVMRun, fitted: SVMFit[SVMModel]) -> bool:
+        """True if the method deals rows to parts at random, and the option asks for the nearest one."""
+        return not run.method.partitioner and not run.method.one_model and run.options.route == "nearest"
 
     def details(self, report: dict[str, Any]) -> Iterator[str]:
         """Yield the lines of --verbose: each setting, and each part or each problem of a tree."""
-        for row in report["grid"]:
-            score = row[f"cv_{report['cv']['scoring']}"]
-            where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "gamma") if name in row)
-            text = f"{score:.4f}" if np.isfinite(score) else "no fold"
-            yield f"{where}: {text} of {row['folds']} folds{', ended' if row['ended'] else ''}"
-        solver = report["solver"]
-        if "layers" not in solver:
-            yield from part_lines(report)
-        for layer in solver.get("layers", []):
+        yield from super().details(report)
+        for layer in report["solver"].get("layers", []):
             where = f"pass {layer['pass']}, layer {layer['layer']}"
             yield f"{where}: {layer['layer_seconds']:.3f} s on {layer['ranks']} ranks"
             yield from problem_lines("problem", layer, layer["rows"])
 
+    def described_score(self, row: dict[str, Any], score: float) -> str:
+        """Text of the score in a row of the grid, with its folds."""
+        text = f"{score:.4f}" if np.isfinite(score) else "no fold"
+        return f"{text} of {row['folds']} folds{', ended' if row['ended'] else ''}"
 
-def _per_part_settings(model: SVMModel) -> dict[str, object]:
-    """C and gamma of each part, if every part has its own."""
-    settings = {"C": model.Cs, "gamma": model.gammas}
-    return {name: values for name, values in settings.items() if values is not None}
 
-
-def _of_search(fitted: SVMFit[SVMModel], options: SVMOptions) -> Iterator[str]:
-    """Notes on the choice of C and gamma."""
-    results = fitted.search
-    if results is None:
-        if options.searches:
-            yield UNSEARCHED
-        return
-    yield from end_lines(results.at_grid_end)
-    if results.ended.any():
-        yield (
-            f"{np.count_nonzero(results.ended)} of {len(results.scores)} settings ended before their last fold: they "
-            "trailed the best by more than two standard errors"
-        )
-    if results.limit_note:
-        yield results.limit_note
-
+# -- numbers -----------------------------------------------------------------------------------
 
 _SMALL = ValueMethod(name="svr", summary="small problems that compile the code of all methods", trainer=of_values)
 _NUMBERS = Targets(remedy="for class labels, use python -m casvm.casvm or another classifier")
 _NOT_NEEDED = Targets(labels="any", needed=False)
 
 
-def _solve_small(dtype: str, one_class: bool, **options: Any) -> None:
+def _solve_small(dtype: str, one_class: bool = False, **options: Any) -> None:
     """Train and predict with a few rows, which compiles the code."""
     X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
     y = X[:, 0].astype(np.float64)
@@ -253,145 +304,117 @@ def _solve_small(dtype: str, one_class: bool, **options: Any) -> None:
     method(Dataset(X, y), ValueOptions(max_iter=50, **options)).model.predict(X[:2])
 
 
-class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, Any]):
-    """The family of regression and one-class SVMs: one real number per row."""
+class Values(Machines[ValueMethod, ValueOptions, SVRModelT], Generic[SVRModelT]):
+    """The family of regressions: one real number per row."""
 
-    score: ClassVar[str] = "R^2 on rows left out"  # of a search
     also = "; or the settings that were compared: give several values of --C, --epsilon or --gamma"
+    unsearched, averaged = UNSEARCHED_VALUES, "models"
 
-    def check(self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator) -> dict[str, Path]:
-        """Check --libsvm; returns the further output files."""
-        return check_libsvm(job, options, comm)
-
-    def warm_up(self, dtype: str, method: ValueMethod, options: ValueOptions) -> None:
+    def warm_up(self, run: ValueRun) -> None:
         """Compile the code of the method and of prediction, and of nu-SVR or the search if they are requested."""
-        _solve_small(dtype, method.one_class, partitions=2)
+        super().warm_up(run)
+        options = run.options
         extra = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
-        if extra is not None and not method.one_class:
-            _solve_small(dtype, False, **extra)
+        if extra is not None:
+            _solve_small(run.job.dtype, **extra)
 
     def warm_up_prediction(self, dtype: str) -> None:
         """Compile all other code with a small regression in two parts; one class is predicted by the same code."""
-        _solve_small(dtype, False, partitions=2)
+        _solve_small(dtype, partitions=2)
 
-    def read(
-        self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator, limit: int
-    ) -> tuple[Dataset, Dataset | None]:
-        """Read training rows with their targets (not needed for one class), and test rows if there are any."""
-        train, test = reading.read(job, comm, limit, _NOT_NEEDED if method.one_class else _NUMBERS)
-        if not method.one_class:
-            y = train.target()
-            with comm.uncounted():
-                low = comm.allreduce(np.array([y.min(initial=np.inf)]), "min")[0]
-                high = comm.allreduce(np.array([y.max(initial=-np.inf)]), "max")[0]
-            with comm.agreed():
-                if low == high:
-                    raise InputError(f"{train.where}: all {train.n:,} targets are {low:g}; there is nothing to learn")
+    def read(self, run: ValueRun) -> tuple[Dataset, Dataset | None]:
+        """Read training rows with their targets, which must differ, and test rows if there are any."""
+        comm = run.comm
+        train, test = reading.read(run.job, comm, run.limit, _NUMBERS)
+        y = train.target()
+        with comm.uncounted():
+            low = comm.allreduce(np.array([y.min(initial=np.inf)]), "min")[0]
+            high = comm.allreduce(np.array([y.max(initial=-np.inf)]), "max")[0]
+        with comm.agreed():
+            if low == high:
+                raise InputError(f"{train.where}: all {train.n:,} targets are {low:g}; there is nothing to learn")
         return train, test
 
-    def draws(self, method: ValueMethod, options: ValueOptions) -> str:
-        """Name of the figure of --plot: the metric if there is one, else the grid, if settings were compared."""
-        return super().draws(method, options) or ("grid" if options.searches else "")
+    def targets(self, model: SVRModelT) -> tuple[Targets, tuple[int, ...]]:
+        """Targets to read: numbers."""
+        return _NUMBERS, ()
 
-    def columns(self, report: dict[str, Any]) -> GridColumns:
-        """Columns of the grid in the report: C, gamma and the score, with the best of several epsilons."""
-        return GridColumns("gamma", "C", f"cv_{report['cv']['scoring']}", self.score)
+    def check_prediction(self, model: SVRModelT, job: Predicting) -> None:
+        """Refuse options that only apply to other models."""
+        if job.probability:
+            raise InputError("--probability: the model has no classes; leave it out")
+        self.check_interval(model, job)
+        if job.decisions and not model.one_class:
+            raise InputError("--decisions: the model is a regression's, which only has predictions; leave it out")
 
-    def load(self, path: Path, comm: Communicator) -> SVRModel:
-        """Load a saved model; collective."""
-        return SVRModel.load(path, comm)
+    def check_interval(self, model: SVRModelT, job: Predicting) -> None:
+        """Refuse intervals, which only quantiles have."""
+        if job.interval is not None:
+            raise InputError("--interval: the model has no quantiles; train one with casvm.svr --quantile 0.05,0.95")
 
-    def targets(self, model: SVRModel) -> tuple[Targets, tuple[int, ...]]:
-        """Targets to read: numbers; for one class, labels of any kind, of which only 1 and -1 are used."""
-        return (_NOT_NEEDED if model.svm_type == "one_class" else _NUMBERS), ()
-
-    def tested(self, model: SVRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
+    def tested(self, model: SVRModelT, test: Dataset, comm: Communicator) -> Answer:
         """Outputs for this rank's test rows; collective."""
-        return {"values": model.decision_function(test.X, comm)}
+        return NumberAnswer(model, {"mean": model.decision_function(test.X, comm)})
 
-    def metrics(
-        self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
-    ) -> dict[str, object]:
-        """Metrics of the test rows; see :meth:`judged`."""
-        return self.evaluate(model, test, answers["values"], comm)
+    def answer(self, model: SVRModelT, rows: Dataset, job: Predicting, comm: Communicator) -> Answer:
+        """Outputs for this rank's rows; collective."""
+        return self.tested(model, rows, comm)
 
-    def evaluate(self, model: SVRModel, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, object]:
-        """Regression errors, or for one class the share of outliers and, with labels 1 and -1, accuracy. Collective."""
-        with comm.phase("predict"):
-            if model.svm_type != "one_class":
-                return dict(errors.regression_metrics(rows.target(), answers, comm))
-            return outlier_metrics(rows.y, model.answers(answers), comm)
-
-    def report(
-        self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions, job: Training
-    ) -> dict[str, Any]:
+    def report(self, run: ValueRun, fitted: SVMFit[SVRModelT]) -> dict[str, Any]:
         """Fields of the report: parameters as numbers, and solver statistics of each part."""
-        model = fitted.model
+        model, options = fitted.model, run.options
         kernel = model.kernel
         assert kernel is not None
         parts = {} if options.exact else {"partitioner": options.partitioner or PARTITIONERS[0]}
         params = {
             "svm_type": model.svm_type, **model.params, "tol": fitted.tol, "kernel": kernel.kind,
             **{name: getattr(kernel, name) for name in kernel.declared.parameters},
-            **reported(options, method.has), **parts, "route": model.route, **soft_fields(model), "dtype": model.dtype,
+            **reported(options, run.method.has), **parts, "route": model.route, **soft_fields(model),
+            "dtype": model.dtype,
         }  # fmt: skip
-        return {**fields(fitted, params), "metric": described_metric(options.metric, fitted)}
+        return self.fields(run, fitted, params)
 
-    def save(self, fitted: SVMFit[SVRModel], job: Training) -> None:
-        """Write LIBSVM's files."""
-        if job.libsvm is not None:
-            export_libsvm(fitted.model, job.libsvm)
+    def random_nearest(self, run: ValueRun, fitted: SVMFit[SVRModelT]) -> bool:
+        """True if random parts were requested, and the model's route is the nearest one."""
+        return run.options.partitioner == "random" and fitted.model.route == "nearest"
 
-    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield lines of the table: the best settings."""
-        if report["grid"]:
-            names = [name for name in ("C", "epsilon", "gamma") if name in report["grid"][0]]
-            lines = best_lines(report["grid"], names, self.columns(report))
-            folds, settings = report["cv"]["folds"], report["cv"]["settings"]
-            summary = f"{report['cv']['scoring']} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
-            yield "best settings", CellLines([*lines, summary])
 
-    def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions) -> list[str]:
-        """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
-        notes, results = list(fitted.notes), fitted.search
-        if results is None and options.searches:
-            notes.append(UNSEARCHED_VALUES)
-        if results is not None:
-            notes += end_lines(results.at_grid_end)
-            notes += [results.limit_note] if results.limit_note else []
-        if options.partitioner == "random" and len(fitted.sizes) > 1 and fitted.model.route == "nearest":
-            notes.append("random parts: --route all, the mean of all models, is usually more accurate")
-        return notes
+# -- one class ---------------------------------------------------------------------------------
 
-    def details(self, report: dict[str, Any]) -> Iterator[str]:
-        """Yield the lines of --verbose: each setting, and each part."""
-        for row in report["grid"]:
-            where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "epsilon", "gamma") if name in row)
-            yield f"{where}: {row[self.columns(report).score]:.5f}"
-        yield from part_lines(report)
 
-    def check_prediction(self, model: SVRModel, job: Predicting) -> None:
-        """Refuse options that only apply to classifiers."""
-        if job.probability:
-            raise InputError("--probability: the model has no classes; leave it out")
-        self.check_interval(model, job)
-        if job.decisions and model.svm_type != "one_class":
-            raise InputError("--decisions: the model is a regression's, which only has predictions; leave it out")
+class OutlierAnswer(Answer):
+    """Decisions of one class, by the name "decision"."""
 
-    def check_interval(self, model: SVRModel, job: Predicting) -> None:
-        """Refuse intervals, which only quantiles have."""
-        if job.interval is not None:
-            raise InputError("--interval: the model has no quantiles; train one with casvm.svr --quantile 0.05,0.95")
+    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+        """Share of outliers and, with labels 1 and -1, accuracy."""
+        with comm.phase("predict"):
+            return outlier_metrics(rows.y, self.model.answers(self.arrays["decision"]), comm)
 
-    def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Any:
-        """Outputs for this rank's rows; collective."""
-        return model.decision_function(rows.X, comm)
+    def columns(self, decisions: bool) -> dict[str, Column]:
+        """Column ``prediction``, 1 or -1, and the decision on request."""
+        prediction = self.model.answers(self.arrays["decision"])
+        return {"prediction": prediction, **(self.arrays if decisions else {})}
 
-    def predictions(self, model: SVRModel, answers: Any, decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``, for one class 1 or -1; and the decision of one class, if requested."""
-        if model.svm_type != "one_class":
-            return {"prediction": answers}
-        return {"prediction": model.answers(answers), **({"decision": answers} if decisions else {})}
+
+class Outliers(Values[SVRModel]):
+    """The family of one-class SVMs: a decision per row, which needs no targets."""
+
+    def warm_up(self, run: ValueRun) -> None:
+        """Compile the code of one class, which has its own form of the pairs."""
+        _solve_small(run.job.dtype, one_class=True, partitions=2)
+        warm_up((str(run.options.kernel),))
+
+    def read(self, run: ValueRun) -> tuple[Dataset, Dataset | None]:
+        """Read training rows, and test rows if there are any."""
+        return reading.read(run.job, run.comm, run.limit, _NOT_NEEDED)
+
+    def targets(self, model: SVRModel) -> tuple[Targets, tuple[int, ...]]:
+        """Labels of any kind, of which only 1 and -1 are used."""
+        return _NOT_NEEDED, ()
+
+    def tested(self, model: SVRModel, test: Dataset, comm: Communicator) -> Answer:
+        """Decisions for this rank's rows; collective."""
+        return OutlierAnswer(model, {"decision": model.decision_function(test.X, comm)})
 
 
 def outlier_metrics(
@@ -424,88 +447,64 @@ def outlier_metrics(
     return metrics
 
 
-@dataclass
-class PredictedQuantiles:
-    """Quantiles of this rank's rows, ascending, shape (n_local, t); and ends of intervals, and facts about them."""
-
-    values: NDArray[np.float64]
-    ends: Ends | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+# -- quantiles ---------------------------------------------------------------------------------
 
 
-class Quantiles(Values):
+class QuantileAnswer(Answer):
+    """Quantiles of rows, ascending, by the name "values", shape (n_local, t); on request "lower" and "upper"."""
+
+    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+        """Pinball losses, and the share of targets below each quantile."""
+        with comm.phase("predict"):
+            return quantile_metrics(rows.target(), self.arrays["values"], self.model.levels, comm)
+
+    def columns(self, decisions: bool) -> dict[str, Column]:
+        """A column per quantile, such as ``quantile 0.1``, and ``lower`` and ``upper`` ends of intervals."""
+        values = np.ascontiguousarray(self.arrays["values"].T)
+        columns: dict[str, Column] = {
+            f"quantile {level:g}": column for level, column in zip(self.model.levels, values, strict=True)
+        }
+        return columns | {name: ends for name, ends in self.arrays.items() if name != "values"}
+
+
+class Quantiles(Values[QuantileModel]):
     """The family of quantile regressions: one real number per row and level."""
 
-    score: ClassVar[str] = "minus the mean pinball loss on rows left out"
-
-    def check(self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator) -> dict[str, Path]:
+    def check(self, run: ValueRun) -> dict[str, Path]:
         """Refuse --libsvm."""
-        if job.libsvm is not None:
+        if run.job.libsvm is not None:
             raise InputError("--libsvm: LIBSVM's format has no quantiles; save --model instead")
         return {}
 
-    def tested(self, model: SVRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[np.float64]]:
-        """Quantiles of this rank's test rows; collective."""
-        return {"values": _quantiles(model).quantiles(model.decision_function(test.X, comm))}
-
-    def metrics(
-        self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[np.float64]], comm: Communicator
-    ) -> dict[str, object]:
-        """Pinball losses of the test rows, and the share of targets below each quantile; collective."""
-        return self.evaluate(model, test, PredictedQuantiles(answers["values"]), comm)
-
-    def evaluate(
-        self, model: SVRModel, rows: Dataset, answers: PredictedQuantiles, comm: Communicator
-    ) -> dict[str, object]:
-        """Pinball losses, and the share of targets below each quantile; collective."""
-        with comm.phase("predict"):
-            return quantile_metrics(rows.target(), answers.values, _quantiles(model).levels, comm)
-
-    def report(
-        self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions, job: Training
-    ) -> dict[str, Any]:
-        """Fields of the report: also the levels, and the share of rows that intervals are calibrated on."""
-        report = super().report(method, fitted, options, job)
-        report["params"] |= {"quantile": list(options.levels), "calibrate": options.calibrate}
-        return report
-
-    def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions) -> list[str]:
-        """Notes; also on the rows that intervals are calibrated on."""
-        notes = super().notes(method, fitted, options)
-        if options.calibrate is not None:
-            notes.append(f"a share of {options.calibrate:g} of the rows was held out to calibrate the quantiles")
-        return notes
-
-    def check_interval(self, model: SVRModel, job: Predicting) -> None:
+    def check_interval(self, model: QuantileModel, job: Predicting) -> None:
         """Refuse intervals of a model without calibration, or of a coverage that it cannot reach."""
         if job.adaptive is not None:
             raise InputError("--adaptive: intervals of quantiles have a width for each row already; leave it out")
         if job.interval is not None:
-            _quantiles(model).width(job.interval)
+            model.width(job.interval)
 
-    def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> PredictedQuantiles:
+    def tested(self, model: QuantileModel, test: Dataset, comm: Communicator) -> Answer:
+        """Quantiles of this rank's test rows; collective."""
+        return QuantileAnswer(model, {"values": model.quantiles(model.decision_function(test.X, comm))})
+
+    def answer(self, model: QuantileModel, rows: Dataset, job: Predicting, comm: Communicator) -> Answer:
         """Quantiles of this rank's rows, and the ends of their intervals if requested; collective."""
-        raw, calibration = model.decision_function(rows.X, comm), _quantiles(model).calibration
-        values = _quantiles(model).quantiles(raw)
-        if job.interval is None or calibration is None:
-            return PredictedQuantiles(values)
-        facts = {"asked": job.interval, "adaptive": None, "rows": calibration.rows, "calibration_rows": calibration.n}
-        return PredictedQuantiles(values, _quantiles(model).ends(raw, job.interval), facts)
+        raw = model.decision_function(rows.X, comm)
+        answer = QuantileAnswer(model, {"values": model.quantiles(raw)})
+        if job.interval is not None and model.calibration is not None:
+            answer.arrays["lower"], answer.arrays["upper"] = model.ends(raw, job.interval)
+            answer.facts = model.calibration.described(job.interval)
+        return answer
 
-    def intervals(self, rows: Dataset, answers: PredictedQuantiles, comm: Communicator) -> dict[str, object]:
-        """Coverage and mean width of the intervals; collective."""
-        if answers.ends is None:
-            return {}
-        with comm.phase("predict"):
-            return answers.facts | interval_metrics(rows.y, *answers.ends, comm)
+    def report(self, run: ValueRun, fitted: SVMFit[QuantileModel]) -> dict[str, Any]:
+        """Fields of the report: also the levels, and the share of rows that intervals are calibrated on."""
+        report = super().report(run, fitted)
+        report["params"] |= {"quantile": list(run.options.levels), "calibrate": run.options.calibrate}
+        return report
 
-    def predictions(self, model: SVRModel, answers: PredictedQuantiles, decisions: bool) -> dict[str, Column]:
-        """A column per quantile, such as ``quantile 0.1``, and ``lower`` and ``upper`` ends of intervals."""
-        names = [f"quantile {level:g}" for level in _quantiles(model).levels]
-        columns: dict[str, Column] = dict(zip(names, np.ascontiguousarray(answers.values.T), strict=True))
-        return columns | ({} if answers.ends is None else dict(zip(("lower", "upper"), answers.ends, strict=True)))
-
-
-def _quantiles(model: SVRModel) -> QuantileModel:
-    assert isinstance(model, QuantileModel)
-    return model
+    def notes(self, run: ValueRun, fitted: SVMFit[Any]) -> list[str]:
+        """Notes; also on the rows that intervals are calibrated on."""
+        notes, share = super().notes(run, fitted), run.options.calibrate
+        if share is not None:
+            notes.append(f"a share of {share:g} of the rows was held out to calibrate the quantiles")
+        return notes

@@ -17,6 +17,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.standardize import SAMPLE, normal_scores, quantiles_of
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
+from cacore.run.family import Run
 from cacore.run.launch import Training
 from cakrr import BKRR2, DCKRR, DKRR, KKRR2, BKRR2Classifier, KRRModel, TwoLevelKRR
 from cakrr.bkrr2 import bkrr2
@@ -106,7 +107,7 @@ def test_the_report_says_what_was_chosen():
     X, y = heavy()
     options = RidgeOptions(partitions=2, sigma=(2.0,), lam=(1e-3,), scaling="auto")
     fitted = bkrr2(Dataset(X, y), options)
-    told = Ridge().report(bkrr2, fitted, options, Training(data="rows.h5"))
+    told = Ridge().report(Run(bkrr2, Training(data="rows.h5"), options, Communicator(), 0), fitted)
     assert told["params"]["scaling"] == "quantile"
 
 

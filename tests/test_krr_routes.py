@@ -104,7 +104,7 @@ def train(method, X, y, options, weights=None):
 def judged(model, X, y):
     """The metrics of a command's report."""
     test, comm = Dataset(X, y, len(y)), Communicator()
-    return Ridge().metrics(model, test, Ridge().tested(model, test, comm), comm)
+    return Ridge().tested(model, test, comm).metrics(test, comm)
 
 
 def opinions(model, X, T, y, labels, sigma=1.3, lam=1e-4):

@@ -22,6 +22,7 @@ from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset
 from cacore.kernels import Kernel
+from cacore.run.family import Run
 from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
 from cakrr.methods import choose as training
 from cakrr.options import ALONE, LAMS, RidgeOptions
@@ -384,6 +385,6 @@ def test_no_local_model_is_beyond_the_end_of_the_grid(lam, told):
     )
     fitted = RidgeFit(model, np.ones(1), grid=grid)
     assert fitted.at_grid_end == ({"lambda": lam} if told else {})
-    notes = Ridge().notes(twolevel.METHOD, fitted, RidgeOptions())
+    notes = Ridge().notes(Run(twolevel.METHOD, None, RidgeOptions(), Communicator(), 0), fitted)
     assert any("end of its grid" in note for note in notes) == told
     assert any("add next to nothing" in note for note in notes) == (lam == 1e3)

@@ -59,16 +59,12 @@ def made(monkeypatch):
     comm = Communicator()
     with comm.phase("train"):
         pass
-    return report.build(
-        "bkrr2",
-        comm,
-        data={"path": "data.h5", "n_train": 18432, "n_test": 2208, "n_features": 8},
-        partition_sizes=np.array([10, 12]),
-        params={"sigma": np.float64(0.5), "lambda": 1e-4},
-        metrics={"mse": np.float32(0.25), "r2": math.nan},
-        grid=[{"sigma": 1.0, "validation_mse": math.inf}],
-        solver={"seconds": [1.0, 2.0]},
-    )
+    data = {"path": "data.h5", "n_train": 18432, "n_test": 2208, "n_features": 8}
+    fields = {
+        "params": {"sigma": np.float64(0.5), "lambda": 1e-4}, "metrics": {"mse": np.float32(0.25), "r2": math.nan},
+        "grid": [{"sigma": 1.0, "validation_mse": math.inf}], "solver": {"seconds": [1.0, 2.0]},
+    }  # fmt: skip
+    return report.build("bkrr2", comm, data, np.array([10, 12]), fields)
 
 
 def test_fields(made):

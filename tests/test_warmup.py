@@ -19,6 +19,8 @@ from asygcd import AsyGCDSVC
 from asygcd.solver.owned import finish, work
 from cacore.comm import Communicator
 from cacore.io.loading import load
+from cacore.run.family import Run
+from cacore.run.launch import Training
 from cakernels.warm import halves
 from casvm import oneclass, svm_family, svr
 from casvm.options import ValueOptions
@@ -119,5 +121,6 @@ def test_a_regression_and_one_class_compile_their_own_code_alone(one_class, monk
         svm_family, "_SMALL",
         replace(svm_family._SMALL, trainer=lambda *given: trained.append(given[0].one_class) or solve(*given)),
     )  # fmt: skip
-    svm_family.Values().warm_up("float64", method, ValueOptions(nu=0.3))
+    family = svm_family.Outliers() if one_class else svm_family.Values()
+    family.warm_up(Run(method, Training(data="rows.h5"), ValueOptions(nu=0.3), Communicator(), 0))
     assert trained == ([True] if one_class else [False, False])

@@ -142,6 +142,10 @@ class Calibration:
         ranks = kept_ranks(n)
         return cls(n, HELD_OUT, ranks, selected(scores, ranks, comm))
 
+    def described(self, coverage: float, adaptive: str | None = None) -> dict[str, Any]:
+        """Entries of a report about intervals of this coverage."""
+        return {"asked": coverage, "adaptive": adaptive, "rows": self.rows, "calibration_rows": self.n}
+
     def check(self) -> None:
         """Refuse inconsistent fields."""
         valid = isinstance(self.n, int) and self.n > 0 and self.rows in (HELD_OUT, LEFT_OUT, JACKKNIFE, SEARCHED)

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data import stored
@@ -20,16 +19,16 @@ from cacore.data.rows import is_sparse
 from cacore.errors import InputError, OutputError
 from cacore.files import check_apart, check_writable, printing
 from cacore.learn.method import Method, flags, same_command
-from cacore.learn.options import Options, add_options, from_arguments
+from cacore.learn.options import add_options, from_arguments
 from cacore.machine.threads import blocks
-from cacore.run.launch import Job, Parser, Predicting, Training, compiled_ahead, may_compile, parsed, start
+from cacore.run.launch import Job, Parser, Predicting, Training, compiled_ahead, may_compile, parsed, run, start
 from cacore.terminal import say
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from cacore.data.dataset import Columns, Dataset
-    from cacore.run.family import AnyAnswering, AnyFamily, Loader, TrainedModel
+    from cacore.run.family import Answer, AnyAnswering, AnyFamily, Run, TrainedModel
+
+    Load = Callable[[Path, Communicator], tuple[Any, AnyAnswering]]
 
 _TEST_SHARE = 16  # share of the memory for a block of test rows: they are standardised, sorted by part and sent
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
@@ -37,6 +36,38 @@ OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting 
 
 # Folder from which a job was submitted, by the variables of Slurm, PBS and LSF.
 _SUBMITTED_FROM = ("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
+
+
+@dataclass(frozen=True)
+class Commands:
+    """The commands of a package: one per method, which trains, and one that predicts with a saved model.
+
+    Attributes
+    ----------
+    package : str
+    family : callable
+        ``family(method, options)`` is the family that trains, and ``family(None, None)`` the one that loads models. It
+        imports compiled code, which ``--help`` does without.
+    flags : tuple of str
+        The options of :data:`OWN` that its models have.
+    """
+
+    package: str
+    family: Callable[[Method | None, Any], AnyFamily]
+    flags: tuple[str, ...]
+
+    def train(self, method: Method, comm: Communicator, argv: list[str] | None = None) -> None:
+        """Train as the command of `method` does, but do not end the process; collective."""
+        train(method, lambda options: self.family(method, options), comm, argv)
+
+    def main(self, method: Method, argv: list[str] | None = None) -> None:
+        """Run the command of `method`, ``python -m PACKAGE.METHOD DATA``, and end the process."""
+        run(lambda comm: self.train(method, comm, argv), method.prog, argv=argv)
+
+    def main_predict(self, argv: list[str] | None = None) -> None:
+        """Run ``python -m PACKAGE.predict MODEL DATA``, and end the process."""
+        prog = f"{self.package}.predict"
+        run(lambda comm: predict(lambda: self.family(None, None).load, prog, comm, argv, self.flags), prog, argv=argv)
 
 
 def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communicator, argv: list[str] | None) -> None:
@@ -51,49 +82,46 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
     same_command(method.prog, flags(job, options), comm, {"DATA": job.data, "--test": job.test})
     limit = start(job, comm)
-    family = load_family(options)
-    with comm.agreed():
-        others = family.check(method, job, options, comm)
-        if job.plot is not None and not family.draws(method, options):
-            raise InputError(f"--plot: there is nothing to plot; give --metric diagonal or full{family.also}")
-        if comm.rank == 0 and (job.plot is not None or job.html is not None):
-            from cacore.run import figures
+    from cacore.run.family import Run
 
-            figures.check(job.plot)
+    family, this_run = load_family(options), Run(method, job, options, comm, limit)
+    checkpoint = getattr(options, "checkpoint", None)
+    with comm.agreed():
+        others = family.check(this_run)
+        if job.plot is not None and not family.draws(this_run):
+            raise InputError(f"--plot: there is nothing to plot; give --metric diagonal or full{family.also}")
+        check_pictures(job.plot, job.html, comm)
         outputs = {
             "--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, "--plot": job.plot,
             "--html": job.html, **others,
         }  # fmt: skip
-        checkpoint = getattr(options, "checkpoint", None)
         folder = None if checkpoint is None else checkpoint.path
         check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm)
         _check_rows(job.data, job.test, comm=comm)
     if checkpoint is not None and not job.quiet:
         checkpoint.tell = _tell
-    compiled_ahead(lambda: _warm_up(family, job.dtype, method, options), comm, not job.quiet)
+    compiled_ahead(lambda: family.warm_up(this_run), comm, not job.quiet)
     from cacore.machine.clock import ctrl_c_waits
     from cacore.run import reading, report
 
     with ctrl_c_waits(), family.progress(comm.rank == 0 and not job.quiet) as progress:
-        rows, test = family.read(method, job, options, comm, limit)
-        options = replace(family.options(method, options, rows), memory_limit=limit, **progress)
+        rows, test = family.read(this_run)
+        options = replace(options, memory_limit=limit, **progress)
+        this_run = replace(this_run, options=options)
         columns, chosen = rows.columns, rows.chosen
         n_train, d, source = rows.n, rows.X.shape[1], {"base": rows.base, "sparse": is_sparse(rows.X)}
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, **source}
-        tested = _tested(family, fitted.model, test, comm, limit)
+        overlap, tested = _tested(family, fitted.model, test, comm, limit)
     notes = reading.notes(rows, test, job.test or job.data)
     data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
-    data |= named(columns, chosen)
-    document = report.build(
-        method.name, comm, data=data | tested.pop("data", {}), metrics=tested.pop("metrics", {}),
-        partition_sizes=fitted.sizes, **tested, **family.report(method, fitted, options, job),
-        resumed=None if checkpoint is None else checkpoint.resumed,
-    )  # fmt: skip
+    fields = {**tested, **family.report(this_run, fitted)}
+    fields["resumed"] = None if checkpoint is None else checkpoint.resumed
+    document = report.build(method.name, comm, data | named(columns, chosen) | overlap, fitted.sizes, fields)
     if "metric" in document and columns.features:
         document["metric"]["names"] = list(columns.features)
     with may_compile(comm, not job.quiet):
-        _write(method, family, job, options, fitted, document, notes, comm)
+        _write(family, this_run, fitted, document, notes)
 
 
 def _tell(line: str) -> None:
@@ -101,16 +129,24 @@ def _tell(line: str) -> None:
         say(line)
 
 
+def check_pictures(plot: Path | None, html: Path | None, comm: Communicator) -> None:
+    """Refuse, before training, a figure or a page that rank 0 cannot draw."""
+    if comm.rank == 0 and (plot is not None or html is not None):
+        from cacore.run import figures
+
+        figures.check(plot)
+
+
 def _write(
-    method: Method, family: AnyFamily, job: Training, options: Options, fitted: Any, document: dict[str, Any],
-    notes: list[str], comm: Communicator,
+    family: AnyFamily, this_run: Run[Any, Any], fitted: Any, document: dict[str, Any], notes: list[str]
 ) -> None:  # fmt: skip
     """Write model, other files and table; if one cannot be written, the others still are. Collective."""
     from cacore.run import report
 
+    job, comm, method = this_run.job, this_run.comm, this_run.method
     unwritten = Unwritten()
     with unwritten, comm.agreed():
-        checkpoint = vars(options).get("checkpoint")
+        checkpoint = vars(this_run.options).get("checkpoint")
         if checkpoint is not None and checkpoint.failure is not None:
             raise checkpoint.failure
     traffic = None
@@ -125,19 +161,16 @@ def _write(
             with unwritten:
                 save_model(fitted.model, job.model, comm)
         with unwritten:
-            family.save(fitted, job)
+            family.save(this_run, fitted)
         with unwritten, comm.agreed():
             if traffic is not None and job.comm_matrix is not None:
                 traffic.save(job.comm_matrix)
-    document["seconds"], document["seconds_by_rank"] = (
-        report.seconds(comm),
-        report.seconds_by_rank(comm),
-    )  # with the files'
+    report.clock(document, comm)  # with the files' seconds
     with comm.agreed():
         if comm.rank == 0:
-            document["notes"] = [*family.notes(method, fitted, options), *_notes(document["data"]), *notes]
+            document["notes"] = [*family.notes(this_run, fitted), *_notes(document["data"]), *notes]
     if comm.rank == 0:
-        out = _Out(method, family, job, options, fitted, document)
+        out = _Out(family, this_run, fitted, document)
     for write in (_Out.plot, _Out.report, _Out.page, _Out.table):
         with unwritten, comm.agreed():
             if comm.rank == 0:
@@ -149,54 +182,35 @@ def _write(
 class _Out:
     """Output files and the printed table of a run; rank 0 writes them from the report."""
 
-    method: Method
     family: AnyFamily
-    job: Training
-    options: Options
+    run: Run[Any, Any]
     fitted: Any
     document: dict[str, Any]
 
     def plot(self) -> None:
-        if self.job.plot is not None:
-            drawn = _draw(self.job.plot, self.method, self.family, self.options, self.fitted, self.document)
-            self.document["notes"] += drawn
+        if self.run.job.plot is not None:
+            figure = self.family.figure(self.run, self.fitted, self.document)
+            if isinstance(figure, str):
+                self.document["notes"].append(figure)
+            else:
+                from cacore.run import figures
+
+                figures.save(figure, self.run.job.plot)
 
     def report(self) -> None:
-        _report(self.job, self.document)
+        _report(self.run.job, self.document)
 
     def page(self) -> None:
-        if self.job.html is not None:
+        if self.run.job.html is not None:
             from cacore.run import page
 
-            page.write(self.job.html, {self.method.name: self.document})
+            page.write(self.run.job.html, {self.document["method"]: self.document})
 
     def table(self) -> None:
         with printing():
-            _show(self.job, self.document, self.family.lines(self.document))
-            if self.job.verbose:
+            _show(self.run.job, self.document, self.family.lines(self.document))
+            if self.run.job.verbose:
                 say(*self.family.details(self.document))
-
-
-def _draw(
-    path: Path, method: Method, family: AnyFamily, options: Options, fitted: Any, document: dict[str, Any]
-) -> Iterator[str]:  # fmt: skip
-    """Draw the family's own figure, the metric, a calibration curve or the settings, or yield a note why not."""
-    from cacore.run import figures
-
-    drawn, own_figure = family.draws(method, options), family.figure(fitted)
-    if own_figure is not None:
-        figures.save(own_figure, path)
-    elif drawn == "metric":
-        figures.save(figures.metric(document["metric"], fitted.model.standardizer), path)
-    elif drawn == "reliability":
-        if lines := document["probability"].get("reliability"):
-            figures.save(figures.reliability(lines, document["probability"], len(fitted.model.classes)), path)
-        else:
-            yield "--plot: there are no test rows, so there is no calibration curve to draw"
-    elif document["grid"]:
-        figures.save(figures.heat_map(document["grid"], family.columns(document)), path)
-    else:
-        yield "--plot: no settings were compared, so there is nothing to draw"
 
 
 def _notes(data: dict[str, Any]) -> Iterator[str]:
@@ -209,54 +223,52 @@ def _notes(data: dict[str, Any]) -> Iterator[str]:
 
 def _tested(
     family: AnyFamily, model: TrainedModel, test: Dataset | None, comm: Communicator, limit: int
-) -> dict[str, Any]:
-    """Metrics of all test rows, and of those that are not training rows, for the report."""
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """The number of test rows that are training rows, and metrics of all test rows and of the others, for the report.
+
+    Both by their names.
+    """
+    from cacore.run.family import origin_of_probabilities
+
     if test is None:
-        return {"probability": family.probability(model, None, {}, {}, comm)}
-    answers = _answers(family, model, test, comm, limit)
-    metrics = family.metrics(model, test, answers, comm)
-    entries: dict[str, Any] = {
-        "metrics": metrics,
-        "probability": family.probability(model, test, answers, metrics, comm),
-    }
+        return {}, {"metrics": {}, "probability": origin_of_probabilities(model)}
+    answer = _answer(family, model, test, comm, limit)
+    metrics = answer.metrics(test, comm)
+    fields: dict[str, Any] = {"metrics": metrics, "probability": answer.probability(test, metrics, comm)}
     if test.overlap is None:
-        return entries
+        return {}, fields
     with comm.uncounted():
         count = int(comm.allreduce(np.array([np.count_nonzero(test.overlap)]))[0])
-    entries["data"] = {"overlap": count}
     if 0 < count < test.n:
         new = ~test.overlap
         y = None if test.y is None else test.y[new]
         new_rows = replace(test, X=stored.take_rows(test.X, new), y=y, n=test.n - count)
-        new_answers = {name: answer[new] for name, answer in answers.items()}
-        entries["metrics_without_overlap"] = family.metrics(model, new_rows, new_answers, comm)
-    return entries
+        fields["metrics_without_overlap"] = answer.take(new).metrics(new_rows, comm)
+    return {"overlap": count}, fields
 
 
-def _answers(
-    family: AnyFamily, model: TrainedModel, test: Dataset, comm: Communicator, limit: int
-) -> dict[str, NDArray[np.float64]]:  # fmt: skip
+def _answer(family: AnyFamily, model: TrainedModel, test: Dataset, comm: Communicator, limit: int) -> Answer:
     """Predict the test rows; rows in a file in blocks that fit in `limit` bytes."""
     if not stored.is_stored(test.X):
         return family.tested(model, test, comm)
     step = max(1, min(limit // _TEST_SHARE, 1 << 30) // test.X.row_bytes)
     with comm.uncounted():
         longest = int(comm.allreduce(np.array([len(test.X)]), "max")[0])
-    answers_of_blocks = []
+    answers = []
     for lo, hi in blocks(longest, step):
         y = None if test.y is None else test.y[lo:hi]
-        answers_of_blocks.append(family.tested(model, replace(test, X=test.X[lo:hi], y=y, overlap=None), comm))
-    return {name: np.concatenate([answers[name] for answers in answers_of_blocks]) for name in answers_of_blocks[0]}
+        answers.append(family.tested(model, replace(test, X=test.X[lo:hi], y=y, overlap=None), comm))
+    return answers[0].joined(answers[1:])
 
 
 def predict(
-    load: Callable[[], Loader], prog: str, comm: Communicator, argv: list[str] | None,
+    load: Callable[[], Load], prog: str, comm: Communicator, argv: list[str] | None,
     flags_of_family: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     """``python -m PACKAGE.predict MODEL DATA``: predict with a saved model, on any number of ranks or without MPI.
 
-    `prog` is the module, or the command and its first word. `flags_of_family` names those options of :data:`OWN`
-    that it has.
+    ``load()`` is the function that loads a model with its family. `prog` is the module, or the command and its first
+    word. `flags_of_family` names those options of :data:`OWN` that it has.
     """
     typed = prog if " " in prog else f"python -m {prog}"
     parser = Parser(prog=typed, description="Predict with a saved model.", rank=comm.rank)
@@ -268,11 +280,10 @@ def predict(
     with comm.agreed():
         outputs = {"--output": job.output, "--report": job.report}
         check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
-    limit, loader = start(job, comm), load()
+    limit, load_model = start(job, comm), load()
     from cacore.io import predictions
 
-    model = loader.load(job.model, comm)
-    family = loader.of(model)
+    model, family = load_model(job.model, comm)
     with comm.agreed():
         family.check_prediction(model, job)
         _check_rows(job.data, comm=comm)
@@ -295,27 +306,20 @@ def _answered(
     from cacore.io import predictions
     from cacore.run import reading, report
 
-    wanted, kind = family.targets(model)
-    rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
+    rows = reading.read_to_predict(job, comm, model, limit, *family.targets(model))
     notes = reading.notes(None, rows, job.data)
-    answers = family.answers(model, rows, job, comm)
-    metrics = {} if rows.y is None else family.evaluate(model, rows, answers, comm)
-    document = report.build(
-        "predict", comm, partition_sizes=model.sizes, metrics=metrics,
-        data={
-            "path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1],
-            **named(rows.columns, rows.chosen),
-        },
-        params={"model": str(job.model), **model.described()}, intervals=family.intervals(rows, answers, comm),
-        probability=family.probability(model, rows, answers, metrics, comm),
-    )  # fmt: skip
+    answer = family.answer(model, rows, job, comm)
+    metrics = {} if rows.y is None else answer.metrics(rows, comm)
+    data = {"path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1]}
+    fields = {
+        "params": {"model": str(job.model), **model.described()}, "metrics": metrics,
+        "intervals": answer.intervals(rows, comm), "probability": answer.probability(rows, metrics, comm),
+    }  # fmt: skip
+    document = report.build("predict", comm, data | named(rows.columns, rows.chosen), model.sizes, fields)
     if job.output is not None:
         with comm.phase("write"):
-            predictions.write(job.output, family.predictions(model, answers, job.decisions), comm)
-    document["seconds"], document["seconds_by_rank"] = (
-        report.seconds(comm),
-        report.seconds_by_rank(comm),
-    )  # with the file's
+            predictions.write(job.output, answer.columns(job.decisions), comm)
+    report.clock(document, comm)  # with the file's seconds
     document["notes"] = notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"]
     return document
 
@@ -324,14 +328,6 @@ def named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
     """Names of the columns, and the target if the user named none, for the report; nothing that is not known."""
     fields = {"columns": columns.described(), "target": chosen}
     return {key: value for key, value in fields.items() if value}
-
-
-def _warm_up(family: AnyFamily, dtype: str, method: Method, options: Options) -> None:
-    """Compile the family's code, and the kernels that will be used, which the warm-up may not have touched."""
-    from cacore.kernels.evaluate import warm_up
-
-    family.warm_up(dtype, method, options)
-    warm_up(family.kernels(options))
 
 
 def check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None], comm: Communicator) -> None:

@@ -6,7 +6,7 @@ import json
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from cacore.io.table import LABELS, RowsRequest, Targets
 from cacore.learn.method import Method
 from cacore.run.launch import Predicting, Training
 from cacore.terminal import say
+
+if TYPE_CHECKING:
+    from cacore.run.family import TrainedModel
 
 FEW = 20  # most values of a target that are counted as classes
 
@@ -196,17 +199,14 @@ def notes(train: Dataset | None, rows: Dataset | None, path: Path) -> list[str]:
 
 
 def read_to_predict(
-    job: Predicting, comm: Communicator, d: int, dtype: str, source: dict[str, Any], limit: int,
-    wanted: Targets = LABELS, kind: tuple[int, ...] = (),
+    job: Predicting, comm: Communicator, model: TrainedModel, limit: int, wanted: Targets, kind: tuple[int, ...]
 ) -> Dataset:  # fmt: skip
-    """Read rows to predict for a model of `d` features.
-
-    `kind` is the shape of the model's targets per row, and `source` describes the file that the model was trained on.
-    """
+    """Read rows to predict for a model; `kind` is the shape of its targets per row."""
+    d, source = model.n_features, model.source
     with comm.agreed():
         columns = Columns.of_source(source)
     expected = _expected(job, comm, columns=columns, where=f"the model {job.model}", target=job.target)
-    splits = load(job.data, comm, dtype, job.target, d, source.get("target"), limit, wanted, expected=expected)
+    splits = load(job.data, comm, model.dtype, job.target, d, source.get("target"), limit, wanted, expected=expected)
     rows = splits["test"] if "test" in splits else splits["train"]
     with comm.agreed():
         _check_base(rows, source.get("base"), "the training rows")

@@ -9,7 +9,7 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,24 +71,21 @@ _RANKS = 64  # most ranks whose seconds are reported one by one
 
 
 def build(
-    method: str,
-    comm: Communicator,
-    *,
-    data: Mapping[str, object],
-    partition_sizes: NDArray[np.int64] | list[int],
-    params: Mapping[str, object],
-    metrics: Mapping[str, object],
-    metrics_without_overlap: Mapping[str, object] | None = None,
-    grid: Sequence[Mapping[str, object]] | None = None,
-    solver: Mapping[str, object] | None = None,
-    busy: NDArray[np.float64] | None = None,
-    library_bytes: int = 0,
-    volume: Mapping[str, object] | None = None,
-    **further: Mapping[str, object] | Sequence[object] | None,
-) -> dict[str, Any]:
+    method: str, comm: Communicator, data: Mapping[str, object], sizes: NDArray[np.int64], fields: Mapping[str, Any]
+) -> dict[str, Any]:  # fmt: skip
     """Assemble the report; collective, and its own messages are not counted.
 
-    `further` fields are written under their names, unless they are empty.
+    Parameters
+    ----------
+    method : str
+    comm : Communicator
+    data : mapping
+        The field `data`.
+    sizes : ndarray of int64, shape (P,)
+        Rows of each part.
+    fields : mapping
+        All other fields that the run knows, by name; empty ones are left out. Of these, `busy` (seconds of each rank at
+        work) becomes part of `solver`, and `library_bytes` part of `comm`.
     """
     counted, _ = comm.totals()
     inside = np.array([comm.mpi_seconds.get(phase, 0.0) for phase in counted])
@@ -96,38 +93,51 @@ def build(
         inside = comm.allreduce(inside) / comm.size
         peaks = comm.allgather(np.array([memory.peak_rss_mib()]))
         counts = comm.allgather(np.array([threads.current()]))
-        library = int(comm.allreduce(np.array([library_bytes]))[0])
+        library = int(comm.allreduce(np.array([fields.get("library_bytes", 0)]))[0])
     traffic: dict[str, dict[str, float]] = {
         phase: {**sent, "seconds": float(mean)} for (phase, sent), mean in zip(counted.items(), inside, strict=True)
     }
     if library:  # bytes sent by a library itself, estimated by a formula
         traffic["train"]["library_bytes_predicted"] = library
-    if volume:
-        volume = {**volume, "measured_bytes": traffic["partition"]["bytes"] + traffic["train"]["bytes"]}
-    empty: dict[str, object] = {"iterations": [], "n_support": [], "objective": [], "gap": [], "seconds": []}
-    return {
+    further = {name: value for name, value in fields.items() if name not in _PLACED and value}
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "method": method,
         "command": sys.argv,
         "data": data,
         "ranks": comm.size,
         "threads_per_rank": int(counts.max()),
-        "partitions": len(partition_sizes),
-        "partition_sizes": [int(m) for m in partition_sizes],
-        "params": params,
-        "grid": grid or [],
-        **{name: value for name, value in further.items() if value},
-        "metrics": metrics,
-        **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
-        "seconds": seconds(comm),
-        "seconds_by_rank": seconds_by_rank(comm),
-        "comm": traffic,
-        **({"volume": volume} if volume else {}),
-        "solver": {**empty, **(solver or {}), **({} if busy is None else _balance(busy))},
+        "partitions": len(sizes),
+        "partition_sizes": [int(m) for m in sizes],
+        "params": fields["params"],
+        "grid": fields.get("grid") or [],
+        **further,
+        "metrics": fields["metrics"],
+    }
+    if fields.get("metrics_without_overlap"):
+        document["metrics_without_overlap"] = fields["metrics_without_overlap"]
+    clock(document, comm)
+    document["comm"] = traffic
+    if fields.get("volume"):
+        measured = traffic["partition"]["bytes"] + traffic["train"]["bytes"]
+        document["volume"] = {**fields["volume"], "measured_bytes": measured}
+    empty: dict[str, object] = {"iterations": [], "n_support": [], "objective": [], "gap": [], "seconds": []}
+    balance = _balance(fields["busy"]) if "busy" in fields else {}
+    return document | {
+        "solver": {**empty, **fields.get("solver", {}), **balance},
         "memory": {"peak_rss_mib": [round(float(peak), 1) for peak in peaks]},
         "environment": environment(comm),
         "notes": [],
     }
+
+
+# Fields of a run that have a place of their own in the report; all others follow its grid.
+_PLACED = ("params", "metrics", "metrics_without_overlap", "grid", "solver", "busy", "library_bytes", "volume")
+
+
+def clock(report: dict[str, Any], comm: Communicator) -> None:
+    """Write the seconds so far into the report, by phase and by rank; collective."""
+    report["seconds"], report["seconds_by_rank"] = seconds(comm), seconds_by_rank(comm)
 
 
 def seconds(comm: Communicator) -> dict[str, float]:

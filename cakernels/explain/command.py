@@ -95,12 +95,11 @@ def _explain(comm: Communicator, argv: list[str] | None) -> None:
     explanation, model, n = _explained(job, limit, comm)
     importances = _importances(explanation, comm)
     _write(job, explanation, importances, comm)
-    document = report.build(
-        "explain", comm, partition_sizes=model.sizes, metrics={},
-        data={"path": str(job.data), "n_train": 0, "n_test": n, "n_features": model.n_features},
-        params={"model": str(job.model), **model.described(), "outputs": list(explanation.outputs),
-                "importances": dict(zip(explanation.players, importances.mean(axis=1).tolist(), strict=True))},
-    )  # fmt: skip
+    data = {"path": str(job.data), "n_train": 0, "n_test": n, "n_features": model.n_features}
+    shares = dict(zip(explanation.players, importances.mean(axis=1).tolist(), strict=True))
+    about = {"outputs": list(explanation.outputs), "importances": shares}
+    params = {"model": str(job.model), **model.described(), **about}
+    document = report.build("explain", comm, data, model.sizes, {"params": params, "metrics": {}})
     with comm.agreed():
         if comm.rank == 0:
             if job.report is not None:
@@ -131,16 +130,15 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
     """The explanation of this rank's rows, the model, and the number of all rows; collective."""
     from cacore.explain.shapley import warm_up
     from cacore.run import reading
-    from cakernels.families import AllModels
+    from cakernels.families import load
     from partition.explain import sampled
 
-    loader = AllModels()
-    model: Any = loader.load(job.model, comm)
-    wanted, kind = loader.of(model).targets(model)
+    model, family = load(job.model, comm)
+    targets = family.targets(model)
 
     def read(path: Path) -> Dataset:
         asked = Predicting(model=job.model, data=path, target=job.target, ignore_extra_columns=job.ignore_extra_columns)
-        return reading.read_to_predict(asked, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
+        return reading.read_to_predict(asked, comm, model, limit, *targets)
 
     compiled_ahead(warm_up, comm, not job.quiet)
     with may_compile(comm, not job.quiet):

@@ -83,7 +83,7 @@ def exported(model: Any, X: RowsLike | None = None, dtype: str | None = None) ->
         _classified(g, _ridge_classifier(g, fitted), fitted)
     elif isinstance(fitted, ClassBlend):
         _classified(g, _blended_classifier(g, fitted), fitted)
-    elif isinstance(fitted, SVRModel) and fitted.svm_type == "one_class":
+    elif isinstance(fitted, SVRModel) and fitted.one_class:
         decisions = g.columns(svm.values(g, fitted), 0)
         sides = g.op("Where", decisions >= 0.0, np.int64(1), np.int64(-1))
         g.output("label", sides, np.int64)

@@ -277,7 +277,7 @@ def _ascending(header: Header, coef: NDArray[np.float64], X: Rows) -> PartSVM:
     )  # fmt: skip
 
 
-CLASSIFIERS, VALUED = ("c_svc", "nu_svc"), ("one_class", "epsilon_svr", "nu_svr")
+CLASSIFIERS, VALUED = ("c_svc", "nu_svc"), SVRModel.types
 KERNELS = ("linear", "polynomial", "rbf", "sigmoid")
 # Names of the header's lines, and the number of words that follow: -1 for any number.
 _WORDS = {

@@ -17,7 +17,8 @@ from cacore.kernels import Kernel
 from cacore.svm.decision import Expansion
 from partition.parts_model import InParts, one_piece_a_rank
 
-TYPES = ("epsilon_svr", "nu_svr", "one_class")  # LIBSVM's names
+ONE_CLASS = "one_class"
+TYPES = (ONE_CLASS, "epsilon_svr", "nu_svr")  # LIBSVM's names
 PARAMETERS = ("C", "epsilon", "nu")
 
 # A part's arrays in a model file: s support vectors, e features, where e is d, or 0 with a precomputed kernel.
@@ -119,7 +120,12 @@ class SVRModel(InParts):
 
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs that :meth:`explain` explains."""
-        return ("decision",) if self.svm_type == "one_class" else Columns.of_source(self.source).target or ("y",)
+        return ("decision",) if self.one_class else Columns.of_source(self.source).target or ("y",)
+
+    @property
+    def one_class(self) -> bool:
+        """True if outputs are decisions of one class, not predicted targets."""
+        return self.svm_type == ONE_CLASS
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -156,7 +162,7 @@ class SVRModel(InParts):
 
     def answers(self, values: NDArray[np.float64]) -> NDArray[Any]:
         """Predictions for rows with these outputs of :meth:`decision_function`."""
-        return np.where(values >= 0, 1, -1) if self.svm_type == "one_class" else values
+        return np.where(values >= 0, 1, -1) if self.one_class else values
 
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
         return self.parts[part].predict(rows, self.kernel)

@@ -154,9 +154,9 @@ def extended(tmp_path_factory):
     (copy / "casvm/median.py").write_text(METHOD.lstrip())
     (copy / "asygcd/cyclic.py").write_text(SOLVER.lstrip())
     family = copy / "casvm/svm_family.py"
-    text, place = family.read_text(), '        "busy": fitted.busy,\n'
+    text, place = family.read_text(), '            "busy": fitted.busy,\n'
     assert text.count(place) == 1
-    family.write_text(text.replace(place, place + '        "answer": 42,\n'))
+    family.write_text(text.replace(place, place + '            "answer": 42,\n'))
     # The entry point of a solver, as an installed distribution has it.
     facts = copy / "added-1.0.dist-info"
     facts.mkdir()
