@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from cacore.kernels import Kernel
 from cacore.learn.options import reported
 from cacore.progress import spinner
 from cacore.run.family import Classifiers, Run
+from cacore.run.report import Report
 
 AsyGCDRun = Run[AsyGCDMethod, AsyGCDOptions]
 
@@ -47,7 +47,7 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         with spinner(shown, "reading") as tell:
             yield {"watch": lambda progress: tell(described(progress))}
 
-    def report(self, run: AsyGCDRun, fitted: AsyGCDFit) -> dict[str, Any]:
+    def report(self, run: AsyGCDRun, fitted: AsyGCDFit) -> Report:
         """The report's sections on the kernel's parameters and on the solver: per problem, and per thread."""
         model, solutions = fitted.model, fitted.solutions
         per_thread = ("steps", "hits", "misses")  # one entry per problem and thread
@@ -68,7 +68,7 @@ class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDMod
         """Warn if a problem stopped at a limit."""
         return [] if fitted.note is None else [fitted.note]
 
-    def details(self, report: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: Report) -> Iterator[str]:
         """Lines about each problem, and about each thread's updates and kernel columns."""
         solver = report["solver"]
         for number, (support, gap, seconds) in enumerate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from cacore.progress import bar, line_while_compiling
 from cacore.run import figures, reading
 from cacore.run.family import Answer, Family, NumberAnswer, Run
 from cacore.run.launch import Predicting
+from cacore.run.report import Report
 from cakriging import kriging, maps
 from cakriging.estimation import Variogram
 from cakriging.kriging_fit import KrigingFit, solver_of
@@ -41,7 +42,7 @@ KrigingRun = Run[KrigingMethod, KrigingOptions]
 class KrigedAnswer(NumberAnswer):
     """Means and standard deviations at test rows."""
 
-    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+    def metrics(self, rows: Dataset, comm: Communicator) -> Report:
         """Errors, scores of the predicted normal distributions, and the coverage of 95 % intervals."""
         with comm.phase("predict"):
             ends = normal_interval(self.arrays["mean"], self.arrays["std"], 0.95)
@@ -103,7 +104,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         mean, std = model.predict_std(test.X, comm)
         return KrigedAnswer(model, {"mean": mean, "std": std})
 
-    def report(self, run: KrigingRun, fitted: KrigingFit) -> dict[str, Any]:
+    def report(self, run: KrigingRun, fitted: KrigingFit) -> Report:
         """Fields of the report: parameters, the solution, the estimate and the variogram."""
         model, variogram = fitted.model, fitted.variogram
         return {
@@ -117,7 +118,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         """Name of the figure of --plot."""
         return "variogram"
 
-    def figure(self, run: KrigingRun, fitted: KrigingFit, report: dict[str, Any]) -> Figure:
+    def figure(self, run: KrigingRun, fitted: KrigingFit, report: Report) -> Figure:
         """The variogram."""
         model = fitted.model
         title = f"{model.kernel.kind}: range {model.range:.4g}, sill {model.sill:.4g}, nugget {model.nugget:.4g}"
@@ -139,7 +140,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
             if fields is not None:
                 figures.save(panels(grid, *fields, *(draw for draw in draws if draw is not None)), options.map)
 
-    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: Report) -> Iterator[tuple[str, str]]:
         """Yield the lines of the printed table about the solution."""
         solution = report["solver"]
         iterations, residual = solution["iterations"][0], solution["residual"][0]
@@ -171,7 +172,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
             notes.append(f"{options.map}: {count:,} places; standard deviations are {how}")
         return notes
 
-    def details(self, report: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: Report) -> Iterator[str]:
         """Yield the lines of --verbose: the variogram."""
         variogram = report["variogram"]
         for lag, value, fitted in zip(variogram["lags"], variogram["values"], variogram["fitted"], strict=True):

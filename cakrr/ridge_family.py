@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from cacore.machine import memory
 from cacore.run import reading
 from cacore.run.family import Answer, ClassAnswer, Family, NumberAnswer, Run, described_metric
 from cacore.run.launch import Predicting
+from cacore.run.report import Report
 from cacore.terminal import CellLines
 from cacore.tuning import GridColumns, best_lines, end_lines
 from cakrr.methods import in_parts
@@ -128,7 +128,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel]):
             return RouteAnswer(model, {"oracle": test.target() + model.oracle(test.X, test.target(), comm)})
         return RouteAnswer(model, model.predict_routes(test.X, comm))
 
-    def report(self, run: RidgeRun, fitted: RidgeFit) -> dict[str, Any]:
+    def report(self, run: RidgeRun, fitted: RidgeFit) -> Report:
         """Fields of the report: chosen parameters, errors of the grid, seconds and residuals of the parts."""
         model, method, options = fitted.model, run.method, run.options
         pair = {"sigma": model.sigma, "lambda": model.lam}
@@ -162,7 +162,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel]):
         compared = not single or run.method.coarse or options.chooses_kernel
         return super().draws(run) or ("grid" if compared else "")
 
-    def columns(self, report: dict[str, Any]) -> GridColumns:
+    def columns(self, report: Report) -> GridColumns:
         """Columns of the grid in the report: sigma, lambda, those of a coarse model, and the error."""
         rows = {"validation_mse": "rows held out", "test_mse": "test rows", "loo_mse": "rows left out one by one",
                 "gcv_mse": "all rows, by generalised cross-validation"}  # fmt: skip
@@ -172,7 +172,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel]):
             "sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, single=single
         )
 
-    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: Report) -> Iterator[tuple[str, str]]:
         """Yield lines of the table: best settings, conjugate gradients, and the bytes that ScaLAPACK sends."""
         if len(report["grid"]) > 1:
             grid, columns = report["grid"], self.columns(report)
@@ -210,7 +210,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel]):
             notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
         return notes + end_lines(fitted.at_grid_end)
 
-    def details(self, report: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: Report) -> Iterator[str]:
         """Yield the lines of --verbose: errors of the grid, and seconds of each part."""
         for row in report["grid"]:
             errors = [value for name, value in row.items() if name.endswith("_mse") and value is not None]
@@ -231,7 +231,7 @@ class RidgeClassAnswer(ClassAnswer):
         """Column ``prediction``, and one of probabilities per class on request."""
         return super().columns(decisions=False)
 
-    def probability(self, rows: Dataset, metrics: dict[str, Any], comm: Communicator) -> dict[str, Any]:
+    def probability(self, rows: Dataset, metrics: Report, comm: Communicator) -> Report:
         """Origin of the probabilities, and their scores if the rows have labels of the same kind."""
         entries = super().probability(rows, metrics, comm)
         return {name: value for name, value in entries.items() if value != []}
@@ -251,7 +251,7 @@ class RouteAnswer(Answer):
     def _of(self, route: str) -> Answer:
         return _answer(self.model, self.arrays[route], self.model.calibrator is not None)
 
-    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+    def metrics(self, rows: Dataset, comm: Communicator) -> Report:
         """Metrics of the model's route, and of other routes under their names."""
         metrics = {route: self._of(route).metrics(rows, comm) for route in self.arrays}
         of_the_model = metrics.pop(self.model.route)
@@ -259,7 +259,7 @@ class RouteAnswer(Answer):
             f"{route}_{name}": value for route, scores in metrics.items() for name, value in scores.items()
         }
 
-    def probability(self, rows: Dataset, metrics: dict[str, Any], comm: Communicator) -> dict[str, Any]:
+    def probability(self, rows: Dataset, metrics: Report, comm: Communicator) -> Report:
         """Origin and scores of the probabilities by the model's route."""
         return self._of(self.model.route).probability(rows, metrics, comm)
 
@@ -268,7 +268,7 @@ class RouteAnswer(Answer):
         return self._of(self.model.route).columns(decisions)
 
 
-def _described(solver: dict[str, Any]) -> str:
+def _described(solver: Report) -> str:
     """A line on the last solution by conjugate gradients, and why it stopped."""
     last = solver["solutions"][-1] if solver["solutions"] else {}
     factor = f"{solver['preconditioner']} of rank {last['rank']:,}" if last else solver["preconditioner"]
@@ -279,7 +279,7 @@ def _described(solver: dict[str, Any]) -> str:
     )
 
 
-def _near(near: dict[str, Any]) -> str:
+def _near(near: Report) -> str:
     """A line on the kernel values that the last solution left out."""
     if near["radius"] is None:
         return "all of them: no kernel value is small enough to be left out"

@@ -40,6 +40,7 @@ from cacore.run.family import (
     described_metric,
 )
 from cacore.run.launch import Predicting
+from cacore.run.report import Report
 from cacore.terminal import CellLines
 from cacore.tuning import GridColumns, best_lines, end_lines
 from casvm.methods import in_parts, of_values
@@ -108,7 +109,7 @@ class Machines(Family[MethodT, OptionsT, SVMFit[Any], InPartsT], Generic[MethodT
         if run.job.libsvm is not None:
             export_libsvm(fitted.model, run.job.libsvm)
 
-    def fields(self, run: Run[MethodT, Any], fitted: SVMFit[Any], params: dict[str, Any]) -> dict[str, Any]:
+    def fields(self, run: Run[MethodT, Any], fitted: SVMFit[Any], params: Report) -> Report:
         """Fields of the report: `params`, the solver's statistics, the results of the search, and the metric."""
         search = fitted.search
         return {
@@ -125,13 +126,13 @@ class Machines(Family[MethodT, OptionsT, SVMFit[Any], InPartsT], Generic[MethodT
         """Name of the figure of --plot: the metric if there is one, else the grid, if settings were compared."""
         return super().draws(run) or ("grid" if run.options.searches else "")
 
-    def columns(self, report: dict[str, Any]) -> GridColumns:
+    def columns(self, report: Report) -> GridColumns:
         """Columns of the grid in the report: C, gamma and the score, with the best of several epsilons."""
         score, single = report["cv"]["scoring"], not report["cv"]["per_part"]
         title = _SCORES.get(score, score.replace("_", " "))
         return GridColumns("gamma", "C", f"cv_{score}", f"{title} on rows left out", single=single)
 
-    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: Report) -> Iterator[tuple[str, str]]:
         """Yield lines of the table: the best settings."""
         if report["grid"]:
             grid, cv = report["grid"], report["cv"]
@@ -161,7 +162,7 @@ class Machines(Family[MethodT, OptionsT, SVMFit[Any], InPartsT], Generic[MethodT
         """True if parts are random, and rows are predicted by the nearest one."""
         raise NotImplementedError
 
-    def details(self, report: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: Report) -> Iterator[str]:
         """Yield the lines of --verbose: each setting, and each part."""
         for row in report["grid"]:
             where = ", ".join(f"{name} {row[name]:.4g}" for name in _SETTING if name in row)
@@ -171,7 +172,7 @@ class Machines(Family[MethodT, OptionsT, SVMFit[Any], InPartsT], Generic[MethodT
             rows = sizes if len(solver["seconds"]) > 1 else [report["data"]["n_train"]]
             yield from problem_lines("part", solver, rows)
 
-    def described_score(self, row: dict[str, Any], score: float) -> str:
+    def described_score(self, row: Report, score: float) -> str:
         """Text of the score in a row of the grid."""
         return f"{score:.5f}"
 
@@ -181,7 +182,7 @@ def soft_fields(model: InParts) -> dict[str, object]:
     return {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
 
 
-def problem_lines(what: str, solver: dict[str, Any], rows: object) -> Iterator[str]:
+def problem_lines(what: str, solver: Report, rows: object) -> Iterator[str]:
     """Yield a line per problem; `rows` has the number of rows of each."""
     columns = (rows, *(solver[name] for name in ("n_support", "iterations", "gap", "seconds")))
     for number, (m, support, iterations, gap, seconds) in enumerate(zip(*columns, strict=True)):
@@ -242,7 +243,7 @@ class SupportVectors(
         name = super().draws(run)
         return "reliability" if run.options.probability and name != "metric" else name
 
-    def report(self, run: SVMRun, fitted: SVMFit[SVMModel]) -> dict[str, Any]:
+    def report(self, run: SVMRun, fitted: SVMFit[SVMModel]) -> Report:
         """Fields of the report: parameters, solver statistics, and the predicted communication volume."""
         model, method, options = fitted.model, run.method, run.options
         one_model_options = options.searches or options.probability is not None
@@ -257,7 +258,7 @@ class SupportVectors(
         }  # fmt: skip
         return {**self.fields(run, fitted, params), "volume": volume}
 
-    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: Report) -> Iterator[tuple[str, str]]:
         """Yield lines of the table: best settings, measured and predicted volume, mean number of busy ranks."""
         yield from super().lines(report)
         if report["ranks"] > 1 and "volume" in report:
@@ -274,7 +275,7 @@ class SupportVectors(
         """True if the method deals rows to parts at random, and the option asks for the nearest one."""
         return not run.method.partitioner and not run.method.one_model and run.options.route == "nearest"
 
-    def details(self, report: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: Report) -> Iterator[str]:
         """Yield the lines of --verbose: each setting, and each part or each problem of a tree."""
         yield from super().details(report)
         for layer in report["solver"].get("layers", []):
@@ -282,7 +283,7 @@ class SupportVectors(
             yield f"{where}: {layer['layer_seconds']:.3f} s on {layer['ranks']} ranks"
             yield from problem_lines("problem", layer, layer["rows"])
 
-    def described_score(self, row: dict[str, Any], score: float) -> str:
+    def described_score(self, row: Report, score: float) -> str:
         """Text of the score in a row of the grid, with its folds."""
         text = f"{score:.4f}" if np.isfinite(score) else "no fold"
         return f"{text} of {row['folds']} folds{', ended' if row['ended'] else ''}"
@@ -360,7 +361,7 @@ class Values(Machines[ValueMethod, ValueOptions, SVRModelT], Generic[SVRModelT])
         """Outputs for this rank's rows; collective."""
         return self.tested(model, rows, comm)
 
-    def report(self, run: ValueRun, fitted: SVMFit[SVRModelT]) -> dict[str, Any]:
+    def report(self, run: ValueRun, fitted: SVMFit[SVRModelT]) -> Report:
         """Fields of the report: parameters as numbers, and solver statistics of each part."""
         model, options = fitted.model, run.options
         kernel = model.kernel
@@ -385,7 +386,7 @@ class Values(Machines[ValueMethod, ValueOptions, SVRModelT], Generic[SVRModelT])
 class OutlierAnswer(Answer):
     """Decisions of one class, by the name "decision"."""
 
-    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+    def metrics(self, rows: Dataset, comm: Communicator) -> Report:
         """Share of outliers and, with labels 1 and -1, accuracy."""
         with comm.phase("predict"):
             return outlier_metrics(rows.y, self.model.answers(self.arrays["decision"]), comm)
@@ -437,7 +438,7 @@ def outlier_metrics(
     """
     labelled = y is not None and y.dtype.kind in "biuf" and bool(np.isin(y, (-1, 1)).all())
     out, n = comm.allreduce(np.array([np.count_nonzero(predicted < 0), len(predicted)], np.int64)).tolist()
-    metrics: dict[str, Any] = {"outliers": out / max(1, n)}
+    metrics: Report = {"outliers": out / max(1, n)}
     if not comm.all(labelled or not len(predicted)) or y is None:
         return metrics
     metrics |= errors.classification_metrics(y, predicted, np.array([-1, 1]), comm)
@@ -453,7 +454,7 @@ def outlier_metrics(
 class QuantileAnswer(Answer):
     """Quantiles of rows, ascending, by the name "values", shape (n_local, t); on request "lower" and "upper"."""
 
-    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+    def metrics(self, rows: Dataset, comm: Communicator) -> Report:
         """Pinball losses, and the share of targets below each quantile."""
         with comm.phase("predict"):
             return quantile_metrics(rows.target(), self.arrays["values"], self.model.levels, comm)
@@ -496,7 +497,7 @@ class Quantiles(Values[QuantileModel]):
             answer.facts = model.calibration.described(job.interval)
         return answer
 
-    def report(self, run: ValueRun, fitted: SVMFit[QuantileModel]) -> dict[str, Any]:
+    def report(self, run: ValueRun, fitted: SVMFit[QuantileModel]) -> Report:
         """Fields of the report: also the levels, and the share of rows that intervals are calibrated on."""
         report = super().report(run, fitted)
         report["params"] |= {"quantile": list(run.options.levels), "calibrate": run.options.calibrate}

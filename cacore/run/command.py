@@ -26,7 +26,9 @@ from cacore.terminal import say
 
 if TYPE_CHECKING:
     from cacore.data.dataset import Columns, Dataset
-    from cacore.run.family import Answer, AnyAnswering, AnyFamily, Run, TrainedModel
+    from cacore.run.family import Answer, AnyAnswering, AnyFamily, AnyRun
+    from cacore.run.reading import TrainedModel
+    from cacore.run.report import Report
 
     Load = Callable[[Path, Communicator], tuple[Any, AnyAnswering]]
 
@@ -138,7 +140,7 @@ def check_pictures(plot: Path | None, html: Path | None, comm: Communicator) -> 
 
 
 def _write(
-    family: AnyFamily, this_run: Run[Any, Any], fitted: Any, document: dict[str, Any], notes: list[str]
+    family: AnyFamily, this_run: AnyRun, fitted: Any, document: Report, notes: list[str]
 ) -> None:  # fmt: skip
     """Write model, other files and table; if one cannot be written, the others still are. Collective."""
     from cacore.run import report
@@ -183,9 +185,9 @@ class _Out:
     """Output files and the printed table of a run; rank 0 writes them from the report."""
 
     family: AnyFamily
-    run: Run[Any, Any]
+    run: AnyRun
     fitted: Any
-    document: dict[str, Any]
+    document: Report
 
     def plot(self) -> None:
         if self.run.job.plot is not None:
@@ -213,7 +215,7 @@ class _Out:
                 say(*self.family.details(self.document))
 
 
-def _notes(data: dict[str, Any]) -> Iterator[str]:
+def _notes(data: Report) -> Iterator[str]:
     """Notes about the test rows."""
     if not data["n_test"]:
         yield "no test rows: give --test, or convert the data with --split"
@@ -223,7 +225,7 @@ def _notes(data: dict[str, Any]) -> Iterator[str]:
 
 def _tested(
     family: AnyFamily, model: TrainedModel, test: Dataset | None, comm: Communicator, limit: int
-) -> tuple[dict[str, int], dict[str, Any]]:
+) -> tuple[dict[str, int], Report]:
     """The number of test rows that are training rows, and metrics of all test rows and of the others, for the report.
 
     Both by their names.
@@ -234,7 +236,7 @@ def _tested(
         return {}, {"metrics": {}, "probability": origin_of_probabilities(model)}
     answer = _answer(family, model, test, comm, limit)
     metrics = answer.metrics(test, comm)
-    fields: dict[str, Any] = {"metrics": metrics, "probability": answer.probability(test, metrics, comm)}
+    fields: Report = {"metrics": metrics, "probability": answer.probability(test, metrics, comm)}
     if test.overlap is None:
         return {}, fields
     with comm.uncounted():
@@ -301,7 +303,7 @@ def predict(
 
 def _answered(
     model: TrainedModel, family: AnyAnswering, job: Predicting, comm: Communicator, limit: int
-) -> dict[str, Any]:  # fmt: skip
+) -> Report:  # fmt: skip
     """Read the rows, predict them and write the predictions; the report. Collective."""
     from cacore.io import predictions
     from cacore.run import reading, report
@@ -349,14 +351,14 @@ def _check_rows(*paths: Path | None, comm: Communicator) -> None:
                 text.kind(path)
 
 
-def _show(job: Job, document: dict[str, Any], lines: Iterable[tuple[str, str]] = ()) -> None:
+def _show(job: Job, document: Report, lines: Iterable[tuple[str, str]] = ()) -> None:
     if not job.quiet:
         from cacore.run import report
 
         report.show(document, lines)
 
 
-def _report(job: Job, document: dict[str, Any]) -> None:
+def _report(job: Job, document: Report) -> None:
     if job.report is not None:
         from cacore.run import report
 

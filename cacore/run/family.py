@@ -29,6 +29,7 @@ from cacore.metrics import gaussian_scores, interval_metrics, probability_scores
 from cacore.probability.calibrator import Calibrator, require_calibrator
 from cacore.progress import bar
 from cacore.run import reading
+from cacore.run.reading import TrainedModel
 from cacore.svm.options import DualOptions
 
 if TYPE_CHECKING:
@@ -36,30 +37,8 @@ if TYPE_CHECKING:
 
     from cacore.kernels import Kernel
     from cacore.run.launch import Predicting, Training
+    from cacore.run.report import Report
     from cacore.tuning import GridColumns
-
-
-class TrainedModel(Protocol):
-    """A model of any family, as the predicting command sees it."""
-
-    @property
-    def dtype(self) -> str:
-        """Floating-point type of the rows."""
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Number of rows, or of support vectors, of each part."""
-
-    @property
-    def source(self) -> dict[str, Any]:
-        """How the training file was read."""
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the rows that it predicts."""
-
-    def described(self) -> dict[str, object]:
-        """The model's own entries of the report's params."""
 
 
 class LabelModel(TrainedModel, Protocol):
@@ -110,7 +89,7 @@ class Answer(ABC):
 
     model: Any
     arrays: dict[str, NDArray[np.float64]]
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Report = field(default_factory=dict)
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
         """The predictions for some of the rows."""
@@ -122,21 +101,21 @@ class Answer(ABC):
         return replace(self, arrays={name: np.concatenate(arrays) for name, arrays in blocks.items()})
 
     @abstractmethod
-    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+    def metrics(self, rows: Dataset, comm: Communicator) -> Report:
         """Metrics of the predictions for rows with targets; collective."""
 
     @abstractmethod
     def columns(self, decisions: bool) -> dict[str, Column]:
         """Columns of the file of predictions, with decision values on request."""
 
-    def intervals(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, rows: Dataset, comm: Communicator) -> Report:
         """Mean width and coverage of the intervals, if there are any, for the report; collective."""
         if "lower" not in self.arrays:
             return {}
         with comm.phase("predict"):
             return self.facts | interval_metrics(rows.y, self.arrays["lower"], self.arrays["upper"], comm)
 
-    def probability(self, rows: Dataset, metrics: dict[str, Any], comm: Communicator) -> dict[str, Any]:
+    def probability(self, rows: Dataset, metrics: Report, comm: Communicator) -> Report:
         """Origin of the class probabilities, if there are any, and their scores, for the report; collective.
 
         The scores are taken from `metrics`. Without targets there are none.
@@ -150,7 +129,7 @@ class Answer(ABC):
         return {**origin, **probability_scores(metrics), "reliability": lines}
 
 
-def origin_of_probabilities(model: TrainedModel) -> dict[str, Any]:
+def origin_of_probabilities(model: TrainedModel) -> Report:
     """Form of a model's calibrated probabilities, and the rows that calibrate them; empty without a calibrator."""
     calibrator = getattr(model, "calibrator", None)
     return {} if calibrator is None else {"form": calibrator.form, "left_out": calibrator.rows}
@@ -159,7 +138,7 @@ def origin_of_probabilities(model: TrainedModel) -> dict[str, Any]:
 class ClassAnswer(Answer):
     """Classes of rows: "scores", and "probabilities" if they are known."""
 
-    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+    def metrics(self, rows: Dataset, comm: Communicator) -> Report:
         """Accuracy, balanced accuracy and the confusion matrix; of probabilities log loss and Brier score."""
         classes = self.model.classes
         metrics = labels.tested(classes, rows, self.model.labels(self.arrays["scores"]), comm)
@@ -184,12 +163,12 @@ class ClassAnswer(Answer):
 class NumberAnswer(Answer):
     """Predicted numbers: "mean"; on request "std", standard deviations of new targets, "lower" and "upper"."""
 
-    def metrics(self, rows: Dataset, comm: Communicator) -> dict[str, Any]:
+    def metrics(self, rows: Dataset, comm: Communicator) -> Report:
         """Errors; with standard deviations also scores of the predictive normal distributions."""
         mean, std = self.arrays["mean"], self.arrays.get("std")
         with comm.phase("predict"):
             y = rows.target()
-            scores: dict[str, Any] = errors.regression_metrics(y, mean, comm)
+            scores: Report = errors.regression_metrics(y, mean, comm)
             return scores if std is None else scores | gaussian_scores(y, mean, std, comm)
 
     def columns(self, decisions: bool) -> dict[str, Column]:
@@ -211,6 +190,7 @@ LabelModelT = TypeVar("LabelModelT", bound=LabelModel)
 ClassModelT = TypeVar("ClassModelT", bound=ClassModel)
 AnyFamily: TypeAlias = "Family[Any, Any, Any, Any]"
 AnyAnswering: TypeAlias = "Answering[Any]"
+AnyRun: TypeAlias = "Run[Any, Any]"
 
 
 class Answering(ABC, Generic[ModelT]):
@@ -322,14 +302,14 @@ class Family(Answering[ModelT], Generic[MethodT, OptionsT, FitT, ModelT]):
         """Predict this rank's test rows; collective."""
 
     @abstractmethod
-    def report(self, run: Run[MethodT, OptionsT], fitted: FitT) -> dict[str, Any]:
+    def report(self, run: Run[MethodT, OptionsT], fitted: FitT) -> Report:
         """Fields of the report that only this family has; see :func:`cacore.run.report.build`."""
 
     def draws(self, run: Run[MethodT, Any]) -> str:
         """Name of the figure that ``--plot`` draws: "metric", "reliability", "grid", or "" for none."""
         return "metric" if run.options.metric != "none" else ""
 
-    def figure(self, run: Run[MethodT, OptionsT], fitted: Any, report: dict[str, Any]) -> Figure | str:
+    def figure(self, run: Run[MethodT, OptionsT], fitted: Any, report: Report) -> Figure | str:
         """The figure that :meth:`draws` names, or the reason why there is none."""
         from cacore.run import figures
 
@@ -344,14 +324,14 @@ class Family(Answering[ModelT], Generic[MethodT, OptionsT, FitT, ModelT]):
             return figures.heat_map(report["grid"], self.columns(report))
         return "--plot: no settings were compared, so there is nothing to draw"
 
-    def columns(self, report: dict[str, Any]) -> GridColumns:
+    def columns(self, report: Report) -> GridColumns:
         """Names and meaning of the columns of the report's `grid`."""
         raise NotImplementedError
 
     def save(self, run: Run[MethodT, OptionsT], fitted: FitT) -> None:
         """Write the family's other files, besides model and report."""
 
-    def lines(self, report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def lines(self, report: Report) -> Iterator[tuple[str, str]]:
         """Lines that this family adds to the printed table, from the report."""
         yield from ()
 
@@ -360,7 +340,7 @@ class Family(Answering[ModelT], Generic[MethodT, OptionsT, FitT, ModelT]):
         """Notes under the printed table."""
 
     @abstractmethod
-    def details(self, report: dict[str, Any]) -> Iterator[str]:
+    def details(self, report: Report) -> Iterator[str]:
         """Lines that ``--verbose`` prints, from the report."""
 
 
@@ -380,11 +360,11 @@ class Classifiers(
         """Scores of this rank's test rows, and probabilities if the model has them; collective."""
         return self._answer(model, test, comm, model.calibrator is not None)
 
-    def params(self, model: ClassModelT, options: DualOptions) -> dict[str, Any]:
+    def params(self, model: ClassModelT, options: DualOptions) -> Report:
         """C, the kernel and its parameters, for the report."""
         kernel = model.kernel
         assert kernel is not None
-        described: dict[str, Any] = {"C": model.C, "kernel": kernel.kind}
+        described: Report = {"C": model.C, "kernel": kernel.kind}
         described |= {name: getattr(kernel, name) for name in kernel.declared.parameters}
         return {**described, "balanced": options.class_weight == "balanced", "dtype": model.dtype}
 

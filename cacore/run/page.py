@@ -19,7 +19,7 @@ import numpy as np
 from cacore.files import replacing
 from cacore.io.words import amount, counted, printable
 from cacore.run import figures, report
-from cacore.run.report import as_text
+from cacore.run.report import Report, as_text
 from cacore.traffic import TRAINING, spread
 from cacore.tuning import GridColumns
 
@@ -59,8 +59,6 @@ def figure(drawing: Figure, title: str, *caption: str) -> Markup:
     image = Markup(figures.svg(drawing).replace(">", f' role="img">{element("title", title)}', 1))
     return element("figure", image, element("figcaption", joined(caption)))
 
-
-Report = dict[str, Any]
 
 PHASES = ("start", "compile", "read", "partition", "search", "train", "predict", "wait", "write", "other")
 _PARTS, _RANKS, _CLASSES, _LINES = 200, 32, 16, 400  # most that are shown one by one
@@ -278,7 +276,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # a br
 _SHOWN = ("accuracy", "balanced_accuracy", "rmse", "r2", "outliers")  # metrics that may head the page
 
 
-def write(path: Path, reports: dict[str, dict[str, Any]]) -> None:
+def write(path: Path, reports: dict[str, Report]) -> None:
     """Write the page of these reports, by name, whole or not at all."""
     save(path, built({name: report.plain(content) for name, content in reports.items()}))
 
@@ -289,7 +287,7 @@ def save(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def built(reports: dict[str, dict[str, Any]]) -> str:
+def built(reports: dict[str, Report]) -> str:
     """The page of reports, as JSON has them; several are shown side by side."""
     runs = list(reports.values())
     title = _title(runs[0]) if len(runs) == 1 else f"{counted(len(runs), 'run')}: {', '.join(reports)}"
@@ -315,7 +313,7 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _title(run: dict[str, Any]) -> str:
+def _title(run: Report) -> str:
     return f"{run['method']} on {printable(PurePath(run['data']['path']).name)}"
 
 
@@ -331,7 +329,7 @@ def _runs(sections: dict[str, Markup | None]) -> Markup:
     )
 
 
-def _head_of_run(run: dict[str, Any]) -> list[Markup]:
+def _head_of_run(run: Report) -> list[Markup]:
     """Head of the page of one run: its command, the most important figures, and the printed table."""
     cards = element("div", *(element("div", element("b", value), name) for name, value in _cards(run)), cls="cards")
     rows: list[tuple[object, ...]] = [(name, text) for name, text in report.rows(run) if name != "parameters"]
@@ -342,7 +340,7 @@ def _head_of_run(run: dict[str, Any]) -> list[Markup]:
     ]  # fmt: skip
 
 
-def _cards(run: dict[str, Any]) -> list[tuple[str, str]]:
+def _cards(run: Report) -> list[tuple[str, str]]:
     """The most important figures: metrics of the test rows, seconds, bytes and memory."""
     cards = [
         (name.replace("_", " "), report.as_text(run["metrics"][name]))
@@ -364,7 +362,7 @@ def _cards(run: dict[str, Any]) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _command(run: dict[str, Any]) -> Markup:
+def _command(run: Report) -> Markup:
     """The command as it was typed, as far as the report knows it; lines break between its words."""
     first, *words = run["command"]
     path = PurePath(first)
@@ -378,7 +376,7 @@ def _command(run: dict[str, Any]) -> Markup:
     return joined([part for word in typed for part in (element("span", printable(word), cls="word"), " ")][:-1])
 
 
-def _head_of_runs(reports: dict[str, dict[str, Any]]) -> list[Markup]:
+def _head_of_runs(reports: dict[str, Report]) -> list[Markup]:
     """Head of the page of several runs: a table with a column per run, and the parameters that differ."""
     lines = {label: {"command": _command(run), **dict(report.rows(run))} for label, run in reports.items()}
     for line in lines.values():

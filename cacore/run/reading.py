@@ -6,9 +6,10 @@ import json
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data import resolution
@@ -25,10 +26,30 @@ from cacore.learn.method import Method
 from cacore.run.launch import Predicting, Training
 from cacore.terminal import say
 
-if TYPE_CHECKING:
-    from cacore.run.family import TrainedModel
-
 FEW = 20  # most values of a target that are counted as classes
+
+
+class TrainedModel(Protocol):
+    """A model of any family, as the predicting command sees it."""
+
+    @property
+    def dtype(self) -> str:
+        """Floating-point type of the rows."""
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of rows, or of support vectors, of each part."""
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """How the training file was read."""
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the rows that it predicts."""
+
+    def described(self) -> dict[str, object]:
+        """The model's own entries of the report's params."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from cacore.machine import memory, threads
 from cacore.machine.threads import cpu_name
 from cacore.terminal import CellLines, show_table
 
+Report: TypeAlias = dict[str, Any]  # a report, or some of its fields, by name
+
 _FIELDS = {
     "method": str, "command": list, "data": dict, "ranks": int, "threads_per_rank": int, "partitions": int,
     "partition_sizes": list, "params": dict, "grid": list, "metrics": dict, "seconds": dict, "comm": dict,
@@ -33,7 +35,7 @@ _FIELDS = {
 _REMEDY = "name a file that --report wrote"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Report:
     """The report in a file.
 
     Raises
@@ -44,7 +46,7 @@ def read(path: Path) -> dict[str, Any]:
     parsed = _parsed(path)
     if not isinstance(parsed, dict) or parsed.get("schema") != SCHEMA:
         raise InputError(f"{path}: is not a report of this version ({SCHEMA}); {_REMEDY}")
-    report: dict[str, Any] = parsed
+    report: Report = parsed
     for name, kind in _FIELDS.items():
         if not isinstance(report.get(name), kind):
             raise InputError(f"{path}: damaged: field {name} is missing or has the wrong type; repeat the run")
@@ -72,7 +74,7 @@ _RANKS = 64  # most ranks whose seconds are reported one by one
 
 def build(
     method: str, comm: Communicator, data: Mapping[str, object], sizes: NDArray[np.int64], fields: Mapping[str, Any]
-) -> dict[str, Any]:  # fmt: skip
+) -> Report:  # fmt: skip
     """Assemble the report; collective, and its own messages are not counted.
 
     Parameters
@@ -100,7 +102,7 @@ def build(
     if library:  # bytes sent by a library itself, estimated by a formula
         traffic["train"]["library_bytes_predicted"] = library
     further = {name: value for name, value in fields.items() if name not in _PLACED and value}
-    document: dict[str, Any] = {
+    document: Report = {
         "schema": SCHEMA,
         "method": method,
         "command": sys.argv,
@@ -135,7 +137,7 @@ def build(
 _PLACED = ("params", "metrics", "metrics_without_overlap", "grid", "solver", "busy", "library_bytes", "volume")
 
 
-def clock(report: dict[str, Any], comm: Communicator) -> None:
+def clock(report: Report, comm: Communicator) -> None:
     """Write the seconds so far into the report, by phase and by rank; collective."""
     report["seconds"], report["seconds_by_rank"] = seconds(comm), seconds_by_rank(comm)
 
@@ -205,13 +207,13 @@ def plain(value: object) -> Any:
     return value
 
 
-def show(report: dict[str, Any], lines: Iterable[tuple[str, str]] = ()) -> None:
+def show(report: Report, lines: Iterable[tuple[str, str]] = ()) -> None:
     """Print a short table of the report, with a family's own lines, and its notes below."""
     notes = (("note", note) for note in report["notes"])
     show_rows(f"{report['method']} on {printable(report['data']['path'])}", [*rows(report, lines), *notes])
 
 
-def rows(report: dict[str, Any], lines: Iterable[tuple[str, str]] = ()) -> Iterator[tuple[str, str]]:
+def rows(report: Report, lines: Iterable[tuple[str, str]] = ()) -> Iterator[tuple[str, str]]:
     """Names and texts of the printed table, with a family's own `lines`, without the notes."""
     sizes = report["partition_sizes"]
     yield from _data(report["data"])
@@ -236,7 +238,7 @@ def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
     show_table(rows, title)
 
 
-def _errors(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _errors(report: Report) -> Iterator[tuple[str, str]]:
     """Lines about the metric that was learned, the errors, intervals and probabilities."""
     if "metric" in report:
         yield "metric", _metric(report["metric"])
@@ -268,7 +270,7 @@ def _confusion(matrix: list[list[int]]) -> tuple[str, str]:
     return "recall by class", CellLines(["in the order of the labels:", *lines])
 
 
-def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _data(data: Report) -> Iterator[tuple[str, str]]:
     """Lines about the rows, and about the target column if the user named none."""
     rows = f"{data['n_train']:,} training" if data.get("n_train") else ""
     rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
@@ -277,7 +279,7 @@ def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "target", _target(data["target"])
 
 
-def _target(target: dict[str, Any]) -> str:
+def _target(target: Report) -> str:
     """The target column that the user did not name, with its classes or its range, and how to choose another."""
     values = f"{target['classes']:,} classes" if "classes" in target else "{:g} to {:g}".format(*target["range"])
     if "values" in target:
@@ -285,7 +287,7 @@ def _target(target: dict[str, Any]) -> str:
     return f"{printable(target['column'])}: {values}; --target names another"
 
 
-def _metric(metric: dict[str, Any]) -> str:
+def _metric(metric: Report) -> str:
     shares = metric["importances"]
     first = sorted(range(len(shares)), key=lambda k: -shares[k])[:5]
     names = metric.get("names", range(len(shares)))
@@ -294,7 +296,7 @@ def _metric(metric: dict[str, Any]) -> str:
     return f"{metric['form']}, of round {metric['round']}, {rounds}; most important features: {important}"
 
 
-def _intervals(facts: dict[str, Any]) -> str:
+def _intervals(facts: Report) -> str:
     held = f", and {100 * facts['coverage']:.2f} % held" if "coverage" in facts else ""
     width, rows = f"mean width {as_text(facts['mean_width'])}", f"{facts['calibration_rows']:,} rows {facts['rows']}"
     shared = facts.get("parts_sharing_a_width")
@@ -302,7 +304,7 @@ def _intervals(facts: dict[str, Any]) -> str:
     return f"{100 * facts['asked']:g} % asked{held}; {width}; from {rows}{few}"
 
 
-def _probability(facts: dict[str, Any]) -> str:
+def _probability(facts: Report) -> str:
     origin = f", from {facts['left_out']:,} decisions on held-out rows" if facts["left_out"] else ""
     return f"{facts['form']}{origin}"
 
