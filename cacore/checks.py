@@ -221,6 +221,14 @@ def path(value: object, name: str) -> Path:
     return Path(value)
 
 
+def column_names(value: object, name: str) -> tuple[str, ...]:
+    """Names of columns, as a list or as text with commas, each without the blanks around it."""
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word.strip() for word in words):
+        raise refused(name, value, "names of columns, such as a,b")
+    return tuple(" ".join(word.strip(" \"'#").split()) for word in words)
+
+
 def path_argument(word: str) -> Path:
     """File name for argparse, which adds the argument's name to the error itself; see :func:`path`."""
     try:

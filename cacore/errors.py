@@ -32,6 +32,10 @@ class InputError(ValueError):
         self.others: list[InputError | OutputError] = []
 
 
+class CellError(InputError):
+    """Cell or column of a table that a reader of numbers refuses, and :mod:`cacore.io.mixed` makes features of."""
+
+
 class MemoryLimitError(InputError):
     """Allocation refused before it was attempted; the message gives the bytes needed and allowed.
 

@@ -75,6 +75,8 @@ class AutoKernel(Saved, Explains, BaseEstimator):
             race.fixed = self._shared()
             race.probability, race.calibrate = form, intervals
             result = search(race)
+        for estimator in result.estimators:
+            train.columns.put(estimator.model_.source)
         self._take(result, score)
         for note in result.notes:
             warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)

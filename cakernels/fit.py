@@ -244,7 +244,7 @@ class _Run:
 
     def _model(self, result: Found) -> Any:
         """The model, which knows the columns of the training file."""
-        source = {"target": self.job.target, "base": self.train.base, "sparse": self.rows.sparse}
+        source: dict[str, object] = {"target": self.job.target, "base": self.train.base, "sparse": self.rows.sparse}
         self.train.columns.put(source)
         for estimator in result.estimators:
             estimator.model_.source |= source

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import AnyRows, Rows, dense, nbytes
 from cacore.data.stored import in_memory

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.data.rows import AnyRows, Rows, RowsLike, dense, gather_rows
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import in_memory
-from cacore.data.validation import rows_to_predict
+from cacore.data.validation import features_of, rows_to_predict
 from cacore.errors import InputError
 from cacore.explain import ABSENT
 from cacore.explain.explanation import SAMPLE, Explanation, Groups, Players, answered, outcome, require_columns
@@ -49,6 +49,7 @@ def explained_alone(
         require_alike(background, groups, interactions, ranks)
         with ranks.agreed():
             players = players_of(model, [f], groups)
+            X = features_of(X, model.source)
             Z = rows_to_predict(X, model.dtype, model.n_features, model.standardizer, model.source)
         game = Game(baselines_of(model, Z, background, ranks), of_columns(model, players), interactions)
     single = len(model.outputs()) == 1
@@ -69,8 +70,11 @@ def players_of(model: Whole, functions: list[Expansion], groups: Groups | None) 
     require_columns(model.standardizer)
     for f in functions:
         require_factors(f.kernel)
-    names = Columns.of_source(model.source).features or tuple(f"x{j}" for j in range(model.n_features))
-    return Players.grouped(groups, names)
+    columns = Columns.of_source(model.source)
+    if columns.table is not None:  # the features of a column enter together
+        of_table = Players.grouped(groups, columns.table.names)
+        return Players(of_table.of[columns.table.column_of], of_table.names)
+    return Players.grouped(groups, columns.features or tuple(f"x{j}" for j in range(model.n_features)))
 
 
 def of_columns(model: Whole, players: Players) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from cacore.comm import CommLike, Communicator, Unquoted, collective, require_sa
 from cacore.data.rows import AnyRows, Rows, RowsLike, check_alike, exchange_rows, gather_rows, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import StoredRows
-from cacore.data.validation import rows_to_predict
+from cacore.data.validation import features_of, rows_to_predict
 from cacore.errors import InputError
 from cacore.explain.explanation import Explanation, Groups, answered, outcome
 from cacore.explain.shapley import Game
@@ -255,6 +255,7 @@ class InParts:
                     raise InputError(f"{self.method} is an oracle: it needs the true targets and cannot predict")
                 held = {part: self.expansion(part) for part in self.parts}
                 players = players_of(self, [*held.values(), *self.everywhere()], groups)
+                X = features_of(X, self.source)
             Z = self.standardized(X, ranks)
             game = Game(baselines_of(self, Z, background, ranks), of_columns(self, players), interactions)
             shape = game.players + 1 + game.pairs, len(self.outputs())

@@ -13,7 +13,7 @@ from helpers.commands import flat, predicted, read, run
 from helpers.data import write_hdf5
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.errors import InputError
 from cacore.io import load
 from cacore.io.names import Expected

@@ -82,8 +82,8 @@ def test_unreadable(tmp_path, refuses, monkeypatch):
 
 def test_name_that_is_not_utf8(tmp_path, refuses, monkeypatch):
     name = os.fsdecode(b"caf\xe9.csv")
-    (tmp_path / name).write_text("1,x,2.5\n")
-    refuses("cacore.io", ["info", name], ".csv: line 1, column 1", tmp_path)
+    (tmp_path / name).write_text("1,2,2.5\n1,2\n")
+    refuses("cacore.io", ["info", name], ".csv: line 2: 2 columns", tmp_path)
     (tmp_path / name).write_text("1,2\n")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "utf-8"))
     run("cacore.io", ["info", name])

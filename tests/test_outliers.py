@@ -6,7 +6,8 @@ from helpers.commands import read, run
 from helpers.data import normal_rows, write_csv, write_hdf5
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Columns, Dataset
+from cacore.data.dataset import Dataset
+from cacore.data.encoding import Columns
 from cacore.data.resolution import notes
 
 

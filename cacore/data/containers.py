@@ -12,13 +12,16 @@ import math
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import CSR, csr, is_csr, is_sparse
 from cacore.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _GAPS = {"", "na", "n/a", "#n/a", "nan", "<na>", "nat", "null"}
 _MISSING = _GAPS | {"-", ".", "?", "none"}
@@ -57,6 +60,51 @@ def column_types(X: object) -> list[tuple[Any, str]] | None:
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         return list(zip(X.columns, map(str, X.dtypes), strict=True))
     return None
+
+
+_PLAIN = re.compile(r"(u?int|float)[0-9]+$|bool$")  # numpy's types of numbers, which have no gaps but NaN
+
+
+def table_with_words(X: object) -> pa.Table | None:
+    """A DataFrame or Arrow table that has words, dates or gaps, as an Arrow table; None for other input.
+
+    Columns of intervals, durations and complex numbers are left to :func:`plain`, which refuses them.
+    """
+    types = column_types(X)
+    if not types or any(re.match("interval|complex|timedelta|duration", kind, re.IGNORECASE) for _, kind in types):
+        return None
+    if all(_PLAIN.match(kind) for _, kind in types) and not np.isnan(np.asarray(X, np.float64)).any():
+        return None
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = arrow_table(X)
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    for column in table.columns:
+        if column.null_count or not any(fits(column.type) for fits in numbers):
+            return table
+        if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+            return table
+    return None
+
+
+def arrow_table(X: Any) -> pa.Table:
+    """The columns of a DataFrame as an Arrow table, whose gaps are null; cells of mixed types are text."""
+    import pyarrow as pa
+
+    if hasattr(X, "to_arrow"):
+        return X.to_arrow()
+    if isinstance(X, pa.Table):
+        return X
+    columns = []
+    for j in range(X.shape[1]):
+        cells = X.iloc[:, j]
+        try:
+            columns.append(pa.array(cells, from_pandas=True))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+            gaps = cells.isna().to_numpy()
+            columns.append(pa.array([None if gap else str(cell) for cell, gap in zip(cells, gaps, strict=True)]))
+    return pa.Table.from_arrays(columns, names=[str(name) for name in X.columns])
 
 
 def column_of(X: Any, j: int) -> NDArray[Any]:

@@ -96,8 +96,9 @@ class Labelled(ClassifierMixin, BaseEstimator):
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
     ) -> Dataset:  # fmt: skip
         """Validated rows, labels and weights of at least `least` rows; `rows`: options of ``validate_data`` for `X`."""
-        columns = columns_of(X, y)
+        table, named = X, y
         X, y = validated(self, X, y, ensure_min_samples=least, **(rows or {"dtype": ("float64", "float32"), **ROWS}))
+        columns = columns_of(table, named, vars(self).get("encoding_"))
         try:
             if not _are_plain(y):
                 with np.errstate(invalid="ignore"):  # it casts labels of any size to integers
@@ -140,8 +141,9 @@ class Regressing(RegressorMixin, BaseEstimator):
         if issparse(y):
             raise InputError("y: sparse targets cannot be used; give y.toarray()")
         targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
-        names = columns_of(X, y)
+        table = X
         X, read_targets = validated(self, X, y, validate_separately=(rows, targets))
+        names = columns_of(table, y, vars(self).get("encoding_"))
         if not read_targets.ndim or not all(read_targets.shape[1:]):
             raise InputError(f"y has shape {read_targets.shape}: there is no target")
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import zip_longest
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,8 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.containers import column_of, column_types, is_missing, other_type, plain, unmasked
-from cacore.data.dataset import Columns, clean
+from cacore.data.containers import (
+    arrow_table,
+    column_of,
+    column_types,
+    is_missing,
+    other_type,
+    plain,
+    table_with_words,
+    unmasked,
+)
+from cacore.data.encoding import Columns, clean
 from cacore.data.resolution import check_whole_numbers, rounded_columns
 from cacore.data.rows import AnyRows, Rows, RowsLike, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
@@ -25,7 +35,10 @@ from cacore.data.stored import StoredRows, is_stored
 from cacore.errors import InputError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from sklearn.base import BaseEstimator
+
+    from cacore.data.encoding import Encoding
 
 
 ENCODE = "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder"
@@ -73,6 +86,7 @@ def rows_to_predict(
     Raises an InputError for another number of features, for other names of them than in the model's `source`, for
     numbers that are not finite, and for numbers whose squares overflow, which calls the rows `what`.
     """
+    X = features_of(X, source)
     check_names(X, source)
     rows = checked_rows(X, (dtype,), "C")
     if rows.shape[1] != n_features:
@@ -81,6 +95,14 @@ def rows_to_predict(
         rows = standardizer.apply(rows)
     check_range(rows, what)
     return rows
+
+
+def features_of(X: RowsLike | StoredRows, source: dict[str, object]) -> RowsLike | StoredRows:
+    """The features of a DataFrame's rows for a model that was trained on a table with words; other rows as they are."""
+    if column_types(X) is None or (table := Columns.of_source(source).table) is None:
+        return X
+    features: NDArray[np.float64] = table.apply(arrow_table(X))
+    return features
 
 
 def shared_seed(random_state: int | np.random.RandomState | None, comm: Communicator) -> int:
@@ -101,8 +123,16 @@ def shared_seed(random_state: int | np.random.RandomState | None, comm: Communic
 def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
     """scikit-learn's ``validate_data`` for an estimator, with InputErrors that name the position of a wrong value.
 
-    For a DataFrame, column names are stored or compared with the stored ones, and text columns are refused.
+    For a DataFrame, column names are stored or compared with the stored ones. One with words, dates or gaps is replaced
+    by the features of its columns (:mod:`cacore.data.encoding`), but with `comm`, where columns of text are refused.
     """
+    reset = kwargs.get("reset", True)
+    if reset:
+        vars(estimator).pop("encoding_", None)
+        if (table := _with_words(estimator, args[0], kwargs)) is not None:
+            return _validated_table(estimator, table, *args[1:], **kwargs)
+    elif "encoding_" in vars(estimator):
+        return _of_table(estimator, args[0], **kwargs)
     if _needs_nothing(estimator, *args, **kwargs):
         return args if len(args) > 1 else args[0]
     from sklearn.base import is_regressor
@@ -121,6 +151,62 @@ def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
         _refuse(error, *args)
     _check_columns(args[0])
     return checked
+
+
+def _with_words(estimator: BaseEstimator, X: object, kwargs: dict[str, object]) -> pa.Table | None:
+    """The rows as an Arrow table, if features are to be made of its columns."""
+    if kwargs.get("skip_check_array") or getattr(estimator, "comm", None) is not None:
+        return None
+    return table_with_words(X)
+
+
+def _validated_table(estimator: BaseEstimator, table: pa.Table, *y: Any, **kwargs: Any) -> Any:
+    """The features of a table's rows, and what ``validate_data`` returns for the targets; sets `encoding_`."""
+    from sklearn.base import is_classifier
+
+    from cacore.data.encoding import learned
+
+    targets: NDArray[np.generic] | None = np.asarray(y[0]) if y and y[0] is not None else None
+    if targets is not None and (len(targets) != table.num_rows or targets.dtype.kind not in "biufUSO"):
+        targets = None  # validate_data says what is wrong
+    if targets is not None and (targets.dtype.kind not in "iuf" or is_classifier(estimator)):
+        targets = np.unique(targets.astype(str), return_inverse=True)[1]
+    elif targets is not None and not np.isfinite(targets).all():
+        targets = None
+    try:
+        encoding, X = learned(table, None if targets is None else targets.astype(_targets_type(estimator)))
+    except InputError as error:
+        raise InputError(f"X: {error}") from error
+    checked = validated(estimator, X, *y, **kwargs)
+    estimator.encoding_ = encoding
+    estimator.n_features_in_ = table.num_columns
+    estimator.feature_names_in_ = np.array(table.column_names, object)
+    return checked
+
+
+def _targets_type(estimator: BaseEstimator) -> type:
+    from sklearn.base import is_classifier
+
+    return np.int64 if is_classifier(estimator) else np.float64
+
+
+def _of_table(estimator: BaseEstimator, X: Any, *, ensure_min_samples: int = 1, **kwargs: Any) -> Any:
+    """The features of rows to predict, for an estimator that was fitted to a table with words."""
+    if column_types(X) is None:
+        names = ", ".join(estimator.encoding_.names[:8])
+        raise InputError(
+            f"X: this {type(estimator).__name__} was fitted to a table; give one with its columns: {names}"
+        )
+    try:
+        features = estimator.encoding_.apply(arrow_table(X))
+    except InputError as error:
+        raise InputError(f"X: {error}") from error
+    if len(features) < ensure_min_samples:
+        raise InputError(
+            f"Found array with {len(features)} sample(s) while a minimum of {ensure_min_samples} is required."
+        )
+    dtype = kwargs.get("dtype", "float64")
+    return features.astype(dtype if isinstance(dtype, str) else dtype[0], copy=False)
 
 
 def _needs_nothing(
@@ -150,13 +236,18 @@ def is_plain_column(y: object) -> bool:
     return type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU"
 
 
-def columns_of(X: object, y: object = None) -> Columns:
-    """Names and types of the columns of a DataFrame with names of text, and of the target; none of other input."""
+def columns_of(X: object, y: object = None, encoding: Encoding | None = None) -> Columns:
+    """Names and types of the columns of a DataFrame with names of text, and of the target; none of other input.
+
+    With the `encoding` of a table, those of the features that are made of its columns.
+    """
     typed = column_types(X)
     if not typed or not all(isinstance(name, str) for name, _ in typed):
         return Columns()
     target = [name for name, _ in column_types(y) or ()] or [getattr(y, "name", None)]
     named = all(isinstance(name, str) for name in target)
+    if encoding is not None:
+        return replace(encoding.features, target=tuple(clean(name) for name in target) if named else (), table=encoding)
     kinds = "".join(_LETTERS.get(kind.lower().lstrip("<>=").rstrip("0123456789"), "f") for _, kind in typed)
     return Columns(
         tuple(clean(name) for name, _ in typed), tuple(clean(name) for name in target) if named else (), kinds

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.dataset import clean
+from cacore.data.encoding import clean
 from cacore.data.resolution import rounded_columns
-from cacore.errors import InputError
+from cacore.errors import CellError, InputError
 from cacore.io.stream import OnBytesRead, Part
 from cacore.io.table import RowsRequest, Tabular
 from cacore.io.words import ENCODE, Words, short
@@ -35,22 +35,13 @@ class Arrow(Tabular):
         import pyarrow as pa
 
         self._form, self._errors = form, (pa.ArrowException, OSError)
-        try:
-            self._file = _opened(path, form)
-            schema = self._file.schema_arrow if form == "parquet" else self._file.schema
-        except self._errors as error:
-            raise self._damaged(path, error) from error
-        index = _index(schema)
-        asked = {*request.expected.columns.features, *request.expected.columns.target}
-        asked |= {
-            clean(word) for target in (request.target, request.usual_target) if target for word in target.split(",")
-        }
-        self._fields = [j for j, name in enumerate(schema.names) if name not in index or clean(name) in asked]
+        self._file, schema = _with_schema(path, form)
+        self._fields = _fields(schema, request)
         names = tuple(clean(schema.names[j]) for j in self._fields)
         super().__init__(path, names, len(names), request)
         self._schema = schema
         for j in self.features if self.words is not None else sorted([*self.features, *self.chosen]):
-            self._check_type(schema.field(self._fields[j]), request.wanted.remedy if j in self.chosen else ENCODE)
+            self._check_type(schema.field(self._fields[j]), request.wanted.remedy if j in self.chosen else None)
 
     def _kinds(self) -> str:
         """Types of the features' columns."""
@@ -67,22 +58,17 @@ class Arrow(Tabular):
             out[:, k] = values.to_numpy(zero_copy_only=False)
         return out
 
-    def _check_type(self, field: pa.Field, remedy: str) -> None:
-        """Raise an InputError that names the column, unless it holds numbers."""
+    def _check_type(self, field: pa.Field, of_target: str | None) -> None:
+        """Raise an InputError that names the column, unless it holds numbers; `of_target`: remedy in a target."""
         import pyarrow as pa
 
         kind = field.type
         types = pa.types
         if any(fits(kind) for fits in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
             return
-        if types.is_temporal(kind):
-            remedy = _DATES
-        raise InputError(f"{self.path}: column {field.name!r} is of type {short(str(kind))}, not of numbers; {remedy}")
-
-    @staticmethod
-    def _damaged(path: Path, error: Exception) -> InputError:
-        return InputError(
-            f"{path}: cannot be read, it may be damaged or truncated ({short(str(error), 200)}); copy it again"
+        remedy = _DATES if types.is_temporal(kind) else of_target or ENCODE
+        raise (CellError if of_target is None else InputError)(
+            f"{self.path}: column {field.name!r} is of type {short(str(kind))}, not of numbers; {remedy}"
         )
 
     def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
@@ -95,7 +81,7 @@ class Arrow(Tabular):
                 yield self._numbers(batch, self.features), y
                 rows += batch.num_rows
         except self._errors as error:
-            raise self._damaged(self.path, error) from error
+            raise _damaged(self.path, error) from error
         if on_read is not None:
             on_read(self.path.stat().st_size)
 
@@ -103,6 +89,49 @@ class Arrow(Tabular):
         """Codes of the target's values, shape (m, 1)."""
         values = batch.column(self._fields[self.chosen[0]]).to_pylist()
         return np.array([[words.code("" if value is None else str(value))] for value in values])
+
+
+def whole(path: Path, form: str, names: list[str]) -> pa.Table:
+    """All rows of the columns with these names, of any types."""
+    import pyarrow as pa
+
+    file, _ = _with_schema(path, form)
+    try:
+        table = file.read() if form == "parquet" else file.read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
+    return table.select(names)
+
+
+def names(path: Path, form: str, request: RowsRequest) -> list[str]:
+    """Names of the columns, without the index of a DataFrame."""
+    _, schema = _with_schema(path, form)
+    return [schema.names[j] for j in _fields(schema, request)]
+
+
+def _fields(schema: pa.Schema, request: RowsRequest) -> list[int]:
+    """Numbers of the columns, without the index of a DataFrame unless it is asked for."""
+    index = _index(schema)
+    asked = {*request.expected.columns.features, *request.expected.columns.target}
+    asked |= {clean(word) for target in (request.target, request.usual_target) if target for word in target.split(",")}
+    return [j for j, name in enumerate(schema.names) if name not in index or clean(name) in asked]
+
+
+def _with_schema(path: Path, form: str) -> tuple[pa.RecordBatchFileReader | pq.ParquetFile, pa.Schema]:
+    """The opened file and its schema."""
+    import pyarrow as pa
+
+    try:
+        file = _opened(path, form)
+        return file, file.schema_arrow if form == "parquet" else file.schema
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{path}: cannot be read, it may be damaged or truncated ({short(str(error), 200)}); copy it again"
+    )
 
 
 def _opened(path: Path, form: str) -> pa.RecordBatchFileReader | pq.ParquetFile:

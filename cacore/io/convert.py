@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.data.rows import is_sparse
-from cacore.errors import InputError
+from cacore.errors import CellError, InputError
 from cacore.files import Temporary, check_apart, check_writable, printing, temporary
 from cacore.io import native, text
 from cacore.io.libsvm import DENSE_FROM
+from cacore.io.mixed import Mixed
 from cacore.io.names import Expected, listed, quiet
 from cacore.io.native import write_columns
 from cacore.io.scanners import Parsers
@@ -34,7 +35,7 @@ from cacore.io.words import printable
 from cacore.machine import memory
 from cacore.machine.threads import blocks, rows_in
 from cacore.progress import Advance, bar
-from cacore.terminal import say
+from cacore.terminal import say, show_table
 
 _DRAWN = 16  # bytes per row while a random order is drawn
 
@@ -58,8 +59,20 @@ def read_all(path: Path, target: str | None = None, limit: int = 1 << 62) -> dic
 
 
 def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
-    """Run the ``info`` command: print one line per split."""
-    show_summary(of_tables(path, read_all(path, target, limit)))
+    """Run the ``info`` command: print one line per split, and the columns of a table with words, gaps or dates."""
+    try:
+        tables = read_all(path, target, limit)
+    except CellError:
+        request = RowsRequest(target=target, limit=limit, wanted=replace(ANY, labels="any"))
+        tables = {"train": Mixed(path, text.kind(path), request).table(Communicator())}
+    show_summary(of_tables(path, tables))
+    for table in tables.values():
+        if table.columns.table is not None:
+            with printing():
+                show_table(
+                    (column.summary for column in table.columns.table.columns),
+                    "columns", ("column", "kind", "values", "gaps", "becomes"),
+                )  # fmt: skip
 
 
 def convert(args: argparse.Namespace, limit: int, comm: Communicator) -> None:
@@ -323,7 +336,7 @@ def of_tables(path: Path, tables: dict[str, Table]) -> list[str]:
             targets.add(table.y)
         entries = table.X.nnz if is_sparse(table.X) else None
         lines.append(_line(path, split, table.X.shape, table.X.dtype, entries, targets))
-        if table.columns.features:
+        if table.columns.features and table.columns.table is None:
             lines.append(f"{printable(path)} {split}: features {listed(table.columns.features)}")
     return lines
 

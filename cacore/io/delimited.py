@@ -23,8 +23,8 @@ import numpy as np
 
 from cacore.comm import Communicator
 from cacore.data.containers import is_missing
-from cacore.data.dataset import clean
-from cacore.errors import InputError
+from cacore.data.encoding import clean
+from cacore.errors import CellError, InputError
 from cacore.io.names import listed
 from cacore.io.scanners import CellLayout, Cells, cells_of, is_numeral, scan_delimited
 from cacore.io.stream import Block, Lines, OnBytesRead, Part, Share, blocks_of_lines, first_error, open_bytes, reading
@@ -39,7 +39,7 @@ _LINE = re.compile(rb"[^\r\n]*(\r\n|\r|\n)")
 
 
 @dataclass(frozen=True)
-class _Head:
+class Head:
     """Path, column names, number of columns, and number (from 1) of the first row of a file."""
 
     path: Path
@@ -54,7 +54,7 @@ class Delimited(Tabular):
     """Rows of a CSV or TSV file (`form`), block by block."""
 
     def __init__(self, path: Path, form: str, request: RowsRequest) -> None:
-        self._head = head = _head(path, "," if form == "csv" else "\t", request.limit)
+        self._head = head = head_of(path, "," if form == "csv" else "\t", request.limit)
         super().__init__(path, head.names, head.columns, request)
         self._layout = CellLayout(head.delimiter, head.columns, self.features, self.chosen, self.words is not None)
         self._scanned = partial(_scanned, self._layout)
@@ -65,7 +65,7 @@ class Delimited(Tabular):
 
     def line_of(self) -> Callable[[int], int]:
         """Function that finds the line of a row by reading the file again."""
-        return partial(_line_of, self._head)
+        return partial(line_of, self._head)
 
     def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
         """Yield features and targets in blocks of rows; a target that may be text is given as codes.
@@ -169,9 +169,10 @@ class Delimited(Tabular):
                 if not is_numeral(words[column].strip().encode()):
                     names, word = self._head.names, short(repr(words[column]))
                     name = f" ({names[column]})" if names else ""
-                    remedy = _remedy(word, self.request.wanted.remedy if column in self.chosen else None)
-                    raise InputError(
-                        f"{self._head.path}: line {line}, column {column}{name}: {word} is not a number{remedy}"
+                    of_target = self.request.wanted.remedy if column in self.chosen else None
+                    raise (CellError if of_target is None else InputError)(
+                        f"{self._head.path}: line {line}, column {column}{name}: {word} is not a number"
+                        f"{_remedy(word, of_target)}"
                     )
         raise AssertionError("pyarrow refused a number")  # the grammars are the same: tests/test_io_numerals.py
 
@@ -218,7 +219,8 @@ def _remedy(word: str, of_target: str | None) -> str:
     return f"; {of_target or ENCODE}"
 
 
-def _head(path: Path, delimiter: str, limit: int) -> _Head:
+def head_of(path: Path, delimiter: str, limit: int) -> Head:
+    """Names of the columns, if the first line has them, and the line of the first row."""
     lines = _first_lines(path, delimiter, limit)
     names: tuple[str, ...] = ()
     row = next(lines, None)
@@ -235,14 +237,15 @@ def _head(path: Path, delimiter: str, limit: int) -> _Head:
     if row is None:
         raise InputError(f"{path}: {'a header and no rows' if names else 'the file is empty'}")
     first_line, words = row
-    if len(_alone(words)) > 1 or any(re.search(r"\d\s*;\s*[-+.\d]", word) for word in words):
-        raise InputError(
+    semicolons = any(re.search(r"\d\s*;\s*[-+.\d]", word) for word in words)
+    if len(_alone(words)) > 1 or semicolons:
+        raise (CellError if semicolons else InputError)(
             f"{path}: line {first_line}: columns are separated by commas (tabs in a .tsv file), not semicolons "
             "or spaces, and numbers have a decimal point, not a comma: rewrite the file"
         )
     if names and len(words) != len(names):
         raise InputError(f"{path}: line {first_line}: {len(words)} columns, and the header has {len(names)} names")
-    return _Head(path, delimiter, limit, names, len(words), first_line)
+    return Head(path, delimiter, limit, names, len(words), first_line)
 
 
 def _first_lines(path: Path, delimiter: str, limit: int) -> Iterator[tuple[int, list[str]]]:
@@ -284,7 +287,7 @@ def _over_numbers(words: list[str], below: list[str]) -> bool:
     return len(words) == len(below) and all(as_number(b) is not None for word, b in pairs if as_number(word) is None)
 
 
-def _header(head: _Head) -> int:
+def _header(head: Head) -> int:
     """Length of the header in bytes, with a byte order mark if there is one; 0 if there is no header."""
     length, line = 0, 1
     for _, block in blocks_of_lines(head.path, head.limit):
@@ -299,7 +302,7 @@ def _header(head: _Head) -> int:
     return length + len(codecs.BOM_UTF8) * mark if length else 0
 
 
-def _line_of(head: _Head, row: int) -> int:
+def line_of(head: Head, row: int) -> int:
     """Number of the line in which a row ends; empty lines are not rows."""
     rows = csv.reader(Lines(head.path, 1 << 62, head.first_line), delimiter=head.delimiter)
     for words in rows:

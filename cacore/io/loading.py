@@ -20,7 +20,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.resolution import Mask, Moments, rounded_columns
 from cacore.data.rows import Rows, block_bounds, dense, scatter_rows
 from cacore.data.stored import StoredRows
-from cacore.errors import InputError
+from cacore.errors import CellError, InputError
 from cacore.io import stream, text
 from cacore.io.names import UNKNOWN, Expected, in_rows
 from cacore.io.table import NUMBERS, RowsRequest, Table, Targets, check_size
@@ -95,19 +95,47 @@ def load(
             return _blocks(path, comm, request)
         if form == "npz":
             return _handed_out(path, comm, request)
-        table = text.table(path, form, request, comm)
-        n = comm.offset(table.X.shape[0])[1]
+        if expected.columns.table is None and not (training and expected.overrides.any):
+            try:
+                return {"train": _checked(text.table(path, form, request, comm), request, comm)}
+            except InputError as error:
+                if not training or not _has_words(error, expected, comm):
+                    raise
+        return {"train": _checked(_mixed(path, form, request, comm), request, comm)}
+
+
+def _checked(table: Table, request: RowsRequest, comm: Communicator) -> Dataset:
+    """This rank's rows of a table, checked and in the type requested; collective."""
+    n = comm.offset(table.X.shape[0])[1]
+    with comm.agreed():
+        check_size(n, table.X.shape[1], table.where)
+        table.check_features(request.dtype)
+    with comm.agreed():
+        table.check_finite_targets().check_targets(request.wanted)
+    if request.training:
+        table.check_resolved(request.dtype, comm)
+    X = table.X.astype(request.dtype, copy=False)
+    chosen = {"column": table.target} if table.target else {}
+    more: dict[str, Any] = {"features": table.features, "columns": table.columns, "chosen": chosen}
+    return Dataset(X, table.y, n, table.where, table.base, **more)
+
+
+def _has_words(error: InputError, expected: Expected, comm: Communicator) -> bool:
+    """True if features are to be made of columns that a reader of numbers has refused; collective."""
+    return comm.all(expected.overrides.gaps == "fill") and not comm.all(not isinstance(error, CellError))
+
+
+def _mixed(path: Path, form: str, request: RowsRequest, comm: Communicator) -> Table:
+    """This rank's rows of a file with words, gaps or dates; collective."""
+    from cacore.io.mixed import Mixed
+
+    if form not in ("csv", "tsv", "parquet", "arrow"):
         with comm.agreed():
-            check_size(n, table.X.shape[1], table.where)
-            table.check_features(real)
-        with comm.agreed():
-            table.check_finite_targets().check_targets(wanted)
-        if training:
-            table.check_resolved(real, comm)
-        X = table.X.astype(real, copy=False)
-        chosen = {"column": table.target} if table.target else {}
-        more: dict[str, Any] = {"features": table.features, "columns": table.columns, "chosen": chosen}
-        return {"train": Dataset(X, table.y, n, table.where, table.base, **more)}
+            where = request.expected.where or "the options"
+            raise InputError(f"{path}: {where} has columns with names and kinds: give a CSV, Parquet or Arrow file")
+    with comm.agreed(), stream.reading(path):
+        reader = Mixed(path, form, request)
+    return reader.table(comm)
 
 
 def _agree_on_form(path: Path, comm: Communicator) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator, require_same
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.data.standardize import SCORES, Standardizer
 from cacore.data.stored import in_memory

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.dataset import UNNAMED, Columns
+from cacore.data.encoding import NO_OVERRIDES, UNNAMED, Columns, Overrides
 from cacore.errors import InputError
 from cacore.io.words import first_values
 
@@ -41,6 +41,8 @@ class Expected:
         Leave out columns that are not expected, instead of refusing them.
     tell : callable
         Called with one line if the order differs.
+    overrides : Overrides
+        The user's word on the columns of a table that is trained on.
     """
 
     columns: Columns = UNNAMED
@@ -49,6 +51,7 @@ class Expected:
     target: str | None = None
     ignore_extra: bool = False
     tell: Callable[[str], object] = quiet
+    overrides: Overrides = NO_OVERRIDES
 
     def matches(self, names: Collection[str]) -> bool:
         """True if both sides have names."""

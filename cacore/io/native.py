@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.dataset import UNNAMED, Columns, clean
+from cacore.data.encoding import UNNAMED, Columns, clean
 from cacore.data.resolution import Moments, rounded_columns
 from cacore.data.rows import CSR, Rows, csr, is_csr, is_sparse
 from cacore.errors import InputError

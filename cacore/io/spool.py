@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.data.resolution import ColumnLabels, Mask, Moments
 from cacore.data.rows import Rows, concatenate, csr, is_sparse
 from cacore.errors import InputError

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import UNNAMED, Columns, clean
+from cacore.data.encoding import UNNAMED, Columns, clean
 from cacore.data.resolution import ColumnLabels, Mask, Moments, check_resolved
 from cacore.data.rows import Rows, block_bounds, first_nonfinite
-from cacore.errors import InputError
+from cacore.errors import CellError, InputError
 from cacore.io.names import UNKNOWN, Expected, by_place, in_table, is_repeated, listed
 from cacore.io.stream import DAMAGE, REMEDY, Dealt, OnBytesRead, Part, first_error, in_order, reading
 from cacore.io.words import FILL, LabelColumn, Words, first_values
@@ -153,7 +153,8 @@ class Table:
             row, column, value = nonfinite
             name = f" ({self.names[column]})" if column < len(self.names) else ""
             remedy = _remedy(value, dtype, FILL, self.gaps[0])
-            raise InputError(f"{self.where}: {self._row(row)}, feature {column}{name} is {remedy}")
+            kind = CellError if np.isnan(value) else InputError
+            raise kind(f"{self.where}: {self._row(row)}, feature {column}{name} is {remedy}")
         self.X = self.X.astype(plain(self.X.dtype), copy=False)
         return self
 

@@ -25,7 +25,8 @@ from cacore.run.launch import Job, Parser, Predicting, Training, compiled_ahead,
 from cacore.terminal import say
 
 if TYPE_CHECKING:
-    from cacore.data.dataset import Columns, Dataset
+    from cacore.data.dataset import Dataset
+    from cacore.data.encoding import Columns
     from cacore.run.family import Answer, AnyAnswering, AnyFamily, AnyRun
     from cacore.run.reading import TrainedModel
     from cacore.run.report import Report

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cacore.checks import one_of, path, positive, share, whole, yes_or_no
+from cacore.checks import column_names, one_of, path, positive, share, whole, yes_or_no
 from cacore.comm import Communicator, alone_by_mistake, first_prints, launched, launched_size, world
 from cacore.errors import InputError, MemoryLimitError, OutputError
 from cacore.files import printing
 from cacore.learn.method import same_command
-from cacore.learn.options import ADAPTIVE, FILES, RESOURCES, UNCERTAINTY, Options, argument, option
+from cacore.learn.options import ADAPTIVE, FILES, GAPS, RESOURCES, UNCERTAINTY, Options, argument, option
 from cacore.machine import deadline
 from cacore.progress import COMPILING, line_while_compiling, spinner
 from cacore.terminal import open_closed_streams, put, say
@@ -59,6 +59,18 @@ class Training(Job):
     target: str | None = option(
         None, "target column of a table, by name or number, or several: A,B (default: the last)", metavar="COLUMN"
     )
+    category: tuple[str, ...] = option((), "columns of a table that hold categories, whatever their cells look like",
+                                       column_names, group=FILES, metavar="A,B")  # fmt: skip
+    number: tuple[str, ...] = option(
+        (), "columns of a table that hold numbers", column_names, group=FILES, metavar="A,B"
+    )
+    drop: tuple[str, ...] = option(
+        (), "columns of a table that are left out, such as keys", column_names, group=FILES, metavar="A,B"
+    )
+    gaps: str = option(
+        "fill", "cells without a value: filled, and marked where there are many, or refused", one_of(*GAPS),
+        group=FILES, choices=GAPS,
+    )  # fmt: skip
     ignore_extra_columns: bool = _ignore_extra_columns()
     strict: bool = option(
         False, "refuse test rows that are also training rows", yes_or_no, group=FILES, action="store_true"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data import resolution
-from cacore.data.dataset import Columns
+from cacore.data.encoding import CATEGORY, NUMBER, Columns, Overrides
 from cacore.data.labels import all_classes
 from cacore.data.rows import block_bounds, is_sparse, scatter_rows
 from cacore.data.shuffle import Shuffle
@@ -125,6 +125,8 @@ def read(
             test = others.get("test", others.get("train"))
         _describe_target(train, comm)
         train.notes += resolution.notes(train, comm)
+        if train.columns.table is not None:
+            train.notes += train.columns.table.notes
         if not wanted.needed:
             train.y = np.zeros(train.X.shape[0])
         comm.wait()
@@ -144,6 +146,9 @@ def _expected(job: Training | Predicting, comm: Communicator, **expected: Any) -
         if comm.rank == 0 and not job.quiet:
             say(line, error=True)
 
+    if isinstance(job, Training):
+        kinds = dict.fromkeys(job.number, NUMBER) | dict.fromkeys(job.category, CATEGORY)
+        expected["overrides"] = Overrides(kinds, job.drop, job.gaps)
     return Expected(ignore_extra=job.ignore_extra_columns, tell=tell, **expected)
 
 

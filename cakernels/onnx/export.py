@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from asygcd.asygcd_model import AsyGCDModel
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.data.rows import RowsLike
 from cacore.data.validation import check_names
 from cacore.errors import InputError
@@ -41,7 +41,8 @@ def to_onnx(model: Any, X: RowsLike | None = None) -> Any:
     Returns
     -------
     onnx.ModelProto
-        With the input "X", shape (rows, d), and these outputs: "prediction" of a regression; "label", "probabilities",
+        With the input "X", shape (rows, d), or, for a table with words, an input for each column, shape (rows, 1),
+        and these outputs: "prediction" of a regression; "label", "probabilities",
         if the model has them, and "decisions" of a classifier; "label" and "decisions" of a one-class model. Shapes
         and values are those of `predict`, `predict_proba` and `decision_function`. ``onnx.save`` writes it to a file.
         Standard deviations and intervals are left out.
@@ -74,7 +75,11 @@ def to_onnx(model: Any, X: RowsLike | None = None) -> Any:
 def exported(model: Any, X: RowsLike | None = None, dtype: str | None = None) -> Graph:
     """The graph of :func:`to_onnx`; `dtype` is the type of the input, by default as there."""
     fitted = _fitted(model)
-    g = Graph(_input_type(X, fitted) if dtype is None else dtype, fitted.n_features, _facts(fitted))
+    table = Columns.of_source(fitted.source).table
+    if table is None:
+        g = Graph(_input_type(X, fitted) if dtype is None else dtype, fitted.n_features, _facts(fitted))
+    else:
+        g = Graph(fitted.dtype, fitted.n_features, _facts(fitted), table)
     if isinstance(fitted, SVMModel):
         _classified(g, svm.classifier(g, fitted, getattr(model, "decision_function_shape", "") == "ovo"), fitted)
     elif isinstance(fitted, AsyGCDModel):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import cacore
+from cacore.data.encoding import CATEGORY, MISSING, OTHER, PERIODS, Encoding, TableColumn
 from cacore.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ Operand = Value | NDArray[np.generic] | np.generic | float
 
 
 class Graph:
-    """An ONNX graph under construction, with one input, "X".
+    """An ONNX graph under construction, with one input, "X", or one for each column of a table with words.
 
     onnxruntime up to 1.22 fails on empty batches, of a whole model or of one part. So a row of zeros follows the rows
     of the input; the outputs leave it out.
@@ -65,6 +66,8 @@ class Graph:
         Number of features.
     facts : dict of str to str
         Metadata of the file.
+    table : Encoding or None
+        How the features are made of a table's columns.
 
     Attributes
     ----------
@@ -79,7 +82,7 @@ class Graph:
         The package ``onnx`` is not installed.
     """
 
-    def __init__(self, dtype: str, d: int, facts: dict[str, str]) -> None:
+    def __init__(self, dtype: str, d: int, facts: dict[str, str], table: Encoding | None = None) -> None:
         try:
             import onnx
         except ImportError as error:
@@ -88,18 +91,24 @@ class Graph:
         self._nodes: list[NodeProto] = []
         self._constants: list[TensorProto] = []
         self._bytes = self._names = 0
+        self._inputs: list[ValueInfoProto] = []
         self._outputs: list[ValueInfoProto] = []
-        self._facts, self._dtype, self._d = facts, dtype, d
-        rows = Value(self, "X")
+        self._facts = facts
+        if table is None:
+            rows = self.input("X", np.dtype(dtype), d)
+            self._about = f"X (rows x {d}, {dtype})"
+        else:
+            rows = self.cast(features(self, table), dtype)
+            self._about = f"{', '.join(table.names)} (rows x 1 each, text or float64)"
         self.X = self.op("Concat", rows, np.zeros((1, d), dtype), axis=0)
         self.last = self.op("Shape", rows, start=0, end=1)
 
     def __str__(self) -> str:
         """One line about input, outputs and what computes them."""
         outputs = ", ".join(output.name for output in self._outputs)
-        nodes = sorted({f"{node.op_type} in float32" for node in self._nodes if node.domain == ML})
+        nodes = sorted({f"{node.op_type} in float32" for node in self._nodes if node.op_type.startswith("SVM")})
         by = " and ".join([*nodes, "operators in float64"][: len(nodes) or 1])
-        return f"X (rows x {self._d}, {self._dtype}) -> {outputs}, by {by}, {self._bytes / 2**20:.1f} MiB"
+        return f"{self._about} -> {outputs}, by {by}, {self._bytes / 2**20:.1f} MiB"
 
     def op(self, kind: str, *inputs: Operand, **attributes: Any) -> Value:
         """The result of one operator."""
@@ -191,6 +200,11 @@ class Graph:
         )  # fmt: skip
         return self.ops("Loop", len(state), np.int64(count), np.bool_(True), *state, body=graph)
 
+    def input(self, name: str, dtype: np.dtype[np.generic], d: int = 1) -> Value:
+        """Declare an input of shape (rows, d)."""
+        self._inputs.append(self._described(name, dtype, ["rows", d]))
+        return Value(self, name)
+
     def output(self, name: str, value: Value, dtype: DTypeLike, *shape: int) -> None:
         """Declare an output with these dimensions after that of the rows; it leaves out the last row."""
         inputs = [self.value(operand).name for operand in (value, self.indices(0), self.last, self.indices(0))]
@@ -200,8 +214,7 @@ class Graph:
     def model(self) -> ModelProto:
         """The finished ``onnx.ModelProto``, checked."""
         helper = self._onnx.helper
-        rows = self._described("X", np.dtype(self._dtype), ["rows", self._d])
-        graph = helper.make_graph(self._nodes, "cakernels", [rows], self._outputs, self._constants)
+        graph = helper.make_graph(self._nodes, "cakernels", self._inputs, self._outputs, self._constants)
         domains = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)]
         proto = helper.make_model(
             graph, opset_imports=domains, ir_version=IR_VERSION, producer_name="cakernels",
@@ -222,3 +235,46 @@ class Graph:
 
     def _described(self, name: str, dtype: np.dtype[np.generic], shape: list[str | int]) -> ValueInfoProto:
         return self._onnx.helper.make_tensor_value_info(name, self._type(dtype), shape)
+
+
+_UNSEEN = "\0"  # stands for every word that the training rows do not have
+
+
+def features(g: Graph, table: Encoding) -> Value:
+    """The features of a table's columns, shape (n, d), which are inputs by name, shape (n, 1).
+
+    Words are inputs of text, in which "" is a gap. Numbers, and dates as days since 1970, are inputs of float64, in
+    which NaN is a gap.
+    """
+    made = [
+        _levels(g, column) if column.kind == CATEGORY else _numbers(g, column)
+        for column in table.columns
+        if column.features
+    ]
+    return g.op("Concat", *made, axis=1)
+
+
+def _levels(g: Graph, column: TableColumn) -> Value:
+    """The row of features of each word, by its place in a list of the words."""
+    import pyarrow as pa
+
+    words = sorted({*column.levels, *column.means} - {"", MISSING, OTHER})
+    cells = pa.table({column.name: pa.array([*words, _UNSEEN, None], pa.string())})
+    rows = Encoding((replace(column, form=""),)).apply(cells)
+    places = g.op("LabelEncoder", g.reshaped(g.input(column.name, np.dtype(str)), -1), domain="ai.onnx.ml",
+                  classes_strings=[*words, _UNSEEN, ""], default_int64=len(words))  # fmt: skip
+    return g.op("Gather", rows, places, axis=0)
+
+
+def _numbers(g: Graph, column: TableColumn) -> Value:
+    """The number or days, the circles of dates, and the mark of a gap."""
+    x = g.input(column.name, np.dtype(np.float64))
+    gap = g.op("IsNaN", x)
+    filled = g.op("Where", gap, column.fill, x)
+    made = [filled]
+    for period in column.circles:
+        angle = filled * (2.0 * np.pi / PERIODS[period])
+        made += [g.op("Cos", angle), g.op("Sin", angle)]
+    if column.indicator:
+        made.append(g.cast(gap, np.float64))
+    return g.op("Concat", *made, axis=1)

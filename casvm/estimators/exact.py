@@ -20,7 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 from cacore.arrays import usual_errors
 from cacore.checks import one_of, yes_or_no
 from cacore.comm import Communicator
-from cacore.data.dataset import Columns, Samples
+from cacore.data.dataset import Samples
+from cacore.data.encoding import Columns
 from cacore.data.estimators import Labelled
 from cacore.data.labels import ClassWeight, all_classes, class_factors, require_classes
 from cacore.data.resolution import check_resolved

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.checks import one_of
 from cacore.comm import CommLike, Communicator
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.data.rows import AnyRows, Rows
 from cacore.data.selection import order_statistics
 from cacore.errors import InputError

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import CommLike
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.data.rows import AnyRows, Rows, concatenate
 from cacore.io import model_file
 from cacore.io.model_file import Array, Layout, is_real, require

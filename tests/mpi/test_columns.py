@@ -11,7 +11,7 @@ from helpers.data import write_hdf5
 from helpers.distributed import RANK, WORLD, refused_by_all
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Columns
+from cacore.data.encoding import Columns
 from cacore.io import load
 from cacore.io.loading import load_in_file
 from cacore.io.names import Expected

@@ -1,0 +1,198 @@
+"""CSV, TSV, Parquet and Arrow files whose columns hold words, gaps or dates beside numbers.
+
+Such a file is read as a whole by rank 0, which makes features of its columns (:mod:`cacore.data.encoding`) and
+distributes the rows, so that any number of ranks has the same features, to the bit. Rows that are trained on decide on
+the encoding; test rows and rows to predict get that of the training rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.encoding import Columns, Encoding, WrongCellError, clean, learned, numbers_of
+from cacore.errors import InputError
+from cacore.io import arrow, delimited
+from cacore.io.names import OPTION, Expected, listed
+from cacore.io.stream import Lines, OnBytesRead, Part, is_compressed, open_bytes, reading
+from cacore.io.table import RowsRequest, Table, Tabular
+from cacore.io.words import FEW, short
+from cacore.machine import memory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SEPARATORS = ",;\t|"
+_LOOKED_AT = 50  # lines that show which separator a text has
+# Cells without a value, as pandas reads them; further ones, such as ?, are gaps where all other cells are numbers.
+_GAPS = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>", "NaT", "None"]
+_COPIES = 4  # of the text while it is read: pyarrow's columns, features, and what is made on the way
+_FEATURES = 3  # times the features while they are made and handed out
+
+
+class Mixed(Tabular):
+    """Rows of a file with words, gaps or dates.
+
+    Parameters
+    ----------
+    path : Path
+    form : {"csv", "tsv", "parquet", "arrow"}
+    request : RowsRequest
+        With the encoding of the training rows in its expected columns, or without one, which is then learned.
+    """
+
+    def __init__(self, path: Path, form: str, request: RowsRequest) -> None:
+        self._encoding = encoding = request.expected.columns.table
+        self._block: Part | None = None
+        self._head: delimited.Head | None = None
+        if form in ("csv", "tsv"):
+            self._head = delimited.head_of(path, _separator(path, request.limit, form), request.limit)
+            names, columns = self._head.names, self._head.columns
+            self._read: Callable[[], pa.Table] = partial(_text_table, self._head)
+        else:
+            arrow_names = arrow.names(path, form, request)
+            names, columns = tuple(clean(name) for name in arrow_names), len(arrow_names)
+            self._read = partial(arrow.whole, path, form, arrow_names)
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise InputError(f"{path}: several columns are called {listed(twice)}: rename them")
+        if encoding is not None:
+            request = replace(request, expected=_expected(request.expected, encoding, names, str(path)))
+        super().__init__(path, names, columns, request)
+        self._cells = self.features
+
+    def table(self, comm: Communicator) -> Table:
+        """Read all rows on rank 0, make their features, and give this rank its even block; collective."""
+        with comm.agreed(), reading(self.path):
+            if comm.rank == 0:
+                self._block = self._made()
+        text = b"" if comm.rank else json.dumps(self._required().described()).encode()
+        self._encoding = Encoding.of(json.loads(comm.bcast(np.frombuffer(text, np.uint8)).tobytes()))
+        self.features = list(range(len(self._encoding.column_of)))
+        return super().table(comm)
+
+    def _required(self) -> Encoding:
+        assert self._encoding is not None  # learned before it is used
+        return self._encoding
+
+    def _made(self) -> Part:
+        """Features and targets of all rows; targets that may be text are codes."""
+        size = self.path.stat().st_size
+        if not is_compressed(self.path):
+            memory.require(_COPIES * size, self.request.limit, f"{self.path}: a table with words", "use fewer rows")
+        table = self._read()
+        names = self._names or tuple(f"column {j}" for j in range(table.num_columns))
+        cells, chosen = (
+            table.select(columns).rename_columns([names[j] for j in columns]) for columns in (self._cells, self.chosen)
+        )
+        width = 8 * table.num_rows * (table.num_columns + 1)
+        memory.require(_FEATURES * width, self.request.limit, f"{self.path}: a table with words", "use fewer rows")
+        try:
+            y = self._targets(chosen)
+            if self._encoding is None:
+                self._encoding, X = learned(cells, self._of_means(y), self.request.expected.overrides)
+            else:
+                X = self._encoding.apply(cells)
+        except WrongCellError as wrong:
+            place = f"row {wrong.row}" if self._head is None else f"line {delimited.line_of(self._head, wrong.row)}"
+            raise InputError(f"{self.path}: {place}, column {wrong.column}: {wrong.what}") from wrong
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from error
+        return X, y
+
+    def _targets(self, chosen: pa.Table) -> NDArray[np.float64]:
+        """Targets, shape (n, t); those that may be text as codes."""
+        if self.words is None:
+            named = zip(chosen.column_names, chosen.columns, strict=True)
+            columns = [numbers_of(name, column) for name, column in named]
+            return np.stack(columns, axis=1) if columns else np.empty((chosen.num_rows, 0))
+        encoded = chosen.column(0).combine_chunks().dictionary_encode()
+        words = ["" if word is None else str(word) for word in encoded.dictionary.to_pylist()]
+        gap = [] if encoded.null_count == 0 else [self.words.code("")]
+        codes = np.array([*map(self.words.code, words), *gap])
+        return np.asarray(codes[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)].reshape(-1, 1))
+
+    def _of_means(self, y: NDArray[np.float64]) -> NDArray[np.generic] | None:
+        """Targets of which levels have means: numbers, or whole numbers for classes; None without targets."""
+        if self.words is None:
+            return y if self.chosen else None
+        codes = y[:, 0].astype(np.int64)
+        labels = self.words.labels()
+        if self.request.wanted.labels == "guess" and labels.dtype.kind in "iuf" and len(labels) > FEW:
+            return labels[codes].astype(np.float64)
+        return codes
+
+    @property
+    def columns(self) -> Columns:
+        """Names of the features that are made, and of the targets; with the encoding."""
+        target = tuple(self._names[j] for j in self.chosen) if self._names else ()
+        return replace(self._required().features, target=target, table=self._encoding)
+
+    @property
+    def _rounded(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        return np.zeros(len(self.features), np.bool_), np.zeros(len(self.chosen), np.bool_)
+
+    def line_of(self) -> Callable[[int], int] | None:
+        """Function that finds the line of a row by reading the file again; None for Parquet and Arrow files."""
+        return None if self._head is None else partial(delimited.line_of, self._head)
+
+    def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
+        """Yield features and targets in blocks of rows, on rank 0."""
+        if self._block is not None:
+            X, y = self._block
+            self._block = None
+            for lo in range(0, len(X), self.step):
+                yield X[lo : lo + self.step], y[lo : lo + self.step]
+
+
+def _expected(expected: Expected, encoding: Encoding, names: tuple[str, ...], where: str) -> Expected:
+    """The columns that the encoding needs; those that it leaves out may be there or not."""
+    if not names:
+        raise InputError(f"{where}: it has no names of columns, and {expected.where} has: write them in its first line")
+    encoded_names = {column.name for column in encoding.columns} | set(expected.columns.target)
+    extra = [name for name in names if name not in encoded_names]
+    if extra and not expected.ignore_extra and not (expected.target is not None or not expected.columns.target):
+        what = f"column{'s' if len(extra) > 1 else ''} {listed(extra)}, which {expected.where} does not have"
+        raise InputError(f"{where}: {what}; {OPTION} leaves them out")
+    return replace(expected, columns=Columns(encoding.names, expected.columns.target), ignore_extra=True)
+
+
+def _separator(path: Path, limit: int, form: str) -> str:
+    """The separator of a text: the one that its first lines have most often, and equally often outside quotes."""
+    usual = "\t" if form == "tsv" else ","
+    lines = list(islice((line for line in Lines(path, limit) if line.strip()), _LOOKED_AT))
+
+    def regular(separator: str) -> tuple[bool, int]:
+        widths = [len(row) for row in csv.reader(lines, delimiter=separator) if row]
+        return widths[0] > 1 and widths.count(widths[0]) >= 0.9 * len(widths), widths[0]
+
+    best = max(_SEPARATORS, key=lambda separator: (*regular(separator), separator == usual))
+    return best if regular(best)[0] else usual
+
+
+def _text_table(head: delimited.Head) -> pa.Table:
+    """All columns of a text, by their numbers, of the types that pyarrow sees in them."""
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    names = [str(j) for j in range(head.columns)]
+    with open_bytes(head.path) as stream:
+        try:
+            return pc.read_csv(
+                stream,
+                pc.ReadOptions(skip_rows=head.first_line - 1, column_names=names),
+                pc.ParseOptions(delimiter=head.delimiter, newlines_in_values=True),
+                pc.ConvertOptions(null_values=_GAPS, strings_can_be_null=True),
+            )
+        except pa.ArrowInvalid as error:
+            raise InputError(f"{head.path}: {short(str(error), 200)}: correct the line") from error

@@ -1,0 +1,209 @@
+"""Tables with words, gaps and dates in commands and estimators: one model from any kind of file and number of ranks."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.commands import predicted, run
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.io import load
+from cacore.io.names import Expected
+from cacore.io.table import Targets
+from cakernels import AutoKernelClassifier, to_onnx
+from cakrr import BKRR2, DKRR
+from casvm import CASVC, SMOSVC
+
+N = 180
+ALONE = Communicator()
+
+
+def frame(n=N, seed=0):
+    """Rows of a table with a number, categories, a date, gaps, a key and a target."""
+    rng = np.random.default_rng(seed)
+    town, size = rng.choice(["Oslo", "Rome", "Paris, Texas"], n, p=[0.5, 0.4, 0.1]), rng.normal(size=n)
+    day = pd.date_range("2020-01-01", periods=n, freq="5D")
+    price = (
+        2.0 * size
+        + (town == "Rome")
+        + np.cos(2 * np.pi * day.strftime("%j").astype(float) / 365.25)
+        + 0.05 * rng.normal(size=n)
+    )
+    table = pd.DataFrame({
+        "key": [f"id{seed}-{j}" for j in range(n)], "town": town, "size": np.round(size, 6),
+        "day": day.strftime("%Y-%m-%d"), "rooms": rng.integers(1, 6, n).astype(float), "price": np.round(price, 6),
+    })  # fmt: skip
+    table.loc[rng.random(n) < 0.1, "rooms"] = np.nan
+    table.loc[rng.random(n) < 0.05, "town"] = None
+    return table
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Training rows in files of every form, and test rows."""
+    folder = tmp_path_factory.mktemp("tables")
+    train, test = frame(), frame(60, seed=1)
+    train.to_csv(folder / "train.csv", index=False)
+    train.to_csv(folder / "train.csv.gz", index=False)
+    train.to_csv(folder / "semicolons.csv", index=False, sep=";", decimal=",")
+    train.to_csv(folder / "tabs.tsv", index=False, sep="\t")
+    (folder / "quoted.csv").write_text(
+        "\ufeff" + train.to_csv(index=False, quoting=1, lineterminator="\r\n"), newline=""
+    )
+    train.to_parquet(folder / "train.parquet")
+    train.to_feather(folder / "train.arrow", compression="uncompressed")
+    test.to_csv(folder / "test.csv", index=False)
+    test.drop(columns=["key", "price"]).sample(frac=1, axis=1, random_state=0).to_parquet(folder / "new.parquet")
+    return folder
+
+
+def rows(path, **expected):
+    return load(path, ALONE, wanted=Targets(), expected=Expected(**expected), training=True)["train"]
+
+
+@pytest.mark.parametrize(
+    "name", ["train.csv.gz", "semicolons.csv", "tabs.tsv", "quoted.csv", "train.parquet", "train.arrow"]
+)
+def test_every_form_of_file_has_the_same_features(files, name):
+    expected, here = rows(files / "train.csv"), rows(files / name)
+    assert here.columns == expected.columns
+    np.testing.assert_array_equal(here.X, expected.X)
+    np.testing.assert_array_equal(here.y, expected.y)
+    assert "identifiers: key" in here.columns.table.notes[0]
+
+
+def test_a_data_frame_has_the_features_of_its_file(files):
+    table = frame()
+    model = DKRR(sigma=4.0, lam=1e-3).fit(table.drop(columns="price"), table.price)
+    assert model.encoding_.columns[1:] == rows(files / "train.csv").columns.table.columns[1:]
+    again = pickle.loads(pickle.dumps(model))
+    test = frame(60, seed=1)
+    np.testing.assert_array_equal(again.predict(test), model.predict(test))
+    np.testing.assert_array_equal(model.predict(test[test.columns[::-1]]), model.predict(test))
+    assert model.score(test, test.price) > 0.8
+
+
+COMMANDS = [
+    ("cakrr.bkrr2", "{files}/train.csv", "--test", "{files}/test.csv", "--model", "{out}/m.h5", "--report",
+     "{out}/r.json", "--partitions", "2", "--sigma", "2", "--lambda", "1e-3", "--quiet"),
+    ("cakrr.predict", "{out}/m.h5", "{files}/test.csv", "-o", "{out}/test.csv", "--quiet"),
+    ("cakrr.predict", "{out}/m.h5", "{files}/new.parquet", "-o", "{out}/new.csv", "--quiet"),
+]  # fmt: skip
+
+
+def written(out, files):
+    return [[word.format(out=out, files=files) for word in command] for command in COMMANDS]
+
+
+def test_commands_take_a_table_as_it_is_and_keep_how(files, tmp_path):
+    for program, *words in written(tmp_path, files):
+        run(program, words)
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["metrics"]["r2"] > 0.8
+    assert any("identifiers: key" in note for note in report["notes"])
+    assert [entry["name"] for entry in report["data"]["columns"]["table"]] == ["key", "town", "size", "day", "rooms"]
+    # The second file has neither the key nor the target, and its columns are in another order.
+    assert (tmp_path / "test.csv").read_text() == (tmp_path / "new.csv").read_text()
+    run("cakernels", ["explain", tmp_path / "m.h5", files / "test.csv", "-o", tmp_path / "v.csv", "--quiet"])
+    explained = pd.read_csv(tmp_path / "v.csv")
+    assert list(explained) == ["town", "size", "day", "rooms", "base"]
+    np.testing.assert_allclose(explained.sum(axis=1), predicted(tmp_path / "test.csv"), atol=1e-8)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_have_the_features_of_one_process(files, tmp_path, in_one_job, ranks):
+    here = tmp_path / "alone"
+    here.mkdir()
+    for program, *words in written(here, files):
+        run(program, words)
+    in_one_job(ranks, *written(tmp_path, files))
+    alone, together = (json.loads((folder / "r.json").read_text()) for folder in (here, tmp_path))
+    assert together["data"]["columns"] == alone["data"]["columns"]
+    np.testing.assert_allclose(predicted(tmp_path / "new.csv"), predicted(here / "new.csv"), rtol=1e-9)
+
+
+def test_errors_name_file_line_column_and_remedy(files, tmp_path):
+    text = (files / "train.csv").read_text().splitlines()
+    cells = text[5].split(",")
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("\n".join([*text[:5], ",".join([*cells[:2], "much", *cells[3:]]), *text[6:]]))
+    with pytest.raises(
+        InputError, match=r"wrong.csv: line 6, column size: 'much' is not a number, as 99 % .*--category size"
+    ):
+        rows(wrong)
+    wrong.write_text("\n".join([*text[:5], ",".join([*cells[:5], ""]), *text[6:]]))
+    with pytest.raises(InputError, match=r"wrong.csv: line 6.*column price: missing: remove the row"):
+        rows(wrong)
+    wrong.write_text("\n".join([*text[:5], "a,b,c", *text[6:]]))
+    with pytest.raises(InputError, match=r"wrong.csv: .*"):
+        rows(wrong)
+    table = rows(files / "train.csv").columns
+    frame(60).drop(columns=["town", "rooms"]).to_csv(wrong, index=False)
+    with pytest.raises(InputError, match="no columns town, rooms, which model has"):
+        load(wrong, ALONE, expected=Expected(columns=table, where="model"))
+
+
+def test_estimators_refuse_arrays_and_other_columns_after_a_table():
+    table = frame()
+    X, y = table.drop(columns="price"), table.town == "Rome"
+    model = SMOSVC(C=1.0, gamma=0.1).fit(X.drop(columns="town"), y)
+    with pytest.raises(InputError, match="SMOSVC was fitted to a table; give one with its columns: size, day, rooms"):
+        model.predict(np.zeros((2, 4)))
+    with pytest.raises(InputError, match="X: no column day"):
+        model.predict(X.drop(columns="day"))
+    with pytest.raises(InputError, match="X: column size, row 0: 'x' is no number"):
+        model.predict(X[:1].assign(size="x"))
+    numbers = X[["size"]].assign(other=1.0)
+    assert "encoding_" not in vars(model.fit(numbers, y))
+
+
+def test_the_front_takes_a_table(tmp_path):
+    table = frame()
+    X, y = table.drop(columns=["price", "town"]), np.where(table.price > 0, "dear", "cheap")
+    model = AutoKernelClassifier(max_time=None, max_candidates=1, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.7
+    model.save(tmp_path / "m.h5")
+    loaded = CASVC.load(tmp_path / "m.h5")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_model_files_hold_the_columns(tmp_path):
+    table = frame()
+    model = BKRR2(n_parts=2, sigma=2.0, lam=1e-3, random_state=0).fit(table.drop(columns="price"), table.price)
+    model.save(tmp_path / "m.h5")
+    test = frame(60, seed=1)
+    np.testing.assert_array_equal(BKRR2.load(tmp_path / "m.h5").predict(test), model.predict(test))
+
+
+@pytest.mark.parametrize("kind", ["regression", "classes"])
+def test_onnx_models_take_the_columns_by_name(kind):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    table, test = frame(), frame(60, seed=1)
+    test.loc[:3, "town"] = "Atlantis"
+    columns = [f"c{j % 50}" for j in range(N)]  # a category with means
+    table["code"], test["code"] = columns, [*columns[:57], "new", None, "c1"]
+    X, y = table.drop(columns="price"), table.price if kind == "regression" else table.price > 0
+    model = (DKRR(sigma=4.0, lam=1e-3) if kind == "regression" else SMOSVC(C=1.0, gamma=0.1)).fit(X, y)
+    inputs = {name: test[[name]].astype(object).where(test[[name]].notna(), "").to_numpy() for name in ("town", "code")}
+    inputs |= {name: test[[name]].to_numpy(float) for name in ("size", "rooms")}
+    inputs["day"] = (pd.to_datetime(test[["day"]].squeeze()) - pd.Timestamp(0)).dt.days.to_numpy(float)[:, None]
+    session = onnxruntime.InferenceSession(to_onnx(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    outputs = dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
+    if kind == "regression":
+        np.testing.assert_allclose(outputs["prediction"].ravel(), model.predict(test), rtol=1e-6, atol=1e-8)
+    else:
+        np.testing.assert_array_equal(outputs["label"].ravel(), model.predict(test))
+
+
+def test_info_shows_the_columns(files, capsys):
+    run("cakernels", ["info", files / "train.csv"])
+    shown = capsys.readouterr().out
+    assert f"{N} rows x" in shown
+    for name, kind in (("key", "identifier"), ("town", "category"), ("size", "number"), ("day", "date")):
+        assert any({name, kind} <= set(re.split(r"[^\w]+", line)) for line in shown.splitlines())
