@@ -280,7 +280,7 @@ class _Run:
         return report.build("fit", self.comm, data, model.sizes, fields)
 
     def _baselines(self, result: Found, test: Dataset | None) -> dict[str, Any]:
-        """Scores of the mean target or the most frequent class: of held-out rows, and of test rows; collective."""
+        """Scores of the mean target or the most frequent class, and of other models on the same rows; collective."""
         from cacore.data import labels
         from cacore.metrics import regression_metrics
         from cakernels.search.scores import Baseline
@@ -289,6 +289,10 @@ class _Run:
         scores: dict[str, Any] = {"prediction": baseline.value, "name": baseline.name}
         if result.baseline < float("inf"):
             scores[self.score.name] = self.score.value(result.baseline)
+        scores |= {
+            name: {self.score.name: self.score.value(error), "seconds": seconds}
+            for name, (error, seconds) in result.rivals.items()
+        }
         if test is not None:
             predicted = baseline.predicted(test.X.shape[0])
             if self.rows.task == "classification":
@@ -334,8 +338,10 @@ class _Run:
             ("model", f"{self.job.saved}: cakernels predict {self.job.saved} NEW_DATA"),
         ]
 
-    def _baseline_line(self, baselines: dict[str, Any]) -> str:
-        """Text for the table: the score of the same rows, and of the test rows, without features."""
+    def _baseline_line(self, baselines: dict[str, Any]) -> CellLines:
+        """Text for the table: scores of the same rows, and of the test rows, without features, and by other models."""
+        from cakernels.search.rivals import NAMES
+
         name, formatted = self.score.name, self.score.formatted
 
         def text(value: float) -> str:
@@ -344,7 +350,12 @@ class _Run:
         scores = [f"{text(baselines[name])} on held-out rows"]
         if name in baselines.get("test", {}):
             scores.append(f"{text(baselines['test'][name])} on the test rows")
-        return f"{name.replace('_', ' ')} of {baselines['name']}: {', '.join(scores)}"
+        lines = [f"{name.replace('_', ' ')} of {baselines['name']}: {', '.join(scores)}"]
+        lines += [
+            f"{what}: {text(baselines[rival][name])}, in {baselines[rival]['seconds']:.1f} s"
+            for rival, what in NAMES.items() if rival in baselines
+        ]  # fmt: skip
+        return CellLines(lines)
 
     def _notes(self, result: Found, document: dict[str, Any]) -> list[str]:
         """Notes under the table."""
@@ -353,6 +364,8 @@ class _Run:
             name = self.score.name.replace("_", " ")
             held = f"{name} on rows held out from training: {self.score.formatted(result.error)}"
             notes.insert(0, held)
+        if result.trees_ahead:
+            notes.insert(1, result.trees_ahead)
         for candidate, ends in zip(result.candidates, result.at_grid_end, strict=False):
             prefix = f"{candidate.name}: " if len(result.candidates) > 1 else ""
             notes += [f"{prefix}{line}" for line in end_lines(ends)]

@@ -9,14 +9,19 @@ import pytest
 from helpers.commands import run
 from helpers.data import write_csv
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import RidgeClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from cacore.comm import Communicator
 from cacore.machine.deadline import TimeIsUp
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
 from cakernels.leaderboard import leaderboard, lines
-from cakernels.search.blending import search, started
+from cakernels.search.blending import Found, search, started
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data, Split
+from cakernels.search.rivals import rivals_of
 from cakernels.search.scores import SCORES, Baseline
 from cakernels.search.trial import OUT_OF_TIME, Budget, Trial
 
@@ -130,5 +135,46 @@ def test_the_command_reports_rows_and_baselines(tmp_path, monkeypatch, capfd):
     assert baselines["prediction"] == pytest.approx(X[:80, 0].mean(), abs=1e-4)
     assert baselines["rmse"] > 5 * report["grid"][0]["score"]
     assert baselines["test"]["rmse"] > 5 * report["metrics"]["rmse"]
-    assert "rmse of the mean: " in " ".join(out.split())
+    shown = " ".join(out.split())
+    assert "rmse of the mean: " in shown
+    for rival, name in (("linear", "a linear model"), ("trees", "boosted trees")):
+        assert set(baselines[rival]) == {"rmse", "seconds"}
+        assert f"{name}: " in shown
+    assert baselines["linear"]["rmse"] < 0.1 * baselines["rmse"]  # the targets are linear
     assert " last " in progress
+
+
+def test_rivals_are_judged_by_the_rows_of_the_candidates():
+    """Beside scikit-learn's models on the same folds, and the same on any number of rows of weight 0."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (400, 6)).astype(float)
+    y = np.where(X[:, 0] != X[:, 1], "odd", "even")
+    y[rng.random(400) < 0.02] = "odd"
+    model = AutoKernelClassifier(max_time=None, max_candidates=1, random_state=0).fit(X, y)
+    assert set(model.rival_scores_) == {"linear", "trees"}
+    assert model.rival_scores_["trees"] > 0.95 > 0.7 > model.rival_scores_["linear"]
+    race = started(Data.of(X, y, None, CLASSIFICATION, ALONE), SCORES["accuracy"], Budget(None), ALONE, None, 0, 1)
+    linear = next(rival for rival in rivals_of(race) if rival.name == "linear")
+    expected = np.empty(400, y.dtype)
+    for fold in range(race.folds):
+        held = race.split.held(fold)
+        pipeline = make_pipeline(StandardScaler(), RidgeClassifier()).fit(X[~held], y[~held])
+        expected[held] = pipeline.predict(X[held])
+    assert (linear.predicted == expected).all()
+    assert linear.error(race) == pytest.approx(np.mean(expected != y))
+
+
+def test_rivals_are_left_out_where_there_is_no_time():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    data = Data.of(X, X[:, 0], None, REGRESSION, ALONE)
+    assert rivals_of(started(data, SCORES["rmse"], Budget(5.0), ALONE, None, 0, 1)) == []
+    wide = Data.of(X, X, None, REGRESSION, ALONE)
+    race = started(wide, SCORES["rmse"], Budget(None), ALONE, None, 0, 1)
+    assert [rival.name for rival in rivals_of(race)] == ["linear"]
+
+
+def test_the_note_on_trees_says_how_to_train_them():
+    found = Found([SVC()], np.ones(1), [], [10], 0.2, [], rivals={"trees": (0.15, 1.0)})
+    assert "25.0 % smaller on the same rows" in found.trees_ahead
+    assert "HistGradientBoostingRegressor().fit(X, y)" in found.trees_ahead
+    assert Found([SVC()], np.ones(1), [], [10], 0.1, [], rivals={"trees": (0.15, 1.0)}).trees_ahead == ""

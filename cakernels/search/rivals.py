@@ -1,0 +1,146 @@
+"""Other models on the rows that judge the candidates: a linear model, and scikit-learn's boosted trees.
+
+Both have their default settings. They are trained on the rows of the candidates, by rank 0, before the search begins.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows, gather_rows
+from cakernels.search.data import REGRESSION
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
+    from cakernels.search.race import Race
+
+Answers: TypeAlias = NDArray[np.generic] | None
+
+LINEAR, TREES = "linear", "trees"
+NAMES = {LINEAR: "a linear model", TREES: "boosted trees"}
+# Reasoned, not measured: what a user would spend to know whether another model is better.
+_SHARE = 0.1  # most of the time for each of them
+_SHORTEST = 20.0  # seconds of a search from which on there is time for them: loading them takes one or two
+_LARGEST = 1 << 28  # bytes of the rows of several ranks that each of them then holds
+_FEW_TREES = 5  # trees whose seconds say how long all of them take
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another model's predictions for the rows that judge.
+
+    Attributes
+    ----------
+    name : {"linear", "trees"}
+    predicted : ndarray, shape (n_local, ...)
+        Numbers or labels for this rank's rows; only those of rows that are held out in some fold are used.
+    seconds : float
+        Of training and prediction, in all folds.
+    """
+
+    name: str
+    predicted: NDArray[np.generic]
+    seconds: float
+
+    def error(self, race: Race) -> float:
+        """Error on the rows that judge the candidates; collective."""
+        rows = race.validation_rows
+        return race.score.error(race.data, rows, self.predicted[rows], race.comm)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of all ranks, their targets or codes of classes, and the fold that holds each of them out, or -1."""
+
+    X: Rows
+    y: NDArray[Any]
+    weights: NDArray[np.float64] | None
+    fold: NDArray[np.int64]
+    regression: bool
+    seconds: float
+
+
+def rivals_of(race: Race) -> list[Rival]:
+    """The other models for which there is time; collective."""
+    comm, data = race.comm, race.data
+    with comm.uncounted():
+        remaining = race.budget.remaining()
+        seconds = math.inf if remaining is None else float(comm.bcast(np.array([remaining]))[0])
+        if seconds < _SHORTEST or (comm.size > 1 and 8 * data.n * data.d > _LARGEST):
+            return []
+        regression = data.task == REGRESSION
+        y = data.y if regression else np.searchsorted(data.classes, data.y)
+        weights = None if data.weights is None else comm.allgather(data.weights)
+        rows = _Rows(
+            gather_rows(data.X, comm), comm.allgather(np.asarray(y)), weights, comm.allgather(race.split.fold),
+            regression, _SHARE * seconds,
+        )  # fmt: skip
+        first = comm.offset(data.X.shape[0])[0]
+        own = slice(first, first + data.X.shape[0])
+        there = []
+        for name, predictions in ((LINEAR, _linear), (TREES, _trees)):
+            begun = time.perf_counter()
+            predicted = _tried(predictions, rows) if comm.rank == 0 else None
+            spent = time.perf_counter() - begun
+            if comm.bcast(np.array([predicted is not None]))[0]:
+                answers = comm.bcast(predicted)[own]
+                spent = float(comm.bcast(np.array([spent]))[0])
+                there.append(Rival(name, answers if regression else data.classes[answers], spent))
+        return there
+
+
+def _tried(predictions: Callable[[_Rows], Answers], rows: _Rows) -> Answers:
+    """The predictions; None if scikit-learn refuses the rows, such as a fold with a single class."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as that of a penalty that is small for these rows
+        try:
+            return predictions(rows)
+        except ValueError:
+            return None
+
+
+def _linear(rows: _Rows) -> Answers:
+    """Predictions of ridge regression or of a ridge classifier, with unit penalty, on standardised features."""
+    from sklearn.linear_model import Ridge, RidgeClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    linear = Ridge() if rows.regression else RidgeClassifier()
+    step = type(linear).__name__.lower()
+    pipeline = make_pipeline(StandardScaler(with_mean=isinstance(rows.X, np.ndarray)), linear)
+    return _held_out(pipeline, rows, f"{step}__sample_weight")
+
+
+def _trees(rows: _Rows) -> Answers:
+    """Predictions of boosted trees; None if they would take too long, for several targets, and for sparse rows."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    if rows.y.ndim > 1 or not isinstance(rows.X, np.ndarray):
+        return None
+    trees = (HistGradientBoostingRegressor if rows.regression else HistGradientBoostingClassifier)(random_state=0)
+    if math.isfinite(rows.seconds):
+        begun = time.perf_counter()
+        type(trees)(max_iter=_FEW_TREES, random_state=0).fit(rows.X, rows.y)
+        each = (time.perf_counter() - begun) / _FEW_TREES
+        if each * trees.max_iter * len(np.unique(rows.fold[rows.fold >= 0])) > rows.seconds:
+            return None
+    return _held_out(trees, rows, "sample_weight")
+
+
+def _held_out(model: BaseEstimator, rows: _Rows, weight: str) -> NDArray[np.generic]:
+    """Predictions for the rows of each fold by the model of the others; 0 for rows that are never held out."""
+    predicted: NDArray[np.generic] = np.zeros(rows.y.shape, np.float64 if rows.regression else np.int64)
+    for fold in np.unique(rows.fold[rows.fold >= 0]):
+        held = rows.fold == fold
+        options = {} if rows.weights is None else {weight: rows.weights[~held]}
+        predicted[held] = model.fit(rows.X[~held], rows.y[~held], **options).predict(rows.X[held])
+    return predicted
