@@ -11,7 +11,9 @@ from helpers.smo import HARD, LIMITS, PLENTY, check, many, reference, solve
 
 from cacore.errors import InputError
 from cacore.limits import Limits
+from cacore.svm.dual import Dual
 from casvm.solver import smo
+from casvm.solver.active_set import ActiveSet
 from casvm.solver.kernel_rows import KernelRows, gram_of
 
 SMALL_SET = 128  # instead of 2048
@@ -139,3 +141,31 @@ def test_watched(shrinking, small_set):
     assert (seen[-1].iterations, seen[0].active) == (got.iterations, 1500)
     assert (min(p.active for p in seen) < 1500) == shrinking
     assert objectives[-1] == pytest.approx(got.objective, rel=1e-9)
+
+
+class RowsOfOneRank:
+    """A stand-in for rows of K: the active columns do not matter here."""
+
+    dtype = np.float32
+
+    def activate(self, rows):
+        self.rows = rows
+
+
+def test_a_rank_without_rows_has_a_group_for_the_rows_that_others_shrink_again():
+    """Each group is a reconstruction by all ranks: a rank that lacked one would leave the others waiting."""
+    of_others = iter([6, 4])  # active rows of the other ranks: at the start, and after the verification
+    nothing = np.zeros(0)
+    active = ActiveSet(Dual(nothing, nothing, nothing), RowsOfOneRank(), smo.SHRINKING, lambda own: own + next(of_others))
+    assert not active.unshrink(None, 1e-3, False)
+    active.shrink_again()
+    assert (active.size, [len(group.rows) for group in active.shrunk]) == (4, [0])
+
+
+def test_no_rank_has_a_group_if_no_rank_shrinks_again():
+    of_others = iter([6, 6])
+    nothing = np.zeros(0)
+    active = ActiveSet(Dual(nothing, nothing, nothing), RowsOfOneRank(), smo.SHRINKING, lambda own: own + next(of_others))
+    active.unshrink(None, 1e-3, False)
+    active.shrink_again()
+    assert active.shrunk == []

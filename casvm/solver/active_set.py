@@ -109,7 +109,8 @@ class ActiveSet:
     size : int
         Number of active rows on all ranks.
     top, bottom : float
-        The largest v of a row that may rise and the smallest of one that may fall, set by :meth:`unshrink`.
+        Of the active rows of all ranks, set by :meth:`update_extremes`: the largest v of a row that may rise, and the
+        smallest of one that may fall. :meth:`extremes` is this rank's.
     levels : tuple of float
         For sums by sign: b of the rows with positive beta and b of the others, each midway between its extremes. Their
         v is compared relative to the level, so that one top and one bottom serve both.
@@ -131,7 +132,7 @@ class ActiveSet:
         self.shrunk: list[_Shrunk] = []
         self.unshrinks, self.levels, self.ends = 0, (0.0, 0.0), list[tuple[float, float]]()
         self._activate(np.arange(dual.n))
-        self.size = self._total(dual.n)
+        self.size = self._n = self._total(dual.n)
 
     def _total(self, count: int) -> int:
         return int(self.add(np.array([count]))[0])
@@ -266,13 +267,14 @@ class ActiveSet:
         if not np.isin(violating, rows, assume_unique=True).all():
             rows = np.union1d(rows, violating)
             self.gram.activate(rows)
-        if len(rows) < self.dual.n:
+        self.size = self._total(len(rows))
+        if self.size < self._n:  # on all ranks, or on none: each group of shrunk rows is one reconstruction of all ranks
             others = np.ones(self.dual.n, np.bool_)
             others[rows] = False
             self._store()
             self._leave_out(np.flatnonzero(others))
+        if len(rows) < self.dual.n:
             self._activate(rows)
-        self.size = self._total(len(rows))
 
 
 class SMO(ABC):
@@ -310,7 +312,10 @@ class SMO(ABC):
         """Subtract ``K(rows, moved) @ change`` from `v`, shape (len(rows),); the moved rows of all ranks count."""
 
     def _look(self) -> tuple[float, float, bool]:
-        """The largest v of an active row that may rise, the smallest of one that may fall, and True if time is up."""
+        """The largest v of an active row that may rise, the smallest of one that may fall, and True if time is up.
+
+        Of all ranks; collective where there are several.
+        """
         return *self.active.extremes(), self._out_of_time()
 
     def _meets_criterion(self, gap: float) -> bool:
