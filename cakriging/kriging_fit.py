@@ -116,7 +116,8 @@ def fit(
     4. The Schur complement: (F' A^-1 F) beta = F' A^-1 y, and alpha = A^-1 y - A^-1 F beta; then beta gains the
        coefficients that were subtracted.
 
-    Steps 2 and 3 send only points near other regions (:class:`cakriging.kriging_system.NearSystem`). A dense system, of
+    Step 2 sends each point once, and those near other regions once more to each of them; step 3 sends entries of the
+    latter only (:class:`cakriging.kriging_system.NearSystem`). A dense system, of
     at most 4,096 points by default, is gathered and factored on every rank.
     """
     rows = _prepared(method, train, options, comm)

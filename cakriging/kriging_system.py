@@ -152,7 +152,7 @@ class InverseFactor:
     ----------
     X : ndarray, shape (n, d)
         This rank's points, followed by copies of those of other ranks that are near.
-    own : int
+    n_owned : int
         Number of this rank's points.
     noise : ndarray, shape (n,)
         Variance of the noise of each point, in units of the correlation.

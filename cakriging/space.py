@@ -517,14 +517,14 @@ class Field:
         """
         X = packed[:, :d]
         lent = regions.lent(X, radius, comm.rank)
-        first = Halo(len(X), lent, comm).border
+        border = Halo(len(X), lent, comm).border  # these points come last
         order = np.argsort(packed[:, d + 1], kind="stable")  # independent of the ranks that read the points
         if math.isfinite(radius) and len(X):
             order = order[Cubes(X[order], radius).order]
-        order = order[np.argsort(first[order], kind="stable")]
-        packed, place = packed[order], np.argsort(order)
-        halo = Halo(len(packed), [np.sort(place[rows]) for rows in lent], comm)
-        inner = int(len(packed) - np.count_nonzero(first))
+        order = order[np.argsort(border[order], kind="stable")]
+        packed, position = packed[order], np.argsort(order)
+        halo = Halo(len(packed), [np.sort(position[rows]) for rows in lent], comm)
+        inner = int(len(packed) - np.count_nonzero(border))
         all_points = np.concatenate([packed, halo.fetch(packed)])
         return cls(PointColumns.unpacked(all_points, d), len(packed), inner, radius, regions, halo, comm)
 

@@ -1,8 +1,7 @@
-"""The grid search for sigma and lambda: validation rows, and errors of all pairs in one reduction.
+"""The grid search for sigma and lambda.
 
-The rows on which settings are compared (held-out or test rows), and the models that predict them.
-
-The grid search for sigma and lambda: errors of all pairs, in one reduction.
+The rows that judge settings (held-out or test rows), the models that predict them, and the errors of all pairs, which
+are one reduction.
 """
 
 from __future__ import annotations
@@ -272,7 +271,7 @@ class Search:
         Seconds per part; the search adds its time.
     advance : callable
         Progress callback; called with :func:`cost` of a part for each width, and with the best pair so far.
-    own : dict of int to (Width, float)
+    per_part : dict of int to (Width, float)
         Setting of each part, if parts chose their own; it replaces the grid, which then has one pair.
     before : ndarray, shape (S, L), or 0
         Sums of squared errors of this rank's parts in earlier folds, for the progress display.

@@ -155,8 +155,8 @@ class RowsOfOneRank:
 def test_a_rank_without_rows_has_a_group_for_the_rows_that_others_shrink_again():
     """Each group is a reconstruction by all ranks: a rank that lacked one would leave the others waiting."""
     of_others = iter([6, 4])  # active rows of the other ranks: at the start, and after the verification
-    nothing = np.zeros(0)
-    active = ActiveSet(Dual(nothing, nothing, nothing), RowsOfOneRank(), smo.SHRINKING, lambda own: own + next(of_others))
+    dual = Dual(*np.zeros((3, 0)))
+    active = ActiveSet(dual, RowsOfOneRank(), smo.SHRINKING, lambda own: own + next(of_others))
     assert not active.unshrink(None, 1e-3, False)
     active.shrink_again()
     assert (active.size, [len(group.rows) for group in active.shrunk]) == (4, [0])
@@ -164,8 +164,8 @@ def test_a_rank_without_rows_has_a_group_for_the_rows_that_others_shrink_again()
 
 def test_no_rank_has_a_group_if_no_rank_shrinks_again():
     of_others = iter([6, 6])
-    nothing = np.zeros(0)
-    active = ActiveSet(Dual(nothing, nothing, nothing), RowsOfOneRank(), smo.SHRINKING, lambda own: own + next(of_others))
+    dual = Dual(*np.zeros((3, 0)))
+    active = ActiveSet(dual, RowsOfOneRank(), smo.SHRINKING, lambda own: own + next(of_others))
     active.unshrink(None, 1e-3, False)
     active.shrink_again()
     assert active.shrunk == []

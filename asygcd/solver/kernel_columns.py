@@ -58,7 +58,7 @@ class ColumnCache(NamedTuple):
     columns : Bundle of :class:`CachedColumns`
         Rows and kept kernel values.
     fill, add, advance, pack : int
-        Addresses of the functions of :mod:`asygcd.solver.columns` for their precision and form.
+        Addresses of the functions of :mod:`asygcd.solver.kernel_columns` for their precision and form.
     """
 
     size: NDArray[np.int64]

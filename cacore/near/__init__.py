@@ -3,7 +3,7 @@
 =============  =====================================================================================
 `boxes`        boxes of rows of any dimension, which of them are near, and a bound on the rest of K
 `expansion`    sums of kernel values over near rows alone, for predictions
-`halo`         rows and numbers that ranks borrow from each other, and rows sent to the rank of their region
-`visits`       new rows that visit only the ranks with rows near theirs
+`halo`         rows and numbers that ranks borrow from each other, rows sent to the rank of their region, and
+               new rows that visit only the ranks with rows near theirs
 =============  =====================================================================================
 """

@@ -62,7 +62,10 @@ class Halo:
         self._in: list[tuple[int, slice]] = []
 
     def fetch(self, rows: NDArray[Number]) -> NDArray[Number]:
-        """The borrowed ones of all ranks' `rows`, shape (own, c) here: shape (size, c); collective, first of all."""
+        """The borrowed ones of all ranks' `rows`, shape (own, c) here: shape (size, c); collective.
+
+        To be called before `begin`.
+        """
         counts = np.array([len(numbers) for numbers in self.lent], np.int64)
         arrived, self.borrowed = self.comm.alltoall(rows[self._lent], counts)
         self._in = _parts(self.borrowed.tolist())

@@ -2,8 +2,9 @@
 
 A rung is a sample of the training rows, four times as large as the one below it (:meth:`Split.sizes`). Each step of the
 race is one training: of a new candidate on the lowest rung, or of a promoted one on the next rung. All trainings are
-judged by the same held-out rows. :meth:`Race.run` is the loop, and the class docstring has the promotion rule, whose
-methods follow each other under "promotion".
+judged by the same held-out rows. Up to 5,000 rows there are folds, and a single rung, without promotions.
+:meth:`Race.run` is the loop, and the class docstring has the promotion rule, whose methods follow each other under
+"promotion".
 """
 
 from __future__ import annotations
@@ -90,10 +91,12 @@ class Race(Standings):
       and always after 40 % of the time.
     * From which rung: the highest one with a candidate to promote, so that a good candidate soon has many rows. The
       lowest one first, until one was promoted from it.
-    * Who: the best third of a rung. With a limit on the time, classifiers that only chance sets apart from the best
-      one join if they are expected to take no longer; quick ones come first, and the best one before those that take
-      not much less. If nobody is left there: a candidate whose error is at most 1.25 times the smallest one of its
-      rung, and whose training is expected to take at most 3 % of the time.
+    * Who: the best third of a rung, at least one, by error; of classifiers that only chance sets apart, by the squared
+      error of their probabilities (:func:`cakernels.search.trial.ranked`). With a limit on the time, classifiers that
+      only chance sets apart from the best one join if they are expected to take no longer; then all but the best one
+      are ordered by their expected seconds, and it comes before those that are not much quicker. If nobody is left
+      there: a candidate whose error is at most 1.25 times the smallest one of its rung, and whose training is expected
+      to take at most 3 % of the time.
     * Never: a candidate that has been on the next rung, or whose training is not expected to end in time; nor one of
       the best third that another candidate beats on a lower rung.
     * Otherwise a new candidate starts on the lowest rung: a neighbour of the best ones once no initial one waits.
@@ -128,7 +131,7 @@ class Race(Standings):
         """Try candidates until the time, or the number of candidates, is over; collective."""
         while (step := self._next_training()) is not None:
             trial = self._added(self.tried(*step))
-            if trial.why == OUT_OF_TIME and self.best is None and self._shrunk():
+            if trial.why == OUT_OF_TIME and self.best is None and self._shrink():
                 self._tried_keys.discard(trial.candidate.key)
                 self._waiting.insert(0, trial.candidate)
 
@@ -140,7 +143,7 @@ class Race(Standings):
         if any(trial.why != OUT_OF_TIME for trial in self.trials):
             return False
         self.overtime = True
-        while self._shrunk():
+        while self._shrink():
             pass
         for candidate in first(self.data, self.score.name):
             simple = candidate if candidate.kernels == 1 else replace(candidate, chosen={"kernel": "gaussian"})
@@ -154,7 +157,7 @@ class Race(Standings):
         self._forget()
         return trial
 
-    def _shrunk(self) -> bool:
+    def _shrink(self) -> bool:
         """Judge by one split, and begin with a quarter of the rows; False if they are as few as can be. Collective."""
         several, least = self.split.folds > 1, max(_FEWEST, self.sizes[0] // STEP)
         if several:

@@ -446,7 +446,7 @@ class DisSMOSVC(OneModelSVC):
     The attributes are those of :class:`DCSVC`, but `sizes_` has the number of rows of each rank, and `solver_` has one
     entry.
 
-    For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVC`.
+    For the cost, see :func:`casvm.methods.all_rows.solve`. Without `comm`, the solver is that of :class:`SMOSVC`.
 
     Examples
     --------
@@ -668,7 +668,7 @@ class DisSMOSVR(CollectiveSVR):
 
     Notes
     -----
-    For the cost, see :func:`casvm.solver.distributed.solve`. Without `comm`, the solver is that of :class:`SMOSVR`.
+    For the cost, see :func:`casvm.methods.all_rows.solve`. Without `comm`, the solver is that of :class:`SMOSVR`.
 
     Examples
     --------

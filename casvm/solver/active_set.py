@@ -268,7 +268,8 @@ class ActiveSet:
             rows = np.union1d(rows, violating)
             self.gram.activate(rows)
         self.size = self._total(len(rows))
-        if self.size < self._n:  # on all ranks, or on none: each group of shrunk rows is one reconstruction of all ranks
+        # On all ranks, or on none: each group of shrunk rows is one reconstruction by all ranks.
+        if self.size < self._n:
             others = np.ones(self.dual.n, np.bool_)
             others[rows] = False
             self._store()

@@ -44,8 +44,8 @@ _LOOK = 2000  # rows of working sets between two checks for idle rows, each of w
 _VISITORS = 2048  # rows sent to all ranks at a time
 _RELAX = 0.03  # share of the violation that a round leaves if the pairs of the last one cost far less than its square
 # The head of a rank's line, which Distributed._look writes and Distributed._chosen reads: columns 2 and 3 are the
-# numbers of rows that may rise and fall, column 4 the flags.
-_HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise and fall, flags of what is due
+# numbers of violating rows that the rank could propose to rise and to fall, column 4 the flags.
+_HEAD = 5  # numbers before a rank's proposals: top, bottom, rows it could propose (2), flags of what is due
 _LATE, _DUE = 1, 2  # flags: time to stop; time for a checkpoint
 
 
@@ -210,12 +210,12 @@ class Distributed(OnRanks):
         # A row that may rise and fall is proposed for the nearer side. The extremes are always proposed: rows of other
         # ranks may violate with them even if none of this rank does.
         middle = np.inf if top == -np.inf else -np.inf if bottom == np.inf else 0.5 * (top + bottom)
-        high, low = self.seen
-        higher, lower = active.rising(), active.falling()
-        up = rise & new & (((higher > middle) & (higher > low)) | (higher == top))
-        down = fall & new & ((~up & (lower <= middle) & (lower < high)) | (lower == bottom))
+        last_top, last_bottom = self.seen
+        rising_v, falling_v = active.rising(), active.falling()
+        up = rise & new & (((rising_v > middle) & (rising_v > last_bottom)) | (rising_v == top))
+        down = fall & new & ((~up & (falling_v <= middle) & (falling_v < last_top)) | (falling_v == bottom))
         proposals, counts = [], []
-        for may, order, room in zip((up, down), (-higher, lower), self.quota[self.comm.rank], strict=True):
+        for may, order, room in zip((up, down), (-rising_v, falling_v), self.quota[self.comm.rank], strict=True):
             rows = np.flatnonzero(may)
             counts.append(len(rows))
             if len(rows) > room:
