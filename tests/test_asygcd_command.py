@@ -212,7 +212,7 @@ def test_real_rows(data, tmp_path):
 # -- what is refused: the arguments, and what the line on stderr must say ------------------------------
 
 BAD = {
-    "nan in csv row": (["nan.csv"], "nan"),
+    "nan in csv row": (["nan.csv", "--gaps", "refuse"], "nan"),
     "cache small": (["good.h5", "--cache-gib", "1e-6"], "a cache of 1,073 bytes does not hold two columns of 150"),
     "cache 0": (["good.h5", "--cache-gib", "0"], "a cache of 0 bytes does not hold two columns of 150"),
     "memory": (["good.h5", "--memory-limit", "1e-5"], "GiB"),

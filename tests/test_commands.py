@@ -196,7 +196,7 @@ BAD = {
     "token": (["token"], "token: line 2: '2;3'"),
     "word in csv": (["word.csv"], "word.csv: line 6, column 2 (c): 'two' is not a number"),
     "nan": (["nan.h5"], "nan.h5 (train): row 7, feature 2 is nan"),
-    "nan in csv": (["nan.csv"], "nan.csv: row 4 (line 6), feature 1 (b) is nan"),
+    "nan in csv": (["nan.csv", "--gaps", "refuse"], "nan.csv: row 4 (line 6), feature 1 (b) is nan"),
     "test rows alone": (["rest.h5"], "rest.h5: test rows alone"),
     "no target": (["no-target.h5"], "no target"),
     "no such target": (["train.csv", "--target", "nosuch"], "no target column 'nosuch'"),

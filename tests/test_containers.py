@@ -117,11 +117,29 @@ def test_the_same_numbers(what):
     np.testing.assert_array_equal(rows.toarray() if sp.issparse(rows) else rows, X)
 
 
+# Estimators make features of these columns of a DataFrame; models take numbers.
+TABLES = (
+    "column of dates", "column of dates there", "column of periods", "column of objects", "column of numpy dates",
+    "Arrow's dates", "Int64 missing", "boolean missing", "strings", "categories",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused_in_one_line(what):
     make, match = REFUSED[what]
     refusal(checked_rows, make(), ("float64", "float32"), match=match)
-    refusal(SMOSVR(gamma=0.1).fit, make(), y, match=match)
+    if what not in TABLES:
+        refusal(SMOSVR(gamma=0.1).fit, make(), y, match=match)
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_columns_of_a_data_frame_become_features(what):
+    table = REFUSED[what][0]()
+    model = SMOSVR(gamma=0.1).fit(table, y)
+    kinds = {column.name: column.kind for column in model.encoding_.columns}
+    dates = "date" if "date" in what or "objects" in what or "periods" in what else kinds["b"]
+    assert kinds["b"] == ("constant" if what in ("Arrow's dates", "column of objects") else dates)
+    assert np.isfinite(model.predict(table)).all()
 
 
 MODELS = {
@@ -194,7 +212,7 @@ def test_column_numbers_out_of_range_in_every_estimator(name):
 @pytest.mark.parametrize("name", ["SMOSVC", "DKRR", "KMeans", "AsyGCDSVC"])
 def test_masks_and_dates_in_every_family(name):
     model = MODELS[name]
-    for what in ("masked", "dates", "column of periods"):
+    for what in ("masked", "dates", "column of durations"):
         make, match = REFUSED[what]
         refusal(model.fit, make(), y, match=match)
     model.fit(X, y)

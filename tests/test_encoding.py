@@ -186,7 +186,7 @@ def test_overrides():
     assert set(columns) == {"a", "b"}
     with pytest.raises(InputError, match="no feature column e, f; the columns are a"):
         encoded({"a": [1.0, 2.0]}, kinds={"e": "number"}, drop=("f",))
-    with pytest.raises(InputError, match="column b, row 2: 'x' is not a number, as --number says"):
+    with pytest.raises(InputError, match="column b, row 2: 'x' is no number, as --number says"):
         encoded({"b": ["1", "2", "x"]}, kinds={"b": "number"})
     with pytest.raises(InputError, match="column a, row 1: missing"):
         encoded({"a": [1.0, None, 2.0]}, gaps="refuse")
@@ -203,7 +203,7 @@ def test_rows_to_predict_must_have_the_columns_and_kinds_of_the_training_rows():
     _, _, encoding = encoded(
         {"x": [1.0, 2.0, 4.0], "w": ["a", "b", "a"], "d": ["2020-01-01", "2020-02-01", "2021-05-05"]}
     )
-    rows = {"x": ["3"], "w": [7], "d": ["03.02.2020"]}
+    rows = {"x": ["3"], "w": ["7"], "d": ["03.02.2020"]}
     np.testing.assert_array_equal(encoding.apply(pa.table(rows))[:, :3], [[3.0, 0.0, 1.0]])
     with pytest.raises(InputError, match="no column w, which the training rows have"):
         encoding.apply(pa.table({"x": [1.0], "d": ["2020-01-01"]}))

@@ -179,7 +179,7 @@ def test_kmeans_of_few_places(dtype, far, seed):
 @pytest.mark.parametrize("cls", [KMeans, BalancedKMeans, KBalance])
 def test_on_real_rows(cls, data):
     """Against scikit-learn's best of 3: K-means within 10 %, balanced parts within 1.9 times (random ones: 3.6)."""
-    X = parse(data / "space_ga_scale", None, None, None)["train"].X
+    X = parse(data / "space_ga_scale")["train"].X
     part = cls(8, random_state=0).fit(X)
     inertia = sum(((X[part.labels_ == j] - X[part.labels_ == j].mean(axis=0)) ** 2).sum() for j in range(8))
     best = SklearnKMeans(8, n_init=3, random_state=0).fit(X).inertia_

@@ -134,11 +134,11 @@ def test_errors_name_file_line_column_and_remedy(files, tmp_path):
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("\n".join([*text[:5], ",".join([*cells[:2], "much", *cells[3:]]), *text[6:]]))
     with pytest.raises(
-        InputError, match=r"wrong.csv: line 6, column size: 'much' is not a number, as 99 % .*--category size"
+        InputError, match=r"wrong.csv: line 6, column 2 \(size\): 'much' is not a number, as 99 % .*--category size"
     ):
         rows(wrong)
     wrong.write_text("\n".join([*text[:5], ",".join([*cells[:5], ""]), *text[6:]]))
-    with pytest.raises(InputError, match=r"wrong.csv: line 6.*column price: missing: remove the row"):
+    with pytest.raises(InputError, match=r"wrong.csv: line 6.*column 5 \(price\): missing: remove the row"):
         rows(wrong)
     wrong.write_text("\n".join([*text[:5], "a,b,c", *text[6:]]))
     with pytest.raises(InputError, match=r"wrong.csv: .*"):

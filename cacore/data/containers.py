@@ -73,6 +73,9 @@ def table_with_words(X: object) -> pa.Table | None:
     types = column_types(X)
     if not types or any(re.match("interval|complex|timedelta|duration", kind, re.IGNORECASE) for _, kind in types):
         return None
+    for j, (name, kind) in enumerate(types):
+        if kind == "object" and {int, Fraction} & set(map(type, cells := column_of(X, j))):
+            _check_sizes(np.asarray(cells), f"X, column {name!r}")
     if all(_PLAIN.match(kind) for _, kind in types) and not np.isnan(np.asarray(X, np.float64)).any():
         return None
     import pyarrow as pa
@@ -99,9 +102,11 @@ def arrow_table(X: Any) -> pa.Table:
     columns = []
     for j in range(X.shape[1]):
         cells = X.iloc[:, j]
+        if str(cells.dtype).startswith("period"):
+            cells = cells.dt.to_timestamp()
         try:
             columns.append(pa.array(cells, from_pandas=True))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        except (pa.ArrowException, OverflowError, TypeError):
             gaps = cells.isna().to_numpy()
             columns.append(pa.array([None if gap else str(cell) for cell, gap in zip(cells, gaps, strict=True)]))
     return pa.Table.from_arrays(columns, names=[str(name) for name in X.columns])

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -45,9 +45,12 @@ FOLDS = 5
 MISSING, OTHER = "(missing)", "(other)"  # names of the levels of gaps, and of rare and unseen words
 LEVEL, FIRST_LEVEL = "l", "c"  # letters in Columns.kinds: indicators, of which the first begins a category
 
-_NUMERAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_GROUPED = r"^[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$"  # 1,234,567.8
-_COMMA = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]+)?$"  # 1.234.567,8
+_WHOLE = r"(0|[1-9][0-9]*)"  # 007 is a code
+_NUMERAL = rf"^[+-]?({_WHOLE}\.?|{_WHOLE}?\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_GROUPED = r"[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"  # 1,234,567.8
+_COMMA = rf"({_WHOLE}|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]+)?"  # 1.234.567,8
+_FORMS = {"": _NUMERAL, "grouped": rf"^[+-]?({_GROUPED}|{_WHOLE}(\.[0-9]*)?)$", "comma": rf"^[+-]?{_COMMA}$"}
+_STEPS = 100  # least deviation of whole numbers over the spacing of doubles, as cacore.data.resolution asks
 # As pandas, R, Excel and public tables write dates; a column has one of these forms.
 DATE_FORMS = (
     "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M",
@@ -103,6 +106,8 @@ class TableColumn:
         For dates: periods of which there are features, of "year", "week" and "day".
     original : str
         For a copy: name of the column that has its values.
+    zone : bool
+        True for dates with a time zone.
     """
 
     name: str
@@ -117,6 +122,7 @@ class TableColumn:
     means: dict[str, tuple[float, ...]] = field(default_factory=dict)
     circles: tuple[str, ...] = ()
     original: str = ""
+    zone: bool = False
 
     @property
     def features(self) -> tuple[tuple[str, str], ...]:
@@ -201,6 +207,9 @@ class Encoding:
         for column in self.columns:
             if column.form.startswith(("%m/%d", "%d/%m")):
                 lines.append(f"column {column.name}: dates are read as {column.form}")
+            if column.form in ("comma", "grouped"):
+                value = "1.234" if column.form == "comma" else "1234"
+                lines.append(f"column {column.name}: numbers such as 1,234 are read as {value}")
         return lines
 
     def described(self) -> list[dict[str, object]]:
@@ -222,14 +231,15 @@ class Encoding:
             raise InputError("its columns are not those of a table") from error
         return cls(tuple(columns))
 
-    def apply(self, table: pa.Table) -> NDArray[np.float64]:
-        """The features of these rows, shape (n, d).
+    def apply(self, table: pa.Table, comma: bool = False) -> NDArray[np.float64]:
+        """The features of these rows, shape (n, d); `comma` is as for :func:`learned`.
 
         Raises
         ------
         InputError
             A column is missing, or a cell is no number or date where the training rows have numbers or dates.
         """
+        table = cleaned(table)
         X = np.empty((table.num_rows, len(self.column_of)))
         first = 0
         for column in self.columns:
@@ -237,9 +247,9 @@ class Encoding:
                 continue
             if column.name not in table.column_names:
                 raise InputError(f"no column {column.name}, which the training rows have")
-            values = _Values.of(column.name, table.column(column.name))
+            cells = _Cells.of(column.name, table.column(column.name))
             last = first + len(column.features)
-            X[:, first:last] = _features(column, values, _means(column, values))
+            X[:, first:last] = _features(column, cells, None, comma)
             first = last
         return X
 
@@ -248,12 +258,18 @@ def _of_entry(entry: dict[str, object]) -> TableColumn:
     """The column that an entry of :meth:`Encoding.described` describes; a ValueError if its fields do not fit."""
     fields = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
     column = TableColumn(**fields)  # type: ignore[arg-type]
-    if column.kind not in KINDS or not isinstance(column.name, str) or len(column.levels) != len(column.counts):
-        raise ValueError
-    if column.kind == DATE and not set(column.circles) <= set(PERIODS):
-        raise ValueError
-    means = {level: tuple(map(float, means)) for level, means in column.means.items()}
-    if means and ("" not in means or {len(row) for row in means.values()} != {len(means[""])}):
+    for name, usual in vars(TableColumn("", "")).items():
+        if type(fields.get(name, usual)) is not type(usual) and not (name == "fill" and type(fields[name]) is int):
+            raise ValueError
+    texts = (*column.levels, *column.circles, *column.means)
+    means = {level: tuple(map(float, row)) for level, row in column.means.items()}
+    fits = (
+        column.kind in KINDS and len(column.levels) == len(column.counts) and all(isinstance(t, str) for t in texts),
+        all(type(count) is int for count in column.counts) and np.isfinite(column.fill),
+        set(column.circles) <= set(PERIODS) and column.form in {*_FORMS, *DATE_FORMS},
+        not means or ("" in means and {len(row) for row in means.values()} == {len(means[""])}),
+    )
+    if not all(fits):
         raise ValueError
     return replace(column, means=means, fill=float(column.fill))
 
@@ -328,80 +344,174 @@ UNNAMED = Columns()
 
 
 @dataclass
-class _Values:
-    """The cells of a column: numbers, dates or words; gaps are NaN, NaT or the code -1."""
+class _Cells:
+    """The cells of a column: numbers or days by their type, or words; gaps are NaN, or have the code -1.
+
+    Attributes
+    ----------
+    name : str
+    typed : pyarrow.ChunkedArray
+        The cells as they came.
+    numbers, days : ndarray of float64, shape (n,), or None
+    zone : bool
+        True if days are those of times with a time zone.
+    words : list of str
+        Distinct words, ascending.
+    codes : ndarray of int64, shape (n,)
+    categorical : bool
+        True for a type of categories, as in pandas, so that words of numbers are levels.
+    """
 
     name: str
+    typed: pa.ChunkedArray
     numbers: NDArray[np.float64] | None = None
-    dates: NDArray[np.float64] | None = None  # days since 1970
+    days: NDArray[np.float64] | None = None
+    zone: bool = False
     words: list[str] = field(default_factory=list)
     codes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    categorical: bool = False  # by its type, as in pandas, so that words of numbers are levels
+    categorical: bool = False
 
     @classmethod
-    def of(cls, name: str, cells: pa.ChunkedArray) -> _Values:
-        """The cells of a column of an Arrow table."""
+    def of(cls, name: str, cells: pa.ChunkedArray) -> _Cells:
+        """The cells of a column of an Arrow table; an InputError for types that are neither."""
         import pyarrow as pa
-        import pyarrow.compute as pc
+
+        try:
+            return cls._of(name, cells)
+        except (pa.ArrowException, OverflowError, UnicodeError, TypeError) as error:
+            what = " ".join(str(error).split())[:100]
+            raise InputError(
+                f"column {name} of type {str(cells.type)[:60]}: no numbers, words or dates ({what}): convert or drop it"
+            ) from error
+
+    @classmethod
+    def _of(cls, name: str, cells: pa.ChunkedArray) -> _Cells:
+        import pyarrow as pa
 
         types, kind = pa.types, cells.type
         if types.is_null(kind):
-            return cls(name, numbers=np.full(len(cells), np.nan))
-        if types.is_temporal(kind) and not types.is_duration(kind):
-            return cls(name, dates=_days(cells))
+            return cls(name, cells, numbers=np.full(len(cells), np.nan))
+        if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
+            return cls(name, cells, days=_days(cells), zone=getattr(kind, "tz", None) is not None)
         if any(fits(kind) for fits in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
-            return cls(name, numbers=cells.cast("float64", safe=False).to_numpy().astype(np.float64))
-        if types.is_duration(kind):
-            return cls(name, numbers=_micros(cells, pa.duration("us")) / 1e6)
+            numbers = cells.cast("float64", safe=False).to_numpy().astype(np.float64)
+            return cls(name, cells, numbers=numbers)
         categorical = types.is_dictionary(kind)
-        if not categorical:
-            cells = cells.cast(pa.string()) if not types.is_string(kind) else cells
-            cells = cells.dictionary_encode()
-        if not types.is_string(cells.type.value_type):
-            cells = cells.cast(pa.dictionary(pa.int32(), pa.string()))
-        joined = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
-        if isinstance(joined, pa.ChunkedArray):
-            joined = joined.unify_dictionaries().chunk(0) if joined.num_chunks else pa.array([], cells.type)
-        codes = pc.fill_null(joined.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-        words = [word.strip() for word in joined.dictionary.to_pylist()]
-        distinct, merged_codes = _merged(words, codes)
-        return cls(name, words=distinct, codes=merged_codes, categorical=categorical)
+        if not (categorical or types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+            raise TypeError("give a column of its own for each part of it")
+        words, codes = _coded(cells)
+        return cls(name, cells, words=words, codes=codes, categorical=categorical)
 
-    def first_gap(self) -> int:
-        """Position of the first missing cell."""
-        numbers = self.numbers if self.numbers is not None else self.dates
-        return int(np.flatnonzero(self.codes < 0 if numbers is None else np.isnan(numbers))[0])
+    def among(self, marks_gap: Callable[[str], bool]) -> tuple[list[str], NDArray[np.int64]]:
+        """Words that mark no gap, and the codes of the cells, -1 for gaps."""
+        there = [not marks_gap(word) for word in self.words]
+        places = np.append(np.where(there, np.cumsum(there) - 1, -1), -1).astype(np.int64)
+        return [word for word, is_there in zip(self.words, there, strict=True) if is_there], places[self.codes]
 
-    def counted(self) -> NDArray[np.int64]:
-        """Number of rows of each word."""
-        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.words))
+    def levels(self) -> tuple[list[str], NDArray[np.int64]]:
+        """Words of the cells for a category, whatever their type, and their codes."""
+        import pyarrow as pa
+
+        if self.numbers is None and self.days is None:
+            return self.among(is_gap)
+        kind = self.typed.type
+        if pa.types.is_boolean(kind):
+            return _distinct(np.where(self._there(), np.where(self.numbers == 1.0, "True", "False"), ""))
+        if pa.types.is_integer(kind) or self.numbers is None:
+            return _coded(self.typed.cast(pa.string()))
+        words = [f"{x:.0f}" if x == np.rint(x) else repr(x) for x in (self.numbers + 0.0).tolist() if np.isfinite(x)]
+        spelled = np.full(len(self.numbers), "", object)
+        spelled[np.isfinite(self.numbers)] = words
+        return _distinct(spelled)
+
+    def _there(self) -> NDArray[np.bool_]:
+        x = self.numbers if self.numbers is not None else self.days
+        return np.asarray(self.codes >= 0 if x is None else ~np.isnan(x))
+
+    def wrong(self, word: str, what: str) -> WrongCellError:
+        """The error for the first row that has this word."""
+        row = int(np.flatnonzero(self.codes == self.words.index(word))[0])
+        return WrongCellError(self.name, row, f"{word[:60]!r} is {what}")
+
+    def as_numbers(self, form: str | None, comma: bool) -> tuple[NDArray[np.float64], str] | None:
+        """Numbers that words stand for, and their form: `form`, if all have it; None if one is no number."""
+        words, codes = self.among(is_missing)
+        if {word.lower() for word in words} <= {"true", "false"}:
+            return np.array([*(float(word.lower() == "true") for word in words), np.nan])[codes], ""
+        if form is None or not _all_match(words, _FORMS[form]):
+            form = _form_of_numbers(words, comma)
+        return None if form is None else (np.append(_numbers(words, form), np.nan)[codes], form)
+
+    def as_days(self, form: str | None) -> tuple[NDArray[np.float64], str] | None:
+        """Days that words stand for, and their form: `form`, if all have it; None if one is no date."""
+        words, codes = self.among(is_missing)
+        if not words:
+            return np.full(len(codes), np.nan), form or ""
+        if not form or np.isnan(_dates(words, form)).any():
+            form = _form_of_dates(words)
+        return None if form is None else (np.append(_dates(words, form), np.nan)[codes], form)
 
 
-def _merged(words: list[str], codes: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
-    """Words, each once and in alphabetical order, and their codes; words that mark gaps have the code -1."""
-    numeric = all(is_missing(word) or re.match(_NUMERAL, word) for word in words)
-    used = np.unique(codes[codes >= 0])
-    marks_gap = is_missing if numeric else is_gap
-    distinct = sorted({words[code] for code in used if not marks_gap(words[code])})
+def _coded(cells: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:
+    """Distinct words of text or of a dictionary, without the blanks around them, and their codes; -1 for nulls."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(cells.type):
+        cells = cells.cast(pa.string()).dictionary_encode()
+    if not cells.num_chunks or not len(cells):
+        return [], np.zeros(0, np.int64)
+    chunk = cells.unify_dictionaries().combine_chunks()
+    chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
+    values = chunk.dictionary
+    spelled = ["True" if value else "False" for value in values.to_pylist()] if pa.types.is_boolean(values.type) else (
+        values.cast(pa.string()).to_pylist()
+    )  # fmt: skip
+    codes = pc.fill_null(chunk.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    words = np.array([*("" if word is None else word.strip() for word in spelled), ""], object)
+    return _merged(words, codes)
+
+
+def _merged(words: NDArray[np.object_], codes: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
+    """Words that occur, each once and ascending, and their codes; an empty word, the last one, is a gap."""
+    used = {words[code] for code in np.unique(codes)} - {""}
+    distinct = sorted(used)
     place = {word: k for k, word in enumerate(distinct)}
-    new = np.array([place.get(word, -1) for word in words] + [-1], np.int64)
-    return distinct, new[codes]
+    return distinct, np.array([place.get(word, -1) for word in words], np.int64)[codes]
+
+
+def _distinct(spelled: NDArray[np.object_] | NDArray[np.str_]) -> tuple[list[str], NDArray[np.int64]]:
+    """Distinct words, ascending, and their codes; -1 for empty ones."""
+    words, codes = np.unique(spelled.astype(str), return_inverse=True)
+    return _merged(np.append(words.astype(object), ""), codes)
 
 
 def _days(cells: pa.ChunkedArray) -> NDArray[np.float64]:
     """Dates and times as days since 1970; times of the day as parts of a day; NaN for gaps."""
     import pyarrow as pa
 
-    if pa.types.is_time(cells.type):
-        return np.asarray(_micros(cells, pa.time64("us")) / _DAY)
-    stamps = cells.cast(pa.timestamp("us", getattr(cells.type, "tz", None)), safe=False)
-    return np.asarray(_micros(stamps, pa.timestamp("us")) / _DAY)
-
-
-def _micros(cells: pa.ChunkedArray, unit: pa.DataType) -> NDArray[np.float64]:
-    """Cells of a type of time in microseconds; NaN for gaps."""
+    unit = pa.time64("us") if pa.types.is_time(cells.type) else pa.timestamp("us")
+    if pa.types.is_timestamp(cells.type) and cells.type.tz is not None:
+        cells = cells.cast(pa.timestamp("us", cells.type.tz), safe=False)
     whole = cells.cast(unit, safe=False).cast("int64")
-    return np.asarray(whole.cast("float64", safe=False).to_numpy(), np.float64)
+    return np.asarray(whole.cast("float64", safe=False).to_numpy(), np.float64) / _DAY
+
+
+def _all_match(words: Sequence[str], pattern: str) -> bool:
+    """True if the pattern matches each word."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return bool(not len(words) or pc.all(pc.match_substring_regex(pa.array(list(words), pa.string()), pattern)).as_py())
+
+
+def _form_of_numbers(words: Sequence[str], comma: bool) -> str | None:
+    """How all these words are written as numbers; None if one of them is no number.
+
+    ``1,234`` can be read in two ways: as 1.234 if the columns of the file are not separated by commas (`comma`).
+    """
+    forms = ("", "comma", "grouped") if comma else ("", "grouped", "comma")
+    return next((form for form in forms if _all_match(words, _FORMS[form])), None)
 
 
 def _numbers(words: Sequence[str], form: str) -> NDArray[np.float64]:
@@ -410,7 +520,16 @@ def _numbers(words: Sequence[str], form: str) -> NDArray[np.float64]:
         words = [word.replace(",", "") for word in words]
     elif form == "comma":
         words = [word.replace(".", "").replace(",", ".") for word in words]
-    return np.array([float(word) for word in words])
+    return np.array([float(word) for word in words]) if words else np.zeros(0)
+
+
+def _check_whole(values: NDArray[np.object_], name: str) -> None:
+    """Refuse whole numbers that double precision does not tell apart."""
+    low, high = min(values), max(values)
+    if low != high and float((values - low).astype(np.float64).std()) < _STEPS * np.spacing(float(max(abs(low), high))):
+        raise InputError(
+            f"column {name}: whole numbers near {high} are too close for doubles: subtract the least first"
+        )
 
 
 def _dates(words: Sequence[str], form: str) -> NDArray[np.float64]:
@@ -421,22 +540,34 @@ def _dates(words: Sequence[str], form: str) -> NDArray[np.float64]:
     return _days(pa.chunked_array([pc.strptime(pa.array(list(words), pa.string()), form, "us", error_is_null=True)]))
 
 
-def _form_of_numbers(words: Sequence[str]) -> str | None:
-    """How all these words are written as numbers; None if one of them is no number."""
-    if any(re.match(r"[+-]?0[0-9]", word) for word in words):
-        return None  # codes such as 007
-    for form, pattern in (("", _NUMERAL), ("grouped", f"{_GROUPED}|{_NUMERAL}"), ("comma", _COMMA)):
-        if all(re.match(pattern, word) for word in words):
-            return form
-    return None
-
-
 def _form_of_dates(words: Sequence[str]) -> str | None:
     """How all these words are written as dates; None if one of them is no date."""
     if not all(re.search("[0-9]", word) and 8 <= len(word) <= 30 for word in words):
         return None
     few = words[:: max(1, len(words) // 20)]
     return next((f for f in DATE_FORMS if all(np.isfinite(_dates(w, f)).all() for w in (few, words))), None)
+
+
+def numbers_of(name: str, cells: pa.ChunkedArray, comma: bool = False) -> NDArray[np.float64]:
+    """The cells of a column of numbers, shape (n,); a WrongCellError for a gap or a word."""
+    column = _Cells.of(name, cells)
+    numbers = _all_numbers(column, comma)
+    if len(gaps := np.flatnonzero(np.isnan(numbers))):
+        raise WrongCellError(name, int(gaps[0]), "missing: remove the row")
+    return numbers
+
+
+def _all_numbers(cells: _Cells, comma: bool, form: str | None = None, as_where: str = "") -> NDArray[np.float64]:
+    """The cells as numbers; an error for dates and words."""
+    if cells.days is not None:
+        raise InputError(f"column {cells.name} holds dates, and numbers are needed{as_where}")
+    if cells.numbers is not None:
+        return cells.numbers
+    if (found := cells.as_numbers(form, comma)) is None:
+        words, _ = cells.among(is_missing)
+        word = next(word for word in words if not _all_match([word], _FORMS[form or ""]))
+        raise cells.wrong(word, f"no number{as_where}")
+    return found[0]
 
 
 @dataclass(frozen=True)
@@ -473,7 +604,7 @@ NO_OVERRIDES = Overrides()
 
 
 def learned(
-    table: pa.Table, y: NDArray[np.generic] | None = None, overrides: Overrides = NO_OVERRIDES
+    table: pa.Table, y: NDArray[np.generic] | None = None, overrides: Overrides = NO_OVERRIDES, comma: bool = False
 ) -> tuple[Encoding, NDArray[np.float64]]:
     """The encoding of these training rows, and their features.
 
@@ -484,6 +615,8 @@ def learned(
     y : ndarray, shape (n,) or (n, t), optional
         Numbers, or classes of any other type, for the means of categories of many levels.
     overrides : Overrides, optional
+    comma : bool
+        Read ``1,234`` as 1.234.
 
     Returns
     -------
@@ -492,131 +625,107 @@ def learned(
     Raises
     ------
     InputError
-        No column has features; a column that must hold numbers has other words.
+        No column has features, two have the same name, or one holds neither numbers nor words nor dates.
 
     Notes
     -----
     n log n comparisons per column; memory for the features and a few columns.
     """
-    overrides.check([clean(name) for name in table.column_names])
+    table = cleaned(table)
+    overrides.check(table.column_names)
+    if not table.num_rows:
+        raise InputError("no rows: there is nothing to learn")
     targets = None if y is None else _targets(y)
     columns: list[TableColumn] = []
     blocks: list[NDArray[np.float64]] = []
     signatures: dict[bytes, str] = {}
-    for name, cells in zip(table.column_names, table.columns, strict=True):
-        name = clean(name)
+    for name, typed in zip(table.column_names, table.columns, strict=True):
         if name in overrides.drop:
             continue
-        values = _Values.of(name, cells)
-        column = _column(values, overrides.kinds.get(name))
+        cells = _Cells.of(name, typed)
+        column = _column(cells, overrides.kinds.get(name), comma, targets is not None)
         if column.gaps and overrides.gaps == "refuse":
-            raise WrongCellError(name, values.first_gap(), "missing: fill the gap or remove the row")
-        if column.features:
-            signature = _signature(values)
+            raise WrongCellError(name, _first_gap(column, cells, comma), "missing: fill the gap or remove the row")
+        if column.kind in (NUMBER, CATEGORY, DATE):
+            signature = _signature(column, cells, comma)
             if signature in signatures:
                 column = TableColumn(name, COPY, column.gaps, column.distinct, original=signatures[signature])
             signatures.setdefault(signature, name)
         means = None
         if column.kind == CATEGORY and targets is not None and column.distinct > MOST_LEVELS:
-            column, means = _with_means(column, values, targets)
+            column, means = _with_means(column, cells.levels(), targets)
         columns.append(column)
         if column.features:
-            blocks.append(_features(column, values, means))
+            blocks.append(_features(column, cells, means, comma))
     if not blocks:
         raise InputError("no column with features: all are constant or identifiers")
     return Encoding(tuple(columns)), np.concatenate(blocks, axis=1)
 
 
-def _column(values: _Values, kind: str | None) -> TableColumn:
+def cleaned(table: pa.Table) -> pa.Table:
+    """The table with the names of its columns as they are compared; an InputError if two are the same."""
+    names = [clean(name) for name in table.column_names]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"several columns are called {', '.join(twice)}: rename them")
+    return table.rename_columns(names)
+
+
+def _column(cells: _Cells, kind: str | None, comma: bool, targets: bool) -> TableColumn:
     """The kind of a column and how its features are made; `kind` if the user has said it."""
-    if values.numbers is not None and kind == CATEGORY:
-        values.words, values.codes = _words_of(values.numbers)
-        values.numbers = None
-    if values.categorical and kind is None:
-        kind = CATEGORY
-    if values.numbers is None and values.dates is None and kind != CATEGORY:
-        _read_words(values, kind)
-    if values.numbers is not None:
-        return _numeric(values, values.numbers)
-    if values.dates is not None:
-        return _dated(values, values.dates)
-    counts = values.counted()
-    n, gaps = len(values.codes), int((values.codes < 0).sum())
-    distinct = len(values.words)
-    if distinct + (gaps > 0) < 2:
-        return TableColumn(values.name, CONSTANT, gaps, distinct)
-    if kind != CATEGORY and n >= SMALL and distinct >= DIFFERENT * (n - gaps):
-        return TableColumn(values.name, IDENTIFIER, gaps, distinct)
-    column = _category(values.name, values.words, counts, gaps)
-    return column if len(column.levels) > 1 else TableColumn(values.name, IDENTIFIER, gaps, distinct)
+    if kind == CATEGORY or (cells.categorical and kind is None):
+        return _category(cells, targets, said=kind == CATEGORY)
+    if kind == NUMBER:
+        numbers = _all_numbers(cells, comma, None, ", as --number says: correct it or remove the row")
+        return _numeric(cells.name, numbers, (cells.as_numbers(None, comma) or (None, ""))[1] if cells.words else "")
+    if cells.numbers is not None:
+        _check_typed(cells)
+        return _numeric(cells.name, cells.numbers, "")
+    if cells.days is not None:
+        return _dated(cells.name, cells.days, "", cells.zone)
+    if (found := cells.as_numbers(None, comma)) is not None:
+        whole = [int(word) for word in cells.words if len(word) > 15 and word.lstrip("+-").isdecimal()]
+        if len(whole) > 1:
+            _check_whole(np.array(whole, object), cells.name)
+        return _numeric(cells.name, *found)
+    if (found := cells.as_days(None)) is not None:
+        return _dated(cells.name, *found, found[1].endswith("Z"))
+    _check_mixed(cells)
+    return _category(cells, targets, said=False)
 
 
-def _read_words(values: _Values, kind: str | None) -> None:
-    """Take words for numbers or dates if all of them are; or if `kind` says so, whatever they are."""
-    if not values.words:
-        values.numbers = np.full(len(values.codes), np.nan)
-        return
-    form = _form_of_numbers(values.words)
-    if form is None and kind == NUMBER:
-        wrong = next(word for word in values.words if not re.match(_NUMERAL, word))
-        raise _wrong(values, wrong, "not a number, as --number says: correct it or remove the row")
-    if form is not None:
-        values.numbers = np.append(_numbers(values.words, form), np.nan)[values.codes]
-        return
-    form = _form_of_dates(values.words)
-    if form is not None:
-        values.dates = np.append(_dates(values.words, form), np.nan)[values.codes]
-        return
-    _check_mixed(values)
+def _check_typed(cells: _Cells) -> None:
+    """Refuse typed whole numbers that double precision does not tell apart."""
+    import pyarrow as pa
+
+    numbers = cells.numbers
+    if (
+        numbers is not None
+        and pa.types.is_integer(cells.typed.type)
+        and np.nanmax(np.abs(numbers), initial=0.0) > 2**53
+    ):
+        _check_whole(np.array(cells.typed.drop_null().to_pylist(), object), cells.name)
 
 
-def _check_mixed(values: _Values) -> None:
+def _check_mixed(cells: _Cells) -> None:
     """Refuse a column of numbers with a few words: they are mistakes, and no levels."""
-    numeric = np.array([re.match(_NUMERAL, word) is not None for word in values.words])
-    counts = values.counted()
+    words, codes = cells.among(is_missing)
+    numeric = np.array([_all_match([word], _NUMERAL) for word in words])
+    counts = np.bincount(codes[codes >= 0], minlength=len(words))
     if np.count_nonzero(numeric) > MOST_LEVELS and 2 * counts[numeric].sum() >= counts.sum():
-        wrong = values.words[int(np.flatnonzero(~numeric)[0])]
         share = 100.0 * counts[numeric].sum() / counts.sum()
-        remedy = f"correct it or remove the row; --category {values.name} takes all its cells for words"
-        raise _wrong(values, wrong, f"not a number, as {share:.0f} % of the column's cells are: {remedy}")
+        remedy = f"correct it or remove the row; --category {cells.name} takes all its cells for words"
+        word = words[int(np.flatnonzero(~numeric)[0])]
+        raise cells.wrong(word, f"not a number, as {share:.0f} % of the column's cells are: {remedy}")
 
 
-def _wrong(values: _Values, word: str, what: str) -> WrongCellError:
-    """The error for the first row that has this word."""
-    row = int(np.flatnonzero(values.codes == values.words.index(word))[0])
-    return WrongCellError(values.name, row, f"{word[:60]!r} is {what}")
-
-
-def numbers_of(name: str, cells: pa.ChunkedArray) -> NDArray[np.float64]:
-    """The cells of a column of numbers, shape (n,); a WrongCellError for a gap or a word."""
-    values = _Values.of(name, cells)
-    if values.numbers is None and values.dates is None:
-        _read_words(values, NUMBER)
-    if values.numbers is None:
-        raise InputError(f"column {name} holds dates, and numbers are needed")
-    if len(gaps := np.flatnonzero(np.isnan(values.numbers))):
-        raise WrongCellError(name, int(gaps[0]), "missing: remove the row")
-    return values.numbers
-
-
-def _words_of(numbers: NDArray[np.float64]) -> tuple[list[str], NDArray[np.int64]]:
-    """Numbers as words, and their codes; -1 for NaN."""
-    there = np.isfinite(numbers)
-    distinct, codes = np.unique(numbers[there], return_inverse=True)
-    all_codes = np.full(len(numbers), -1)
-    all_codes[there] = codes
-    return [f"{value:.0f}" if value == np.rint(value) else repr(float(value)) for value in distinct], all_codes
-
-
-def _numeric(values: _Values, numbers: NDArray[np.float64]) -> TableColumn:
+def _numeric(name: str, numbers: NDArray[np.float64], form: str) -> TableColumn:
     there = numbers[~np.isnan(numbers)]
     n, gaps, distinct = len(numbers), int(np.isnan(numbers).sum()), len(np.unique(there))
     if distinct == 0 or (distinct == 1 and not _marked(gaps, n)):
-        return TableColumn(values.name, CONSTANT, gaps, distinct)
+        return TableColumn(name, CONSTANT, gaps, distinct)
     if not gaps and n >= SMALL and _are_row_numbers(there):
-        return TableColumn(values.name, IDENTIFIER, 0, distinct)
-    form = (_form_of_numbers(values.words) or "") if values.words else ""
-    return TableColumn(values.name, NUMBER, gaps, distinct, form, float(np.median(there)), _marked(gaps, n))
+        return TableColumn(name, IDENTIFIER, 0, distinct)
+    return TableColumn(name, NUMBER, gaps, distinct, form, float(np.median(there)), _marked(gaps, n))
 
 
 def _are_row_numbers(numbers: NDArray[np.float64]) -> bool:
@@ -634,17 +743,15 @@ def _marked(gaps: int, n: int) -> bool:
     return gaps > FEW_GAPS * n
 
 
-def _dated(values: _Values, days: NDArray[np.float64]) -> TableColumn:
+def _dated(name: str, days: NDArray[np.float64], form: str, zone: bool) -> TableColumn:
     there = days[~np.isnan(days)]
     n, gaps, distinct = len(days), int(np.isnan(days).sum()), len(np.unique(there))
     if distinct < 2:
-        return TableColumn(values.name, CONSTANT, gaps, distinct)
+        return TableColumn(name, CONSTANT, gaps, distinct)
     span = float(np.ptp(there))
-    circles = [period for period, length in PERIODS.items() if span >= length and _varies(there / length)]
-    form = (_form_of_dates(values.words) or "") if values.words else ""
-    return TableColumn(
-        values.name, DATE, gaps, distinct, form, float(np.median(there)), _marked(gaps, n), circles=tuple(circles)
-    )  # fmt: skip
+    circles = tuple(period for period, length in PERIODS.items() if span >= length and _varies(there / length))
+    middle = float(np.median(there))
+    return TableColumn(name, DATE, gaps, distinct, form, middle, _marked(gaps, n), circles=circles, zone=zone)
 
 
 def _varies(phases: NDArray[np.float64]) -> bool:
@@ -652,9 +759,15 @@ def _varies(phases: NDArray[np.float64]) -> bool:
     return len(np.unique(np.round(phases % 1.0, 3))) > 2
 
 
-def _category(name: str, words: list[str], counts: NDArray[np.int64], gaps: int) -> TableColumn:
+def _category(cells: _Cells, targets: bool, said: bool) -> TableColumn:
     """A category: indicators of the frequent levels, the most frequent first, of gaps, and of the others."""
-    n = int(counts.sum()) + gaps
+    words, codes = cells.levels()
+    n, gaps, distinct = len(codes), int((codes < 0).sum()), len(words)
+    counts = np.bincount(codes[codes >= 0], minlength=distinct)
+    if distinct + (gaps > 0) < 2:
+        return TableColumn(cells.name, CONSTANT, gaps, distinct)
+    if not said and n >= SMALL and distinct >= DIFFERENT * (n - gaps):
+        return TableColumn(cells.name, IDENTIFIER, gaps, distinct)
     order = np.argsort(-counts, kind="stable")
     frequent = [k for k in order[:MOST_LEVELS] if counts[k] >= max(2, RARE * n)]
     levels, sizes = [words[k] for k in frequent], [int(counts[k]) for k in frequent]
@@ -662,7 +775,11 @@ def _category(name: str, words: list[str], counts: NDArray[np.int64], gaps: int)
         levels, sizes = [*levels, MISSING], [*sizes, gaps]
     if sum(sizes) < n:
         levels, sizes = [*levels, OTHER], [*sizes, n - sum(sizes)]
-    return TableColumn(name, CATEGORY, gaps, len(words), levels=tuple(levels), counts=tuple(sizes))
+    if len(levels) < 2:  # means alone tell many rare levels apart
+        if not targets or distinct <= MOST_LEVELS:
+            return TableColumn(cells.name, IDENTIFIER, gaps, distinct)
+        levels, sizes = [], []
+    return TableColumn(cells.name, CATEGORY, gaps, distinct, levels=tuple(levels), counts=tuple(sizes))
 
 
 def _targets(y: NDArray[np.generic]) -> NDArray[np.float64]:
@@ -671,24 +788,25 @@ def _targets(y: NDArray[np.generic]) -> NDArray[np.float64]:
         return y.reshape(len(y), -1).astype(np.float64)
     classes, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     most = np.argsort(-counts, kind="stable")[: 1 if len(classes) == 2 else MOST_CLASSES]
-    return np.asarray(codes[:, None] == np.sort(most), np.float64)
+    return np.asarray(codes.reshape(-1, 1) == np.sort(most), np.float64)
 
 
 def _with_means(
-    column: TableColumn, values: _Values, targets: NDArray[np.float64]
+    column: TableColumn, levels: tuple[list[str], NDArray[np.int64]], targets: NDArray[np.float64]
 ) -> tuple[TableColumn, NDArray[np.float64]]:
     """The category with the means of its levels, and the means for each training row, without the row's own fold."""
-    codes = np.where(values.codes < 0, len(values.words), values.codes)
-    k = len(values.words) + 1
+    words, all_codes = levels
+    codes = np.where(all_codes < 0, len(words), all_codes)
+    k = len(words) + 1
     fold = np.random.default_rng(0).permutation(len(codes)) % FOLDS
     rows = np.empty_like(targets)
     for f in range(FOLDS):
         out = fold == f
-        means, overall = _shrunken(codes[~out], targets[~out], k)
+        means, _ = _shrunken(codes[~out], targets[~out], k)
         rows[out] = means[codes[out]]
     means, overall = _shrunken(codes, targets, k)
-    levels = [*values.words, MISSING] if column.gaps else values.words
-    table = {"": tuple(overall.tolist())} | {level: tuple(means[j].tolist()) for j, level in enumerate(levels)}
+    named = [*words, MISSING] if column.gaps else words
+    table = {"": tuple(overall.tolist())} | {level: tuple(means[j].tolist()) for j, level in enumerate(named)}
     return replace(column, means=table), rows
 
 
@@ -712,36 +830,13 @@ def _shrunken(
     return means, overall
 
 
-def _means(column: TableColumn, values: _Values) -> NDArray[np.float64] | None:
-    """Means of the targets for rows that were not trained on, shape (n, t); None for other columns."""
-    if not column.means:
-        return None
-    words = _as_words(values)
-    of_word = [column.means.get(word, column.means[""]) for word in words[0]]
-    of_gap = column.means.get(MISSING, column.means[""])
-    return np.array([*of_word, of_gap])[words[1]]
-
-
-def _as_words(values: _Values) -> tuple[list[str], NDArray[np.int64]]:
-    """Words and codes of the cells, whatever type they have."""
-    if values.numbers is not None:
-        return _words_of(values.numbers)
-    return values.words, values.codes
-
-
-def _features(column: TableColumn, values: _Values, means: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """The features of a column, shape (n, number of features)."""
+def _features(
+    column: TableColumn, cells: _Cells, means: NDArray[np.float64] | None, comma: bool
+) -> NDArray[np.float64]:
+    """The features of a column, shape (n, k); `means` are those of training rows, each without its own fold."""
     if column.kind == CATEGORY:
-        words, codes = _as_words(values)
-        place = {level: j for j, level in enumerate(column.levels)}
-        width = len(column.levels)
-        other = place.get(OTHER, width)
-        # A word called (other) or (missing) is a word that was not seen often.
-        of_word = [place.get(word, other) if word not in (OTHER, MISSING) else other for word in words]
-        level = np.array([*of_word, place.get(MISSING, other)], np.int64)[codes]
-        out = (level[:, None] == np.arange(width)).astype(np.float64)
-        return out if means is None else np.concatenate([out, means], axis=1)
-    x = _measured(column, values)
+        return _indicators(column, cells, means)
+    x = _measured(column, cells, comma)
     gap = np.isnan(x)
     filled = np.where(gap, column.fill, x)
     parts = [filled]
@@ -753,37 +848,62 @@ def _features(column: TableColumn, values: _Values, means: NDArray[np.float64] |
     return np.stack(parts, axis=1)
 
 
-def _measured(column: TableColumn, values: _Values) -> NDArray[np.float64]:
+def _indicators(column: TableColumn, cells: _Cells, means: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """A category's indicators and means."""
+    words, codes = cells.levels()
+    if cells.numbers is not None and words and not set(words) & {*column.levels, *column.means}:
+        raise InputError(
+            f"column {column.name} holds numbers such as {words[0]}, and the training rows have words such as "
+            f"{next(iter([*column.levels, *column.means]))!r}: read it as text"
+        )
+    place, width = {level: j for j, level in enumerate(column.levels)}, len(column.levels)
+    other = place.get(OTHER, width)
+    # A word called (other) or (missing) is a word that was not seen often.
+    of_word = [place.get(word, other) if word not in (OTHER, MISSING) else other for word in words]
+    level = np.array([*of_word, place.get(MISSING, other)], np.int64)[codes]
+    out = (level[:, None] == np.arange(width)).astype(np.float64)
+    if column.means and means is None:
+        of_words = [column.means.get(word, column.means[""]) for word in words]
+        means = np.array([*of_words, column.means.get(MISSING, column.means[""])])[codes]
+    return out if means is None else np.concatenate([out, means], axis=1)
+
+
+def _measured(column: TableColumn, cells: _Cells, comma: bool) -> NDArray[np.float64]:
     """The column's numbers, or days of its dates; NaN for gaps."""
-    x = values.numbers if column.kind == NUMBER else values.dates
-    if x is not None:
-        return x
-    if values.numbers is not None and np.isnan(values.numbers).all():
-        return values.numbers
-    if not values.words:
-        return np.full(len(values.codes), np.nan)
-    if values.numbers is None and values.dates is None:
-        if column.kind == NUMBER:
-            fits = [_form_of_numbers([word]) is not None for word in values.words]
-            if all(fits):
-                return np.append(_numbers(values.words, column.form), np.nan)[values.codes]
-        else:
-            days = _dates(values.words, column.form) if column.form else np.full(len(values.words), np.nan)
-            for form in DATE_FORMS:
-                days = np.where(np.isnan(days), _dates(values.words, form), days) if np.isnan(days).any() else days
-            fits = np.isfinite(days).tolist()
-            if all(fits):
-                return np.append(days, np.nan)[values.codes]
-        raise _wrong(values, values.words[fits.index(False)], f"no {column.kind}, as in the training rows")
-    raise InputError(f"column {column.name} holds no {column.kind}s, as in the training rows")
+    as_where = ", as in the training rows"
+    if cells.numbers is not None and np.isnan(cells.numbers).all():
+        return cells.numbers
+    if column.kind == NUMBER:
+        return _all_numbers(cells, comma, column.form, as_where)
+    if cells.numbers is not None:
+        raise InputError(f"column {column.name} holds numbers, and dates are needed{as_where}")
+    if cells.days is not None:
+        days, zone = cells.days, cells.zone
+    elif (found := cells.as_days(column.form)) is not None:
+        days, zone = found[0], found[1].endswith("Z") if found[1] else column.zone
+    else:
+        words, _ = cells.among(is_missing)
+        bad = np.isnan(_dates(words, column.form)) if column.form else np.ones(len(words), np.bool_)
+        raise cells.wrong(words[int(np.argmax(bad))], f"no date{as_where}")
+    if zone != column.zone:
+        here, there = ("a time zone", "none") if zone else ("no time zone", "one")
+        raise InputError(f"column {column.name} has {here}, and the training rows have {there}: write both alike")
+    return days
 
 
-def _signature(values: _Values) -> bytes:
+def _first_gap(column: TableColumn, cells: _Cells, comma: bool) -> int:
+    """Position of the first missing cell."""
+    if column.kind in (NUMBER, DATE):
+        return int(np.flatnonzero(np.isnan(_measured(column, cells, comma)))[0])
+    return int(np.flatnonzero(cells.levels()[1] < 0)[0])
+
+
+def _signature(column: TableColumn, cells: _Cells, comma: bool) -> bytes:
     """The same for two columns whose values stand for each other one by one."""
-    x = values.numbers if values.numbers is not None else values.dates
-    if x is not None:
-        return hashlib.sha256(np.nan_to_num(x, nan=np.inf).tobytes()).digest()
-    distinct, first, inverse = np.unique(values.codes, return_index=True, return_inverse=True)
+    if column.kind in (NUMBER, DATE):
+        return hashlib.sha256(np.nan_to_num(_measured(column, cells, comma), nan=np.inf).tobytes()).digest()
+    codes = cells.levels()[1]
+    distinct, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     rank = np.empty(len(distinct), np.int64)
     rank[np.argsort(first)] = np.arange(len(distinct))
     return hashlib.sha256(rank[inverse].tobytes() + (b"gaps" if distinct[0] < 0 else b"")).digest()

@@ -166,15 +166,8 @@ def _validated_table(estimator: BaseEstimator, table: pa.Table, *y: Any, **kwarg
 
     from cacore.data.encoding import learned
 
-    targets: NDArray[np.generic] | None = np.asarray(y[0]) if y and y[0] is not None else None
-    if targets is not None and (len(targets) != table.num_rows or targets.dtype.kind not in "biufUSO"):
-        targets = None  # validate_data says what is wrong
-    if targets is not None and (targets.dtype.kind not in "iuf" or is_classifier(estimator)):
-        targets = np.unique(targets.astype(str), return_inverse=True)[1]
-    elif targets is not None and not np.isfinite(targets).all():
-        targets = None
     try:
-        encoding, X = learned(table, None if targets is None else targets.astype(_targets_type(estimator)))
+        encoding, X = learned(table, _targets_of_means(y[0] if y else None, table.num_rows, is_classifier(estimator)))
     except InputError as error:
         raise InputError(f"X: {error}") from error
     checked = validated(estimator, X, *y, **kwargs)
@@ -184,10 +177,20 @@ def _validated_table(estimator: BaseEstimator, table: pa.Table, *y: Any, **kwarg
     return checked
 
 
-def _targets_type(estimator: BaseEstimator) -> type:
-    from sklearn.base import is_classifier
-
-    return np.int64 if is_classifier(estimator) else np.float64
+def _targets_of_means(y: object, n: int, classes: bool) -> NDArray[np.generic] | None:
+    """Targets of which levels have means: numbers, or codes of classes; None for what ``validate_data`` refuses."""
+    if y is None:
+        return None
+    targets = np.asarray(y)
+    if len(targets) != n or targets.ndim > 2:
+        return None
+    try:
+        if classes:
+            return np.unique(targets.astype(str).reshape(n, -1)[:, 0], return_inverse=True)[1]
+        numbers = targets.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+    return numbers if np.isfinite(numbers).all() else None
 
 
 def _of_table(estimator: BaseEstimator, X: Any, *, ensure_min_samples: int = 1, **kwargs: Any) -> Any:
@@ -242,7 +245,7 @@ def columns_of(X: object, y: object = None, encoding: Encoding | None = None) ->
     With the `encoding` of a table, those of the features that are made of its columns.
     """
     typed = column_types(X)
-    if not typed or not all(isinstance(name, str) for name, _ in typed):
+    if not typed or not (encoding is not None or all(isinstance(name, str) for name, _ in typed)):
         return Columns()
     target = [name for name, _ in column_types(y) or ()] or [getattr(y, "name", None)]
     named = all(isinstance(name, str) for name in target)

@@ -91,11 +91,13 @@ def load(
     )  # fmt: skip
     with comm.phase("read"), stream.unchanging(path, comm):
         form = _agree_on_form(path, comm)
+        with comm.agreed():
+            _require_table(path, form, request)
         if form == "hdf5":
             return _blocks(path, comm, request)
         if form == "npz":
             return _handed_out(path, comm, request)
-        if expected.columns.table is None and not (training and expected.overrides.any):
+        if not _is_mixed(path, form, request, comm):
             try:
                 return {"train": _checked(text.table(path, form, request, comm), request, comm)}
             except InputError as error:
@@ -120,6 +122,20 @@ def _checked(table: Table, request: RowsRequest, comm: Communicator) -> Dataset:
     return Dataset(X, table.y, n, table.where, table.base, **more)
 
 
+def _is_mixed(path: Path, form: str, request: RowsRequest, comm: Communicator) -> bool:
+    """True if features are to be made of the columns, as the model, the options or the separators say; collective."""
+    expected = request.expected
+    if expected.columns.table is not None or (request.training and expected.overrides.any):
+        return True
+    if not request.training or form not in ("csv", "tsv"):
+        return False
+    from cacore.io.mixed import separator
+
+    with comm.agreed(), stream.reading(path):
+        usual = separator(path, request.limit, form) == ("," if form == "csv" else "\t")
+    return comm.all(expected.overrides.gaps == "fill") and not comm.all(usual)
+
+
 def _has_words(error: InputError, expected: Expected, comm: Communicator) -> bool:
     """True if features are to be made of columns that a reader of numbers has refused; collective."""
     return comm.all(expected.overrides.gaps == "fill") and not comm.all(not isinstance(error, CellError))
@@ -129,13 +145,22 @@ def _mixed(path: Path, form: str, request: RowsRequest, comm: Communicator) -> T
     """This rank's rows of a file with words, gaps or dates; collective."""
     from cacore.io.mixed import Mixed
 
-    if form not in ("csv", "tsv", "parquet", "arrow"):
-        with comm.agreed():
-            where = request.expected.where or "the options"
-            raise InputError(f"{path}: {where} has columns with names and kinds: give a CSV, Parquet or Arrow file")
     with comm.agreed(), stream.reading(path):
         reader = Mixed(path, form, request)
     return reader.table(comm)
+
+
+def _require_table(path: Path, form: str, request: RowsRequest) -> None:
+    """Raise an InputError for other files than tables, where a model or options need columns with names and kinds."""
+    from cacore.io.mixed import FORMS
+
+    if form in FORMS:
+        return
+    if request.training and request.expected.overrides.any:
+        raise InputError(f"{path}: --category, --number and --drop are for CSV, TSV, Parquet and Arrow files")
+    if request.expected.columns.table is not None:
+        where = request.expected.where
+        raise InputError(f"{path}: {where} has columns of words, gaps or dates: give a CSV, Parquet or Arrow file")
 
 
 def _agree_on_form(path: Path, comm: Communicator) -> str:
@@ -192,6 +217,7 @@ def load_in_file(path: Path, comm: Communicator, request: RowsRequest, folder: P
     """
     with comm.phase("read"), stream.unchanging(path, comm):
         with comm.agreed():
+            _require_table(path, "hdf5", request)
             if comm.rank == 0 and text.kind(path) != "hdf5":
                 raise InputError(
                     f"{path}: --out-of-core reads HDF5; run python -m cacore.io convert {path} OUT.h5 first"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +33,9 @@ from cacore.machine import memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FORMS = ("csv", "tsv", "parquet", "arrow")  # files whose columns may hold anything
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 50  # lines that show which separator a text has
-# Cells without a value, as pandas reads them; further ones, such as ?, are gaps where all other cells are numbers.
-_GAPS = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>", "NaT", "None"]
 _COPIES = 4  # of the text while it is read: pyarrow's columns, features, and what is made on the way
 _FEATURES = 3  # times the features while they are made and handed out
 
@@ -55,15 +54,19 @@ class Mixed(Tabular):
     def __init__(self, path: Path, form: str, request: RowsRequest) -> None:
         self._encoding = encoding = request.expected.columns.table
         self._block: Part | None = None
+        self._comma = False  # True if columns are not separated by commas, so that these may be decimal
         self._head: delimited.Head | None = None
         if form in ("csv", "tsv"):
-            self._head = delimited.head_of(path, _separator(path, request.limit, form), request.limit)
+            self._head = delimited.head_of(path, separator(path, request.limit, form), request.limit)
+            self._head = _with_years(self._head)
             names, columns = self._head.names, self._head.columns
+            self._comma = self._head.delimiter != ","
             self._read: Callable[[], pa.Table] = partial(_text_table, self._head)
         else:
             arrow_names = arrow.names(path, form, request)
             names, columns = tuple(clean(name) for name in arrow_names), len(arrow_names)
             self._read = partial(arrow.whole, path, form, arrow_names)
+        names = names or tuple(f"column {j}" for j in range(columns))
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InputError(f"{path}: several columns are called {listed(twice)}: rename them")
         if encoding is not None:
@@ -91,7 +94,7 @@ class Mixed(Tabular):
         if not is_compressed(self.path):
             memory.require(_COPIES * size, self.request.limit, f"{self.path}: a table with words", "use fewer rows")
         table = self._read()
-        names = self._names or tuple(f"column {j}" for j in range(table.num_columns))
+        names = self._names
         cells, chosen = (
             table.select(columns).rename_columns([names[j] for j in columns]) for columns in (self._cells, self.chosen)
         )
@@ -100,12 +103,13 @@ class Mixed(Tabular):
         try:
             y = self._targets(chosen)
             if self._encoding is None:
-                self._encoding, X = learned(cells, self._of_means(y), self.request.expected.overrides)
+                self._encoding, X = learned(cells, self._of_means(y), self.request.expected.overrides, self._comma)
             else:
-                X = self._encoding.apply(cells)
+                X = self._encoding.apply(cells, self._comma)
         except WrongCellError as wrong:
             place = f"row {wrong.row}" if self._head is None else f"line {delimited.line_of(self._head, wrong.row)}"
-            raise InputError(f"{self.path}: {place}, column {wrong.column}: {wrong.what}") from wrong
+            column = f"column {self._names.index(wrong.column)} ({wrong.column})"
+            raise InputError(f"{self.path}: {place}, {column}: {wrong.what}") from wrong
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from error
         return X, y
@@ -114,7 +118,7 @@ class Mixed(Tabular):
         """Targets, shape (n, t); those that may be text as codes."""
         if self.words is None:
             named = zip(chosen.column_names, chosen.columns, strict=True)
-            columns = [numbers_of(name, column) for name, column in named]
+            columns = [numbers_of(name, column, self._comma) for name, column in named]
             return np.stack(columns, axis=1) if columns else np.empty((chosen.num_rows, 0))
         encoded = chosen.column(0).combine_chunks().dictionary_encode()
         words = ["" if word is None else str(word) for word in encoded.dictionary.to_pylist()]
@@ -135,7 +139,7 @@ class Mixed(Tabular):
     @property
     def columns(self) -> Columns:
         """Names of the features that are made, and of the targets; with the encoding."""
-        target = tuple(self._names[j] for j in self.chosen) if self._names else ()
+        target = tuple(self._names[j] for j in self.chosen)
         return replace(self._required().features, target=target, table=self._encoding)
 
     @property
@@ -157,8 +161,6 @@ class Mixed(Tabular):
 
 def _expected(expected: Expected, encoding: Encoding, names: tuple[str, ...], where: str) -> Expected:
     """The columns that the encoding needs; those that it leaves out may be there or not."""
-    if not names:
-        raise InputError(f"{where}: it has no names of columns, and {expected.where} has: write them in its first line")
     encoded_names = {column.name for column in encoding.columns} | set(expected.columns.target)
     extra = [name for name in names if name not in encoded_names]
     if extra and not expected.ignore_extra and not (expected.target is not None or not expected.columns.target):
@@ -167,21 +169,45 @@ def _expected(expected: Expected, encoding: Encoding, names: tuple[str, ...], wh
     return replace(expected, columns=Columns(encoding.names, expected.columns.target), ignore_extra=True)
 
 
-def _separator(path: Path, limit: int, form: str) -> str:
+def separator(path: Path, limit: int, form: str) -> str:
     """The separator of a text: the one that its first lines have most often, and equally often outside quotes."""
     usual = "\t" if form == "tsv" else ","
     lines = list(islice((line for line in Lines(path, limit) if line.strip()), _LOOKED_AT))
 
-    def regular(separator: str) -> tuple[bool, int]:
-        widths = [len(row) for row in csv.reader(lines, delimiter=separator) if row]
-        return widths[0] > 1 and widths.count(widths[0]) >= 0.9 * len(widths), widths[0]
+    def regular(mark: str) -> tuple[bool, int]:
+        try:
+            widths = [len(row) for row in csv.reader(lines, delimiter=mark) if row]
+        except csv.Error:  # a very long cell
+            return False, 0
+        return bool(widths) and widths[0] > 1 and widths.count(widths[0]) >= 0.9 * len(widths), max(widths, default=0)
 
-    best = max(_SEPARATORS, key=lambda separator: (*regular(separator), separator == usual))
+    if regular(usual)[0]:
+        return usual
+    best = max(_SEPARATORS, key=regular)
     return best if regular(best)[0] else usual
 
 
+def _with_years(head: delimited.Head) -> delimited.Head:
+    """The head with names, if its first row has words that are found nowhere below beside years in ascending order.
+
+    Such a line names columns, as in ``town,2019,2020``, also if the rows below have words.
+    """
+    if head.names:
+        return head
+    rows = csv.reader(Lines(head.path, head.limit, head.first_line), delimiter=head.delimiter)
+    first, *below = islice((row for row in rows if row), _LOOKED_AT)
+    words = [j for j, cell in enumerate(first) if not cell.strip().isdecimal()]
+    years = [int(cell) for cell in first if cell.strip().isdecimal()]
+    ordered = len(years) > 0 and all(a < b for a, b in pairwise(years)) and years[0] >= 1000 and years[-1] < 3000
+    if not (words and below and ordered) or any(len(row) != len(first) for row in below):
+        return head
+    if any(not first[j].strip() or first[j] in {row[j] for row in below} for j in words):
+        return head
+    return replace(head, names=tuple(clean(cell) for cell in first), first_line=head.first_line + 1)
+
+
 def _text_table(head: delimited.Head) -> pa.Table:
-    """All columns of a text, by their numbers, of the types that pyarrow sees in them."""
+    """All columns of a text, by their numbers, as words: what they are is decided for files and frames alike."""
     import pyarrow as pa
     import pyarrow.csv as pc
 
@@ -192,7 +218,8 @@ def _text_table(head: delimited.Head) -> pa.Table:
                 stream,
                 pc.ReadOptions(skip_rows=head.first_line - 1, column_names=names),
                 pc.ParseOptions(delimiter=head.delimiter, newlines_in_values=True),
-                pc.ConvertOptions(null_values=_GAPS, strings_can_be_null=True),
+                pc.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), null_values=[]),
             )
-        except pa.ArrowInvalid as error:
-            raise InputError(f"{head.path}: {short(str(error), 200)}: correct the line") from error
+        except (pa.ArrowException, UnicodeError) as error:
+            what = short(" ".join(str(error).split()), 160)
+            raise InputError(f"{head.path}: {what}: correct the line, or save the file as UTF-8") from error

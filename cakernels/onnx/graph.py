@@ -16,6 +16,7 @@ from cacore.errors import InputError
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+OUTPUTS = ("prediction", "label", "probabilities", "decisions")
 OPSET, ML_OPSET, IR_VERSION = 18, 1, 8  # versions of the operators, of those of ai.onnx.ml, and of the format
 ML = "ai.onnx.ml"
 _LARGEST = (1 << 31) - (1 << 20)  # bytes of a protobuf message, less what the nodes may take
@@ -226,7 +227,7 @@ class Graph:
 
     def _named(self) -> Value:
         self._names += 1
-        return Value(self, f"v{self._names}")
+        return Value(self, f"cakernels:{self._names}")
 
     def _type(self, dtype: np.dtype[np.generic]) -> int:
         if dtype.kind == "U":
@@ -237,6 +238,8 @@ class Graph:
         return self._onnx.helper.make_tensor_value_info(name, self._type(dtype), shape)
 
 
+# Spellings of a gap; operators cannot ignore case or blanks as predictions here do.
+_GAPS = ("", "NA", "na", "N/A", "n/a", "#N/A", "NaN", "nan", "<NA>", "NaT", "NULL", "null")
 _UNSEEN = "\0"  # stands for every word that the training rows do not have
 
 
@@ -246,6 +249,8 @@ def features(g: Graph, table: Encoding) -> Value:
     Words are inputs of text, in which "" is a gap. Numbers, and dates as days since 1970, are inputs of float64, in
     which NaN is a gap.
     """
+    if clashes := {"", *OUTPUTS} & set(table.names):
+        raise InputError(f"column {min(clashes)!r} has the name of an output: rename it in the training rows")
     made = [
         _levels(g, column) if column.kind == CATEGORY else _numbers(g, column)
         for column in table.columns
@@ -259,10 +264,11 @@ def _levels(g: Graph, column: TableColumn) -> Value:
     import pyarrow as pa
 
     words = sorted({*column.levels, *column.means} - {"", MISSING, OTHER})
-    cells = pa.table({column.name: pa.array([*words, _UNSEEN, None], pa.string())})
+    gaps = [gap for gap in _GAPS if gap not in words]
+    cells = pa.table({column.name: pa.array([*words, _UNSEEN, *gaps], pa.string())})
     rows = Encoding((replace(column, form=""),)).apply(cells)
     places = g.op("LabelEncoder", g.reshaped(g.input(column.name, np.dtype(str)), -1), domain="ai.onnx.ml",
-                  classes_strings=[*words, _UNSEEN, ""], default_int64=len(words))  # fmt: skip
+                  classes_strings=[*words, _UNSEEN, *gaps], default_int64=len(words))  # fmt: skip
     return g.op("Gather", rows, places, axis=0)
 
 

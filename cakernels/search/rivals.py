@@ -31,6 +31,7 @@ NAMES = {LINEAR: "a linear model", TREES: "boosted trees"}
 _SHARE = 0.1  # most of the time for each of them
 _SHORTEST = 20.0  # seconds of a search from which on there is time for them: loading them takes one or two
 _LARGEST = 1 << 28  # bytes of the rows of several ranks that each of them then holds
+_MOST_FLOPS = 1e12  # of the linear model: some 10 to 60 s
 _FEW_TREES = 5  # trees whose seconds say how long all of them take
 
 
@@ -99,12 +100,12 @@ def rivals_of(race: Race) -> list[Rival]:
 
 
 def _tried(predictions: Callable[[_Rows], Answers], rows: _Rows) -> Answers:
-    """The predictions; None if scikit-learn refuses the rows, such as a fold with a single class."""
+    """The predictions; None if scikit-learn fails, such as for a fold with a single class."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that of a penalty that is small for these rows
         try:
             return predictions(rows)
-        except ValueError:
+        except Exception:  # whatever another package raises: the other ranks wait, and the search goes on without it
             return None
 
 
@@ -114,6 +115,8 @@ def _linear(rows: _Rows) -> Answers:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    if rows.X.shape[0] * rows.X.shape[1] ** 2 > _MOST_FLOPS:
+        return None
     linear = Ridge() if rows.regression else RidgeClassifier()
     step = type(linear).__name__.lower()
     pipeline = make_pipeline(StandardScaler(with_mean=isinstance(rows.X, np.ndarray)), linear)
