@@ -220,6 +220,9 @@ def test_nothing_to_learn_is_refused():
 DAMAGE = (
     [{}], [{"name": "a", "kind": "no such"}], "text", [3], [{"name": "a", "kind": "category", "levels": ["x"]}],
     [{"name": "a", "kind": "category", "means": {"x": [1.0]}}], [{"name": "a", "kind": "date", "circles": ["moon"]}],
+    [{"name": "a", "kind": "number", "circles": ["x"]}], [{"name": "a", "kind": "number", "form": 3}],
+    [{"name": "a", "kind": "number", "gaps": "x"}], [{"name": "a", "kind": "number", "distinct": None}],
+    [{"name": "a", "kind": "number", "fill": float("nan")}], [{"name": 3, "kind": "number"}],
 )  # fmt: skip
 
 
@@ -227,3 +230,95 @@ DAMAGE = (
 def test_damaged_entries_are_refused(damage):
     with pytest.raises(InputError, match="not those of a table"):
         Encoding.of(damage)
+
+
+def learned_and_applied(train, test):
+    """The features that rows get from the encoding of others, by name."""
+    encoding, _ = learned(arrow_table(pd.DataFrame({"x": train, "n": np.arange(len(train)) ** 2.0})))
+    rows = encoding.apply(arrow_table(pd.DataFrame({"x": test, "n": [0.0] * len(test)})))
+    return dict(zip(encoding.features.features, rows.T.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "feature", "expected"),
+    [
+        # Gaps of a category do not depend on the other rows: none and - are words there.
+        (["none", "a", "none", None] * 2, ["none"], "x = none", [1.0]),
+        (["-", "x"] * 4, ["-"], "x = -", [1.0]),
+        (["True", "False", "Unknown"] * 3, [True, False], "x = True", [1.0, 0.0]),
+        (pd.Categorical([True, False] * 4), [False, True], "x = False", [1.0, 0.0]),
+        # One form for all cells of a column, whatever that of the training rows was.
+        (["1,5", "2,25", "1"], ["1.5", "3.25"], "x", [1.5, 3.25]),
+        (["1.5", "2.25", "1"], ["0,5", "2,25"], "x", [0.5, 2.25]),
+        (["1,500", "2,250", "3"], ["1,5"], "x", [1.5]),
+        (["0,125", "0,250", "0,375"], ["0,5"], "x", [0.5]),
+        (pd.date_range("2020-01-01", periods=9), ["13/02/2020", "03/04/2020"], "x", [18305.0, 18355.0]),
+        (["13/02/2020", "03/04/2020"] * 2, ["03/04/2020"], "x", [18355.0]),
+        (["true", "false"] * 4, [True, False], "x", [1.0, 0.0]),
+    ],
+)
+def test_the_same_cell_means_the_same_beside_any_other_rows(train, test, feature, expected):
+    np.testing.assert_allclose(learned_and_applied(train, test)[feature], expected)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (
+            ["01234", "0987A"] * 4,
+            [1234, 987],
+            "column x holds numbers such as 1234, .* words such as .*: read",
+        ),
+        ([1.0, 2.0, 3.0], pd.date_range("2020", periods=2), "column x holds dates, and numbers are needed"),
+        (pd.date_range("2020", periods=3), [1.0, 2.0], "column x holds numbers, and dates are needed"),
+        (pd.date_range("2020", periods=3), ["03/04/2020", "13/13/2020"], "column x, row 0: '03/04/2020' is no date"),
+        (pd.date_range("2020", periods=3), pd.date_range("2020", periods=2, tz="UTC"), "a time zone, and .* none"),
+        ([1.0, 2.0, 3.0], ["1", "many"], "column x, row 1: 'many' is no number"),
+    ],
+)
+def test_other_kinds_of_cells_than_the_training_rows_have_are_refused(train, test, message):
+    with pytest.raises(InputError, match=message):
+        learned_and_applied(train, test)
+
+
+def test_categories_of_words_take_dates_and_numbers_as_words():
+    days = pd.date_range("2020-01-01", periods=3).date
+    assert learned_and_applied(pd.Categorical(["2020-01-01", "b"] * 4), days[:1])["x = 2020-01-01"] == [1.0]
+    columns, _, _ = encoded(
+        {"x": [2**53, 2**53 + 1] * 4, "y": [0.0, -0.0] * 4}, kinds={"x": "category", "y": "category"}
+    )
+    assert columns["x"].levels == (str(2**53), str(2**53 + 1))
+    assert columns["y"].kind == "constant"
+
+
+def test_many_rare_levels_have_means_alone():
+    level = np.repeat(np.arange(400), 10)
+    effect = np.random.default_rng(0).normal(size=400)
+    columns, features, _ = encoded({"city": [f"c{j}" for j in level]}, effect[level])
+    assert (columns["city"].kind, list(features)) == ("category", ["city mean"])
+    assert np.corrcoef(features["city mean"], effect[level])[0, 1] > 0.99
+
+
+def test_whole_numbers_that_doubles_do_not_resolve_are_refused():
+    for values in (2**60 + np.arange(30), [str(2**60 + j) for j in range(30)]):
+        with pytest.raises(InputError, match=r"column x: whole numbers near 11529215046068.* subtract the least"):
+            encoded({"x": values})
+
+
+@pytest.mark.parametrize("cells", [[[1], [2]], [{"a": 1}, {"a": 2}], [b"\xff", b"\xfe"]])
+def test_types_that_are_no_cells_are_refused(cells):
+    with pytest.raises(InputError, match=r"^column x of type .*convert or drop it"):
+        learned(pa.table({"x": cells}))
+
+
+def test_names_are_compared_in_their_clean_form_and_must_differ():
+    table = pa.table({"x  size ": [1.0, 2.0, 3.0]})
+    encoding, X = learned(table)
+    np.testing.assert_array_equal(encoding.apply(table), X)
+    with pytest.raises(InputError, match="several columns are called x"):
+        learned(pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], ["x", "x "]))
+
+
+def test_periods_are_dates():
+    columns, features, _ = encoded({"when": pd.period_range("2020-01", periods=3, freq="M")})
+    assert (columns["when"].kind, features["when"].tolist()) == ("date", [18262.0, 18293.0, 18322.0])

@@ -10,12 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.commands import predicted, run
+from sklearn.exceptions import DataConversionWarning
 
 from cacore.comm import Communicator
+from cacore.data.encoding import Overrides
 from cacore.errors import InputError
 from cacore.io import load
 from cacore.io.names import Expected
-from cacore.io.table import Targets
+from cacore.io.table import LABELS, Targets
 from cakernels import AutoKernelClassifier, to_onnx
 from cakrr import BKRR2, DKRR
 from casvm import CASVC, SMOSVC
@@ -207,3 +209,94 @@ def test_info_shows_the_columns(files, capsys):
     assert f"{N} rows x" in shown
     for name, kind in (("key", "identifier"), ("town", "category"), ("size", "number"), ("day", "date")):
         assert any({name, kind} <= set(re.split(r"[^\w]+", line)) for line in shown.splitlines())
+
+
+def written_rows(folder, text, name="rows.csv", **options):
+    """Training rows of a file with this text."""
+    (folder / name).write_text(text, **options)
+    return rows(folder / name)
+
+
+def test_labels_are_words_as_they_are_written(tmp_path):
+    lines = [f"{'ab'[j % 2]},{j / 7:.3f},{['007', '7', 'None', 'true'][j % 4]}" for j in range(40)]
+    (tmp_path / "rows.csv").write_text("\n".join(["w,x,label", *lines]))
+    table = load(tmp_path / "rows.csv", ALONE, wanted=LABELS, training=True)["train"]
+    assert sorted(set(table.y.tolist())) == ["007", "7", "None", "true"]
+
+
+@pytest.mark.parametrize("mark", [";", "|", "\t"])
+def test_separators_of_numbers_and_words(tmp_path, mark):
+    lines = [f"{'ab'[j % 2]}{mark}{j},5{mark}{j * j}" for j in range(30)]
+    table = written_rows(tmp_path, "\n".join([f"w{mark}v{mark}y", *lines]))
+    assert table.columns.features == ("w = a", "w = b", "v")
+    np.testing.assert_array_equal(table.X[:, 2], np.arange(30) + 0.5)
+
+
+def test_years_may_be_names_beside_words(tmp_path):
+    lines = [f"{'Oslo' if j % 2 else 'Rome'},{j / 7:.3f},{j}" for j in range(30)]
+    table = written_rows(tmp_path, "\n".join(["town,2019,2020", *lines]))
+    assert (table.n, table.columns.target) == (30, ("2020",))
+    assert "2019" in table.columns.features
+
+
+def test_rows_without_names_are_matched_by_position(tmp_path):
+    lines = [f"{'ab'[j % 2]},{j / 7:.3f},{j}" for j in range(30)]
+    train = written_rows(tmp_path, "\n".join(lines))
+    again = load(tmp_path / "rows.csv", ALONE, expected=Expected(columns=train.columns, where="model"))["train"]
+    np.testing.assert_array_equal(again.X, train.X)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_other_encodings_are_refused_in_one_line(tmp_path, encoding):
+    lines = [f"{'Köln' if j % 2 else 'Bonn'},{j / 7:.3f},{j}" for j in range(30)]
+    with pytest.raises(InputError, match=r"rows.csv: .*UTF-8"):
+        written_rows(tmp_path, "\n".join(["town,x,y", *lines]), encoding=encoding)
+
+
+def test_other_files_have_no_columns_to_overrule(tmp_path, capfd):
+    np.savez(tmp_path / "rows.npz", x=np.eye(4), y=np.arange(4.0))
+    with pytest.raises(InputError, match=r"rows.npz: --category, --number and --drop are for CSV"):
+        rows(tmp_path / "rows.npz", overrides=Overrides({"a": "category"}))
+
+
+def test_data_frames_with_numbers_for_names_are_kept_in_files(tmp_path):
+    table = pd.DataFrame({0: ["a", "b"] * 20, 1: np.arange(40.0) ** 2})
+    model = DKRR(sigma=1.0, lam=1e-3).fit(table, np.arange(40.0))
+    model.save(tmp_path / "m.h5")
+    np.testing.assert_array_equal(DKRR.load(tmp_path / "m.h5").predict(table), model.predict(table))
+
+
+@pytest.mark.parametrize("dtype", [object, "Float64"])
+def test_means_of_levels_are_those_of_targets_of_any_type(dtype):
+    level = np.arange(400) % 40
+    y = np.random.default_rng(0).normal(size=400)
+    models = [
+        DKRR(sigma=1.0, lam=1e-3).fit(pd.DataFrame({"c": [f"c{j}" for j in level]}), pd.Series(y, dtype=kind))
+        for kind in (float, dtype)
+    ]
+    assert models[0].encoding_ == models[1].encoding_
+    assert abs(models[0].encoding_.columns[0].means[""][0] - y.mean()) < 1e-12
+
+
+def test_targets_that_cannot_be_used_are_refused_before_means_are_taken():
+    X = pd.DataFrame({"c": [f"c{j % 40}" for j in range(400)]})
+    with pytest.raises(ValueError, match=r"None|NaN|unknown"):
+        SMOSVC(C=1.0, gamma=0.1).fit(X, [None, *["a", "b"] * 199, "a"])
+    with pytest.warns(DataConversionWarning):
+        SMOSVC(C=1.0, gamma=0.1).fit(X, np.arange(400).reshape(-1, 1) % 2)
+    with pytest.raises(InputError, match=r"0 sample|no rows"):
+        DKRR(sigma=1.0, lam=1e-3).fit(X[:0], [])
+
+
+def test_onnx_gaps_and_names():
+    onnxruntime = pytest.importorskip("onnxruntime")
+    X = pd.DataFrame({"v1": ["a", "b", None] * 20, "x": np.arange(60.0) ** 2})
+    model = DKRR(sigma=1.0, lam=1e-3).fit(X, np.arange(60.0) % 3)
+    session = onnxruntime.InferenceSession(to_onnx(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    spelled = np.array([["NA"], ["a"], ["nan"]], object)
+    answers = session.run(None, {"v1": spelled, "x": np.array([[1.0], [2.0], [3.0]])})[0]
+    expected = model.predict(pd.DataFrame({"v1": spelled[:, 0], "x": [1.0, 2.0, 3.0]}))
+    np.testing.assert_allclose(answers.ravel(), expected, rtol=1e-6)
+    clash = DKRR(sigma=1.0, lam=1e-3).fit(X.rename(columns={"v1": "prediction"}), np.arange(60.0))
+    with pytest.raises(InputError, match="column 'prediction' has the name of an output"):
+        to_onnx(clash)

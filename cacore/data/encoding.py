@@ -18,15 +18,25 @@ all rows (Micci-Barreca, 2001); for the training rows without the row's own fold
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.containers import is_gap, is_missing
+from cacore.data.cells import (
+    DATE_FORMS,
+    FORMS,
+    NUMERAL,
+    Cells,
+    WrongCellError,
+    all_match,
+    all_numbers,
+    check_whole,
+    dates_of,
+)
+from cacore.data.containers import is_missing
 from cacore.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,42 +55,12 @@ FOLDS = 5
 MISSING, OTHER = "(missing)", "(other)"  # names of the levels of gaps, and of rare and unseen words
 LEVEL, FIRST_LEVEL = "l", "c"  # letters in Columns.kinds: indicators, of which the first begins a category
 
-_WHOLE = r"(0|[1-9][0-9]*)"  # 007 is a code
-_NUMERAL = rf"^[+-]?({_WHOLE}\.?|{_WHOLE}?\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_GROUPED = r"[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"  # 1,234,567.8
-_COMMA = rf"({_WHOLE}|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]+)?"  # 1.234.567,8
-_FORMS = {"": _NUMERAL, "grouped": rf"^[+-]?({_GROUPED}|{_WHOLE}(\.[0-9]*)?)$", "comma": rf"^[+-]?{_COMMA}$"}
-_STEPS = 100  # least deviation of whole numbers over the spacing of doubles, as cacore.data.resolution asks
-# As pandas, R, Excel and public tables write dates; a column has one of these forms.
-DATE_FORMS = (
-    "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M",
-    "%Y/%m/%d", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%m/%d/%Y", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y",
-    "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%b %d %Y", "%d %b %Y",
-    "%d-%b-%Y", "%b %d, %Y", "%B %d, %Y", "%d %B %Y",
-)  # fmt: skip
-_DAY = 86_400e6  # microseconds
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}  # days
 
 
 def clean(name: object) -> str:
     """Name of a column in the form in which names are compared: without quotes, #, and surplus blanks."""
     return " ".join(str(name).strip(" \"'\n\r#").split())
-
-
-class WrongCellError(InputError):
-    """Cell that is no number or date where one is needed.
-
-    Attributes
-    ----------
-    column, what : str
-        Name of the column, and what is wrong.
-    row : int
-        Position among the rows, from 0.
-    """
-
-    def __init__(self, column: str, row: int, what: str) -> None:
-        super().__init__(f"column {column}, row {row}: {what}")
-        self.column, self.row, self.what = column, row, what
 
 
 @dataclass(frozen=True)
@@ -247,7 +227,7 @@ class Encoding:
                 continue
             if column.name not in table.column_names:
                 raise InputError(f"no column {column.name}, which the training rows have")
-            cells = _Cells.of(column.name, table.column(column.name))
+            cells = Cells.of(column.name, table.column(column.name))
             last = first + len(column.features)
             X[:, first:last] = _features(column, cells, None, comma)
             first = last
@@ -266,7 +246,7 @@ def _of_entry(entry: dict[str, object]) -> TableColumn:
     fits = (
         column.kind in KINDS and len(column.levels) == len(column.counts) and all(isinstance(t, str) for t in texts),
         all(type(count) is int for count in column.counts) and np.isfinite(column.fill),
-        set(column.circles) <= set(PERIODS) and column.form in {*_FORMS, *DATE_FORMS},
+        set(column.circles) <= set(PERIODS) and column.form in {*FORMS, *DATE_FORMS},
         not means or ("" in means and {len(row) for row in means.values()} == {len(means[""])}),
     )
     if not all(fits):
@@ -343,233 +323,6 @@ class Columns:
 UNNAMED = Columns()
 
 
-@dataclass
-class _Cells:
-    """The cells of a column: numbers or days by their type, or words; gaps are NaN, or have the code -1.
-
-    Attributes
-    ----------
-    name : str
-    typed : pyarrow.ChunkedArray
-        The cells as they came.
-    numbers, days : ndarray of float64, shape (n,), or None
-    zone : bool
-        True if days are those of times with a time zone.
-    words : list of str
-        Distinct words, ascending.
-    codes : ndarray of int64, shape (n,)
-    categorical : bool
-        True for a type of categories, as in pandas, so that words of numbers are levels.
-    """
-
-    name: str
-    typed: pa.ChunkedArray
-    numbers: NDArray[np.float64] | None = None
-    days: NDArray[np.float64] | None = None
-    zone: bool = False
-    words: list[str] = field(default_factory=list)
-    codes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    categorical: bool = False
-
-    @classmethod
-    def of(cls, name: str, cells: pa.ChunkedArray) -> _Cells:
-        """The cells of a column of an Arrow table; an InputError for types that are neither."""
-        import pyarrow as pa
-
-        try:
-            return cls._of(name, cells)
-        except (pa.ArrowException, OverflowError, UnicodeError, TypeError) as error:
-            what = " ".join(str(error).split())[:100]
-            raise InputError(
-                f"column {name} of type {str(cells.type)[:60]}: no numbers, words or dates ({what}): convert or drop it"
-            ) from error
-
-    @classmethod
-    def _of(cls, name: str, cells: pa.ChunkedArray) -> _Cells:
-        import pyarrow as pa
-
-        types, kind = pa.types, cells.type
-        if types.is_null(kind):
-            return cls(name, cells, numbers=np.full(len(cells), np.nan))
-        if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
-            return cls(name, cells, days=_days(cells), zone=getattr(kind, "tz", None) is not None)
-        if any(fits(kind) for fits in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
-            numbers = cells.cast("float64", safe=False).to_numpy().astype(np.float64)
-            return cls(name, cells, numbers=numbers)
-        categorical = types.is_dictionary(kind)
-        if not (categorical or types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
-            raise TypeError("give a column of its own for each part of it")
-        words, codes = _coded(cells)
-        return cls(name, cells, words=words, codes=codes, categorical=categorical)
-
-    def among(self, marks_gap: Callable[[str], bool]) -> tuple[list[str], NDArray[np.int64]]:
-        """Words that mark no gap, and the codes of the cells, -1 for gaps."""
-        there = [not marks_gap(word) for word in self.words]
-        places = np.append(np.where(there, np.cumsum(there) - 1, -1), -1).astype(np.int64)
-        return [word for word, is_there in zip(self.words, there, strict=True) if is_there], places[self.codes]
-
-    def levels(self) -> tuple[list[str], NDArray[np.int64]]:
-        """Words of the cells for a category, whatever their type, and their codes."""
-        import pyarrow as pa
-
-        if self.numbers is None and self.days is None:
-            return self.among(is_gap)
-        kind = self.typed.type
-        if pa.types.is_boolean(kind):
-            return _distinct(np.where(self._there(), np.where(self.numbers == 1.0, "True", "False"), ""))
-        if pa.types.is_integer(kind) or self.numbers is None:
-            return _coded(self.typed.cast(pa.string()))
-        words = [f"{x:.0f}" if x == np.rint(x) else repr(x) for x in (self.numbers + 0.0).tolist() if np.isfinite(x)]
-        spelled = np.full(len(self.numbers), "", object)
-        spelled[np.isfinite(self.numbers)] = words
-        return _distinct(spelled)
-
-    def _there(self) -> NDArray[np.bool_]:
-        x = self.numbers if self.numbers is not None else self.days
-        return np.asarray(self.codes >= 0 if x is None else ~np.isnan(x))
-
-    def wrong(self, word: str, what: str) -> WrongCellError:
-        """The error for the first row that has this word."""
-        row = int(np.flatnonzero(self.codes == self.words.index(word))[0])
-        return WrongCellError(self.name, row, f"{word[:60]!r} is {what}")
-
-    def as_numbers(self, form: str | None, comma: bool) -> tuple[NDArray[np.float64], str] | None:
-        """Numbers that words stand for, and their form: `form`, if all have it; None if one is no number."""
-        words, codes = self.among(is_missing)
-        if {word.lower() for word in words} <= {"true", "false"}:
-            return np.array([*(float(word.lower() == "true") for word in words), np.nan])[codes], ""
-        if form is None or not _all_match(words, _FORMS[form]):
-            form = _form_of_numbers(words, comma)
-        return None if form is None else (np.append(_numbers(words, form), np.nan)[codes], form)
-
-    def as_days(self, form: str | None) -> tuple[NDArray[np.float64], str] | None:
-        """Days that words stand for, and their form: `form`, if all have it; None if one is no date."""
-        words, codes = self.among(is_missing)
-        if not words:
-            return np.full(len(codes), np.nan), form or ""
-        if not form or np.isnan(_dates(words, form)).any():
-            form = _form_of_dates(words)
-        return None if form is None else (np.append(_dates(words, form), np.nan)[codes], form)
-
-
-def _coded(cells: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:
-    """Distinct words of text or of a dictionary, without the blanks around them, and their codes; -1 for nulls."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pa.types.is_dictionary(cells.type):
-        cells = cells.cast(pa.string()).dictionary_encode()
-    if not cells.num_chunks or not len(cells):
-        return [], np.zeros(0, np.int64)
-    chunk = cells.unify_dictionaries().combine_chunks()
-    chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
-    values = chunk.dictionary
-    spelled = ["True" if value else "False" for value in values.to_pylist()] if pa.types.is_boolean(values.type) else (
-        values.cast(pa.string()).to_pylist()
-    )  # fmt: skip
-    codes = pc.fill_null(chunk.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    words = np.array([*("" if word is None else word.strip() for word in spelled), ""], object)
-    return _merged(words, codes)
-
-
-def _merged(words: NDArray[np.object_], codes: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
-    """Words that occur, each once and ascending, and their codes; an empty word, the last one, is a gap."""
-    used = {words[code] for code in np.unique(codes)} - {""}
-    distinct = sorted(used)
-    place = {word: k for k, word in enumerate(distinct)}
-    return distinct, np.array([place.get(word, -1) for word in words], np.int64)[codes]
-
-
-def _distinct(spelled: NDArray[np.object_] | NDArray[np.str_]) -> tuple[list[str], NDArray[np.int64]]:
-    """Distinct words, ascending, and their codes; -1 for empty ones."""
-    words, codes = np.unique(spelled.astype(str), return_inverse=True)
-    return _merged(np.append(words.astype(object), ""), codes)
-
-
-def _days(cells: pa.ChunkedArray) -> NDArray[np.float64]:
-    """Dates and times as days since 1970; times of the day as parts of a day; NaN for gaps."""
-    import pyarrow as pa
-
-    unit = pa.time64("us") if pa.types.is_time(cells.type) else pa.timestamp("us")
-    if pa.types.is_timestamp(cells.type) and cells.type.tz is not None:
-        cells = cells.cast(pa.timestamp("us", cells.type.tz), safe=False)
-    whole = cells.cast(unit, safe=False).cast("int64")
-    return np.asarray(whole.cast("float64", safe=False).to_numpy(), np.float64) / _DAY
-
-
-def _all_match(words: Sequence[str], pattern: str) -> bool:
-    """True if the pattern matches each word."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return bool(not len(words) or pc.all(pc.match_substring_regex(pa.array(list(words), pa.string()), pattern)).as_py())
-
-
-def _form_of_numbers(words: Sequence[str], comma: bool) -> str | None:
-    """How all these words are written as numbers; None if one of them is no number.
-
-    ``1,234`` can be read in two ways: as 1.234 if the columns of the file are not separated by commas (`comma`).
-    """
-    forms = ("", "comma", "grouped") if comma else ("", "grouped", "comma")
-    return next((form for form in forms if _all_match(words, _FORMS[form])), None)
-
-
-def _numbers(words: Sequence[str], form: str) -> NDArray[np.float64]:
-    """Numbers that words stand for in this form."""
-    if form == "grouped":
-        words = [word.replace(",", "") for word in words]
-    elif form == "comma":
-        words = [word.replace(".", "").replace(",", ".") for word in words]
-    return np.array([float(word) for word in words]) if words else np.zeros(0)
-
-
-def _check_whole(values: NDArray[np.object_], name: str) -> None:
-    """Refuse whole numbers that double precision does not tell apart."""
-    low, high = min(values), max(values)
-    if low != high and float((values - low).astype(np.float64).std()) < _STEPS * np.spacing(float(max(abs(low), high))):
-        raise InputError(
-            f"column {name}: whole numbers near {high} are too close for doubles: subtract the least first"
-        )
-
-
-def _dates(words: Sequence[str], form: str) -> NDArray[np.float64]:
-    """Days since 1970 that words stand for in this form; NaN for words in another one."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return _days(pa.chunked_array([pc.strptime(pa.array(list(words), pa.string()), form, "us", error_is_null=True)]))
-
-
-def _form_of_dates(words: Sequence[str]) -> str | None:
-    """How all these words are written as dates; None if one of them is no date."""
-    if not all(re.search("[0-9]", word) and 8 <= len(word) <= 30 for word in words):
-        return None
-    few = words[:: max(1, len(words) // 20)]
-    return next((f for f in DATE_FORMS if all(np.isfinite(_dates(w, f)).all() for w in (few, words))), None)
-
-
-def numbers_of(name: str, cells: pa.ChunkedArray, comma: bool = False) -> NDArray[np.float64]:
-    """The cells of a column of numbers, shape (n,); a WrongCellError for a gap or a word."""
-    column = _Cells.of(name, cells)
-    numbers = _all_numbers(column, comma)
-    if len(gaps := np.flatnonzero(np.isnan(numbers))):
-        raise WrongCellError(name, int(gaps[0]), "missing: remove the row")
-    return numbers
-
-
-def _all_numbers(cells: _Cells, comma: bool, form: str | None = None, as_where: str = "") -> NDArray[np.float64]:
-    """The cells as numbers; an error for dates and words."""
-    if cells.days is not None:
-        raise InputError(f"column {cells.name} holds dates, and numbers are needed{as_where}")
-    if cells.numbers is not None:
-        return cells.numbers
-    if (found := cells.as_numbers(form, comma)) is None:
-        words, _ = cells.among(is_missing)
-        word = next(word for word in words if not _all_match([word], _FORMS[form or ""]))
-        raise cells.wrong(word, f"no number{as_where}")
-    return found[0]
-
-
 @dataclass(frozen=True)
 class Overrides:
     """The user's word on columns, which comes before what their cells suggest.
@@ -642,7 +395,7 @@ def learned(
     for name, typed in zip(table.column_names, table.columns, strict=True):
         if name in overrides.drop:
             continue
-        cells = _Cells.of(name, typed)
+        cells = Cells.of(name, typed)
         column = _column(cells, overrides.kinds.get(name), comma, targets is not None)
         if column.gaps and overrides.gaps == "refuse":
             raise WrongCellError(name, _first_gap(column, cells, comma), "missing: fill the gap or remove the row")
@@ -670,12 +423,12 @@ def cleaned(table: pa.Table) -> pa.Table:
     return table.rename_columns(names)
 
 
-def _column(cells: _Cells, kind: str | None, comma: bool, targets: bool) -> TableColumn:
+def _column(cells: Cells, kind: str | None, comma: bool, targets: bool) -> TableColumn:
     """The kind of a column and how its features are made; `kind` if the user has said it."""
     if kind == CATEGORY or (cells.categorical and kind is None):
         return _category(cells, targets, said=kind == CATEGORY)
     if kind == NUMBER:
-        numbers = _all_numbers(cells, comma, None, ", as --number says: correct it or remove the row")
+        numbers = all_numbers(cells, comma, None, ", as --number says: correct it or remove the row")
         return _numeric(cells.name, numbers, (cells.as_numbers(None, comma) or (None, ""))[1] if cells.words else "")
     if cells.numbers is not None:
         _check_typed(cells)
@@ -685,7 +438,7 @@ def _column(cells: _Cells, kind: str | None, comma: bool, targets: bool) -> Tabl
     if (found := cells.as_numbers(None, comma)) is not None:
         whole = [int(word) for word in cells.words if len(word) > 15 and word.lstrip("+-").isdecimal()]
         if len(whole) > 1:
-            _check_whole(np.array(whole, object), cells.name)
+            check_whole(np.array(whole, object), cells.name)
         return _numeric(cells.name, *found)
     if (found := cells.as_days(None)) is not None:
         return _dated(cells.name, *found, found[1].endswith("Z"))
@@ -693,7 +446,7 @@ def _column(cells: _Cells, kind: str | None, comma: bool, targets: bool) -> Tabl
     return _category(cells, targets, said=False)
 
 
-def _check_typed(cells: _Cells) -> None:
+def _check_typed(cells: Cells) -> None:
     """Refuse typed whole numbers that double precision does not tell apart."""
     import pyarrow as pa
 
@@ -703,13 +456,13 @@ def _check_typed(cells: _Cells) -> None:
         and pa.types.is_integer(cells.typed.type)
         and np.nanmax(np.abs(numbers), initial=0.0) > 2**53
     ):
-        _check_whole(np.array(cells.typed.drop_null().to_pylist(), object), cells.name)
+        check_whole(np.array(cells.typed.drop_null().to_pylist(), object), cells.name)
 
 
-def _check_mixed(cells: _Cells) -> None:
+def _check_mixed(cells: Cells) -> None:
     """Refuse a column of numbers with a few words: they are mistakes, and no levels."""
     words, codes = cells.among(is_missing)
-    numeric = np.array([_all_match([word], _NUMERAL) for word in words])
+    numeric = np.array([all_match([word], NUMERAL) for word in words])
     counts = np.bincount(codes[codes >= 0], minlength=len(words))
     if np.count_nonzero(numeric) > MOST_LEVELS and 2 * counts[numeric].sum() >= counts.sum():
         share = 100.0 * counts[numeric].sum() / counts.sum()
@@ -759,7 +512,7 @@ def _varies(phases: NDArray[np.float64]) -> bool:
     return len(np.unique(np.round(phases % 1.0, 3))) > 2
 
 
-def _category(cells: _Cells, targets: bool, said: bool) -> TableColumn:
+def _category(cells: Cells, targets: bool, said: bool) -> TableColumn:
     """A category: indicators of the frequent levels, the most frequent first, of gaps, and of the others."""
     words, codes = cells.levels()
     n, gaps, distinct = len(codes), int((codes < 0).sum()), len(words)
@@ -830,9 +583,7 @@ def _shrunken(
     return means, overall
 
 
-def _features(
-    column: TableColumn, cells: _Cells, means: NDArray[np.float64] | None, comma: bool
-) -> NDArray[np.float64]:
+def _features(column: TableColumn, cells: Cells, means: NDArray[np.float64] | None, comma: bool) -> NDArray[np.float64]:
     """The features of a column, shape (n, k); `means` are those of training rows, each without its own fold."""
     if column.kind == CATEGORY:
         return _indicators(column, cells, means)
@@ -848,7 +599,7 @@ def _features(
     return np.stack(parts, axis=1)
 
 
-def _indicators(column: TableColumn, cells: _Cells, means: NDArray[np.float64] | None) -> NDArray[np.float64]:
+def _indicators(column: TableColumn, cells: Cells, means: NDArray[np.float64] | None) -> NDArray[np.float64]:
     """A category's indicators and means."""
     words, codes = cells.levels()
     if cells.numbers is not None and words and not set(words) & {*column.levels, *column.means}:
@@ -868,13 +619,13 @@ def _indicators(column: TableColumn, cells: _Cells, means: NDArray[np.float64] |
     return out if means is None else np.concatenate([out, means], axis=1)
 
 
-def _measured(column: TableColumn, cells: _Cells, comma: bool) -> NDArray[np.float64]:
+def _measured(column: TableColumn, cells: Cells, comma: bool) -> NDArray[np.float64]:
     """The column's numbers, or days of its dates; NaN for gaps."""
     as_where = ", as in the training rows"
     if cells.numbers is not None and np.isnan(cells.numbers).all():
         return cells.numbers
     if column.kind == NUMBER:
-        return _all_numbers(cells, comma, column.form, as_where)
+        return all_numbers(cells, comma, column.form, as_where)
     if cells.numbers is not None:
         raise InputError(f"column {column.name} holds numbers, and dates are needed{as_where}")
     if cells.days is not None:
@@ -883,7 +634,7 @@ def _measured(column: TableColumn, cells: _Cells, comma: bool) -> NDArray[np.flo
         days, zone = found[0], found[1].endswith("Z") if found[1] else column.zone
     else:
         words, _ = cells.among(is_missing)
-        bad = np.isnan(_dates(words, column.form)) if column.form else np.ones(len(words), np.bool_)
+        bad = np.isnan(dates_of(words, column.form)) if column.form else np.ones(len(words), np.bool_)
         raise cells.wrong(words[int(np.argmax(bad))], f"no date{as_where}")
     if zone != column.zone:
         here, there = ("a time zone", "none") if zone else ("no time zone", "one")
@@ -891,14 +642,14 @@ def _measured(column: TableColumn, cells: _Cells, comma: bool) -> NDArray[np.flo
     return days
 
 
-def _first_gap(column: TableColumn, cells: _Cells, comma: bool) -> int:
+def _first_gap(column: TableColumn, cells: Cells, comma: bool) -> int:
     """Position of the first missing cell."""
     if column.kind in (NUMBER, DATE):
         return int(np.flatnonzero(np.isnan(_measured(column, cells, comma)))[0])
     return int(np.flatnonzero(cells.levels()[1] < 0)[0])
 
 
-def _signature(column: TableColumn, cells: _Cells, comma: bool) -> bytes:
+def _signature(column: TableColumn, cells: Cells, comma: bool) -> bytes:
     """The same for two columns whose values stand for each other one by one."""
     if column.kind in (NUMBER, DATE):
         return hashlib.sha256(np.nan_to_num(_measured(column, cells, comma), nan=np.inf).tobytes()).digest()

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.encoding import Columns, Encoding, WrongCellError, clean, learned, numbers_of
+from cacore.data.cells import WrongCellError, numbers_of
+from cacore.data.encoding import Columns, Encoding, clean, learned
 from cacore.errors import InputError
 from cacore.io import arrow, delimited
 from cacore.io.names import OPTION, Expected, listed
