@@ -53,7 +53,7 @@ class WrongCellError(InputError):
 
 
 @dataclass
-class Cells:
+class ColumnCells:
     """The cells of a column: numbers or days by their type, or words; gaps are NaN, or have the code -1.
 
     Attributes
@@ -81,7 +81,7 @@ class Cells:
     categorical: bool = False
 
     @classmethod
-    def of(cls, name: str, cells: pa.ChunkedArray) -> Cells:
+    def of(cls, name: str, cells: pa.ChunkedArray) -> ColumnCells:
         """The cells of a column of an Arrow table; an InputError for types that are neither."""
         import pyarrow as pa
 
@@ -94,7 +94,7 @@ class Cells:
             ) from error
 
     @classmethod
-    def _of(cls, name: str, cells: pa.ChunkedArray) -> Cells:
+    def _of(cls, name: str, cells: pa.ChunkedArray) -> ColumnCells:
         import pyarrow as pa
 
         types, kind = pa.types, cells.type
@@ -259,21 +259,21 @@ def _form_of_dates(words: Sequence[str]) -> str | None:
 
 def numbers_of(name: str, cells: pa.ChunkedArray, comma: bool = False) -> NDArray[np.float64]:
     """The cells of a column of numbers, shape (n,); a WrongCellError for a gap or a word."""
-    column = Cells.of(name, cells)
+    column = ColumnCells.of(name, cells)
     numbers = all_numbers(column, comma)
     if len(gaps := np.flatnonzero(np.isnan(numbers))):
         raise WrongCellError(name, int(gaps[0]), "missing: remove the row")
     return numbers
 
 
-def all_numbers(cells: Cells, comma: bool, form: str | None = None, as_where: str = "") -> NDArray[np.float64]:
+def all_numbers(cells: ColumnCells, comma: bool, form: str | None = None, as_where: str = "") -> NDArray[np.float64]:
     """The cells as numbers; an error for dates and words."""
     if cells.days is not None:
         raise InputError(f"column {cells.name} holds dates, and numbers are needed{as_where}")
     if cells.numbers is not None:
         return cells.numbers
-    if (found := cells.as_numbers(form, comma)) is None:
+    if (reading := cells.as_numbers(form, comma)) is None:
         words, _ = cells.among(is_missing)
         word = next(word for word in words if not all_match([word], FORMS[form or ""]))
         raise cells.wrong(word, f"no number{as_where}")
-    return found[0]
+    return reading[0]

@@ -29,7 +29,7 @@ from cacore.data.cells import (
     DATE_FORMS,
     FORMS,
     NUMERAL,
-    Cells,
+    ColumnCells,
     WrongCellError,
     all_match,
     all_numbers,
@@ -227,7 +227,7 @@ class Encoding:
                 continue
             if column.name not in table.column_names:
                 raise InputError(f"no column {column.name}, which the training rows have")
-            cells = Cells.of(column.name, table.column(column.name))
+            cells = ColumnCells.of(column.name, table.column(column.name))
             last = first + len(column.features)
             X[:, first:last] = _features(column, cells, None, comma)
             first = last
@@ -395,7 +395,7 @@ def learned(
     for name, typed in zip(table.column_names, table.columns, strict=True):
         if name in overrides.drop:
             continue
-        cells = Cells.of(name, typed)
+        cells = ColumnCells.of(name, typed)
         column = _column(cells, overrides.kinds.get(name), comma, targets is not None)
         if column.gaps and overrides.gaps == "refuse":
             raise WrongCellError(name, _first_gap(column, cells, comma), "missing: fill the gap or remove the row")
@@ -423,7 +423,7 @@ def cleaned(table: pa.Table) -> pa.Table:
     return table.rename_columns(names)
 
 
-def _column(cells: Cells, kind: str | None, comma: bool, targets: bool) -> TableColumn:
+def _column(cells: ColumnCells, kind: str | None, comma: bool, targets: bool) -> TableColumn:
     """The kind of a column and how its features are made; `kind` if the user has said it."""
     if kind == CATEGORY or (cells.categorical and kind is None):
         return _category(cells, targets, said=kind == CATEGORY)
@@ -435,18 +435,18 @@ def _column(cells: Cells, kind: str | None, comma: bool, targets: bool) -> Table
         return _numeric(cells.name, cells.numbers, "")
     if cells.days is not None:
         return _dated(cells.name, cells.days, "", cells.zone)
-    if (found := cells.as_numbers(None, comma)) is not None:
+    if (reading := cells.as_numbers(None, comma)) is not None:
         whole = [int(word) for word in cells.words if len(word) > 15 and word.lstrip("+-").isdecimal()]
         if len(whole) > 1:
             check_whole(np.array(whole, object), cells.name)
-        return _numeric(cells.name, *found)
-    if (found := cells.as_days(None)) is not None:
-        return _dated(cells.name, *found, found[1].endswith("Z"))
+        return _numeric(cells.name, *reading)
+    if (reading := cells.as_days(None)) is not None:
+        return _dated(cells.name, *reading, reading[1].endswith("Z"))
     _check_mixed(cells)
     return _category(cells, targets, said=False)
 
 
-def _check_typed(cells: Cells) -> None:
+def _check_typed(cells: ColumnCells) -> None:
     """Refuse typed whole numbers that double precision does not tell apart."""
     import pyarrow as pa
 
@@ -459,7 +459,7 @@ def _check_typed(cells: Cells) -> None:
         check_whole(np.array(cells.typed.drop_null().to_pylist(), object), cells.name)
 
 
-def _check_mixed(cells: Cells) -> None:
+def _check_mixed(cells: ColumnCells) -> None:
     """Refuse a column of numbers with a few words: they are mistakes, and no levels."""
     words, codes = cells.among(is_missing)
     numeric = np.array([all_match([word], NUMERAL) for word in words])
@@ -512,7 +512,7 @@ def _varies(phases: NDArray[np.float64]) -> bool:
     return len(np.unique(np.round(phases % 1.0, 3))) > 2
 
 
-def _category(cells: Cells, targets: bool, said: bool) -> TableColumn:
+def _category(cells: ColumnCells, targets: bool, said: bool) -> TableColumn:
     """A category: indicators of the frequent levels, the most frequent first, of gaps, and of the others."""
     words, codes = cells.levels()
     n, gaps, distinct = len(codes), int((codes < 0).sum()), len(words)
@@ -583,7 +583,9 @@ def _shrunken(
     return means, overall
 
 
-def _features(column: TableColumn, cells: Cells, means: NDArray[np.float64] | None, comma: bool) -> NDArray[np.float64]:
+def _features(
+    column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None, comma: bool
+) -> NDArray[np.float64]:
     """The features of a column, shape (n, k); `means` are those of training rows, each without its own fold."""
     if column.kind == CATEGORY:
         return _indicators(column, cells, means)
@@ -599,7 +601,7 @@ def _features(column: TableColumn, cells: Cells, means: NDArray[np.float64] | No
     return np.stack(parts, axis=1)
 
 
-def _indicators(column: TableColumn, cells: Cells, means: NDArray[np.float64] | None) -> NDArray[np.float64]:
+def _indicators(column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None) -> NDArray[np.float64]:
     """A category's indicators and means."""
     words, codes = cells.levels()
     if cells.numbers is not None and words and not set(words) & {*column.levels, *column.means}:
@@ -619,7 +621,7 @@ def _indicators(column: TableColumn, cells: Cells, means: NDArray[np.float64] | 
     return out if means is None else np.concatenate([out, means], axis=1)
 
 
-def _measured(column: TableColumn, cells: Cells, comma: bool) -> NDArray[np.float64]:
+def _measured(column: TableColumn, cells: ColumnCells, comma: bool) -> NDArray[np.float64]:
     """The column's numbers, or days of its dates; NaN for gaps."""
     as_where = ", as in the training rows"
     if cells.numbers is not None and np.isnan(cells.numbers).all():
@@ -630,8 +632,8 @@ def _measured(column: TableColumn, cells: Cells, comma: bool) -> NDArray[np.floa
         raise InputError(f"column {column.name} holds numbers, and dates are needed{as_where}")
     if cells.days is not None:
         days, zone = cells.days, cells.zone
-    elif (found := cells.as_days(column.form)) is not None:
-        days, zone = found[0], found[1].endswith("Z") if found[1] else column.zone
+    elif (reading := cells.as_days(column.form)) is not None:
+        days, zone = reading[0], reading[1].endswith("Z") if reading[1] else column.zone
     else:
         words, _ = cells.among(is_missing)
         bad = np.isnan(dates_of(words, column.form)) if column.form else np.ones(len(words), np.bool_)
@@ -642,14 +644,14 @@ def _measured(column: TableColumn, cells: Cells, comma: bool) -> NDArray[np.floa
     return days
 
 
-def _first_gap(column: TableColumn, cells: Cells, comma: bool) -> int:
+def _first_gap(column: TableColumn, cells: ColumnCells, comma: bool) -> int:
     """Position of the first missing cell."""
     if column.kind in (NUMBER, DATE):
         return int(np.flatnonzero(np.isnan(_measured(column, cells, comma)))[0])
     return int(np.flatnonzero(cells.levels()[1] < 0)[0])
 
 
-def _signature(column: TableColumn, cells: Cells, comma: bool) -> bytes:
+def _signature(column: TableColumn, cells: ColumnCells, comma: bool) -> bytes:
     """The same for two columns whose values stand for each other one by one."""
     if column.kind in (NUMBER, DATE):
         return hashlib.sha256(np.nan_to_num(_measured(column, cells, comma), nan=np.inf).tobytes()).digest()

@@ -339,10 +339,10 @@ def search(race: Race) -> Found:
     return _beside(rivals, race, _result(race, last, mixed, trained))
 
 
-def _beside(rivals: list[Rival], race: Race, found: Found) -> Found:
+def _beside(rivals: list[Rival], race: Race, result: Found) -> Found:
     """The result with the other models' errors and seconds; collective."""
-    found.rivals = {rival.name: (rival.error(race), rival.seconds) for rival in rivals}
-    return found
+    result.rivals = {rival.name: (rival.error(race), rival.seconds) for rival in rivals}
+    return result
 
 
 def _trial_to_train(race: Race, best: Trial) -> Trial:

@@ -86,14 +86,14 @@ def rivals_of(race: Race) -> list[Rival]:
             regression, _SHARE * seconds,
         )  # fmt: skip
         first = comm.offset(data.X.shape[0])[0]
-        own = slice(first, first + data.X.shape[0])
+        own_rows = slice(first, first + data.X.shape[0])
         there = []
         for name, predictions in ((LINEAR, _linear), (TREES, _trees)):
             begun = time.perf_counter()
             predicted = _tried(predictions, rows) if comm.rank == 0 else None
             spent = time.perf_counter() - begun
             if comm.bcast(np.array([predicted is not None]))[0]:
-                answers = comm.bcast(predicted)[own]
+                answers = comm.bcast(predicted)[own_rows]
                 spent = float(comm.bcast(np.array([spent]))[0])
                 there.append(Rival(name, answers if regression else data.classes[answers], spent))
         return there
