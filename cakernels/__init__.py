@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from asygcd import AsyGCDSVC
     from cakernels.auto import AutoKernelClassifier, AutoKernelRegressor
     from cakernels.dropin import patch_sklearn, unpatch_sklearn
+    from cakernels.families import load
     from cakernels.onnx.export import to_onnx
     from cakernels.run_page import RunPage
     from cakriging import Kriging
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
 _PACKAGES = ("cakrr", "casvm", "asygcd", "partition", "cakriging")
 _OWN = {
     "patch_sklearn": "cakernels.dropin", "unpatch_sklearn": "cakernels.dropin", "to_onnx": "cakernels.onnx.export",
-    "RunPage": "cakernels.run_page", "AutoKernelClassifier": "cakernels.auto", "AutoKernelRegressor": "cakernels.auto",
+    "RunPage": "cakernels.run_page", "load": "cakernels.families", "AutoKernelClassifier": "cakernels.auto",
+    "AutoKernelRegressor": "cakernels.auto",
 }  # fmt: skip
 
 __all__ = [
@@ -62,7 +64,7 @@ __all__ = [
     "BalancedKMeans", "CAQuantileSVR", "CascadeSVC", "DCFilterSVC", "DCKRRClassifier", "DKRRClassifier",
     "DisSMOSVC", "DisSMOSVR", "KBalance", "KKRR2Classifier", "KKRRClassifier", "KMeans", "Kriging",
     "RandomPartition", "RunPage", "SMONuSVC", "SMONuSVR", "SMOOneClassSVM", "SMOQuantileSVR", "SubsetKRR",
-    "SubsetKRRClassifier", "TwoLevelKRR", "TwoLevelKRRClassifier", "__version__", "patch_sklearn", "to_onnx",
+    "SubsetKRRClassifier", "TwoLevelKRR", "TwoLevelKRRClassifier", "__version__", "load", "patch_sklearn", "to_onnx",
     "unpatch_sklearn",
 ]  # fmt: skip
 

@@ -389,7 +389,43 @@ _HOMES = {
 }
 
 
-def load(path: Path, comm: Communicator) -> tuple[Any, AnyAnswering]:
+def load(path: str | Path, comm: CommLike = None) -> Any:
+    """A saved model of any family, with its `predict`; with `comm`, a collective call on any number of ranks.
+
+    Parameters
+    ----------
+    path : path
+        File of a training command's ``--model``, or of an estimator's `save`.
+    comm : mpi4py communicator or None
+
+    Returns
+    -------
+    model
+        That of the estimator or command that saved it: a DataFrame with the columns of the training table, or rows of
+        its features, are its input.
+
+    Raises
+    ------
+    InputError
+        The file is missing, damaged, not a model, or of a family that this version does not know.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cakernels import DKRR, load
+    >>> X = np.linspace(0, 1, 50)[:, None]
+    >>> DKRR(sigma=0.1, lam=1e-6).fit(X, X[:, 0] ** 2).save("squares.h5")
+    >>> model = load("squares.h5")
+    >>> model.predict([[0.5]]).round(3).tolist()
+    [0.25]
+    """
+    with collective(comm) as ranks:
+        model, _ = load_with_family(Path(path), ranks)
+    model.comm = comm
+    return model
+
+
+def load_with_family(path: Path, comm: Communicator) -> tuple[Any, AnyAnswering]:
     """A saved model of any family, and the family that predicts with it; collective."""
     name = family_of(path, comm)
     with comm.agreed():

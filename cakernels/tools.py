@@ -21,9 +21,9 @@ def predict(argv: list[str]) -> None:
     from cacore.run import command
 
     def loader() -> Load:
-        from cakernels.families import load  # compiled code, which --help does without
+        from cakernels.families import load_with_family  # compiled code, which --help does without
 
-        return load
+        return load_with_family
 
     prog = "cakernels predict"
     run(lambda comm: command.predict(loader, prog, comm, argv, command.OWN), prog, argv=argv)
@@ -49,10 +49,10 @@ def export(argv: list[str]) -> None:
         arguments = parser.parse_args(argv)
         check_apart([("OUT.onnx", arguments.out)], [("MODEL", arguments.model)])
         check_writable(arguments.out)
-        from cakernels.families import load
+        from cakernels.families import load_with_family
         from cakernels.onnx.export import exported
 
-        model, _ = load(arguments.model, comm)
+        model, _ = load_with_family(arguments.model, comm)
         graph = exported(model, dtype=arguments.dtype)
         with replacing(arguments.out) as temporary:
             temporary.write_bytes(graph.model().SerializeToString())

@@ -130,7 +130,7 @@ def folder(tmp_path):
 
 def test_a_blend_compiles_for_its_members_alone(folder, recorded):
     """Two models of ridge regression need no code of support vectors."""
-    _, blends = families.load(folder / "b.h5", Communicator())
+    _, blends = families.load_with_family(folder / "b.h5", Communicator())
     compiled = recorded(families, "family_named", lambda _, name: name)
     blends.warm_up_prediction("float64")
     assert compiled == ["krr"]

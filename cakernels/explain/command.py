@@ -130,10 +130,10 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
     """The explanation of this rank's rows, the model, and the number of all rows; collective."""
     from cacore.explain.shapley import warm_up
     from cacore.run import reading
-    from cakernels.families import load
+    from cakernels.families import load_with_family
     from partition.explain import sampled
 
-    model, family = load(job.model, comm)
+    model, family = load_with_family(job.model, comm)
     targets = family.targets(model)
 
     def read(path: Path) -> Dataset:
