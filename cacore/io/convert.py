@@ -24,7 +24,7 @@ from cacore.errors import CellError, InputError
 from cacore.files import Temporary, check_apart, check_writable, printing, temporary
 from cacore.io import native, text
 from cacore.io.libsvm import DENSE_FROM
-from cacore.io.mixed import FORMS, Mixed
+from cacore.io.mixed import Mixed
 from cacore.io.names import Expected, listed, quiet
 from cacore.io.native import write_columns
 from cacore.io.scanners import Parsers
@@ -63,7 +63,7 @@ def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
     try:
         tables = read_all(path, target, limit)
     except CellError:
-        if text.kind(path) not in FORMS:
+        if text.kind(path) not in text.MIXED:
             raise
         request = RowsRequest(target=target, limit=limit, wanted=replace(ANY, labels="any"))
         tables = {"train": Mixed(path, text.kind(path), request).table(Communicator())}

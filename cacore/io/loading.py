@@ -152,9 +152,7 @@ def _mixed(path: Path, form: str, request: RowsRequest, comm: Communicator) -> T
 
 def _require_table(path: Path, form: str, request: RowsRequest) -> None:
     """Raise an InputError for other files than tables, where a model or options need columns with names and kinds."""
-    from cacore.io.mixed import FORMS
-
-    if form in FORMS:
+    if form in text.MIXED:
         return
     if request.training and request.expected.overrides.any:
         raise InputError(f"{path}: --category, --number and --drop are for CSV, TSV, Parquet and Arrow files")

@@ -34,7 +34,6 @@ from cacore.machine import memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMS = ("csv", "tsv", "parquet", "arrow")  # files whose columns may hold anything
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 50  # lines that show which separator a text has
 _COPIES = 4  # of the text while it is read: pyarrow's columns, features, and what is made on the way

@@ -12,6 +12,7 @@ from cacore.io.table import RowsRequest, Table, Tabular
 from cacore.io.words import OneClass
 
 TABLES = ("csv", "tsv", "npy", "parquet", "arrow")
+MIXED = ("csv", "tsv", "parquet", "arrow")  # whose columns may hold anything
 _BINARY = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"), (b"PK\x03\x04", "npz"), (b"\x93NUMPY", "npy"), (b"PAR1", "parquet"),
     (b"ARROW1", "arrow"),
