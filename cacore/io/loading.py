@@ -91,8 +91,6 @@ def load(
     )  # fmt: skip
     with comm.phase("read"), stream.unchanging(path, comm):
         form = _agree_on_form(path, comm)
-        with comm.agreed():
-            _require_table(path, form, request)
         if form == "hdf5":
             return _blocks(path, comm, request)
         if form == "npz":
@@ -131,7 +129,7 @@ def _is_mixed(path: Path, form: str, request: RowsRequest, comm: Communicator) -
         return False
     from cacore.io.mixed import separator
 
-    with comm.agreed(), stream.reading(path):
+    with comm.uncounted(), comm.agreed(), stream.reading(path):
         usual = separator(path, request.limit, form) == ("," if form == "csv" else "\t")
     return comm.all(expected.overrides.gaps == "fill") and not comm.all(usual)
 
@@ -146,6 +144,7 @@ def _mixed(path: Path, form: str, request: RowsRequest, comm: Communicator) -> T
     from cacore.io.mixed import Mixed
 
     with comm.agreed(), stream.reading(path):
+        _require_table(path, form, request)
         reader = Mixed(path, form, request)
     return reader.table(comm)
 
@@ -175,6 +174,7 @@ def _blocks(path: Path, comm: Communicator, request: RowsRequest) -> dict[str, D
     from cacore.io import native
 
     with comm.agreed():
+        _require_table(path, "hdf5", request)
         splits = _Splits.of(path, comm, request)
         size = sum(
             native.needed(path, split, *rows, request.dtype, request.limit, splits.orders[split])
@@ -356,6 +356,7 @@ def _handed_out(path: Path, comm: Communicator, request: RowsRequest) -> dict[st
     """Read an NPZ file on rank 0 and distribute its rows by blocks."""
     tables: dict[str, Table] = {}
     with comm.agreed():
+        _require_table(path, "npz", request)
         if comm.rank == 0:
             tables = text.parse(path, request)
             for split, table in tables.items():
