@@ -73,6 +73,14 @@ class Fitting(Training):
     )  # fmt: skip
 
     @property
+    def of_columns(self) -> list[str]:
+        """The options about the columns of a table, as they are written."""
+        lists = [("--category", self.category), ("--number", self.number), ("--drop", self.drop)]
+        words = [word for flag, names in lists if names for word in (flag, ",".join(names))]
+        target = [] if self.target is None else ["--target", self.target]
+        return [*target, *words, *(["--gaps", self.gaps] if self.gaps != "fill" else [])]
+
+    @property
     def saved(self) -> Path:
         """File of the model."""
         stem = self.data.name.split(".")[0] or "data"
@@ -265,7 +273,7 @@ class _Run:
             **named(self.train.columns, self.train.chosen), **overlap,
         }  # fmt: skip
         commands = [
-            leaderboard.command(estimator, str(self.job.data), candidate.parts(self.rows.n))
+            leaderboard.command(estimator, str(self.job.data), candidate.parts(self.rows.n), self.job.of_columns)
             for estimator, candidate in zip(result.estimators, result.candidates, strict=True)
         ]
         params = {

@@ -65,11 +65,14 @@ def lines(trainings: Sequence[LeaderboardRow], score: Score) -> Iterator[str]:
     yield counted(len(trainings), "training") + "".join(ends)
 
 
-def command(estimator: BaseEstimator, data: str, parts: int) -> str:
-    """The command that trains this estimator's model on all rows of the file `data`, in so many parts."""
+def command(estimator: BaseEstimator, data: str, parts: int, columns: Sequence[str] = ()) -> str:
+    """The command that trains this estimator's model on all rows of the file `data`, in so many parts.
+
+    `columns` are the words of options about the file's columns.
+    """
     method, chosen = _method(estimator)
-    words = [f"python -m {method.prog}", shlex.quote(data), *_model_words(estimator, method, chosen, parts)]
-    return " ".join(words)
+    words = [shlex.quote(data), *map(shlex.quote, columns), *_model_words(estimator, method, chosen, parts)]
+    return " ".join([f"python -m {method.prog}", *words])
 
 
 def _method(estimator: BaseEstimator) -> tuple[Method, dict[str, object]]:

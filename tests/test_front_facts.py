@@ -17,13 +17,15 @@ from sklearn.svm import SVC
 from cacore.comm import Communicator
 from cacore.machine.deadline import TimeIsUp
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
-from cakernels.leaderboard import leaderboard, lines
+from cakernels.fit import Fitting
+from cakernels.leaderboard import command, leaderboard, lines
 from cakernels.search.blending import Found, search, started
 from cakernels.search.candidates import Candidate
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data, Split
 from cakernels.search.rivals import rivals_of
 from cakernels.search.scores import SCORES, Baseline
 from cakernels.search.trial import OUT_OF_TIME, Budget, Trial
+from casvm import CASVC
 
 ALONE = Communicator()
 
@@ -178,3 +180,10 @@ def test_the_note_on_trees_says_how_to_train_them():
     assert "25.0 % smaller on the same rows" in found.trees_ahead
     assert "HistGradientBoostingRegressor().fit(X, y)" in found.trees_ahead
     assert Found([SVC()], np.ones(1), [], [10], 0.1, [], rivals={"trees": (0.15, 1.0)}).trees_ahead == ""
+
+
+def test_the_command_that_trains_the_same_model_has_the_options_about_columns(tmp_path):
+    job = Fitting(data=tmp_path / "a.csv", category=("a", "b c"), drop=("d",), gaps="refuse", target="y")
+    fitted = CASVC(n_parts=1, C=1.0, gamma=0.1).fit([[0.0], [1.0]] * 5, [0, 1] * 5)
+    words = command(fitted, "a.csv", 1, job.of_columns)
+    assert "a.csv --target y --category 'a,b c' --drop d --gaps refuse" in words

@@ -300,3 +300,10 @@ def test_onnx_gaps_and_names():
     clash = DKRR(sigma=1.0, lam=1e-3).fit(X.rename(columns={"v1": "prediction"}), np.arange(60.0))
     with pytest.raises(InputError, match="column 'prediction' has the name of an output"):
         to_onnx(clash)
+
+
+def test_dropped_columns_may_be_there_in_other_files(files):
+    train = rows(files / "train.csv", overrides=Overrides(drop=("town",)))
+    assert not any(name.startswith("town") for name in train.columns.features)
+    test = load(files / "test.csv", ALONE, expected=Expected(columns=train.columns, where="model"))["train"]
+    assert test.columns.features == train.columns.features

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 
 NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY = "number", "category", "date", "identifier", "constant", "copy"
-KINDS = (NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY)
+DROPPED = "dropped"  # by the user
+KINDS = (NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY, DROPPED)
 MOST_LEVELS = 30  # indicators of a category; with more, kernels see little but which rows share a level
 RARE = 0.005  # least share of the rows for a level of its own
 FEW_GAPS = 0.005  # up to this share of gaps, there is no indicator of them
@@ -126,7 +127,7 @@ class TableColumn:
         """Treatment of the column, in words."""
         if self.kind == COPY:
             return f"left out: as {self.original}"
-        if self.kind in (IDENTIFIER, CONSTANT):
+        if self.kind in (IDENTIFIER, CONSTANT, DROPPED):
             return "left out"
         filled = f"gaps are {self.fill:.6g}{', and marked' if self.indicator else ''}" if self.gaps else ""
         if self.kind == NUMBER:
@@ -394,6 +395,7 @@ def learned(
     signatures: dict[bytes, str] = {}
     for name, typed in zip(table.column_names, table.columns, strict=True):
         if name in overrides.drop:
+            columns.append(TableColumn(name, DROPPED))
             continue
         cells = ColumnCells.of(name, typed)
         column = _column(cells, overrides.kinds.get(name), comma, targets is not None)

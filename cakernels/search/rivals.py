@@ -131,6 +131,7 @@ def _trees(rows: _Rows) -> Answers:
         return None
     trees = (HistGradientBoostingRegressor if rows.regression else HistGradientBoostingClassifier)(random_state=0)
     if math.isfinite(rows.seconds):
+        type(trees)(max_iter=1, random_state=0).fit(rows.X, rows.y)  # the first fit of a process starts threads
         begun = time.perf_counter()
         type(trees)(max_iter=_FEW_TREES, random_state=0).fit(rows.X, rows.y)
         each = (time.perf_counter() - begun) / _FEW_TREES
