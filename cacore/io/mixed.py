@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.cells import WrongCellError, numbers_of
-from cacore.data.encoding import Columns, Encoding, clean, learned
+from cacore.data.encoding import NUMBER, Columns, Encoding, clean, learned
 from cacore.errors import InputError
 from cacore.io import arrow, delimited
 from cacore.io.names import OPTION, Expected, listed
@@ -34,6 +34,7 @@ from cacore.machine import memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_MISSING = ("", "na", "n/a", "#n/a", "nan", "<na>", "nat", "null", "-", ".", "?", "none")  # among numbers
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 50  # lines that show which separator a text has
 _COPIES = 4  # of the text while it is read: pyarrow's columns, features, and what is made on the way
@@ -61,7 +62,7 @@ class Mixed(Tabular):
             self._head = _with_years(self._head)
             names, columns = self._head.names, self._head.columns
             self._comma = self._head.delimiter != ","
-            self._read: Callable[[], pa.Table] = partial(_text_table, self._head)
+            self._read: Callable[[], pa.Table] = self._text
         else:
             arrow_names = arrow.names(path, form, request)
             names, columns = tuple(clean(name) for name in arrow_names), len(arrow_names)
@@ -83,6 +84,14 @@ class Mixed(Tabular):
         self._encoding = Encoding.of(json.loads(comm.bcast(np.frombuffer(text, np.uint8)).tobytes()))
         self.features = list(range(len(self._encoding.column_of)))
         return super().table(comm)
+
+    def _text(self) -> pa.Table:
+        """The columns of a text; labels, categories and dates as words."""
+        assert self._head is not None
+        encoding, kinds = self._encoding, self.request.expected.overrides.kinds
+        as_words = set(kinds) if encoding is None else {c.name for c in encoding.columns if c.kind != NUMBER}
+        words = {j for j, name in enumerate(self._names) if name in as_words}
+        return _text_table(self._head, words | set(self.chosen if self.words is not None else ()))
 
     def _required(self) -> Encoding:
         assert self._encoding is not None  # learned before it is used
@@ -206,19 +215,44 @@ def _with_years(head: delimited.Head) -> delimited.Head:
     return replace(head, names=tuple(clean(cell) for cell in first), first_line=head.first_line + 1)
 
 
-def _text_table(head: delimited.Head) -> pa.Table:
-    """All columns of a text, by their numbers, as words: what they are is decided for files and frames alike."""
+def _text_table(head: delimited.Head, words: Collection[int]) -> pa.Table:
+    """All columns of a text, by their numbers: decimal numbers where pyarrow sees nothing else, or words.
+
+    What words are is decided for files and frames alike, and whole numbers may be codes such as 007. Columns in `words`
+    are words.
+    """
+    import pyarrow as pa
+
+    names = [str(j) for j in range(head.columns)]
+    text = {str(j): pa.string() for j in words}
+    guessed = _parsed(head, names, text, [*_MISSING, *map(str.upper, _MISSING), "NaN", "NaT", "None"])
+    decimals = [name for name in names if pa.types.is_floating(guessed.schema.field(name).type)]
+    others = [name for name in names if name not in decimals]
+    columns = {name: guessed.column(name) for name in decimals}
+    if others:
+        table = _parsed(head, names, dict.fromkeys(names, pa.string()), [], others)
+        columns |= {name: table.column(name) for name in others}
+    return pa.table({name: columns[name] for name in names})
+
+
+def _parsed(
+    head: delimited.Head,
+    names: list[str],
+    types: Mapping[str, pa.DataType],
+    gaps: list[str],
+    chosen: Sequence[str] = (),
+) -> pa.Table:
+    """The chosen columns of a text, or all, of these types or those that pyarrow sees."""
     import pyarrow as pa
     import pyarrow.csv as pc
 
-    names = [str(j) for j in range(head.columns)]
     with open_bytes(head.path) as stream:
         try:
             return pc.read_csv(
                 stream,
                 pc.ReadOptions(skip_rows=head.first_line - 1, column_names=names),
                 pc.ParseOptions(delimiter=head.delimiter, newlines_in_values=True),
-                pc.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), null_values=[]),
+                pc.ConvertOptions(column_types=dict(types), null_values=gaps, include_columns=list(chosen)),
             )
         except (pa.ArrowException, UnicodeError) as error:
             what = short(" ".join(str(error).split()), 160)
