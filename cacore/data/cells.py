@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from cacore.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Reading: TypeAlias = "tuple[NDArray[np.float64], str]"  # values of the cells, and the form in which they are written
 _WHOLE = r"(0|[1-9][0-9]*)"  # 007 is a code
 NUMERAL = rf"^[+-]?({_WHOLE}\.?|{_WHOLE}?\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _GROUPED = r"[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"  # 1,234,567.8
@@ -69,6 +70,8 @@ class ColumnCells:
     codes : ndarray of int64, shape (n,)
     categorical : bool
         True for a type of categories, as in pandas, so that words of numbers are levels.
+    readings : dict of str to ndarray
+        What the words stand for, by the form in which they were read: once, for the kind, its copies and features.
     """
 
     name: str
@@ -79,6 +82,7 @@ class ColumnCells:
     words: list[str] = field(default_factory=list)
     codes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     categorical: bool = False
+    readings: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, cells: pa.ChunkedArray) -> ColumnCells:
@@ -142,23 +146,32 @@ class ColumnCells:
         row = int(np.flatnonzero(self.codes == self.words.index(word))[0])
         return WrongCellError(self.name, row, f"{word[:60]!r} is {what}")
 
-    def as_numbers(self, form: str | None, comma: bool) -> tuple[NDArray[np.float64], str] | None:
+    def as_numbers(self, form: str | None, comma: bool) -> Reading | None:
         """Numbers that words stand for, and their form: `form`, if all have it; None if one is no number."""
+        if form in self.readings:
+            return self.readings[form], form
         words, codes = self.among(is_missing)
         if {word.lower() for word in words} <= {"true", "false"}:
             return np.array([*(float(word.lower() == "true") for word in words), np.nan])[codes], ""
         if form is None or not all_match(words, FORMS[form]):
             form = _form_of_numbers(words, comma)
-        return None if form is None else (np.append(_numbers(words, form), np.nan)[codes], form)
+        return None if form is None else self._read(form, _numbers(words, form), codes)
 
-    def as_days(self, form: str | None) -> tuple[NDArray[np.float64], str] | None:
+    def as_days(self, form: str | None) -> Reading | None:
         """Days that words stand for, and their form: `form`, if all have it; None if one is no date."""
+        if form and form in self.readings:
+            return self.readings[form], form
         words, codes = self.among(is_missing)
         if not words:
             return np.full(len(codes), np.nan), form or ""
         if not form or np.isnan(dates_of(words, form)).any():
             form = _form_of_dates(words)
-        return None if form is None else (np.append(dates_of(words, form), np.nan)[codes], form)
+        return None if form is None else self._read(form, dates_of(words, form), codes)
+
+    def _read(self, form: str, values: NDArray[np.float64], codes: NDArray[np.int64]) -> Reading:
+        """The values of the cells, from those of the words in this form."""
+        self.readings[form] = np.append(values, np.nan)[codes]
+        return self.readings[form], form
 
 
 def _coded(cells: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _GAPS = {"", "na", "n/a", "#n/a", "nan", "<na>", "nat", "null"}
-_MISSING = _GAPS | {"-", ".", "?", "none"}
+MISSING = _GAPS | {"-", ".", "?", "none"}  # in lower case
 _REBUILD = "build the matrix again from rows, columns and values"
 _MASK = "masked: fill masked cells, as numpy.ma.MaskedArray.filled does, or leave their rows out"
 # Names of types in numpy, pandas, polars and Arrow whose values are not real numbers, and a remedy for each.
@@ -40,7 +40,7 @@ _TOO_LARGE = 2**1024 - 2**970  # from here on a whole number rounds to infinity
 
 def is_missing(word: str) -> bool:
     """True if this word marks a missing value."""
-    return word.strip().lower() in _MISSING
+    return word.strip().lower() in MISSING
 
 
 def is_gap(word: str) -> bool:

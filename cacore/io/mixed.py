@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.cells import WrongCellError, numbers_of
+from cacore.data.containers import MISSING
 from cacore.data.encoding import NUMBER, Columns, Encoding, clean, learned
 from cacore.errors import InputError
 from cacore.io import arrow, delimited
@@ -34,7 +35,6 @@ from cacore.machine import memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MISSING = ("", "na", "n/a", "#n/a", "nan", "<na>", "nat", "null", "-", ".", "?", "none")  # among numbers
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 50  # lines that show which separator a text has
 _COPIES = 4  # of the text while it is read: pyarrow's columns, features, and what is made on the way
@@ -103,9 +103,9 @@ class Mixed(Tabular):
         if not is_compressed(self.path):
             memory.require(_COPIES * size, self.request.limit, f"{self.path}: a table with words", "use fewer rows")
         table = self._read()
-        names = self._names
         cells, chosen = (
-            table.select(columns).rename_columns([names[j] for j in columns]) for columns in (self._cells, self.chosen)
+            table.select(columns).rename_columns([self._names[j] for j in columns])
+            for columns in (self._cells, self.chosen)
         )
         width = 8 * table.num_rows * (table.num_columns + 1)
         memory.require(_FEATURES * width, self.request.limit, f"{self.path}: a table with words", "use fewer rows")
@@ -225,7 +225,7 @@ def _text_table(head: delimited.Head, words: Collection[int]) -> pa.Table:
 
     names = [str(j) for j in range(head.columns)]
     text = {str(j): pa.string() for j in words}
-    guessed = _parsed(head, names, text, [*_MISSING, *map(str.upper, _MISSING), "NaN", "NaT", "None"])
+    guessed = _parsed(head, names, text, [*MISSING, *map(str.upper, MISSING), "NaN", "NaT", "None"])
     decimals = [name for name in names if pa.types.is_floating(guessed.schema.field(name).type)]
     others = [name for name in names if name not in decimals]
     columns = {name: guessed.column(name) for name in decimals}

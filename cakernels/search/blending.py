@@ -24,7 +24,7 @@ from cakernels.families import blended, classified
 from cakernels.search.candidates import Candidate, first, load_trainers
 from cakernels.search.data import FOLDS, REGRESSION, Data, Split
 from cakernels.search.race import Race
-from cakernels.search.rivals import TREES, Rival, rivals_of
+from cakernels.search.rivals import TREES, rivals_of
 from cakernels.search.scores import Score
 from cakernels.search.trial import FINAL, MANY_MORE, MODELS, SMALL_SHARE, Budget, Trial
 
@@ -336,11 +336,7 @@ def search(race: Race) -> Found:
         if i == 0:
             fitted, rows = _trained_further(race, trial, fitted, rows, race.budget.worked(race.comm) - begun, later)
         trained.append((fitted, rows))
-    return _beside(rivals, race, _result(race, last, mixed, trained))
-
-
-def _beside(rivals: list[Rival], race: Race, result: Found) -> Found:
-    """The result with the other models' errors and seconds; collective."""
+    result = _result(race, last, mixed, trained)
     result.rivals = {rival.name: (rival.error(race), rival.seconds) for rival in rivals}
     return result
 

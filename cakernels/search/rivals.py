@@ -118,9 +118,8 @@ def _linear(rows: _Rows) -> Answers:
     if rows.X.shape[0] * rows.X.shape[1] ** 2 > _MOST_FLOPS:
         return None
     linear = Ridge() if rows.regression else RidgeClassifier()
-    step = type(linear).__name__.lower()
     pipeline = make_pipeline(StandardScaler(with_mean=isinstance(rows.X, np.ndarray)), linear)
-    return _held_out(pipeline, rows, f"{step}__sample_weight")
+    return _held_out(pipeline, rows, f"{type(linear).__name__.lower()}__sample_weight")
 
 
 def _trees(rows: _Rows) -> Answers:
