@@ -45,5 +45,5 @@ def test_the_command_makes_the_same_model(name, tmp_path):
     write_csv(tmp_path / "my data.csv", X, y)
     _, _, program, *words = shlex.split(command(fitted, str(tmp_path / "my data.csv"), parts))
     run(program, [*words, "--quiet", "--model", tmp_path / "again.h5"])
-    again = load(tmp_path / "again.h5", Communicator())[0]
+    again = load(tmp_path / "again.h5", Communicator())
     close(again.predict(X), fitted.model_.predict(X), 1e-4)
