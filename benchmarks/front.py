@@ -27,4 +27,4 @@ def fitted(data: Path, threads: int, *options: str) -> tuple[Any, dict[str, Any]
     files = ["--model", str(model), "--report", str(report)]
     command = [sys.executable, "-m", "cakernels", "fit", str(data), "--threads", str(threads), "--quiet"]
     subprocess.run([*command, *files, *options], check=True)
-    return load(model, Communicator())[0], json.loads(report.read_text())
+    return load(model, Communicator()), json.loads(report.read_text())

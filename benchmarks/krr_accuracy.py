@@ -80,7 +80,7 @@ def _trained(data: Path, method: str, ranks: int, *options: str) -> tuple[Any, F
     model, report = data.with_suffix(".model.h5"), data.with_suffix(".json")
     start = ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"cakrr.{method}", str(data), "--quiet"]
     subprocess.run([*start, "--model", str(model), "--report", str(report), *options], check=True)
-    return load_model(model, Communicator())[0], json.loads(report.read_text())
+    return load_model(model, Communicator()), json.loads(report.read_text())
 
 
 def runnable(name: str, data: str, threads: int) -> tuple[Callable[..., tuple[Any, Facts]] | None, str]:
