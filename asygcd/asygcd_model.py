@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from cacore.arrays import usual_errors
 from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
-from cacore.data.rows import AnyRows, Rows, RowsLike
+from cacore.data.rows import AnyRows, Rows, RowsLike, in_memory
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import in_memory
 from cacore.data.validation import rows_to_predict
 from cacore.explain.explanation import Explanation, Groups, names_of_decisions
 from cacore.io import model_file

@@ -18,9 +18,8 @@ from cacore.data.dataset import Dataset
 from cacore.data.holdout import FOLDS, stratified
 from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.resolution import check_resolved
-from cacore.data.rows import Rows, check_squares
+from cacore.data.rows import Rows, check_squares, in_memory
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import in_memory
 from cacore.kernels import Kernel
 from cacore.kernels.precision import Accuracy
 from cacore.machine import threads
@@ -29,7 +28,7 @@ from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out
 from cacore.svm.problem import numeric_gamma, precision
 
 if TYPE_CHECKING:
-    from asygcd.asygcd_method import AsyGCDMethod
+    from cacore.learn.method import Method
 
 Vector = NDArray[np.float64]
 
@@ -42,7 +41,7 @@ def described(progress: AsyGCDProgress) -> str:
 
 
 def fit(
-    method: AsyGCDMethod, train: Dataset, options: AsyGCDOptions, comm: Communicator, test: Dataset | None = None
+    method: Method, train: Dataset, options: AsyGCDOptions, comm: Communicator, test: Dataset | None = None
 ) -> AsyGCDFit:
     """Train an SVM without a bias.
 

@@ -41,7 +41,8 @@ from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.machine.memory import peak_rss_mib
 from cakernels.plan.machine import PRESETS
-from cakriging import Kriging, kriging
+from cakriging import Kriging
+from cakriging.kriging_method import METHOD
 from cakriging.kriging_system import NearSystem
 from cakriging.near_matrix import Correlation
 from cakriging.options import ESTIMATIONS, KrigingOptions
@@ -117,12 +118,12 @@ def _timed(path: str, kind: str, radius: float, nugget: float, workers: int, lim
     warm = np.random.default_rng(0).random((3000, 2))
     known: Record = {"kernel": kind, "sill": 1.0, "nugget": nugget, "solver": "cg", "memory_limit": limit}
     small = KrigingOptions(range=0.1, **known)
-    kriging(Dataset(warm.copy(), warm[:, 0].copy(), len(warm)), small).model.predict_std(warm, variance="local")
+    METHOD(Dataset(warm.copy(), warm[:, 0].copy(), len(warm)), small).model.predict_std(warm, variance="local")
     with np.load(path) as file:
         X, y, Q = file["X"], file["y"], file["Q"]
     before = machine_rate()
     begun, used = time.perf_counter(), time.process_time()
-    fitted = kriging(Dataset(X, y, len(X)), KrigingOptions(range=radius, **known))
+    fitted = METHOD(Dataset(X, y, len(X)), KrigingOptions(range=radius, **known))
     seconds, used = time.perf_counter() - begun, time.process_time() - used
     peak = peak_rss_mib() / 1024
     begun, asked = time.perf_counter(), time.process_time()

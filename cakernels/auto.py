@@ -17,8 +17,7 @@ from cacore.checks import check_form
 from cacore.comm import CommLike, Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.estimators import Labelled, Regressing, Saved, asking, same_fit
-from cacore.data.rows import Rows, RowsLike
-from cacore.data.stored import in_memory
+from cacore.data.rows import Rows, RowsLike, in_memory
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.explain.explanation import Explains

@@ -12,7 +12,7 @@ import numpy as np
 
 from cacore import checks
 from cacore.comm import Communicator
-from cacore.data.stored import in_memory
+from cacore.data.rows import in_memory
 from cacore.errors import InputError
 from cacore.files import printing
 from cacore.learn.method import flags, same_command

@@ -2,7 +2,7 @@
 
 ==================  ====================================================================================
 `kriging_fit`       the algorithm on all ranks, step by step: read this first
-`options`           the options, and the record of the method
+`kriging_method`    the record of the method; `options`: its options
 `space`             coordinates, the drift, the division of the points over ranks, and the halo
 `estimation`        range, sill and nugget: likelihood, left-out blocks, variogram
 `kriging_system`    the linear system: conjugate gradients on near points with a sparse factor of the inverse, or a
@@ -17,9 +17,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from cakriging.options import KrigingMethod
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cakriging.estimators import Kriging
@@ -28,18 +26,6 @@ if TYPE_CHECKING:
 _HOMES = {"Kriging": "estimators", "KrigingModel": "kriging_model"}
 
 __all__ = ["Kriging", "KrigingModel"]
-
-
-def _train(*args: Any) -> object:
-    """Call :func:`cakriging.kriging_fit.fit`; imported here, since ``--help`` does not need it."""
-    from cakriging.kriging_fit import fit
-
-    return fit(*args)
-
-
-METHOD = kriging = KrigingMethod(
-    name="kriging", summary="Gaussian processes in few dimensions, in the words of geostatistics", trainer=_train
-)
 
 
 def __getattr__(name: str) -> object:

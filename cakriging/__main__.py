@@ -1,7 +1,7 @@
 """``python -m cakriging DATA``: kriging, with or without mpiexec."""
 
-from cakriging import METHOD
 from cakriging.command import main
+from cakriging.kriging_method import METHOD
 
 if __name__ == "__main__":
     main(METHOD)

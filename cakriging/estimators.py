@@ -18,7 +18,7 @@ from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator, seed
 from cacore.machine import memory, threads
-from cakriging import kriging
+from cakriging.kriging_method import METHOD
 from cakriging.kriging_model import KrigingModel, normal_interval
 from cakriging.options import KrigingOptions
 
@@ -146,7 +146,7 @@ class Kriging(Loaded, Regressing):
             with comm.agreed():
                 options: KrigingOptions = from_estimator(KrigingOptions, self, measured=measured)
             seed, limit = shared_seed(self.random_state, comm), memory.limit_per_rank(comm)
-            fitted = kriging(train, replace(options, seed=seed, memory_limit=limit), comm)
+            fitted = METHOD(train, replace(options, seed=seed, memory_limit=limit), comm)
         self.model_: KrigingModel = fitted.model
         self.model_.comm = self.comm
         self.range_, self.sill_, self.nugget_ = self.model_.range, self.model_.sill, self.model_.nugget

@@ -22,12 +22,13 @@ from cacore.run import figures, reading
 from cacore.run.family import Answer, Family, NumberAnswer, Run
 from cacore.run.launch import Predicting
 from cacore.run.report import Report
-from cakriging import kriging, maps
+from cakriging import maps
 from cakriging.estimation import Variogram
 from cakriging.kriging_fit import KrigingFit, solver_of
+from cakriging.kriging_method import METHOD, KrigingMethod
 from cakriging.kriging_model import KrigingModel, normal_interval
 from cakriging.maps import Grid
-from cakriging.options import KrigingMethod, KrigingOptions
+from cakriging.options import KrigingOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +72,7 @@ class Kriged(Family[KrigingMethod, KrigingOptions, KrigingFit, KrigingModel]):
         X = np.random.default_rng(0).random((40, 2))
         row_hashes(X, X[:, 0])
         options = KrigingOptions(kernel="wendland2", range=0.5, sill=1.0, nugget=0.1, solver="cg")
-        kriging(Dataset(X.copy(), X[:, 0].copy(), len(X)), options).model.predict_std(X[:2], variance="local")
+        METHOD(Dataset(X.copy(), X[:, 0].copy(), len(X)), options).model.predict_std(X[:2], variance="local")
 
     @contextmanager
     def progress(self, shown: bool) -> Iterator[dict[str, object]]:

@@ -18,12 +18,13 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, Kept, Unfinished, remembered
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
+from cacore.learn.method import Method
 from cacore.machine import memory, threads
 from cakriging.estimation import Estimate, Parameters, Sample, Variogram, estimate, in_words
 from cakriging.kriging_model import KrigingModel
 from cakriging.kriging_system import DENSE, KrigingSystem
 from cakriging.near_matrix import Correlation
-from cakriging.options import KrigingMethod, KrigingOptions
+from cakriging.options import KrigingOptions
 from cakriging.space import Drift, Field, Histogram, PointColumns, Space, check_independent, column_of, subtracted
 
 BOXES = 1024  # boxes of the histogram that bounds the error of cutting a decaying kernel: 1024^2 correlations, 8 MiB
@@ -99,7 +100,7 @@ class _Rows:
 
 
 def fit(
-    method: KrigingMethod, train: Dataset, options: KrigingOptions, comm: Communicator, test: Dataset | None = None
+    method: Method, train: Dataset, options: KrigingOptions, comm: Communicator, test: Dataset | None = None
 ) -> KrigingFit:
     """Krige all ranks' rows; a collective call.
 
@@ -151,7 +152,7 @@ def fit(
     )
 
 
-def _prepared(method: KrigingMethod, train: Dataset, options: KrigingOptions, comm: Communicator) -> _Rows:
+def _prepared(method: Method, train: Dataset, options: KrigingOptions, comm: Communicator) -> _Rows:
     """Check the rows, and compute coordinates and functions of the drift; collective."""
     with comm.phase("read"):
         with comm.agreed():
@@ -188,7 +189,7 @@ def _prepared(method: KrigingMethod, train: Dataset, options: KrigingOptions, co
 
 
 def _open(
-    checkpoint: Checkpoint, method: KrigingMethod, X: NDArray[np.float64], y: NDArray[np.float64],
+    checkpoint: Checkpoint, method: Method, X: NDArray[np.float64], y: NDArray[np.float64],
     options: KrigingOptions, comm: Communicator,
 ) -> None:  # fmt: skip
     """Resume the run in the checkpoint's directory, or begin one; collective."""

@@ -1,13 +1,13 @@
-"""Options of kriging, their checks, and the record of the method."""
+"""Options of kriging, and their checks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from cacore import checks
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE, SQUARED, canonical
 from cacore.learn import options
-from cacore.learn.method import Method
 from cacore.learn.options import FILES, KERNEL, METRIC, SOLVER, Options, option
 
 if TYPE_CHECKING:
@@ -173,26 +172,3 @@ class KrigingOptions(Options):
             raise InputError("--simulate: give --grid and --map, or use Kriging.simulate for single places")
         if self.grid is not None and not isinstance(self.drift, str):
             raise InputError("--grid: the drift's columns are unknown on a grid; predict rows that have them instead")
-
-
-@dataclass(frozen=True, kw_only=True)
-class KrigingMethod(Method):
-    """The record of kriging."""
-
-    package: ClassVar[str] = "cakriging"
-    options: ClassVar[type] = KrigingOptions
-
-    @property
-    def prog(self) -> str:
-        """Name of the command."""
-        return self.package
-
-    @property
-    def without(self) -> Collection[str]:
-        """Common options that this command lacks."""
-        return ("libsvm", "dtype")
-
-    @property
-    def example(self) -> str:
-        """A command that a user can type, for ``--help``."""
-        return f"mpiexec -n 4 python -m {self.prog} DATA.csv --grid 0:10:0.1,0:5:0.1 --map MAP.h5"

@@ -17,8 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.holdout import Holdout, held_out
-from cacore.data.rows import AnyRows, gather_rows
-from cacore.data.stored import take_rows
+from cacore.data.rows import AnyRows, gather_rows, take_rows
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, Kept, remembered
 from cacore.kernels import Kernel

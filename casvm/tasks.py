@@ -21,9 +21,19 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.resolution import check_resolved
-from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, in_blocks, is_sparse, nbytes
+from cacore.data.rows import (
+    LARGEST_TARGET,
+    AnyRows,
+    check_squares,
+    check_targets,
+    in_blocks,
+    in_memory,
+    is_sparse,
+    nbytes,
+    take_rows,
+)
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import in_memory, is_stored, take_rows
+from cacore.data.stored import is_stored
 from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, remembered
 from cacore.io.fingerprints import fingerprint

@@ -29,9 +29,9 @@ from cacore.data.rows import (
     in_blocks,
     is_sparse,
     largest_size,
+    take_rows,
 )
 from cacore.data.shuffle import Shuffle
-from cacore.data.stored import take_rows
 from cacore.data.validation import check_whole_columns, checked_rows, shared_seed
 from cacore.errors import InputError
 from cacore.machine import threads

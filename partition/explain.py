@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from cacore.comm import CommLike, Communicator, Unquoted, collective, require_same
 from cacore.data.encoding import Columns
-from cacore.data.rows import AnyRows, Rows, RowsLike, dense, gather_rows
+from cacore.data.rows import AnyRows, Rows, RowsLike, dense, gather_rows, in_memory
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import in_memory
 from cacore.data.validation import features_of, rows_to_predict
 from cacore.errors import InputError
 from cacore.explain import ABSENT

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import asygcd.asygcd_model as asygcd_model
-import cakrr.ridge_model as cakrr_part
+import cakrr.ridge_predictor as cakrr_part
 import casvm.model.part_svm as casvm_part
 import casvm.model.quantile_model as casvm_quantiles
 import casvm.model.svm_model as casvm_model

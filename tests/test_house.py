@@ -22,10 +22,9 @@ ORPHANED = re.compile(r"(Of|Those|What|Which|Whether|As|Likewise|Theirs|Anything
 
 
 # Limits of today: each may be lowered, and none is raised.
-CODE_LINES = 41_480
+CODE_LINES = 41_476
 ANY_LINES = 700
 LONG_SIGNATURES = 6  # functions outside classes with more than 8 parameters
-IMPORT_CIRCLES = 5
 PATCHES = 96  # in tests
 
 BARE = {"one", "found", "some", "own", "told", "kept", "given", "judged", "left", "known"}
@@ -117,14 +116,12 @@ def test_classes_have_at_most_25_attributes(nodes):
 
 
 def imported(path, modules):
-    """Modules of the packages that a module imports outside functions, for annotations as well."""
-    tree = ast.parse(path.read_text())
-    inside = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for inner in ast.walk(node)}
+    """Modules of the packages that a module imports, for annotations and inside functions as well."""
     names = set()
-    for node in ast.walk(tree):
-        if id(node) not in inside and isinstance(node, ast.Import):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif id(node) not in inside and isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom):
             whole = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             names |= {full if full in modules else node.module for full in whole.values()}
     return names & modules
@@ -139,7 +136,7 @@ def test_imports_go_in_no_circle():
     _, labels = connected_components(graph, connection="strong")
     members = [[names[i] for i in np.flatnonzero(labels == label)] for label in np.unique(labels)]
     circles = [group for group in members if len(group) > 1]
-    assert len(circles) <= IMPORT_CIRCLES, f"move what both need to the one that the other imports: {circles}"
+    assert not circles, f"move what both need to the one that the other imports: {circles}"
 
 
 def test_shapes_and_records_have_types():

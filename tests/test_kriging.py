@@ -10,8 +10,9 @@ from scipy.spatial.distance import cdist
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cakriging import METHOD, Kriging, KrigingModel
+from cakriging import Kriging, KrigingModel
 from cakriging.command import main
+from cakriging.kriging_method import METHOD
 from cakriging.kriging_model import inverse_root
 from cakriging.kriging_system import InverseFactor, NearSystem
 from cakriging.maps import Grid

@@ -15,8 +15,9 @@ from helpers.commands import run
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cakriging import METHOD, KrigingModel, maps
+from cakriging import KrigingModel, maps
 from cakriging.command import main
+from cakriging.kriging_method import METHOD
 from cakriging.maps import Grid
 
 

@@ -11,7 +11,7 @@ from helpers.references import ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
 from cacore.kernels import Kernel
-from cakrr.ridge_model import PartModel
+from cakrr.ridge_predictor import PartModel
 from cakrr.solver.local import PartSystem, Workspace
 
 LAMS = (1e-6, 1e-3, 10.0)

@@ -12,9 +12,9 @@ from sklearn.kernel_ridge import KernelRidge
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.lengths import slope
-from cacore.data.metric import FLOOR, best_round, importances, mapped, matrix, next_root
+from cacore.data.metric import FLOOR, best_round, importances, matrix, next_root
 from cacore.data.shuffle import Shuffle
-from cacore.data.standardize import Standardizer
+from cacore.data.standardize import Standardizer, mapped
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cakrr import (

@@ -17,7 +17,7 @@ from cacore.kernels.given import given_kernel
 from cacore.kernels.near import NearPanels, spatial_groups
 from cacore.near import expansion
 from cacore.svm import decision
-from cakrr.ridge_model import PartModel
+from cakrr.ridge_predictor import PartModel
 
 NARROW = [
     Kernel("gaussian", 8000.0), Kernel("laplacian", 500.0), Kernel("matern32", 3000.0), Kernel("wendland2", 12.0),

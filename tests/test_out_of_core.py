@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import check_range, largest_size
+from cacore.data.rows import check_range, in_memory, largest_size, take_rows
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import Arriving, StoredRows, empty_like, in_memory, permuted, take_rows
+from cacore.data.stored import Arriving, StoredRows, empty_like, permuted
 from cacore.errors import InputError
 from cacore.io import native
 from cacore.io.checkpoint import Checkpoint

@@ -8,11 +8,10 @@ from helpers.data import normal_rows, write_csv, write_hdf5
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.encoding import Columns
-from cacore.data.resolution import notes
 
 
 def noted(X, y=None):
-    return notes(Dataset(X, y, len(X), "a.csv", columns=Columns(("age", "height"), ("price",))), Communicator())
+    return Dataset(X, y, len(X), "a.csv", columns=Columns(("age", "height"), ("price",))).far_numbers(Communicator())
 
 
 @pytest.mark.parametrize("many", [1, 20])

@@ -26,7 +26,6 @@ NUMERAL = rf"^[+-]?({_WHOLE}\.?|{_WHOLE}?\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _GROUPED = r"[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"  # 1,234,567.8
 _COMMA = rf"({_WHOLE}|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]+)?"  # 1.234.567,8
 FORMS = {"": NUMERAL, "grouped": rf"^[+-]?({_GROUPED}|{_WHOLE}(\.[0-9]*)?)$", "comma": rf"^[+-]?{_COMMA}$"}
-_STEPS = 100  # least deviation of whole numbers over the spacing of doubles, as cacore.data.resolution asks
 # As pandas, R, Excel and public tables write dates; a column has one of these forms.
 DATE_FORMS = (
     "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M",
@@ -243,15 +242,6 @@ def _numbers(words: Sequence[str], form: str) -> NDArray[np.float64]:
     elif form == "comma":
         words = [word.replace(".", "").replace(",", ".") for word in words]
     return np.array([float(word) for word in words]) if words else np.zeros(0)
-
-
-def check_whole(values: NDArray[np.object_], name: str) -> None:
-    """Refuse whole numbers that double precision does not tell apart."""
-    low, high = min(values), max(values)
-    if low != high and float((values - low).astype(np.float64).std()) < _STEPS * np.spacing(float(max(abs(low), high))):
-        raise InputError(
-            f"column {name}: whole numbers near {high} are too close for doubles: subtract the least first"
-        )
 
 
 def dates_of(words: Sequence[str], form: str) -> NDArray[np.float64]:

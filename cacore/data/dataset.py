@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
 from cacore.data.encoding import UNNAMED, Columns
-from cacore.data.rows import AnyRows, concatenate
-from cacore.data.stored import take_rows
+from cacore.data.resolution import ColumnLabels, far_number
+from cacore.data.rows import AnyRows, concatenate, is_sparse, take_rows
+from cacore.data.stored import is_stored
 from cacore.errors import InputError
 
 
@@ -86,6 +88,16 @@ class Dataset:
             return self
         weighted = self.weights > 0
         return replace(self, X=self.X[weighted], y=self.target()[weighted], weights=self.weights[weighted])
+
+    def far_numbers(self, comm: Communicator) -> list[str]:
+        """Notes on far numbers of dense features in memory, and of targets that are numbers; collective."""
+        lines: list[str] = []
+        if not (is_sparse(self.X) or is_stored(self.X)):
+            lines += far_number(self.X, ColumnLabels(self.where, self.columns.features), comm)
+        if self.y is not None and self.y.dtype.kind == "f":
+            targets = self.y.reshape(len(self.y), -1)
+            lines += far_number(targets, ColumnLabels(self.where, self.columns.target, "target"), comm)
+        return lines
 
     def give(self) -> AnyRows:
         """Return the rows and drop them here, so that they are not kept in memory twice."""

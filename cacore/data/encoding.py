@@ -33,10 +33,10 @@ from cacore.data.cells import (
     WrongCellError,
     all_match,
     all_numbers,
-    check_whole,
     dates_of,
 )
 from cacore.data.containers import is_missing
+from cacore.data.resolution import check_whole_numbers
 from cacore.errors import InputError
 
 if TYPE_CHECKING:
@@ -440,7 +440,7 @@ def _column(cells: ColumnCells, kind: str | None, comma: bool, targets: bool) ->
     if (reading := cells.as_numbers(None, comma)) is not None:
         whole = [int(word) for word in cells.words if len(word) > 15 and word.lstrip("+-").isdecimal()]
         if len(whole) > 1:
-            check_whole(np.array(whole, object), cells.name)
+            check_whole_numbers(np.array(whole, object), f"column {cells.name}")
         return _numeric(cells.name, *reading)
     if (reading := cells.as_days(None)) is not None:
         return _dated(cells.name, *reading, reading[1].endswith("Z"))
@@ -458,7 +458,7 @@ def _check_typed(cells: ColumnCells) -> None:
         and pa.types.is_integer(cells.typed.type)
         and np.nanmax(np.abs(numbers), initial=0.0) > 2**53
     ):
-        check_whole(np.array(cells.typed.drop_null().to_pylist(), object), cells.name)
+        check_whole_numbers(np.array(cells.typed.drop_null().to_pylist(), object), f"column {cells.name}")
 
 
 def _check_mixed(cells: ColumnCells) -> None:

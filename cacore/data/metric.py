@@ -16,22 +16,19 @@ B = (H u) alpha^T + H diag(v) H, u_i = 2 w_i e_i / H_ii and v_i = -2 w_i e_i^2 /
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import AnyRows, Rows, is_sparse
+from cacore.data.standardize import Root, Standardizer
 from cacore.errors import InputError
 from cacore.machine import memory
-from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
-
-    from cacore.data.standardize import Standardizer
 
 
 # Reasoned, not measured.
@@ -42,28 +39,7 @@ _NUMBERS = 1 << 23  # numbers of one model's gradients at most, if every rank st
 
 PATIENCE = 3  # consecutive rounds without improvement that end a sequence of rounds
 TRIAL, BEHIND = 2, 1.1  # after TRIAL rounds, a sequence ends if its error is BEHIND times that of the best one
-Root = NDArray[np.float64]  # (d, d) symmetric, or (d,)
 AnyRound = TypeVar("AnyRound", bound="Round")
-
-
-@overload
-def mapped(X: Rows, root: Root | None) -> Rows: ...
-
-
-@overload
-def mapped(X: AnyRows, root: Root | None) -> AnyRows: ...
-
-
-def mapped(X: AnyRows, root: Root | None) -> AnyRows:
-    """Rows times the root, in the dtype of `X`; dense if the root is a full matrix. Without a root, `X` itself."""
-    if root is None:
-        return X
-    if root.ndim == 1:
-        return X.multiply(root).tocsr().astype(X.dtype, copy=False) if is_sparse(X) else X * root.astype(X.dtype)
-    out, R = np.empty(X.shape, X.dtype), root.astype(X.dtype)
-    for lo, hi in blocks(X.shape[0], 4096):
-        out[lo:hi] = X[lo:hi] @ R
-    return out
 
 
 def next_root(root: Root | None, moments: NDArray[np.float64]) -> Root:

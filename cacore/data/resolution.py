@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
 from cacore.data.rows import CSR, AnyRows, check_alike, in_blocks, is_sparse
-from cacore.data.stored import is_stored
 from cacore.errors import InputError
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -283,25 +281,11 @@ _SAMPLE, _NUMBERS = 1000, 1_000_000  # most rows, and most numbers of them, from
 _USUAL = 0.9  # share of the rows of which the deviation is taken, so that the far ones do not count
 
 
-def notes(data: Dataset, comm: Communicator) -> list[str]:
-    """Notes on the dense features in memory, and on targets that are numbers; collective, one pass, not counted.
+def far_number(X: NDArray[np.floating], labels: ColumnLabels, comm: Communicator) -> list[str]:
+    """A note on the column with the farthest number, if it is far; collective, one pass, not counted.
 
     The deviation is the range of nine tenths of a sample about its median, as a normal distribution has it.
     """
-    lines: list[str] = []
-    columns = data.columns
-    if not (is_sparse(data.X) or is_stored(data.X)):
-        lines += _of_columns(data.X, "feature", columns.features, data.where, comm)
-    if data.y is not None and data.y.dtype.kind == "f":
-        targets = data.y.reshape(len(data.y), -1)
-        lines += _of_columns(targets, "target", columns.target, data.where, comm)
-    return lines
-
-
-def _of_columns(
-    X: NDArray[np.floating], kind: str, names: tuple[str, ...], where: str, comm: Communicator
-) -> list[str]:  # fmt: skip
-    """A note on the column with the farthest number, if it is far."""
     rows, d = X.shape
     max_rows = max(1, min(_SAMPLE, _NUMBERS // d) // comm.size)
     with comm.uncounted(), np.errstate(over="ignore", invalid="ignore"):
@@ -321,8 +305,7 @@ def _of_columns(
     j = int(ratio.argmax())
     if ratio[j] <= FAR:
         return []
-    label = f"{kind} {j} ({names[j]})" if j < len(names) else f"{kind} {j}"
     return [
-        f"{where}: {label} has the number {best[j, 1]:.6g}, {ratio[j]:.2g} deviations of the others from their median: "
-        "does it mark a gap?"
+        f"{labels.label(j)} has the number {best[j, 1]:.6g}, {ratio[j]:.2g} deviations of the others from their "
+        "median: does it mark a gap?"
     ]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cacore.arrays import Integers
 from cacore.comm import Communicator, Unquoted, require_same
-from cacore.data.stored import RowNumbers, StoredRows, in_memory
+from cacore.data.stored import RowNumbers, StoredRows
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
 
@@ -105,6 +105,16 @@ def is_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shap
         and starts[0] == 0 and starts[-1] == len(data) and (np.diff(starts) >= 0).all()
         and (not indices.size or 0 <= indices.min() <= indices.max() < d)
     )  # fmt: skip
+
+
+def in_memory(X: AnyRows) -> Rows:
+    """The rows in memory; read if they are in a file."""
+    return X[:] if isinstance(X, StoredRows) else X
+
+
+def take_rows(X: SameRows, rows: RowNumbers) -> SameRows:
+    """Some of the rows; if they are in a file, a view without reading."""
+    return X.subset(rows) if isinstance(X, StoredRows) else X[rows]
 
 
 def nbytes(X: AnyRows) -> int:

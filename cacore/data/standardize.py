@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.metric import Root, mapped
 from cacore.data.resolution import check_steps
 from cacore.data.rows import AnyRows, Rows, dense, is_sparse, power_of_two
 from cacore.data.shuffle import Shuffle
@@ -163,6 +162,29 @@ def curves(quantiles: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.float64]
     for column in quantiles.T:
         values, first, count = np.unique(column, return_index=True, return_counts=True)
         yield values, ndtri((probabilities[first] + probabilities[first + count - 1]) / 2.0)
+
+
+Root = NDArray[np.float64]  # of a metric: (d, d) symmetric, or (d,)
+
+
+@overload
+def mapped(X: Rows, root: Root | None) -> Rows: ...
+
+
+@overload
+def mapped(X: AnyRows, root: Root | None) -> AnyRows: ...
+
+
+def mapped(X: AnyRows, root: Root | None) -> AnyRows:
+    """Rows times the root, in the dtype of `X`; dense if the root is a full matrix. Without a root, `X` itself."""
+    if root is None:
+        return X
+    if root.ndim == 1:
+        return X.multiply(root).tocsr().astype(X.dtype, copy=False) if is_sparse(X) else X * root.astype(X.dtype)
+    out, R = np.empty(X.shape, X.dtype), root.astype(X.dtype)
+    for lo, hi in blocks(X.shape[0], 4096):
+        out[lo:hi] = X[lo:hi] @ R
+    return out
 
 
 _BLOCK_BYTES = 16 << 20  # rows in double precision at a time: little memory beside rows in single precision

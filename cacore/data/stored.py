@@ -20,8 +20,6 @@ from cacore.machine.threads import blocks
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from cacore.data.rows import AnyRows, Rows, SameRows
-
 BLOCK_BYTES = 4 << 20  # bytes per read or write
 _OVER = 32 << 10  # gaps up to this many bytes are read and dropped, which makes reads fewer and longer
 
@@ -165,16 +163,6 @@ class Arriving:
 def is_stored(X: object) -> TypeIs[StoredRows]:
     """True if the rows are in a file."""
     return isinstance(X, StoredRows)
-
-
-def in_memory(X: AnyRows) -> Rows:
-    """The rows in memory; read if they are in a file."""
-    return X[:] if isinstance(X, StoredRows) else X
-
-
-def take_rows(X: SameRows, rows: RowNumbers) -> SameRows:
-    """Some of the rows; if they are in a file, a view without reading."""
-    return X.subset(rows) if isinstance(X, StoredRows) else X[rows]
 
 
 def empty_like(X: Dense) -> Dense:

@@ -23,8 +23,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import AnyRows, dense
-from cacore.data.stored import in_memory
+from cacore.data.rows import AnyRows, dense, in_memory
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.evaluate import Parameters, multiply

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator, require_same
 from cacore.data.encoding import Columns
-from cacore.data.rows import Rows, csr, is_csr, is_sparse
+from cacore.data.rows import Rows, csr, in_memory, is_csr, is_sparse
 from cacore.data.standardize import SCORES, Standardizer
-from cacore.data.stored import in_memory
 from cacore.errors import InputError, OutputError
 from cacore.files import check_writable, replacing
 from cacore.io.native import created, is_link, lies_here, write_rows

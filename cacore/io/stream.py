@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import SameRows, block_bounds, exchange_rows
-from cacore.data.stored import take_rows
+from cacore.data.rows import SameRows, block_bounds, exchange_rows, take_rows
 from cacore.errors import InputError, MemoryLimitError, OutputError
 from cacore.files import same_file
 from cacore.machine import memory, threads

@@ -2,11 +2,9 @@
 
 =============================  ===============================================================================
 `registry`, `functions`        what a kernel declares, and the kernels of the package
-`evaluate`, `simd`, `sums`     compiled code: the kernel function, vector loops, sums over features
+`evaluate`, `sums`             compiled code: the kernel function with its parameters, sums over features
 `precision`                    the shift of rows, the error of kernel values at all distances, sums that are accurate
-`points`                       rows prepared for kernel values
-`values`                       :class:`Kernel`: blocks of kernel values, all pairs
-`pairs`                        inner products, l1 distances or products of factors of all pairs
+`values`                       :class:`Kernel`: rows prepared for kernel values, blocks of these, all pairs
 `panels`, `wide`, `near`       rows laid out as columns of kernel values: dense or sparse, very wide, narrow kernels
 `columns`                      the choice among these layouts; matrix products for dense rows
 `gradients`                    gradients of kernel expansions

@@ -10,15 +10,30 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numba
 import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
+from numpy.typing import DTypeLike
 
 from cacore.compiled.pointers import bits32, bits64, call_kernel, float32_of, float64_of
-from cacore.kernels.registry import EQUAL, KINDS, KernelKind, distance, exp, exp_near, length
+from cacore.errors import InputError
+from cacore.kernels.registry import (
+    EQUAL,
+    FEATURES,
+    KINDS,
+    L1,
+    MOST_DEGREE,
+    SQUARED,
+    KernelKind,
+    distance,
+    exp,
+    exp_near,
+    length,
+)
 
 if TYPE_CHECKING:
     from cacore.arrays import Reals
@@ -226,3 +241,138 @@ def at_distances(
         for k in range(values.size):
             values[k] = squares[k] * -values.dtype.type(0.5)
         finish(values, values.dtype.type(0), zeros, kernel)
+
+
+_MOST_FEATURES = 10**6  # largest degree of a kernel of limited support, whose values take a loop over it
+
+
+@dataclass(frozen=True)
+class KernelFormula:
+    """A kernel function with its parameters; :class:`cacore.kernels.Kernel` adds its values for rows.
+
+    Attributes
+    ----------
+    kind : str
+        A name in :data:`cacore.kernels.KINDS`.
+    gamma, coef0 : float
+    degree : int
+    """
+
+    kind: str = "gaussian"
+    gamma: float = 1.0
+    degree: int = 3
+    coef0: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"kernel {self.kind!r}: choose one of {', '.join(KINDS)}")
+        if self.has("gamma") and not (math.isfinite(self.gamma) and self.gamma > 0):
+            raise InputError(f"gamma = {self.gamma:g}: it must be a positive number")
+        least = self.declared.least_degree
+        if self.degree < least:
+            raise InputError(f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at least {least}")
+        greatest = _MOST_FEATURES if self.declared.limited else MOST_DEGREE
+        if self.degree > greatest:
+            raise InputError(
+                f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at most {greatest}"
+            )
+
+    @property
+    def compiled(self) -> bool:
+        """True if compiled code can evaluate the kernel."""
+        return True
+
+    def stored(self) -> dict[str, Any]:
+        """The fields, as a model file stores them."""
+        return asdict(self)
+
+    @property
+    def declared(self) -> KernelKind:
+        """The kernel's declaration."""
+        return KINDS[self.kind]
+
+    @classmethod
+    def gaussian(cls, sigma: float) -> Self:
+        """The Gaussian kernel exp(-|x-z|^2 / (2 sigma^2)), in the form of Table 3.1."""
+        return cls("gaussian").with_sigma(sigma)
+
+    def with_sigma(self, sigma: float) -> Self:
+        """A copy with width `sigma`, or the kernel itself if it has no width; see :meth:`KernelKind.gamma_of`."""
+        if not (math.isfinite(sigma) and sigma > 0):
+            raise InputError(f"sigma = {sigma:g}: it must be a positive number")
+        gamma = self.declared.gamma_of(sigma)
+        if gamma == 0.0:
+            raise InputError(f"sigma = {sigma:g}: gamma = 1 / (2 sigma^2) is 0 in double precision; use a smaller one")
+        return replace(self, gamma=gamma) if self.has("gamma") else self
+
+    def has(self, parameter: str) -> bool:
+        """True if the kernel has this parameter: "gamma", "coef0" or "degree"."""
+        return parameter in self.declared.parameters
+
+    def suited(self, d: int, instead: str = "") -> Self:
+        """The kernel itself, which is positive definite for rows of `d` features.
+
+        Raises
+        ------
+        InputError
+            The kernel is positive definite for fewer features only; the message names the degree that allows `d`, and
+            what to use `instead`, by default the kernel's product over the features.
+        """
+        if self.declared.limited and d > self.degree:
+            product = f"{self.kind}_product"
+            instead = instead or (f"{product}, which allows any number" if product in KINDS else "another kernel")
+            raise InputError(
+                f"degree = {self.degree}: the {self.kind} kernel is then positive definite for at most {self.degree} "
+                f"features, and the rows have {d}; use degree {d}, which makes the kernel narrower, or {instead}"
+            )
+        return self
+
+    def fits(self, dtype: DTypeLike) -> bool:
+        """True if gamma is moderate enough for this dtype.
+
+        With an extreme gamma the kernel depends on distances that single precision rounds to 0 or to infinity.
+        """
+        return bool(dtype == np.float64 or not self.has("gamma") or 1e-30 < self.gamma < 1e30)
+
+    @property
+    def of_distance(self) -> bool:
+        """True if the kernel depends on differences of rows, not on the inner product."""
+        return self.declared.of_distance
+
+    @property
+    def separable(self) -> bool:
+        """True if the kernel is a product over the features, of which each width needs a product of its own."""
+        return self.declared.separable
+
+    @property
+    def shifts(self) -> bool:
+        """True if dense rows far from the origin should be shifted, so that rounding shows less in differences."""
+        return self.declared.of in (SQUARED, FEATURES)
+
+    def measure(self, nonzeros: bool = False) -> int:
+        """Terms to add up over the features, for rows without their zeros (`nonzeros`) or for whole rows."""
+        if self.separable:
+            return FACTORS
+        if self.declared.of != L1:
+            return PRODUCTS
+        return NONZEROS if nonzeros else WHOLE
+
+    def parameters(self, dtype: np.dtype[np.floating], measure: int | None = None) -> Parameters:
+        """Parameters for kernel values of this dtype, by default for whole rows; compiles the function on first use."""
+        measure = self.measure() if measure is None else measure
+        return address(self.declared, dtype), *self._numbers(dtype), measure
+
+    def factor(self, dtype: np.dtype[np.floating]) -> Parameters:
+        """Parameters for :func:`cacore.kernels.evaluate.multiply`, of a kernel that has factors."""
+        assert self.declared.factor is not None
+        return int(compiled(self.declared.factor, dtype).address), *self._numbers(dtype), FACTORS
+
+    def _numbers(self, dtype: np.dtype[np.floating]) -> tuple[np.floating, np.floating, int]:
+        gamma = min(self.gamma, float(np.finfo(dtype).max))
+        with np.errstate(over="ignore"):
+            coef0 = dtype.type(self.coef0)
+        return dtype.type(gamma), coef0, int(self.degree)
+
+    def derivative(self, t: Reals) -> Reals:
+        """Derivative df/dt of the kernel f(t), in the shape of `t`; :attr:`KernelKind.derivative` defines it."""
+        return self.declared.derivative(t, self.gamma, self.coef0, self.degree)

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import AnyRows, Rows, in_blocks, is_sparse, shifted
 from cacore.errors import InputError
-from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, WHOLE, at_distances, multiply
+from cacore.kernels.evaluate import DIFFERENCES, NONZEROS, PRODUCTS, WHOLE, KernelFormula, at_distances, multiply
 from cacore.kernels.registry import EQUAL, L1, SQUARED
 
 if TYPE_CHECKING:
     from cacore.data.rows import CSR
-    from cacore.kernels.values import Kernel
+
+AnyKernel = TypeVar("AnyKernel", bound=KernelFormula)
 
 _GRID = 256  # arguments at which slopes are taken; a slope changes by under 25 % to the next
 _TERM = 4.0  # units of rounding of |x|^2 in a squared distance (measured: 3 with 54 features, 13 with 5,000)
@@ -109,7 +110,7 @@ def sampled(X: Rows) -> Rows:
     return X[:: max(1, X.shape[0] // _SAMPLE)]
 
 
-def shift_of(X: Rows, kernel: Kernel, balanced: bool = False) -> NDArray[np.float64] | None:
+def shift_of(X: Rows, kernel: KernelFormula, balanced: bool = False) -> NDArray[np.float64] | None:
     """Vector to subtract from rows that lie far from the origin, from a sample `X` of them; None if there is no need.
 
     Dense rows are shifted by their mean in all features. CSR rows are shifted only in features that every row of the
@@ -140,12 +141,12 @@ def _shift_of_sparse(X: CSR) -> NDArray[np.float64] | None:
     return shift if shift.any() else None
 
 
-def rounding(kernel: Kernel, extent: Extent, dtype: DTypeLike, measure: int = PRODUCTS) -> float:
+def rounding(kernel: KernelFormula, extent: Extent, dtype: DTypeLike, measure: int = PRODUCTS) -> float:
     """Upper bound of the error of a kernel value over all pairs of rows, whatever their distance.
 
     Parameters
     ----------
-    kernel : Kernel
+    kernel : KernelFormula
     extent : Extent
         Of the rows about the shift with which they are stored.
     dtype : dtype
@@ -186,7 +187,7 @@ def rounding(kernel: Kernel, extent: Extent, dtype: DTypeLike, measure: int = PR
         return float(error) if np.isfinite(error) else np.inf
 
 
-def _of_squares(kernel: Kernel, square: float, eps: float, unit: float, measure: int) -> float:
+def _of_squares(kernel: KernelFormula, square: float, eps: float, unit: float, measure: int) -> float:
     """:func:`rounding` for a kernel of the squared distance, up to 4 `square`."""
     assert kernel.declared.of == SQUARED
     t = 4.0 * square * _grid(eps**2)
@@ -199,7 +200,7 @@ def _of_squares(kernel: Kernel, square: float, eps: float, unit: float, measure:
     return float(np.max(np.abs(kernel.derivative(t)) * error) + abs(values[0] - values[1]))
 
 
-def steepest(kernels: Sequence[Kernel], X: Rows) -> Kernel:
+def steepest(kernels: Sequence[AnyKernel], X: Rows) -> AnyKernel:
     """The kernel whose values change most by the rounding of these rows."""
     if len(kernels) == 1:
         return kernels[0]
@@ -213,14 +214,14 @@ def value_rounding(largest: float, dtype: DTypeLike) -> float:
 
 
 def cheapest(
-    kernels: Sequence[Kernel], extent: Extent, dtype: DTypeLike, measure: int, met: float, gaps: bool,
+    kernels: Sequence[KernelFormula], extent: Extent, dtype: DTypeLike, measure: int, met: float, gaps: bool,
     accuracy: Accuracy,
 ) -> tuple[np.dtype[Any], int]:  # fmt: skip
     """Precision and measure of the cheapest sums in which kernel values are accurate enough.
 
     Parameters
     ----------
-    kernels : sequence of Kernel
+    kernels : sequence of KernelFormula
         Kernels of one kind, of any widths.
     extent : Extent
     dtype : dtype
@@ -262,13 +263,13 @@ def _grid(least: float) -> NDArray[np.float64]:
     return np.geomspace(least, 1.0, _GRID)
 
 
-def _at_squares(kernel: Kernel, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+def _at_squares(kernel: KernelFormula, squares: NDArray[np.float64]) -> NDArray[np.float64]:
     values = np.empty_like(squares)
     at_distances(squares, values, np.zeros_like(squares), kernel.parameters(np.dtype(np.float64)))
     return values
 
 
-def _factors_at(kernel: Kernel, gaps: NDArray[np.float64]) -> NDArray[np.float64]:
+def _factors_at(kernel: KernelFormula, gaps: NDArray[np.float64]) -> NDArray[np.float64]:
     """Factors of one feature at these |x_k - z_k|, of a kernel that is a product over the features."""
     values = np.ones_like(gaps)
     multiply(values, 0.0, gaps, kernel.factor(np.dtype(np.float64)))

@@ -7,8 +7,7 @@ products of factors are the argument of the kernel function.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numba
 import numpy as np
@@ -21,14 +20,12 @@ from cacore.kernels.evaluate import (
     FACTORS,
     NONZEROS,
     PRODUCTS,
-    WHOLE,
+    KernelFormula,
     Parameters,
-    address,
-    compiled,
     finish,
 )
 from cacore.kernels.precision import WIDEST, Extent, rounding, shift_of
-from cacore.kernels.registry import EQUAL, FEATURES, KINDS, L1, MOST_DEGREE, SQUARED, KernelKind
+from cacore.kernels.registry import EQUAL, SQUARED
 from cacore.kernels.sums import GROUP, meet, pack, room, width
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine.threads import blocks, for_blocks
@@ -194,13 +191,11 @@ Real = TypeVar("Real", bound=np.floating)
 # Size of one task's products: they should still be in cache when the kernel function is applied.
 _BLOCK_BYTES = 1 << 20
 _COLUMNS = 1024  # columns of l1 distances per task, which stay in cache until their exponential (677285b2)
-_MOST_FEATURES = 10**6  # largest degree of a kernel of limited support, whose values take a loop over it
 _TILE, _LINE = 64, 256  # columns and rows of a tile when a triangle is filled
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel with its parameters.
+class Kernel(KernelFormula):
+    """A kernel with its parameters, and its values for rows.
 
     Attributes
     ----------
@@ -220,125 +215,6 @@ class Kernel:
     >>> kernel.block(points, points).round(3).tolist()
     [[1.0, 0.607], [0.607, 1.0]]
     """
-
-    kind: str = "gaussian"
-    gamma: float = 1.0
-    degree: int = 3
-    coef0: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"kernel {self.kind!r}: choose one of {', '.join(KINDS)}")
-        if self.has("gamma") and not (math.isfinite(self.gamma) and self.gamma > 0):
-            raise InputError(f"gamma = {self.gamma:g}: it must be a positive number")
-        least = self.declared.least_degree
-        if self.degree < least:
-            raise InputError(f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at least {least}")
-        greatest = _MOST_FEATURES if self.declared.limited else MOST_DEGREE
-        if self.degree > greatest:
-            raise InputError(
-                f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at most {greatest}"
-            )
-
-    @property
-    def compiled(self) -> bool:
-        """True if compiled code can evaluate the kernel."""
-        return True
-
-    def stored(self) -> dict[str, Any]:
-        """The fields, as a model file stores them."""
-        return asdict(self)
-
-    @property
-    def declared(self) -> KernelKind:
-        """The kernel's declaration."""
-        return KINDS[self.kind]
-
-    @classmethod
-    def gaussian(cls, sigma: float) -> Kernel:
-        """The Gaussian kernel exp(-|x-z|^2 / (2 sigma^2)), in the form of Table 3.1."""
-        return cls("gaussian").with_sigma(sigma)
-
-    def with_sigma(self, sigma: float) -> Kernel:
-        """A copy with width `sigma`, or the kernel itself if it has no width; see :meth:`KernelKind.gamma_of`."""
-        if not (math.isfinite(sigma) and sigma > 0):
-            raise InputError(f"sigma = {sigma:g}: it must be a positive number")
-        gamma = self.declared.gamma_of(sigma)
-        if gamma == 0.0:
-            raise InputError(f"sigma = {sigma:g}: gamma = 1 / (2 sigma^2) is 0 in double precision; use a smaller one")
-        return replace(self, gamma=gamma) if self.has("gamma") else self
-
-    def has(self, parameter: str) -> bool:
-        """True if the kernel has this parameter: "gamma", "coef0" or "degree"."""
-        return parameter in self.declared.parameters
-
-    def suited(self, d: int, instead: str = "") -> Kernel:
-        """The kernel itself, which is positive definite for rows of `d` features.
-
-        Raises
-        ------
-        InputError
-            The kernel is positive definite for fewer features only; the message names the degree that allows `d`, and
-            what to use `instead`, by default the kernel's product over the features.
-        """
-        if self.declared.limited and d > self.degree:
-            product = f"{self.kind}_product"
-            instead = instead or (f"{product}, which allows any number" if product in KINDS else "another kernel")
-            raise InputError(
-                f"degree = {self.degree}: the {self.kind} kernel is then positive definite for at most {self.degree} "
-                f"features, and the rows have {d}; use degree {d}, which makes the kernel narrower, or {instead}"
-            )
-        return self
-
-    def fits(self, dtype: DTypeLike) -> bool:
-        """True if gamma is moderate enough for this dtype.
-
-        With an extreme gamma the kernel depends on distances that single precision rounds to 0 or to infinity.
-        """
-        return bool(dtype == np.float64 or not self.has("gamma") or 1e-30 < self.gamma < 1e30)
-
-    @property
-    def of_distance(self) -> bool:
-        """True if the kernel depends on differences of rows, not on the inner product."""
-        return self.declared.of_distance
-
-    @property
-    def separable(self) -> bool:
-        """True if the kernel is a product over the features, of which each width needs a product of its own."""
-        return self.declared.separable
-
-    @property
-    def shifts(self) -> bool:
-        """True if dense rows far from the origin should be shifted, so that rounding shows less in differences."""
-        return self.declared.of in (SQUARED, FEATURES)
-
-    def measure(self, nonzeros: bool = False) -> int:
-        """Terms to add up over the features, for rows without their zeros (`nonzeros`) or for whole rows."""
-        if self.separable:
-            return FACTORS
-        if self.declared.of != L1:
-            return PRODUCTS
-        return NONZEROS if nonzeros else WHOLE
-
-    def parameters(self, dtype: np.dtype[np.floating], measure: int | None = None) -> Parameters:
-        """Parameters for kernel values of this dtype, by default for whole rows; compiles the function on first use."""
-        measure = self.measure() if measure is None else measure
-        return address(self.declared, dtype), *self._numbers(dtype), measure
-
-    def factor(self, dtype: np.dtype[np.floating]) -> Parameters:
-        """Parameters for :func:`cacore.kernels.evaluate.multiply`, of a kernel that has factors."""
-        assert self.declared.factor is not None
-        return int(compiled(self.declared.factor, dtype).address), *self._numbers(dtype), FACTORS
-
-    def _numbers(self, dtype: np.dtype[np.floating]) -> tuple[np.floating, np.floating, int]:
-        gamma = min(self.gamma, float(np.finfo(dtype).max))
-        with np.errstate(over="ignore"):
-            coef0 = dtype.type(self.coef0)
-        return dtype.type(gamma), coef0, int(self.degree)
-
-    def derivative(self, t: Reals) -> Reals:
-        """Derivative df/dt of the kernel f(t), in the shape of `t`; :attr:`KernelKind.derivative` defines it."""
-        return self.declared.derivative(t, self.gamma, self.coef0, self.degree)
 
     def arguments(self, A: Points, B: Points) -> NDArray[np.floating]:
         """Argument t of the kernel function for all pairs of rows, shape (len(A), len(B)); :attr:`KernelKind.of`.

@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from cacore.compiled.pointers import prefetch
 from cacore.compiled.vectors import common, products
 from cacore.data.rows import CSR, Rows, is_sparse
-from cacore.kernels.evaluate import NONZEROS, PRODUCTS
+from cacore.kernels.evaluate import NONZEROS, PRODUCTS, KernelFormula
 from cacore.kernels.sums import hand_over, portions, room, taken, width
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
@@ -31,7 +31,6 @@ from cacore.machine.threads import blocks, for_blocks
 if TYPE_CHECKING:
     from cacore.arrays import Doubles, Integers, Ints, Longs, Reals
     from cacore.kernels.evaluate import Parameters
-    from cacore.kernels.values import Kernel
 
 
 FREQUENT = 1 / 16  # smallest share of rows for a feature to be packed; a listed entry costs 20 times a packed one
@@ -225,7 +224,7 @@ class Wide:
         return [(lo * step, min(hi * step, self.n)) for lo, hi in blocks(units, max(1, -(-units // parts)))]
 
     def add(
-        self, kernel: Kernel, A: Arranged, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
+        self, kernel: KernelFormula, A: Arranged, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
         total: NDArray[np.float64] | None = None, store: NDArray[np.floating] | None = None,
         places: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.data import stored
-from cacore.data.rows import is_sparse
+from cacore.data.rows import is_sparse, take_rows
+from cacore.data.stored import is_stored
 from cacore.errors import InputError, OutputError
 from cacore.files import check_apart, check_writable, printing
 from cacore.learn.method import Method, flags, same_command
@@ -245,14 +245,14 @@ def _tested(
     if 0 < count < test.n:
         new = ~test.overlap
         y = None if test.y is None else test.y[new]
-        new_rows = replace(test, X=stored.take_rows(test.X, new), y=y, n=test.n - count)
+        new_rows = replace(test, X=take_rows(test.X, new), y=y, n=test.n - count)
         fields["metrics_without_overlap"] = answer.take(new).metrics(new_rows, comm)
     return {"overlap": count}, fields
 
 
 def _answer(family: AnyFamily, model: TrainedModel, test: Dataset, comm: Communicator, limit: int) -> Answer:
     """Predict the test rows; rows in a file in blocks that fit in `limit` bytes."""
-    if not stored.is_stored(test.X):
+    if not is_stored(test.X):
         return family.tested(model, test, comm)
     step = max(1, min(limit // _TEST_SHARE, 1 << 30) // test.X.row_bytes)
     with comm.uncounted():

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data import resolution
 from cacore.data.encoding import CATEGORY, NUMBER, Columns, Overrides
 from cacore.data.labels import all_classes
 from cacore.data.rows import block_bounds, is_sparse, scatter_rows
@@ -124,7 +123,7 @@ def read(
                 )  # fmt: skip
             test = others.get("test", others.get("train"))
         _describe_target(train, comm)
-        train.notes += resolution.notes(train, comm)
+        train.notes += train.far_numbers(comm)
         if train.columns.table is not None:
             train.notes += train.columns.table.notes
         if not wanted.needed:

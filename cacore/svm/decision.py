@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.data.rows import AnyRows, Rows, dense, is_sparse, shifted
-from cacore.data.stored import in_memory
+from cacore.data.rows import AnyRows, Rows, dense, in_memory, is_sparse, shifted
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Columns, Layout
 from cacore.kernels.near import NearPanels, spatial_order

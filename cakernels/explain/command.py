@@ -18,7 +18,7 @@ from scipy.stats import rankdata
 from cacore import checks
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.stored import in_memory
+from cacore.data.rows import in_memory
 from cacore.errors import InputError
 from cacore.explain import ABSENT
 from cacore.explain.explanation import Explanation

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import AnyRows, dense
+from cacore.data.rows import AnyRows, dense, in_memory
 from cacore.data.standardize import Levels, Standardizer, curves
-from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.given import is_of_new_rows

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asygcd.asygcd_model import AsyGCDModel
-from cacore.data.rows import AnyRows, Rows, dense
-from cacore.data.stored import in_memory
+from cacore.data.rows import AnyRows, Rows, dense, in_memory
 from cacore.kernels import Kernel
 from cacore.probability.calibrator import LEAST, Calibrator
 from cacore.probability.left_out import pairs_of

@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
-from cacore.data.stored import in_memory
+from cacore.data.rows import Rows, in_memory
 from cacore.errors import InputError
 from cacore.learn.method import method_names
 from cacore.linalg.tsqr import leaves_of

@@ -17,8 +17,7 @@ from sklearn.utils import Tags
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import RowsLike, is_sparse
-from cacore.data.stored import in_memory
+from cacore.data.rows import RowsLike, in_memory, is_sparse
 from cacore.data.validation import checked_weights
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered, of_new_rows

@@ -19,9 +19,9 @@ from cacore import tuning
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.lengths import LeftOut, best_scales
-from cacore.data.metric import SAMPLE, Root, best_round
-from cacore.data.rows import dense
-from cacore.data.stored import take_rows
+from cacore.data.metric import SAMPLE, best_round
+from cacore.data.rows import dense, take_rows
+from cacore.data.standardize import Root
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel

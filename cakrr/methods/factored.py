@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.holdout import Holdout
-from cacore.data.metric import Root, check_features, mapped, sample_of
-from cacore.data.rows import AnyRows, Rows, exchange_rows, gather_rows, nbytes
-from cacore.data.standardize import Standardizer
-from cacore.data.stored import in_memory
+from cacore.data.metric import check_features, sample_of
+from cacore.data.rows import AnyRows, Rows, exchange_rows, gather_rows, in_memory, nbytes
+from cacore.data.standardize import Root, Standardizer, mapped
 from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
@@ -29,7 +28,8 @@ from cacore.machine import memory, threads
 from cakrr.grid_search import CHOOSING, GridErrors, best, least, left_out, next_widths, not_definite, table
 from cakrr.methods.prepare import RidgeRows
 from cakrr.options import RidgeMethod, RidgeOptions, Width, few_rows
-from cakrr.ridge_model import KRRModel, PartModel
+from cakrr.ridge_model import KRRModel
+from cakrr.ridge_predictor import PartModel
 from cakrr.solver import refine
 from cakrr.solver.local import credible, longest
 

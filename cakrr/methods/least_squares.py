@@ -26,7 +26,8 @@ from cakrr.grid_search import larger_lambda
 from cakrr.methods.points import GivenRows, Source, TrainingRows, UserRows, checked_points, picked
 from cakrr.methods.prepare import prepare
 from cakrr.options import RidgeMethod, SubsetOptions, Width
-from cakrr.ridge_model import KRRModel, Offset, PartModel, RidgeFit
+from cakrr.ridge_model import KRRModel, RidgeFit
+from cakrr.ridge_predictor import Offset, PartModel
 from cakrr.solver.coarse import CoarseModel, factor_of
 from cakrr.solver.nystrom import PointSystem, RidgePath, memory_bytes, unit_of
 

@@ -14,17 +14,17 @@ from cacore.comm import Communicator
 from cacore.comm.alike import canonical
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
-from cacore.data.metric import Root, change, check_features, mapped
+from cacore.data.metric import change, check_features
 from cacore.data.resolution import check_resolved, check_steps
 from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, dense, is_sparse, nbytes
-from cacore.data.standardize import Standardizer, normal_scores, quantiles_of, relative
+from cacore.data.standardize import Root, Standardizer, mapped, normal_scores, quantiles_of, relative
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
 from cacore.machine import memory, threads
 from cakrr.options import LEVELS, ClassOptions, GridOptions, RidgeMethod, RidgeOptions
-from cakrr.ridge_model import Offset
+from cakrr.ridge_predictor import Offset
 from cakrr.solver.local import Workspace
 from partition.algorithms import divide
 from partition.redistribute import Parts, assign_owners, hand_out, order_of

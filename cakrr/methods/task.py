@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.stored import in_memory
+from cacore.data.rows import in_memory
 from cacore.errors import InputError
 from cacore.io.checkpoint import Kept
 from cacore.machine.clock import working_time
@@ -19,7 +19,8 @@ from cakrr.methods.choose import Chosen, choose_in_rounds
 from cakrr.methods.prepare import RidgeParts, RidgeRows, prepare, scalings
 from cakrr.methods.refined import refine_coarse
 from cakrr.options import RidgeMethod, RidgeOptions
-from cakrr.ridge_model import KRRModel, PartModel, RidgeFit
+from cakrr.ridge_model import KRRModel, RidgeFit
+from cakrr.ridge_predictor import PartModel
 from cakrr.solver import refine
 from cakrr.solver.local import ridge_system
 from partition.in_parts import PartTask, SolvedPart, in_parts

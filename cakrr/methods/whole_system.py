@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.metric import best_round
-from cacore.data.rows import Rows, dense, nbytes
-from cacore.data.stored import in_memory
+from cacore.data.rows import Rows, dense, in_memory, nbytes
 from cacore.errors import InputError
 from cacore.io.checkpoint import Kept, remembered
 from cacore.kernels import Kernel
@@ -38,7 +37,8 @@ from cakrr.iterative.systems import RidgeProblem, Systems, needed
 from cakrr.methods.factored import Exact, ExactSolution, PairOutcomes, RowSplit, matrix_bytes
 from cakrr.methods.prepare import RidgeRows, prepare, scalings
 from cakrr.options import RidgeMethod, RidgeOptions
-from cakrr.ridge_model import KRRModel, PartModel, RidgeFit
+from cakrr.ridge_model import KRRModel, RidgeFit
+from cakrr.ridge_predictor import PartModel
 
 
 def fit(

@@ -24,7 +24,7 @@ chosen from these rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,14 +46,11 @@ from cacore.probability.conformal import (
     selected,
     shared_classes,
 )
+from cakrr.ridge_predictor import RidgePredictor
 from cakrr.solver.variance import Variance
 from cakrr.uncertainty import deviation
 from cakrr.uncertainty.deviation import joined, left_out, left_out_parts
 from partition.parts_model import nearest
-
-if TYPE_CHECKING:
-    from cakrr.ridge_model import KRRModel
-
 
 Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -89,7 +86,7 @@ class IntervalRequest:
         """True if standard deviations must be computed, whether reported or not."""
         return self.std or (self.coverage is not None and self.adaptive == "std")
 
-    def check(self, model: KRRModel) -> None:
+    def check(self, model: RidgePredictor) -> None:
         """Raise an InputError if the model cannot satisfy the request."""
         if self.needs_std:
             deviation.check(model)
@@ -110,7 +107,7 @@ class IntervalRequest:
                     "0.1), in parts, and with a route other than all"
                 )
 
-    def _check_jackknife(self, model: KRRModel, coverage: float) -> None:
+    def _check_jackknife(self, model: RidgePredictor, coverage: float) -> None:
         if self.adaptive is not None:
             raise InputError("adaptive: jackknife+ intervals already have a width for each row; leave it out")
         if is_of_new_rows(model.like):
@@ -127,13 +124,13 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | str)
 
 
-def has_parts(model: KRRModel) -> bool:
+def has_parts(model: RidgePredictor) -> bool:
     """True if parts have their own calibration errors: each row has a nearest part, and rows were set aside."""
     held = model.calibration is not None and model.calibration.rows == HELD_OUT
     return held and model.route in ("nearest", "soft")
 
 
-def calibration_of(model: KRRModel) -> Calibration:
+def calibration_of(model: RidgePredictor) -> Calibration:
     """The model's calibration errors; raises an InputError if it has none."""
     if model.calibration is None:
         raise InputError(
@@ -144,13 +141,13 @@ def calibration_of(model: KRRModel) -> Calibration:
 
 
 def answered(
-    model: KRRModel, X: AnyRows, request: IntervalRequest, comm: Communicator, limit: int | None = None
+    model: RidgePredictor, X: AnyRows, request: IntervalRequest, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, Ends | None]:
     """Predictions, standard deviations and intervals for this rank's rows; a collective call.
 
     Parameters
     ----------
-    model : KRRModel
+    model : RidgePredictor
     X : array-like or CSR, shape (n_local, d)
     request : IntervalRequest
     comm : Communicator
@@ -179,11 +176,11 @@ def answered(
     std = None
     if request.coverage is not None and calibration_of(model).rows == JACKKNIFE:
         if request.needs_std:
-            _, std = model.predict_std(X, comm, limit)
+            _, std = deviation.predict(model, X, comm, limit)
         mean, lower, upper = predict(model, X, request.coverage, comm, limit)
         return mean, std, (lower, upper)
     if request.needs_std:
-        mean, std = model.predict_std(X, comm, limit)
+        mean, std = deviation.predict(model, X, comm, limit)
     else:
         mean = model.predict(X, comm)
     if request.coverage is None:
@@ -197,7 +194,7 @@ def answered(
 
 
 def scales(
-    model: KRRModel, X: AnyRows, mean: NDArray[np.float64], std: NDArray[np.float64], comm: Communicator
+    model: RidgePredictor, X: AnyRows, mean: NDArray[np.float64], std: NDArray[np.float64], comm: Communicator
 ) -> NDArray[np.float64]:
     """Scales of adaptive intervals: standard deviations of these rows times noise factors; collective.
 
@@ -208,7 +205,7 @@ def scales(
     return std * model.noise(model.standardized(X, comm), mean - model.offset, std)
 
 
-def _of_parts(model: KRRModel, coverage: float, comm: Communicator) -> NDArray[np.float64]:
+def _of_parts(model: RidgePredictor, coverage: float, comm: Communicator) -> NDArray[np.float64]:
     """Half width of each part, shape (P,) or (P, t), from the calibration rows of its class; collective."""
     counts = calibration_counts(model, comm)
     shared = shared_classes(counts, coverage)
@@ -227,12 +224,12 @@ def _of_parts(model: KRRModel, coverage: float, comm: Communicator) -> NDArray[n
     return widths
 
 
-def parts_sharing(model: KRRModel, coverage: float, comm: Communicator) -> int:
+def parts_sharing(model: RidgePredictor, coverage: float, comm: Communicator) -> int:
     """Number of parts with too few calibration rows for a width of their own; collective."""
     return len(shared_classes(calibration_counts(model, comm), coverage))
 
 
-def calibration_counts(model: KRRModel, comm: Communicator) -> NDArray[np.int64]:
+def calibration_counts(model: RidgePredictor, comm: Communicator) -> NDArray[np.int64]:
     """Calibration rows nearest to each part's centre; collective."""
     counts = np.zeros(len(model.centers) // model.divisions, np.int64)
     for part, part_model in model.parts.items():
@@ -241,12 +238,12 @@ def calibration_counts(model: KRRModel, comm: Communicator) -> NDArray[np.int64]
     return comm.allreduce(counts)
 
 
-def nearest_part(model: KRRModel, Z: AnyRows) -> NDArray[np.int32]:
+def nearest_part(model: RidgePredictor, Z: AnyRows) -> NDArray[np.int32]:
     """Part of each standardised row: the part with the nearest centre in the first division."""
     return nearest(Z, model.centers[: len(model.centers) // model.divisions])
 
 
-def to_parts(model: KRRModel, X: AnyRows, errors: NDArray[np.float64], comm: Communicator) -> None:
+def to_parts(model: RidgePredictor, X: AnyRows, errors: NDArray[np.float64], comm: Communicator) -> None:
     """Store in each part the absolute errors of the calibration rows nearest to its centre; collective.
 
     Parameters
@@ -268,12 +265,12 @@ def to_parts(model: KRRModel, X: AnyRows, errors: NDArray[np.float64], comm: Com
         part_model.errors = np.sort(sizes[near], axis=0) if near.any() else None
 
 
-def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Calibrator:
+def calibrator(model: RidgePredictor, form: str, comm: Communicator, limit: int) -> Calibrator:
     """Fit sigmoids or isotonic curves to a classifier's leave-one-out outputs; collective.
 
     Parameters
     ----------
-    model : KRRModel
+    model : RidgePredictor
         A classifier in which a single part predicts each row, or the exact one.
     form : {"sigmoid", "isotonic"}
     comm : Communicator
@@ -298,7 +295,7 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
 
 
 def _errors_and_targets(
-    model: KRRModel, comm: Communicator, limit: int
+    model: RidgePredictor, comm: Communicator, limit: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Leave-one-out errors of this rank's rows, and their targets; collective."""
     rows = left_out_parts(model, left_out(model, comm, limit), comm)
@@ -309,13 +306,13 @@ def _errors_and_targets(
 
 
 def predict(
-    model: KRRModel, X: AnyRows, coverage: float, comm: Communicator, limit: int | None = None
+    model: RidgePredictor, X: AnyRows, coverage: float, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Predictions and both ends of intervals for this rank's rows; a collective call.
 
     Parameters
     ----------
-    model : KRRModel
+    model : RidgePredictor
         A model that stores leave-one-out errors.
     X : array-like or CSR, shape (n_local, d)
     coverage : float
@@ -398,7 +395,7 @@ def _selected(values: NDArray[np.float64], place: int) -> NDArray[np.float64]:
     return values[:, place]
 
 
-def _errors(model: KRRModel, part: int) -> NDArray[np.float64]:
+def _errors(model: RidgePredictor, part: int) -> NDArray[np.float64]:
     errors = model.parts[part].left_out
     assert errors is not None
     return errors

@@ -20,38 +20,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import AnyRows, Rows, concatenate, csr, gather_rows, is_sparse
-from cacore.data.stored import in_memory
+from cacore.data.rows import AnyRows, Rows, concatenate, csr, gather_rows, in_memory, is_sparse
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.linalg import tsqr
 from cacore.machine import memory
+from cakrr.ridge_predictor import PartModel, RidgePredictor
 from cakrr.solver.coarse import CoarseSums, CoarseVariance, factor_of
 from cakrr.solver.nystrom import PointVariance
 from cakrr.solver.variance import MOST, LeftOutRows, Noise, NoiseRows, Variance, factored, fit, unpacked
-
-if TYPE_CHECKING:
-    from cakrr.ridge_model import KRRModel, PartModel
-
 
 WHOLE = -1  # part number of an exact model, whose rows are in pieces
 _REMEDY = "use more parts, more ranks or a larger memory limit"
 
 
 def predict(
-    model: KRRModel, X: AnyRows, comm: Communicator, limit: int | None = None
+    model: RidgePredictor, X: AnyRows, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Predictions and predictive standard deviations for this rank's rows; a collective call.
 
     Parameters
     ----------
-    model : KRRModel
+    model : RidgePredictor
         A regression model.
     X : array-like or CSR, shape (n_local, d)
     comm : Communicator
@@ -96,12 +92,12 @@ def predict(
     return mean + model.base(Z), np.sqrt(variance)
 
 
-def predicted_together(model: KRRModel, Z: AnyRows, comm: Communicator) -> NDArray[np.float64]:
+def predicted_together(model: RidgePredictor, Z: AnyRows, comm: Communicator) -> NDArray[np.float64]:
     """Predictions of an exact model in pieces for standardised rows, without the offset; collective."""
     return model.consult(Z, model.answer, comm, model.target_shape)[0][:, 0]
 
 
-def check(model: KRRModel) -> None:
+def check(model: RidgePredictor) -> None:
     """Raise an InputError if the model has no standard deviations."""
     if model.route == "oracle":
         raise InputError(f"{model.method} is an oracle: it needs the true targets and cannot predict")
@@ -117,7 +113,7 @@ def check(model: KRRModel) -> None:
 class Held:
     """Variances of this rank's parts: kept in memory, or computed on demand if they do not all fit; collective."""
 
-    def __init__(self, model: KRRModel, comm: Communicator, limit: int | None = None) -> None:
+    def __init__(self, model: RidgePredictor, comm: Communicator, limit: int | None = None) -> None:
         self.model = model
         self.left_out: dict[int, LeftOutRows] = {}  # leave-one-out errors of parts whose factors were computed here
         limit = memory.limit_per_rank(comm) if limit is None else limit
@@ -147,7 +143,7 @@ class Held:
         return np.stack([self.model.answer(part, rows), 1.0 / variance], axis=-1)
 
 
-def _of_points(model: KRRModel, comm: Communicator, limit: int | None) -> PointVariance:
+def _of_points(model: RidgePredictor, comm: Communicator, limit: int | None) -> PointVariance:
     """Variance of a model on M points, from its stored triangle; M^3/3 flops on every rank."""
     coarse = model.coarse
     assert coarse is not None
@@ -165,7 +161,7 @@ def _of_points(model: KRRModel, comm: Communicator, limit: int | None) -> PointV
     )
 
 
-def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> CoarseVariance:
+def _of_coarse(model: RidgePredictor, comm: Communicator, limit: int | None) -> CoarseVariance:
     """Variance of the coarse model, on every rank; computed on first use. Collective."""
     if comm.all(model.coarse_variance is not None) and model.coarse_variance is not None:
         return model.coarse_variance
@@ -190,7 +186,7 @@ def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> Coarse
     return variance
 
 
-def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
+def learned(model: RidgePredictor, part: int) -> NDArray[np.float64]:
     """Targets of a part's model, minus the offset and the coarse model's predictions; m^2 d flops."""
     part_model = model.parts[part]
     weights = row_weights(part_model)
@@ -200,7 +196,7 @@ def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
     )
 
 
-def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np.float64]]:
+def learned_by_part(model: RidgePredictor, comm: Communicator) -> dict[int, NDArray[np.float64]]:
     """:func:`learned` for this rank's parts, or its pieces of an exact model, which take n^2 d flops; collective."""
     parts = sorted(model.parts.items())
     if model.route != "sum":
@@ -226,7 +222,7 @@ def matrices_bytes(sizes: Any) -> int:
     return 8 * sum(int(m) ** 2 for m in sizes)
 
 
-def factored_part(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows]:
+def factored_part(model: RidgePredictor, part: int) -> tuple[Variance, LeftOutRows]:
     """Variance of one of this rank's parts, computed from its rows, and their leave-one-out errors."""
     part_model = model.parts[part]
     solved = factored(
@@ -243,7 +239,7 @@ def _solved(solved: tuple[Variance, LeftOutRows] | None, where: str) -> tuple[Va
     return solved
 
 
-def _variance_of_part(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows | None]:
+def _variance_of_part(model: RidgePredictor, part: int) -> tuple[Variance, LeftOutRows | None]:
     """A part's variance from its stored factor, or else from its rows, with their leave-one-out errors."""
     part_model = model.parts[part]
     if part_model.factor is None or part_model.unit is None:
@@ -254,7 +250,7 @@ def _variance_of_part(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows
     ), None
 
 
-def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
+def keep(model: RidgePredictor, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
     """Store the factors of this rank's parts in the model, so that they are saved with it; collective.
 
     Returns the leave-one-out errors of each part. 2/3 m^3 flops per part; 8 m^2 bytes in memory, half of that in the
@@ -268,7 +264,7 @@ def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRo
     return held.left_out
 
 
-def left_out(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
+def left_out(model: RidgePredictor, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
     """Leave-one-out errors of the rows in this rank's parts, or of the exact model; collective."""
     if model.route != "sum":
         with comm.agreed():
@@ -305,7 +301,7 @@ class LeftOutPart:
 
 
 def left_out_parts(
-    model: KRRModel, left_out_rows: Mapping[int, LeftOutRows], comm: Communicator
+    model: RidgePredictor, left_out_rows: Mapping[int, LeftOutRows], comm: Communicator
 ) -> Iterator[tuple[int, LeftOutPart]]:
     """Yield the rows and leave-one-out errors of each part, given the result of :func:`left_out`; collective.
 
@@ -321,12 +317,12 @@ def left_out_parts(
     return (left_out_of_part(part) for part in sorted(left_out_rows))
 
 
-def joined(model: KRRModel, values: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+def joined(model: RidgePredictor, values: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Values of this rank's parts, one part after the other; an empty array if it has no parts."""
     return np.concatenate([np.zeros((0, *model.target_shape)), *values])
 
 
-def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, LeftOutRows]:
+def pooled(model: RidgePredictor, comm: Communicator, limit: int) -> tuple[Variance, LeftOutRows]:
     """Variance and leave-one-out errors of an exact model stored in pieces, on every rank for all rows; collective."""
     n = int(model.sizes.sum())
     with comm.agreed():
@@ -348,7 +344,7 @@ def row_weights(part_model: PartModel) -> NDArray[np.float64]:
     return np.ones(part_model.X.shape[0]) if part_model.weight is None else part_model.weight
 
 
-def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
+def _rows(pieces: list[PartModel], model: RidgePredictor, comm: Communicator) -> Rows:
     """Rows of all pieces, on every rank."""
     sparse = not comm.all(not pieces or not is_sparse(pieces[0].X))
     if pieces:
@@ -359,7 +355,7 @@ def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
     return gather_rows(none, comm)
 
 
-def whole(model: KRRModel, comm: Communicator, limit: int | None = None) -> Variance:
+def whole(model: RidgePredictor, comm: Communicator, limit: int | None = None) -> Variance:
     """Variance of an exact model of all rows, on every rank; computed on first use. Collective."""
     stored = comm.all(WHOLE in model.variances)
     if not stored:
@@ -371,7 +367,7 @@ def whole(model: KRRModel, comm: Communicator, limit: int | None = None) -> Vari
 Found = tuple[Noise, list[NDArray[np.float64]]]
 
 
-def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOutRows], comm: Communicator) -> Found:
+def of_rows_left_out(model: RidgePredictor, left_out: Mapping[int, LeftOutRows], comm: Communicator) -> Found:
     """Fit the noise factors to the leave-one-out errors of all rows; a collective call.
 
     Returns the curves, and for each row the factor by curves fitted without this row. Each row is left out of its own

@@ -25,8 +25,7 @@ from cacore.data.encoding import Columns
 from cacore.data.estimators import Labelled
 from cacore.data.labels import ClassWeight, all_classes, class_factors, require_classes
 from cacore.data.resolution import check_resolved
-from cacore.data.rows import Rows, RowsLike, check_range, check_squares, concatenate
-from cacore.data.stored import in_memory
+from cacore.data.rows import Rows, RowsLike, check_range, check_squares, concatenate, in_memory
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered
 from cacore.learn.options import from_estimator

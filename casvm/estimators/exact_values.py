@@ -16,8 +16,7 @@ from cacore.checks import at_least_zero, positive
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.estimators import ROWS
-from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets, dense
-from cacore.data.stored import in_memory
+from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets, dense, in_memory
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import Rows, nbytes
-from cacore.data.stored import in_memory
+from cacore.data.rows import Rows, in_memory, nbytes
 from cacore.io.checkpoint import Checkpoint, Kept, Unfinished, remembered
 from cacore.machine import memory, threads
 from cacore.machine.clock import working_time

@@ -21,10 +21,10 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes
 from cacore.data.lengths import LeftOut, best_scales
-from cacore.data.metric import Root, mapped, next_root
+from cacore.data.metric import next_root
 from cacore.data.rows import Rows, check_squares, dense, gather_rows
 from cacore.data.shuffle import Shuffle
-from cacore.data.standardize import Standardizer
+from cacore.data.standardize import Root, Standardizer, mapped
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.machine import memory

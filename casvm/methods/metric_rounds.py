@@ -17,10 +17,9 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.holdout import Holdout
 from cacore.data.labels import all_classes
-from cacore.data.metric import SAMPLE, Root, best_round, check_features, check_kernel, mapped, sample_of
-from cacore.data.rows import gather_rows
-from cacore.data.standardize import Standardizer
-from cacore.data.stored import in_memory
+from cacore.data.metric import SAMPLE, best_round, check_features, check_kernel, sample_of
+from cacore.data.rows import gather_rows, in_memory
+from cacore.data.standardize import Root, Standardizer, mapped
 from cacore.errors import InputError
 from cacore.kernels.gradients import moments, stacked
 from casvm.model.svm_model import SVMModel

@@ -23,8 +23,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.holdout import FOLDS, stratified
 from cacore.data.labels import all_classes
-from cacore.data.rows import nbytes
-from cacore.data.stored import in_memory
+from cacore.data.rows import in_memory, nbytes
 from cacore.limits import Limits
 from cacore.machine import memory, threads
 from cacore.probability.calibrator import Calibrator

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
-from cacore.data.stored import in_memory
+from cacore.data.rows import Rows, bcast_rows, in_memory, is_sparse, nbytes, recv_rows, send_rows
 from cacore.machine.clock import working_time
 from casvm.model.part_svm import PartSVM, deal, placed
 from casvm.model.svm_model import SVMModel

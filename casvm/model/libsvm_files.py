@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.labels import MOST_CLASSES
-from cacore.data.rows import AnyRows, Rows, csr, is_sparse
-from cacore.data.stored import in_memory
+from cacore.data.rows import AnyRows, Rows, csr, in_memory, is_sparse
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from cacore.io.stream import DAMAGE, REMEDY, Lines, check_regular

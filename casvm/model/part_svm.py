@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import AnyRows, Rows, concatenate, dense, scatter_rows
-from cacore.data.stored import in_memory
+from cacore.data.rows import AnyRows, Rows, concatenate, dense, in_memory, scatter_rows
 from cacore.io.model_file import Array, Layout
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, decisions_of_pairs, expansion, shares
