@@ -481,9 +481,7 @@ def deviations(cost: Callable[[NDArray[np.float64]], float], best: NDArray[np.fl
     return stds
 
 
-def _second_derivatives(
-    cost: Callable[[NDArray[np.float64]], float], best: NDArray[np.float64]
-) -> NDArray[np.float64]:  # fmt: skip
+def _second_derivatives(cost: Callable[[NDArray[np.float64]], float], best: NDArray[np.float64]) -> NDArray[np.float64]:
     """Matrix of second derivatives by central differences, shape (p, p)."""
     p, steps = len(best), STEP * np.eye(len(best))
     middle = cost(best)

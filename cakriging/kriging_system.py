@@ -77,9 +77,7 @@ def nearest_earlier(
     room, sorted_ = int(widest(ends)), places[cubes.order]
 
     def work(lo: int, hi: int) -> None:
-        _select(
-            Q, place, which, ends, cubes.points, sorted_, cubes.order, cubes.square, room, out, lo, hi
-        )  # fmt: skip
+        _select(Q, place, which, ends, cubes.points, sorted_, cubes.order, cubes.square, room, out, lo, hi)
 
     for_blocks(work, blocks(len(Q), FACTOR_BLOCK))
     return out
@@ -208,9 +206,7 @@ class InverseFactor:
             Each is 0, the number of own points, or `inner`.
         """
         columns = np.ascontiguousarray(V.T) if len(V) > 1 else V[0]
-        for_blocks(
-            lambda first, last, G: multiply(G, first, first, last, columns, out), self._between(lo, hi)
-        )  # fmt: skip
+        for_blocks(lambda first, last, G: multiply(G, first, first, last, columns, out), self._between(lo, hi))
 
     def add_transposed(
         self, U: NDArray[np.float64], total: NDArray[np.float64], lo: int = 0, hi: int | None = None

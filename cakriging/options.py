@@ -83,9 +83,7 @@ class KrigingOptions(Options):
     `memory_limit` is in bytes per rank.
     """
 
-    kernel: str = option(
-        "matern32", "covariance function", _covariance, report=True, choices=KERNELS
-    )  # fmt: skip
+    kernel: str = option("matern32", "covariance function", _covariance, report=True, choices=KERNELS)
     range: float | None = option(
         None, "length of the kernel: sigma, or the radius of a wendland kernel (default: estimated)",
         checks.positive, metavar="R",

@@ -94,7 +94,7 @@ def test_preconditioners_are_what_they_say(kind):
             M[np.ix_(part, part)] += (K - M)[np.ix_(part, part)]
     made, R = Preconditioner(factor, blocks, mu, Communicator()), np.random.default_rng(1).normal(size=(2, 300))
     which = np.array([0, 2])
-    got, sums = made.apply(R, which, np.array([4.0]))
+    got, sums = made.apply(R, which, np.array([4.0]), Communicator())
     want = [np.linalg.solve(M + mu[j] * np.eye(300), r) for j, r in zip(which, R, strict=True)]
     np.testing.assert_allclose(got, want, atol=1e-9)
     assert sums.tolist() == [4.0]

@@ -149,9 +149,7 @@ def _values(f: Expansion, Z: AnyRows, game: Game) -> tuple[NDArray[np.float64], 
     return out, used
 
 
-def _on_all_threads(
-    f: Expansion, Z: AnyRows, game: Game, nodes: int, width: int, pairs: bool
-) -> NDArray[np.float64]:  # fmt: skip
+def _on_all_threads(f: Expansion, Z: AnyRows, game: Game, nodes: int, width: int, pairs: bool) -> NDArray[np.float64]:
     """Values, or those of `pairs`, by a rule of so many nodes, shape (n, width, q)."""
     out = np.zeros((Z.shape[0], width, f.weights.shape[1]))
     if out.size and len(f.weights):

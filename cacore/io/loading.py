@@ -86,9 +86,7 @@ def load(
     ([[1.0, 2.0], [4.0, 5.0]], [3.0, 6.0])
     """
     path, real = Path(path), np.dtype(dtype)
-    request = RowsRequest(
-        real, target, n_features, usual_target, None, limit, wanted, expected, training, remedy
-    )  # fmt: skip
+    request = RowsRequest(real, target, n_features, usual_target, None, limit, wanted, expected, training, remedy)
     with comm.phase("read"), stream.unchanging(path, comm):
         form = _agree_on_form(path, comm)
         if form == "hdf5":

@@ -297,9 +297,7 @@ class Spool:
         if name not in stored:
             self._written[name] = GrowingRows(self._file.create_group(name), self._request.dtype)
             size = None if y is None else (0, *y)
-            shape = Shape(
-                0, block.X.shape[1], is_sparse(block.X), self._request.dtype, size, block.columns, text=text
-            )  # fmt: skip
+            shape = Shape(0, block.X.shape[1], is_sparse(block.X), self._request.dtype, size, block.columns, text=text)
             stored[name] = Stored(self._path, name, shape, block.where, target=block.target)
             self._expect(block.columns, block.where)
         have = stored[name]

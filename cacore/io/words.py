@@ -257,9 +257,7 @@ class LabelColumn:
         return f"{noun}{'s' if count > 1 else ''} {', '.join(map(str, rows))}{more}"
 
 
-def labels_of(
-    y: NDArray[Any], wanted: str, comm: Communicator, first: int, path: str
-) -> NDArray[Any]:  # fmt: skip
+def labels_of(y: NDArray[Any], wanted: str, comm: Communicator, first: int, path: str) -> NDArray[Any]:
     """Labels of this rank's rows, whose targets `y` are text, shape (m,): the same as of words in a table; collective.
 
     Arguments and errors are otherwise those of :class:`LabelColumn` and :meth:`LabelColumn.labels`.

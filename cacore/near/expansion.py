@@ -31,9 +31,7 @@ Reduce = Callable[[NDArray[np.float64], str], NDArray[np.float64]]
 Piece = tuple[Rows, NDArray[np.floating]]  # rows, shape (m, d), and their coefficients, shape (m,) or (m, t)
 
 
-def expansion(
-    kernel: Kernel, pieces: Sequence[Piece], X: Rows, all_pairs: bool = False
-) -> NDArray[np.floating]:  # fmt: skip
+def expansion(kernel: Kernel, pieces: Sequence[Piece], X: Rows, all_pairs: bool = False) -> NDArray[np.floating]:
     """Sum of ``K(X, A) @ coefficients`` over pieces, on all threads, without distant pairs where these change nothing.
 
     Parameters

@@ -192,9 +192,7 @@ _SHARE = 0.7  # share of the pairs of a row and a rank from which on every row v
 Answer = Callable[[NDArray[np.floating]], NDArray[np.float64]]
 
 
-def near_ranks(
-    kernel: Kernel, pieces: Sequence[Piece], X: AnyRows, comm: Communicator
-) -> NDArray[np.bool_] | None:  # fmt: skip
+def near_ranks(kernel: Kernel, pieces: Sequence[Piece], X: AnyRows, comm: Communicator) -> NDArray[np.bool_] | None:
     """Ranks that each of this rank's new rows has to visit; None if all of them, for most rows. Collective.
 
     Parameters

@@ -140,9 +140,7 @@ def check_pictures(plot: Path | None, html: Path | None, comm: Communicator) -> 
         figures.check(plot)
 
 
-def _write(
-    family: AnyFamily, this_run: AnyRun, fitted: Any, document: Report, notes: list[str]
-) -> None:  # fmt: skip
+def _write(family: AnyFamily, this_run: AnyRun, fitted: Any, document: Report, notes: list[str]) -> None:
     """Write model, other files and table; if one cannot be written, the others still are. Collective."""
     from cacore.run import report
 
@@ -302,9 +300,7 @@ def predict(
                 _show(job, document)
 
 
-def _answered(
-    model: TrainedModel, family: AnyAnswering, job: Predicting, comm: Communicator, limit: int
-) -> Report:  # fmt: skip
+def _answered(model: TrainedModel, family: AnyAnswering, job: Predicting, comm: Communicator, limit: int) -> Report:
     """Read the rows, predict them and write the predictions; the report. Collective."""
     from cacore.io import predictions
     from cacore.run import reading, report

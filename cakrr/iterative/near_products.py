@@ -79,9 +79,7 @@ class NearProducts(KernelProducts):
     one home in double precision: two messages for each pair of ranks of which one borrows from the other.
     """
 
-    def __init__(
-        self, spread: SpreadRows, kernel: Kernel, keep: Keep, tiles: Tiles, borrowing: Borrowing
-    ) -> None:  # fmt: skip
+    def __init__(self, spread: SpreadRows, kernel: Kernel, keep: Keep, tiles: Tiles, borrowing: Borrowing) -> None:
         self.borrowing, self.borrowed = borrowing, 0
         super().__init__(spread, kernel, keep, False, tiles)
 
@@ -91,7 +89,7 @@ class NearProducts(KernelProducts):
         return "halo"
 
     def _meet(self) -> None:
-        spread, comm = self.spread, self.comm
+        spread, comm = self.spread, self.spread.comm
         self._halo = Halo(spread.X.shape[0], self.borrowing.lent, comm)
         self._gathered = self._halo.fetch(np.ascontiguousarray(dense(spread.X)))
         with comm.uncounted():
@@ -116,11 +114,11 @@ class NearProducts(KernelProducts):
         yield own_strips, self.spread.points(dtype), mine, arriving.move
         theirs = arriving.wait()[:, self._halo.n_owned :]
         if away:
-            points = self._points_of(self.comm.size, 0, self._halo.size, dtype)
+            points = self._points_of(self.spread.comm.size, 0, self._halo.size, dtype)
             yield away, points, np.ascontiguousarray(theirs), arriving.move
 
     def _bring_home(self, back: dict[int, NDArray[np.float64]], out: NDArray[np.float64]) -> None:
-        entries = back.get(self.comm.size, np.zeros((len(out), self._halo.size)))
+        entries = back.get(self.spread.comm.size, np.zeros((len(out), self._halo.size)))
         self._halo.begin_home(np.ascontiguousarray(entries.T)).add(out.T)
 
     def predicted_bytes(self, t: int, single: bool) -> int:
@@ -129,7 +127,7 @@ class NearProducts(KernelProducts):
 
     def setup_bytes(self) -> int:
         """Bytes that all ranks together send to borrow the rows."""
-        R = self.comm.size
+        R = self.spread.comm.size
         return int(self.borrowed * self.spread.X.shape[1] * self.spread.X.dtype.itemsize) + 8 * R * (R - 1) + 8 * R
 
 

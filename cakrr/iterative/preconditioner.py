@@ -49,6 +49,7 @@ class SpreadRows:
     like : Kernel
         The kernel, with any width.
     comm : Communicator
+        The ranks on which the rows lie; products with these rows take them from here.
     weights : ndarray, shape (n_local,), optional
         Positive sample weights w.
     mean : float, optional
@@ -314,7 +315,7 @@ class Preconditioner:
     def __init__(
         self, factor: Factor | None, blocks: ResidualBlocks | None, ridges: NDArray[np.float64], comm: Communicator
     ) -> None:
-        self.factor, self.blocks, self.ridges, self.comm = factor, blocks, ridges, comm
+        self.factor, self.blocks, self.ridges = factor, blocks, ridges
         self._of: dict[float, _Ridge] = {}
         self.sent = 0
         gram = None
@@ -330,38 +331,38 @@ class Preconditioner:
             ):
                 self._of = {mu: _Ridge(None, core) for mu, core in zip(each, cores, strict=True)}
         else:
-            self._of = {mu: self._prepared(mu) for mu in each}
+            self._of = {mu: self._prepared(mu, comm) for mu in each}
 
     @property
     def rank(self) -> int:
         """Number of columns of F."""
         return 0 if self.factor is None else len(self.factor.rows)
 
-    def _prepared(self, mu: float) -> _Ridge:
+    def _prepared(self, mu: float, comm: Communicator) -> _Ridge:
         """Factor the blocks, if there are any, and the core of their combination with F."""
         if self.blocks is None:
             return _Ridge(None, None)
         factors = self.blocks.factored(mu)
-        if not self.comm.all(factors is not None):
+        if not comm.all(factors is not None):
             return _Ridge(None, None)  # without factors of the blocks, r is not preconditioned
         if self.factor is None or factors is None:
             return _Ridge(factors, None)
-        core = self.comm.allreduce(self.blocks.gram(factors, self.factor))
-        with self.comm.agreed():
+        core = comm.allreduce(self.blocks.gram(factors, self.factor))
+        with comm.agreed():
             return _Ridge(factors, _core_factored((core + core.T) / 2, 1.0))
 
     def apply(
-        self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
+        self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64], comm: Communicator
     ) -> tuple[Vectors, NDArray[np.float64]]:
         """See :meth:`cacore.linalg.cg.LinearSystem.precondition`; one Allreduce of k numbers per row, and of `sums`."""
         ridges = self.ridges[which]
         inner = self._inner(R, ridges)
         k = self.rank
-        if self.comm.size > 1:
-            self.sent += 8 * self.comm.size * (k * len(R) + len(sums))
+        if comm.size > 1:
+            self.sent += 8 * comm.size * (k * len(R) + len(sums))
         if self.factor is None:
-            return inner, self.comm.allreduce(sums)
-        together = self.comm.allreduce(np.concatenate([self.factor.onto(inner).ravel(), sums]))
+            return inner, comm.allreduce(sums)
+        together = comm.allreduce(np.concatenate([self.factor.onto(inner).ravel(), sums]))
         u, sums = together[: len(R) * k].reshape(len(R), k), together[len(R) * k :]
 
         def work(mu: float) -> None:

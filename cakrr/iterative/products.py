@@ -226,13 +226,13 @@ class KernelProducts:
     def __init__(
         self, spread: SpreadRows, kernel: Kernel, keep: Keep, ring: bool = False, tiles: Tiles | None = None
     ) -> None:
-        self.spread, self.kernel, self.keep, self.comm = spread, kernel, keep, spread.comm
-        self.ring = ring and self.comm.size > 1
+        self.spread, self.kernel, self.keep = spread, kernel, keep
+        self.ring = ring and spread.comm.size > 1
         self.single = spread.holds_single(kernel)
-        self.steps = strips(spread.counts, self.comm.rank, tiles)
+        self.steps = strips(spread.counts, spread.comm.rank, tiles)
         self._gathered: Rows | None = None
         self._others: dict[int, Points] = {}
-        self._nonzeros = np.zeros(self.comm.size, np.int64)
+        self._nonzeros = np.zeros(spread.comm.size, np.int64)
         self.calls, self.sent = {"single": 0, "double": 0}, 0
         self._meet()
         keep.plan([strip for strips_of_rank in self.steps for strip in strips_of_rank])
@@ -249,12 +249,12 @@ class KernelProducts:
 
     def _meet(self) -> None:
         """Make ready for the rows of other ranks; collective."""
-        spread = self.spread
-        if self.comm.size > 1 and not self.ring:
-            self._gathered = gather_rows(spread.X, self.comm, spread.counts)
+        spread, comm = self.spread, self.spread.comm
+        if comm.size > 1 and not self.ring:
+            self._gathered = gather_rows(spread.X, comm, spread.counts)
         elif self.ring and is_sparse(self._passed):
             mine = np.array([self._passed.nnz], np.int64)
-            self._nonzeros = self.comm.allgather(mine, np.ones(self.comm.size, np.int64))
+            self._nonzeros = comm.allgather(mine, np.ones(comm.size, np.int64))
 
     def __call__(self, V: NDArray[np.float64], single: bool) -> NDArray[np.float64]:
         """``V S K S`` for `V`, shape (t, n_local); collective.
@@ -283,14 +283,14 @@ class KernelProducts:
         self, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
     ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
         """Yield for each rank of columns: its strips, rows and vectors, and a function that progresses messages."""
-        own_points = self.spread.points(dtype)
-        if self.comm.size == 1:
+        own_points, comm = self.spread.points(dtype), self.spread.comm
+        if comm.size == 1:
             yield self.steps[0], own_points, mine, _nothing
             return
         if self.ring:
             yield from self._passing(own_points, mine, dtype)
             return
-        all_vectors = self.comm.allgather(np.ascontiguousarray(mine.T), self.spread.counts)
+        all_vectors = comm.allgather(np.ascontiguousarray(mine.T), self.spread.counts)
         starts = np.cumsum(self.spread.counts) - self.spread.counts
         for strips_of_rank in self.steps:
             if strips_of_rank:
@@ -298,7 +298,7 @@ class KernelProducts:
                 hi = lo + int(self.spread.counts[strips_of_rank[0].rank])
                 points = (
                     own_points
-                    if strips_of_rank[0].rank == self.comm.rank
+                    if strips_of_rank[0].rank == comm.rank
                     else self._points_of(strips_of_rank[0].rank, lo, hi, dtype)
                 )
                 yield strips_of_rank, points, np.ascontiguousarray(all_vectors[lo:hi].T), _nothing
@@ -316,7 +316,7 @@ class KernelProducts:
         self, own_points: Points, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
     ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
         """Like :meth:`_visits`, in a ring: while this rank works with one rank's rows, the next rank's arrive."""
-        comm, R = self.comm, self.comm.size
+        comm, R = self.spread.comm, self.spread.comm.size
         before, after = (comm.rank - 1) % R, (comm.rank + 1) % R
         points, vectors = own_points, mine
         for step, strips_of_rank in enumerate(self.steps):
@@ -324,9 +324,7 @@ class KernelProducts:
             if has_next:
                 leaving = [*_arrays(points), np.ascontiguousarray(vectors)]
                 coming = self._room((comm.rank + step + 1) % R, leaving)
-                moving = [
-                    comm.exchange(a, before, b, after) for a, b in zip(leaving, coming, strict=True)
-                ]  # fmt: skip
+                moving = [comm.exchange(a, before, b, after) for a, b in zip(leaving, coming, strict=True)]
 
                 def move(moving: list[Exchange] = moving) -> None:
                     for message in moving:
@@ -370,7 +368,7 @@ class KernelProducts:
             return strip, for_own, for_rank
 
         rank, total = strips_of_rank[0].rank, out
-        if rank != self.comm.rank:
+        if rank != self.spread.comm.rank:
             total = back.setdefault(rank, np.zeros((t, points.X.shape[0])))
         with in_order(work, [(strip,) for strip in strips_of_rank]) as products:
             for strip, for_own, for_rank in products:
@@ -387,21 +385,22 @@ class KernelProducts:
 
     def _bring_home(self, back: dict[int, NDArray[np.float64]], out: NDArray[np.float64]) -> None:
         """Send results to the ranks that own the rows, and add up those that arrive for this rank's rows."""
-        if self.comm.size == 1:
+        comm = self.spread.comm
+        if comm.size == 1:
             return
-        counts = np.zeros(self.comm.size, np.int64)
+        counts = np.zeros(comm.size, np.int64)
         pieces = [np.zeros((0, len(out)))]
         for rank in sorted(back):
             counts[rank] = back[rank].shape[1]
             pieces.append(back[rank].T)
-        arrived, _ = self.comm.alltoall(np.concatenate(pieces), counts)
+        arrived, _ = comm.alltoall(np.concatenate(pieces), counts)
         own_rows = out.shape[1]
         for lo in range(0, len(arrived), max(1, own_rows)):  # from each rank that computed with this rank's rows
             out += arrived[lo : lo + own_rows].T
 
     def predicted_bytes(self, t: int, single: bool) -> int:
         """Bytes that all ranks together send in one product with t right-hand sides."""
-        R, counts = self.comm.size, self.spread.counts
+        R, counts = len(self.spread.counts), self.spread.counts
         if R == 1:
             return 0
         size, n = 4 if single and self.single else 8, self.spread.n
@@ -420,9 +419,9 @@ class KernelProducts:
 
     def setup_bytes(self) -> int:
         """Bytes that all ranks together send to gather the rows."""
-        if self.comm.size == 1:
+        X, R = self.spread.X, len(self.spread.counts)
+        if R == 1:
             return 0
-        X, R = self.spread.X, self.comm.size
         if self.ring:
             return 8 * R if is_sparse(X) else 0
         if not is_sparse(X):

@@ -109,7 +109,7 @@ class _Systems:
         self, products: KernelProducts, preconditioner: Preconditioner, ids: NDArray[np.int64], single: bool
     ) -> None:
         self.products, self.preconditioner, self.ids, self.single = products, preconditioner, ids, single
-        self.comm, self.sent = products.comm, 0
+        self.comm, self.sent = products.spread.comm, 0
 
     def product(self, V: cg.Vectors, which: NDArray[np.int64]) -> cg.Vectors:
         return self.products(V, self.single) + self.preconditioner.ridges[self.ids[which]][:, None] * V
@@ -117,7 +117,7 @@ class _Systems:
     def precondition(
         self, R: cg.Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> tuple[cg.Vectors, NDArray[np.float64]]:
-        z, sums = self.preconditioner.apply(R, self.ids[which], sums)
+        z, sums = self.preconditioner.apply(R, self.ids[which], sums, self.comm)
         return z, self._alike(sums)
 
     def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -163,7 +163,7 @@ def solve(
     Per iteration: one product, and per right side one Allreduce of k + 2 numbers, one of 2 numbers, and two broadcasts
     of 2. Per pass, usually one or two: one more product in double precision.
     """
-    saved = None if checkpoint is None else Unfinished(checkpoint, name, products.comm, SAVE_EVERY)
+    saved = None if checkpoint is None else Unfinished(checkpoint, name, products.spread.comm, SAVE_EVERY)
     run = _Refinement(products, preconditioner, B, criteria, largest, saved, advance)
     while run.ids.size:
         run.one_pass()
@@ -180,7 +180,7 @@ class _Refinement:
         self.products, self.preconditioner, self.criteria, self.saved, self.advance = (
             products, preconditioner, criteria, saved, advance
         )  # fmt: skip
-        self.begun, self.largest, self.comm = working_time(), largest, products.comm
+        self.begun, self.largest = working_time(), largest
         self.sent, self.others = 0, self._sent_by_others()
         self.size = self._norms(B)
         self.size[self.size == 0] = 1.0  # x = 0 solves it
@@ -221,8 +221,8 @@ class _Refinement:
         """Iterate to the tolerance or to the rounding error of the precision; then recompute the residuals."""
         state = self.state or cg.State.first(self.r)
         self.state = None
-        before, ended = self.residual[self.ids], self.ended
-        floor = _UNIT[self.single] * np.sqrt(self.products.spread.n) * self.largest
+        before, ended, spread = self.residual[self.ids], self.ended, self.products.spread
+        floor = _UNIT[self.single] * np.sqrt(spread.n) * self.largest
 
         def watch(state: cg.State, size: NDArray[np.float64], late: bool) -> NDArray[np.bool_]:
             now = state.residual[state.which]
@@ -233,7 +233,7 @@ class _Refinement:
             if self.criteria.early is not None and not (reached | worth).all():
                 ids = self.ids[state.which]
                 now_at = self.x[ids] + state.x[state.which]
-                early = self.criteria.early(self.products.spread.scaled(now_at * self.size[ids, None]), ids, self.comm)
+                early = self.criteria.early(spread.scaled(now_at * self.size[ids, None]), ids, spread.comm)
             words = np.select(
                 [reached, early, np.full(len(now), self.late), over, worth],
                 ["residual", "early", "time", "iterations", "floor"], "",
@@ -292,9 +292,10 @@ class _Refinement:
         return np.asarray(self.B[ids] - self.products(x, False) - self.preconditioner.ridges[ids][:, None] * x)
 
     def _norms(self, V: cg.Vectors) -> NDArray[np.float64]:
-        squares = self.comm.allreduce(np.einsum("ij,ij->i", V, V))
-        self.sent += squares.nbytes * self.comm.size + _broadcast(squares, self.comm)
-        return np.asarray(np.sqrt(self.comm.bcast(squares)))
+        comm = self.products.spread.comm
+        squares = comm.allreduce(np.einsum("ij,ij->i", V, V))
+        self.sent += squares.nbytes * comm.size + _broadcast(squares, comm)
+        return np.asarray(np.sqrt(comm.bcast(squares)))
 
     def _sent_by_others(self) -> int:
         early = 0 if self.criteria.early is None else self.criteria.early.sent
@@ -303,7 +304,7 @@ class _Refinement:
     def solution(self) -> CGSolution:
         """The solution, scaled back to the norms of the right-hand sides."""
         calls = {name: count - self.calls[name] for name, count in self.products.calls.items()}
-        sent = self._sent_by_others() - self.others + self.sent if self.comm.size > 1 else 0
+        sent = self._sent_by_others() - self.others + self.sent if len(self.products.spread.counts) > 1 else 0
         return CGSolution(
             self.x * self.size[:, None], self.residual, self.iterations, self.stopped, self.size, calls, sent
         )

@@ -105,9 +105,7 @@ def needed(shape: tuple[int, int, int], row_bytes: float, lams: int, limit: int,
     return int(3 * row_bytes * n_local) + everyone + vectors + 24 * n
 
 
-def _products(
-    spread: SpreadRows, kernel: Kernel, keep: Keep, gathered: bool, tiles: Tiles | None
-) -> KernelProducts:  # fmt: skip
+def _products(spread: SpreadRows, kernel: Kernel, keep: Keep, gathered: bool, tiles: Tiles | None) -> KernelProducts:
     """Products over ranks: by a halo if K is cut and it fits; otherwise all rows are gathered, or pass in a ring."""
     comm = spread.comm
     if tiles is not None and comm.size > 1:

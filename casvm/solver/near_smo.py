@@ -150,9 +150,7 @@ class _Near(SMO):
 _PAIRS = 4  # most pairs per row of a working set
 
 
-def at_bias(
-    gram: NearRows, dual: Dual, b: float, v: Vector, beta: Vector, lower: Vector, upper: Vector
-) -> NearPairs:  # fmt: skip
+def at_bias(gram: NearRows, dual: Dual, b: float, v: Vector, beta: Vector, lower: Vector, upper: Vector) -> NearPairs:
     """The active rows, and behind them one without kernel values and far from its bounds, which takes and gives at b.
 
     Above a kink, v of rows that rise is lower by epsilon.
