@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
@@ -227,6 +227,40 @@ def column_names(value: object, name: str) -> tuple[str, ...]:
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word.strip() for word in words):
         raise refused(name, value, "names of columns, such as a,b")
     return tuple(" ".join(word.strip(" \"'#").split()) for word in words)
+
+
+def path_or_stdout(value: object, name: str) -> Path:
+    """File name, or "-" for standard output."""
+    return Path("-") if str(value) == "-" else path(value, name)
+
+
+def column_name(value: object, name: str) -> str:
+    """Name of a column."""
+    return column_names([value], name)[0]
+
+
+def columns_file(value: object, name: str) -> Mapping[str, object]:
+    """Options about columns in a TOML or JSON file, by their names; or such a mapping, checked."""
+    import json
+    import tomllib
+
+    kinds: dict[str, Convert[object]] = dict.fromkeys(("category", "number", "drop"), column_names)
+    kinds |= {"weight": column_name, "id": column_name, "gaps": one_of("fill", "refuse")}
+    contents = value
+    if not isinstance(value, Mapping):
+        file = path(value, name)
+        name = f"{name} {file}:"
+        try:
+            contents = (json if file.suffix.lower() == ".json" else tomllib).loads(file.read_text("utf-8"))
+        except OSError as error:
+            raise InputError(f"{name} cannot be read ({error.strerror})") from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{name} neither TOML nor JSON ({error}); name it .toml or .json") from error
+    if not isinstance(contents, Mapping):
+        raise InputError(f"{name} it must hold {', '.join(kinds)} by name")
+    if unknown := [str(key) for key in contents if key not in kinds]:
+        raise InputError(f"{name} no such keys: {', '.join(unknown)}; there are {', '.join(kinds)}")
+    return {key: kinds[key](contents[key], f"{name} {key}") for key in contents}
 
 
 def path_argument(word: str) -> Path:

@@ -19,6 +19,7 @@ from pathlib import Path
 from cacore.comm import Communicator, Unquoted, require_same
 from cacore.errors import InputError, OutputError
 
+STDOUT = Path("-")  # name that stands for standard output, where a command says so
 _STEM = 64  # bytes of the file's name kept in the temporary name, which stays short enough for any file system
 _LOOKED_AT = 1 << 16  # bytes at the beginning and the end of a file by which copies are told apart
 _RANDOM = "[0-9a-f]" * 8

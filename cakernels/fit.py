@@ -75,10 +75,7 @@ class Fitting(Training):
     @property
     def of_columns(self) -> list[str]:
         """The options about the columns of a table, as they are written."""
-        lists = [("--category", self.category), ("--number", self.number), ("--drop", self.drop)]
-        words = [word for flag, names in lists if names for word in (flag, ",".join(names))]
-        target = [] if self.target is None else ["--target", self.target]
-        return [*target, *words, *(["--gaps", self.gaps] if self.gaps != "fill" else [])]
+        return [*([] if self.target is None else ["--target", self.target]), *self.overrides.words]
 
     @property
     def saved(self) -> Path:
@@ -133,7 +130,7 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
             raise InputError("--calibrate: it is for numbers, and the task is classification: --task, or --probability")
     compiled_ahead(lambda: _warm_up(task), comm, not job.quiet)
     with may_compile(comm, not job.quiet):
-        rows = data.Data.of(in_memory(train.X), train.target(), None, task, comm)
+        rows = data.Data.of(in_memory(train.X), train.target(), train.weights, task, comm)
         _Run(job, comm, train, test, notes, rows, score, Budget(job.within, begun)).go()
 
 

@@ -25,7 +25,7 @@ class KrigingMethod(Method):
     @property
     def without(self) -> Collection[str]:
         """Common options that this command lacks."""
-        return ("libsvm", "dtype")
+        return ("libsvm", "dtype", "weight")
 
     @property
     def example(self) -> str:

@@ -261,7 +261,7 @@ def test_refused(program, what, inputs, refuses):
         ("casvm.cpsvm", ["svm.h5"], "svm.h5: a model that this package saved; name a file that holds rows"),
         ("casvm.cpsvm", [""], "DATA '': it must be the name of a file"),
         ("casvm.cpsvm", ["good.h5", "--model", "-"], "--model '-': it must be the name of a file"),
-        ("casvm.predict", ["svm.h5", "test.csv", "-o", "-"], "--output '-': it must be the name of a file"),
+        ("casvm.predict", ["svm.h5", "test.csv", "--report", "-"], "--report '-': it must be the name of a file"),
         ("cacore.traffic", ["ratio", "c.npz", "-o", "-"], "argument -o/--output: '-': it must be the name of a file"),
         ("cacore.io", ["convert", "good.h5", ""], "argument DST.h5: '': it must be the name of a file"),
         ("cacore.io", ["info", "train.csv", "--target", " "], "--target ' ': give the name or the number of a column"),

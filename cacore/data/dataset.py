@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from cacore.data.resolution import ColumnLabels, far_number
 from cacore.data.rows import AnyRows, concatenate, is_sparse, take_rows
 from cacore.data.stored import is_stored
 from cacore.errors import InputError
+
+Keys: TypeAlias = NDArray[np.int64] | NDArray[np.str_]
 
 
 @dataclass
@@ -50,6 +52,8 @@ class Dataset:
         is known of its values; empty otherwise.
     notes : list of str
         What the user should know of these rows, for the report.
+    keys : dict of str to ndarray of int64 or text, shape (n,)
+        On rank 0, the column that is kept beside the predictions of all ranks' rows, if there is one, by its name.
 
     Examples
     --------
@@ -71,6 +75,7 @@ class Dataset:
     columns: Columns = UNNAMED
     chosen: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    keys: dict[str, Keys] = field(default_factory=dict)
 
     def target(self) -> NDArray[Any]:
         """`y`, or an InputError if there is none."""

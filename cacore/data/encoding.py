@@ -9,6 +9,7 @@ stand for it. The same encoding then makes the features of any other rows, so it
 * ``identifier``: words of which nearly all differ, row numbers. No features.
 * ``constant``: a single value. No features.
 * ``copy``: values that stand one by one for those of a column before. No features.
+* ``key``, ``weight``, ``dropped``: columns that the user has put aside. No features.
 
 Many gaps have an indicator of their own. Rare levels, and those that the training rows do not have, share one.
 Categories of more levels than :data:`MOST_LEVELS` have the mean target of each level, too, shrunken towards the mean of
@@ -18,9 +19,10 @@ all rows (Micci-Barreca, 2001); for the training rows without the row's own fold
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
 
 
 NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY = "number", "category", "date", "identifier", "constant", "copy"
-DROPPED = "dropped"  # by the user
-KINDS = (NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY, DROPPED)
+DROPPED, KEY, WEIGHT = "dropped", "key", "weight"  # by the user
+KINDS = (NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY, DROPPED, KEY, WEIGHT)
 MOST_LEVELS = 30  # indicators of a category; with more, kernels see little but which rows share a level
 RARE = 0.005  # least share of the rows for a level of its own
 FEW_GAPS = 0.005  # up to this share of gaps, there is no indicator of them
@@ -81,6 +83,8 @@ class TableColumn:
         True if a further feature is 1 for gaps.
     levels, counts : tuple of str, tuple of int
         Levels with an indicator, the most frequent first, and their numbers of rows.
+    rare : tuple of str
+        Levels without an indicator, if there are no `means`.
     means : dict of str to tuple of float
         For a category of many levels: shrunken means of the targets by level; "" has those of all rows.
     circles : tuple of str
@@ -100,6 +104,7 @@ class TableColumn:
     indicator: bool = False
     levels: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
+    rare: tuple[str, ...] = ()
     means: dict[str, tuple[float, ...]] = field(default_factory=dict)
     circles: tuple[str, ...] = ()
     original: str = ""
@@ -127,6 +132,8 @@ class TableColumn:
         """Treatment of the column, in words."""
         if self.kind == COPY:
             return f"left out: as {self.original}"
+        if self.kind in (KEY, WEIGHT):
+            return f"left out: {'kept beside predictions' if self.kind == KEY else 'weights of the rows'}"
         if self.kind in (IDENTIFIER, CONSTANT, DROPPED):
             return "left out"
         filled = f"gaps are {self.fill:.6g}{', and marked' if self.indicator else ''}" if self.gaps else ""
@@ -164,6 +171,11 @@ class Encoding:
     def names(self) -> tuple[str, ...]:
         """Names of the columns that rows must have: those with features."""
         return tuple(column.name for column in self.columns if column.features)
+
+    @property
+    def key(self) -> str:
+        """Name of the column that is kept beside predictions; empty if there is none."""
+        return next((column.name for column in self.columns if column.kind == KEY), "")
 
     @property
     def features(self) -> Columns:
@@ -212,23 +224,36 @@ class Encoding:
             raise InputError("its columns are not those of a table") from error
         return cls(tuple(columns))
 
-    def apply(self, table: pa.Table, comma: bool = False) -> NDArray[np.float64]:
-        """The features of these rows, shape (n, d); `comma` is as for :func:`learned`.
+    def apply(
+        self, table: pa.Table, comma: bool = False, tell: Callable[[str], object] | None = None
+    ) -> NDArray[np.float64]:
+        """The features of these rows, shape (n, d).
+
+        Parameters
+        ----------
+        table : pyarrow.Table of n rows
+        comma : bool
+            As for :func:`learned`.
+        tell : callable, optional
+            Called with a line on each column that has levels which no training row has.
 
         Raises
         ------
         InputError
-            A column is missing, or a cell is no number or date where the training rows have numbers or dates.
+            Columns are missing, or a cell is no number or date where the training rows have numbers or dates.
         """
         table = cleaned(table)
+        if missing := [name for name in self.names if name not in table.column_names]:
+            what = f"no column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+            raise InputError(f"{what}, which the training rows have")
         X = np.empty((table.num_rows, len(self.column_of)))
         first = 0
         for column in self.columns:
             if not column.features:
                 continue
-            if column.name not in table.column_names:
-                raise InputError(f"no column {column.name}, which the training rows have")
             cells = ColumnCells.of(column.name, table.column(column.name))
+            if tell is not None and (note := _of_new_levels(column, cells)):
+                tell(note)
             last = first + len(column.features)
             X[:, first:last] = _features(column, cells, None, comma)
             first = last
@@ -242,7 +267,7 @@ def _of_entry(entry: dict[str, object]) -> TableColumn:
     for name, usual in vars(TableColumn("", "")).items():
         if type(fields.get(name, usual)) is not type(usual) and not (name == "fill" and type(fields[name]) is int):
             raise ValueError
-    texts = (*column.levels, *column.circles, *column.means)
+    texts = (*column.levels, *column.rare, *column.circles, *column.means)
     means = {level: tuple(map(float, row)) for level, row in column.means.items()}
     fits = (
         column.kind in KINDS and len(column.levels) == len(column.counts) and all(isinstance(t, str) for t in texts),
@@ -336,20 +361,63 @@ class Overrides:
         Names of columns that are left out.
     gaps : {"fill", "refuse"}
         What is done with cells without a value.
+    weight, key : str
+        Names of the columns with the weights of the rows, and with what is kept beside predictions; empty for none.
     """
 
     kinds: dict[str, str] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     gaps: str = "fill"
+    weight: str = ""
+    key: str = ""
+
+    @classmethod
+    def of(cls, *sources: Mapping[str, Any]) -> Overrides:
+        """The overrides of several sources, by the options' names: lists add up, other values replace those before.
+
+        Raises
+        ------
+        InputError
+            Columns have several meanings; it names all of them.
+        """
+        meanings = defaultdict[str, set[str]](set)
+        values: dict[str, str] = {}
+        for source in sources:
+            values |= {key: source[key] for key in ("weight", "id", "gaps") if source.get(key)}
+            for key in ("category", "number", "drop"):
+                for name in source.get(key, ()):
+                    meanings[name].add(key)
+        for key in ("weight", "id"):
+            if key in values:
+                meanings[values[key]].add(key)
+        if several := [f"{name} ({', '.join(sorted(keys))})" for name, keys in meanings.items() if len(keys) > 1]:
+            raise InputError(f"column {', '.join(several)}: give each column one meaning")
+        kinds = {name: kind for kind in (NUMBER, CATEGORY) for name, keys in meanings.items() if kind in keys}
+        dropped = tuple(name for name, keys in meanings.items() if "drop" in keys)
+        return cls(kinds, dropped, values.get("gaps", "fill"), values.get("weight", ""), values.get("id", ""))
+
+    @property
+    def aside(self) -> dict[str, str]:
+        """Kinds of the columns that are no features, by name."""
+        named = {self.weight: WEIGHT, self.key: KEY}
+        return dict.fromkeys(self.drop, DROPPED) | {name: kind for name, kind in named.items() if name}
 
     @property
     def any(self) -> bool:
         """True if a column is named."""
-        return bool(self.kinds or self.drop)
+        return bool(self.kinds or self.aside)
+
+    @property
+    def words(self) -> list[str]:
+        """The options that say the same, as they are written in a command."""
+        lists = {kind: [name for name, of_name in self.kinds.items() if of_name == kind] for kind in (CATEGORY, NUMBER)}
+        options = {key: ",".join(names) for key, names in (lists | {"drop": list(self.drop)}).items()}
+        options |= {"weight": self.weight, "id": self.key, "gaps": self.gaps if self.gaps != "fill" else ""}
+        return [word for key, value in options.items() if value for word in (f"--{key}", value)]
 
     def check(self, names: Sequence[str]) -> None:
         """Raise an InputError for a column that a table with these names does not have, naming all of them."""
-        if unknown := [name for name in (*self.kinds, *self.drop) if name not in names]:
+        if unknown := [name for name in (*self.kinds, *self.aside) if name not in names]:
             there = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
             raise InputError(f"no feature column {', '.join(unknown)}; the columns are {there}")
 
@@ -394,8 +462,8 @@ def learned(
     blocks: list[NDArray[np.float64]] = []
     signatures: dict[bytes, str] = {}
     for name, typed in zip(table.column_names, table.columns, strict=True):
-        if name in overrides.drop:
-            columns.append(TableColumn(name, DROPPED))
+        if name in overrides.aside:
+            columns.append(TableColumn(name, overrides.aside[name]))
             continue
         cells = ColumnCells.of(name, typed)
         column = _column(cells, overrides.kinds.get(name), comma, targets is not None)
@@ -526,6 +594,7 @@ def _category(cells: ColumnCells, targets: bool, said: bool) -> TableColumn:
     order = np.argsort(-counts, kind="stable")
     frequent = [k for k in order[:MOST_LEVELS] if counts[k] >= max(2, RARE * n)]
     levels, sizes = [words[k] for k in frequent], [int(counts[k]) for k in frequent]
+    rare = () if targets and distinct > MOST_LEVELS else tuple(words[k] for k in order if k not in frequent)
     if gaps:
         levels, sizes = [*levels, MISSING], [*sizes, gaps]
     if sum(sizes) < n:
@@ -534,7 +603,7 @@ def _category(cells: ColumnCells, targets: bool, said: bool) -> TableColumn:
         if not targets or distinct <= MOST_LEVELS:
             return TableColumn(cells.name, IDENTIFIER, gaps, distinct)
         levels, sizes = [], []
-    return TableColumn(cells.name, CATEGORY, gaps, distinct, levels=tuple(levels), counts=tuple(sizes))
+    return TableColumn(cells.name, CATEGORY, gaps, distinct, levels=tuple(levels), counts=tuple(sizes), rare=rare)
 
 
 def _targets(y: NDArray[np.generic]) -> NDArray[np.float64]:
@@ -621,6 +690,20 @@ def _indicators(column: TableColumn, cells: ColumnCells, means: NDArray[np.float
         of_words = [column.means.get(word, column.means[""]) for word in words]
         means = np.array([*of_words, column.means.get(MISSING, column.means[""])])[codes]
     return out if means is None else np.concatenate([out, means], axis=1)
+
+
+def _of_new_levels(column: TableColumn, cells: ColumnCells) -> str:
+    """Note on levels that no training row has; empty without them, or if the model does not know its rare levels."""
+    if column.kind != CATEGORY or (OTHER in column.levels and not (column.rare or column.means)):
+        return ""
+    words, codes = cells.levels()
+    levels = {*column.levels, *column.rare, *column.means}
+    new = [code for code, word in enumerate(words) if word not in levels]
+    if not new:
+        return ""
+    count, listed = np.count_nonzero(np.isin(codes, new)), ", ".join(words[code] for code in new[:12])
+    what = f"{count:,} of {len(codes):,} rows have levels that training had not: {listed}"
+    return f"column {column.name}: {what}{', ...' if len(new) > 12 else ''}"
 
 
 def _measured(column: TableColumn, cells: ColumnCells, comma: bool) -> NDArray[np.float64]:

@@ -112,7 +112,8 @@ def names(path: Path, form: str, request: RowsRequest) -> list[str]:
 def _fields(schema: pa.Schema, request: RowsRequest) -> list[int]:
     """Numbers of the columns, without the index of a DataFrame unless it is asked for."""
     index = _index(schema)
-    asked = {*request.expected.columns.features, *request.expected.columns.target}
+    asked = {*request.expected.columns.features, *request.expected.columns.target, request.expected.key}
+    asked |= {*request.expected.overrides.aside, *request.expected.overrides.kinds}
     asked |= {clean(word) for target in (request.target, request.usual_target) if target for word in target.split(",")}
     return [j for j, name in enumerate(schema.names) if name not in index or clean(name) in asked]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
+from cacore.data.dataset import Dataset, Keys
 from cacore.data.resolution import Mask, Moments, rounded_columns
 from cacore.data.rows import Rows, block_bounds, dense, scatter_rows
 from cacore.data.stored import StoredRows
@@ -29,6 +29,8 @@ from cacore.machine import memory
 from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cacore.io.names import Order
     from cacore.io.native import Shape
 
@@ -89,17 +91,70 @@ def load(
     request = RowsRequest(real, target, n_features, usual_target, None, limit, wanted, expected, training, remedy)
     with comm.phase("read"), stream.unchanging(path, comm):
         form = _agree_on_form(path, comm)
+        with comm.uncounted(), comm.agreed():
+            _require_table(path, form, request)
         if form == "hdf5":
             return _blocks(path, comm, request)
         if form == "npz":
             return _handed_out(path, comm, request)
-        if not _is_mixed(path, form, request, comm):
-            try:
-                return {"train": _checked(text.table(path, form, request, comm), request, comm)}
-            except InputError as error:
-                if not training or not _has_words(error, expected, comm):
-                    raise
-        return {"train": _checked(_mixed(path, form, request, comm), request, comm)}
+        rows = _checked(_table(path, form, request, comm), request, comm)
+        if training and expected.overrides.weight:
+            return {"train": _weighted(rows, path, form, request, comm)}
+        if expected.key:
+            rows.keys = _keys(rows, path, form, request, comm)
+        return {"train": rows}
+
+
+def _table(path: Path, form: str, request: RowsRequest, comm: Communicator) -> Table:
+    """This rank's rows of a file that is neither HDF5 nor NPZ; collective."""
+    if not _is_mixed(path, form, request, comm):
+        try:
+            return text.table(path, form, request, comm)
+        except InputError as error:
+            if not request.training or not _has_words(error, request.expected, comm):
+                raise
+    return _mixed(path, form, request, comm)
+
+
+def _weighted(rows: Dataset, path: Path, form: str, request: RowsRequest, comm: Communicator) -> Dataset:
+    """The rows with the weights in a further column of their file; those of weight 0 are left out. Collective."""
+    from cacore.io.mixed import weights_of
+
+    name, weights = request.expected.overrides.weight, None
+    cells = _beside(rows, path, form, name, request, comm)
+    with comm.agreed():
+        if cells is not None:
+            weights = weights_of(name, cells, str(path)).reshape(-1, 1)
+    rows.weights = np.asarray(scatter_rows(weights, rows.n, comm)).ravel()
+    if rows.y is None:
+        rows.y = np.zeros(len(rows.weights))
+    rows = rows.weighted()
+    rows.n = comm.offset(rows.X.shape[0])[1]
+    return rows
+
+
+def _keys(rows: Dataset, path: Path, form: str, request: RowsRequest, comm: Communicator) -> dict[str, Keys]:
+    """On rank 0, the keys of all rows in a further column of their file, if it has it; collective."""
+    from cacore.io.mixed import keys_of
+
+    name = request.expected.key
+    cells = _beside(rows, path, form, name, request, comm)
+    return {} if cells is None else {name: keys_of(cells)}
+
+
+def _beside(
+    rows: Dataset, path: Path, form: str, name: str, request: RowsRequest, comm: Communicator
+) -> pa.ChunkedArray | None:
+    """On rank 0, the cells of a further column of the file of `rows`, if it has it; collective."""
+    from cacore.io.mixed import column_beside
+
+    cells = None
+    with comm.agreed(), stream.reading(path):
+        if comm.rank == 0:
+            cells = column_beside(path, form, name, request)
+            if cells is not None and len(cells) != rows.n:
+                raise InputError(f"{path}: column {name} has {len(cells):,} rows, the others {rows.n:,}: save it again")
+    return cells
 
 
 def _checked(table: Table, request: RowsRequest, comm: Communicator) -> Dataset:
@@ -115,6 +170,7 @@ def _checked(table: Table, request: RowsRequest, comm: Communicator) -> Dataset:
     X = table.X.astype(request.dtype, copy=False)
     chosen = {"column": table.target} if table.target else {}
     more: dict[str, Any] = {"features": table.features, "columns": table.columns, "chosen": chosen}
+    more["notes"] = table.notes
     return Dataset(X, table.y, n, table.where, table.base, **more)
 
 
@@ -142,17 +198,19 @@ def _mixed(path: Path, form: str, request: RowsRequest, comm: Communicator) -> T
     from cacore.io.mixed import Mixed
 
     with comm.agreed(), stream.reading(path):
-        _require_table(path, form, request)
         reader = Mixed(path, form, request)
-    return reader.table(comm)
+    table = reader.table(comm)
+    table.notes = reader.notes
+    return table
 
 
 def _require_table(path: Path, form: str, request: RowsRequest) -> None:
     """Raise an InputError for other files than tables, where a model or options need columns with names and kinds."""
     if form in text.MIXED:
         return
-    if request.training and request.expected.overrides.any:
-        raise InputError(f"{path}: --category, --number and --drop are for CSV, TSV, Parquet and Arrow files")
+    if request.expected.overrides.any:
+        names = "--category, --number, --drop, --weight and --id"
+        raise InputError(f"{path}: {names} are for CSV, TSV, Parquet and Arrow files")
     if request.expected.columns.table is not None:
         where = request.expected.where
         raise InputError(f"{path}: {where} has columns of words, gaps or dates: give a CSV, Parquet or Arrow file")
@@ -172,7 +230,6 @@ def _blocks(path: Path, comm: Communicator, request: RowsRequest) -> dict[str, D
     from cacore.io import native
 
     with comm.agreed():
-        _require_table(path, "hdf5", request)
         splits = _Splits.of(path, comm, request)
         size = sum(
             native.needed(path, split, *rows, request.dtype, request.limit, splits.orders[split])
@@ -354,7 +411,6 @@ def _handed_out(path: Path, comm: Communicator, request: RowsRequest) -> dict[st
     """Read an NPZ file on rank 0 and distribute its rows by blocks."""
     tables: dict[str, Table] = {}
     with comm.agreed():
-        _require_table(path, "npz", request)
         if comm.rank == 0:
             tables = text.parse(path, request)
             for split, table in tables.items():

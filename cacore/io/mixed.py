@@ -55,11 +55,11 @@ class Mixed(Tabular):
     def __init__(self, path: Path, form: str, request: RowsRequest) -> None:
         self._encoding = encoding = request.expected.columns.table
         self._block: Part | None = None
+        self.notes: list[str] = []  # on levels that the training rows do not have, on rank 0
         self._comma = False  # True if columns are not separated by commas, so that these may be decimal
         self._head: delimited.Head | None = None
         if form in ("csv", "tsv"):
-            self._head = delimited.head_of(path, separator(path, request.limit, form), request.limit)
-            self._head = _with_years(self._head)
+            self._head = _head_of(path, form, request.limit)
             names, columns = self._head.names, self._head.columns
             self._comma = self._head.delimiter != ","
             self._read: Callable[[], pa.Table] = self._text
@@ -67,7 +67,7 @@ class Mixed(Tabular):
             arrow_names = arrow.names(path, form, request)
             names, columns = tuple(clean(name) for name in arrow_names), len(arrow_names)
             self._read = partial(arrow.whole, path, form, arrow_names)
-        names = names or tuple(f"column {j}" for j in range(columns))
+        names = names or _numbered(columns)
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InputError(f"{path}: several columns are called {listed(twice)}: rename them")
         if encoding is not None:
@@ -114,7 +114,7 @@ class Mixed(Tabular):
             if self._encoding is None:
                 self._encoding, X = learned(cells, self._of_means(y), self.request.expected.overrides, self._comma)
             else:
-                X = self._encoding.apply(cells, self._comma)
+                X = self._encoding.apply(cells, self._comma, self.notes.append)
         except WrongCellError as wrong:
             place = f"row {wrong.row}" if self._head is None else f"line {delimited.line_of(self._head, wrong.row)}"
             column = f"column {self._names.index(wrong.column)} ({wrong.column})"
@@ -170,12 +170,70 @@ class Mixed(Tabular):
 
 def _expected(expected: Expected, encoding: Encoding, names: tuple[str, ...], where: str) -> Expected:
     """The columns that the encoding needs; those that it leaves out may be there or not."""
-    encoded_names = {column.name for column in encoding.columns} | set(expected.columns.target)
+    encoded_names = {column.name for column in encoding.columns} | set(expected.columns.target) | {expected.key}
     extra = [name for name in names if name not in encoded_names]
     if extra and not expected.ignore_extra and not (expected.target is not None or not expected.columns.target):
         what = f"column{'s' if len(extra) > 1 else ''} {listed(extra)}, which {expected.where} does not have"
         raise InputError(f"{where}: {what}; {OPTION} leaves them out")
     return replace(expected, columns=Columns(encoding.names, expected.columns.target), ignore_extra=True)
+
+
+def column_beside(path: Path, form: str, name: str, request: RowsRequest) -> pa.ChunkedArray | None:
+    """The cells of a column, as text in a CSV or TSV file; None if the file has no such column.
+
+    Raises
+    ------
+    InputError
+        The user's option names the column, and the file does not have it, or has several.
+    """
+    head = _head_of(path, form, request.limit) if form in ("csv", "tsv") else None
+    written = list(head.names or _numbered(head.columns)) if head else arrow.names(path, form, request)
+    places = [j for j, other in enumerate(written) if clean(other) == name]
+    if not places and not request.expected.overrides.aside:
+        return None
+    if len(places) != 1:
+        what = "several columns" if places else "no column"
+        raise InputError(f"{path}: {what} {name}; the columns are {listed(written)}")
+    if head is None:
+        return arrow.whole(path, form, [written[places[0]]]).column(0)
+    import pyarrow as pa
+
+    numbers = list(map(str, range(head.columns)))
+    return _parsed(head, numbers, {str(places[0]): pa.string()}, [], [str(places[0])]).column(0)
+
+
+def keys_of(cells: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.str_]:
+    """Keys as whole numbers, if all are written as such, or as text, in which a gap is empty."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = cells.cast(pa.string()).fill_null("")
+    if pc.all(pc.match_substring_regex(words, "^(0|-?[1-9][0-9]{0,17})$")).as_py():
+        return np.asarray(words.cast(pa.int64()).to_numpy())
+    return np.array(words.to_pylist(), np.str_)
+
+
+def weights_of(name: str, cells: pa.ChunkedArray, where: str) -> NDArray[np.float64]:
+    """Weights of rows; an InputError for a gap, a word, and a number that is no weight."""
+    try:
+        weights = numbers_of(name, cells)
+    except WrongCellError as wrong:
+        raise InputError(f"{where}: row {wrong.row}, column {name}: {wrong.what}") from wrong
+    if len(bad := np.flatnonzero(~((weights >= 0.0) & (weights < np.inf)))):
+        raise InputError(f"{where}: row {bad[0]}, column {name}: {weights[bad[0]]:g} is no weight: 0 or more is needed")
+    if not weights.any():
+        raise InputError(f"{where}: column {name}: all weights are 0; at least one row is needed to train on")
+    return weights
+
+
+def _head_of(path: Path, form: str, limit: int) -> delimited.Head:
+    """Separator, names and number of columns of a text."""
+    return _with_years(delimited.head_of(path, separator(path, limit, form), limit))
+
+
+def _numbered(columns: int) -> tuple[str, ...]:
+    """Names of columns that have none."""
+    return tuple(f"column {j}" for j in range(columns))
 
 
 def separator(path: Path, limit: int, form: str) -> str:

@@ -42,7 +42,9 @@ class Expected:
     tell : callable
         Called with one line if the order differs.
     overrides : Overrides
-        The user's word on the columns of a table that is trained on.
+        The user's word on the columns of a table.
+    key : str
+        Name of a column that is read beside rows to predict, and is no feature unless the model has it as one.
     """
 
     columns: Columns = UNNAMED
@@ -52,6 +54,12 @@ class Expected:
     ignore_extra: bool = False
     tell: Callable[[str], object] = quiet
     overrides: Overrides = NO_OVERRIDES
+    key: str = ""
+
+    def keys(self, names: Sequence[str]) -> set[int]:
+        """Number of the column with the keys, if there is one that is no feature."""
+        aside = self.key and self.key not in self.columns.features
+        return {j for j, name in enumerate(names) if aside and name == self.key}
 
     def matches(self, names: Collection[str]) -> bool:
         """True if both sides have names."""
@@ -82,7 +90,8 @@ def in_table(
     targets = chosen_targets if chosen_targets is not None else _targets(expected, names, where)
     if chosen_targets is None and not columns.target:
         targets = _last(expected, names)
-    return select(expected, names, where, {*targets, *_target_columns(expected, names)}), targets
+    aside = {*targets, *_target_columns(expected, names), *expected.keys(names)}
+    return select(expected, names, where, aside), targets
 
 
 def is_repeated(expected: Expected, names: Sequence[str]) -> bool:
@@ -121,8 +130,9 @@ def _targets(expected: Expected, names: Sequence[str], where: str) -> list[int]:
 def _last(expected: Expected, names: Sequence[str]) -> list[int]:
     """Number of the last column if it alone is not a feature: the target, where its name is not known."""
     features = set(expected.columns.features)
-    others = [j for j, name in enumerate(names) if name not in features]
-    return others if others == [len(names) - 1] else []
+    there = [j for j in range(len(names)) if j not in expected.keys(names)]
+    others = [j for j in there if names[j] not in features]
+    return others if others == there[-1:] else []
 
 
 def select(expected: Expected, names: Sequence[str], where: str, aside: Collection[int] = ()) -> list[int]:

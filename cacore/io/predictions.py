@@ -1,6 +1,7 @@
 """Prediction files, written atomically: one column per quantity, one row per row predicted.
 
-The file name's suffix selects the format: Parquet (.parquet), HDF5 (.h5, .hdf5; one dataset per column), else CSV.
+The file name's suffix selects the format: Parquet (.parquet), HDF5 (.h5, .hdf5; one dataset per column), else CSV;
+the name ``-`` stands for CSV on standard output.
 Numbers are written with all their digits, so every format reproduces them exactly.
 """
 
@@ -8,17 +9,19 @@ from __future__ import annotations
 
 import csv
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Keys
 from cacore.errors import InputError
-from cacore.files import replacing
+from cacore.files import STDOUT, printing, replacing
 from cacore.io import native
 from cacore.machine.threads import blocks
 
@@ -55,7 +58,9 @@ def check(path: Path) -> None:
         raise InputError(f"{path}: predictions are written as .csv, .parquet or .h5; name such a file")
 
 
-def write(path: Path, columns: Mapping[str, Column], comm: Communicator) -> None:
+def write(
+    path: Path, columns: Mapping[str, Column], comm: Communicator, keys: Mapping[str, Keys] | None = None
+) -> None:
     """Gather the columns of all ranks, in rank order, and write them on rank 0; collective.
 
     Parameters
@@ -65,19 +70,29 @@ def write(path: Path, columns: Mapping[str, Column], comm: Communicator) -> None
         This rank's rows; the same names in the same order on all ranks.
     comm : Communicator
         Rank 0 holds the rows of all ranks.
+    keys : mapping of str to ndarray of int64 or text, shape (n,), optional
+        Columns of all ranks' rows, which rank 0 has, to be written before the others.
 
     Raises
     ------
+    InputError
+        A column of keys has the name of another column.
     OutputError
         The file could not be written.
     """
-    whole: dict[str, Column] = {}
+    whole: dict[str, Column] = dict(keys or {})
+    with comm.agreed():
+        if both := [name for name in whole if name in columns]:
+            raise InputError(f"--id {both[0]}: the predictions have a column of this name; rename it in the data")
     for name, column in columns.items():
         rows = comm.gather(column.codes if isinstance(column, Labels) else column)
         if rows is not None:
             whole[name] = Labels(column.classes, rows) if isinstance(column, Labels) else rows
     with comm.agreed():
-        if comm.rank == 0:
+        if comm.rank == 0 and path == STDOUT:
+            with printing():
+                _put(sys.stdout, whole)
+        elif comm.rank == 0:
             check(path)
             writer = {"parquet": _write_parquet, "hdf5": _write_hdf5, "csv": _write_csv}[form_of(path)]
             with replacing(path) as temporary:
@@ -85,11 +100,16 @@ def write(path: Path, columns: Mapping[str, Column], comm: Communicator) -> None
 
 
 def _write_csv(path: Path, columns: Mapping[str, Column]) -> None:
-    with path.open("w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(columns)
-        for lo, hi in blocks(_rows(columns), _BLOCK):
-            out.writerows(zip(*(_words(column, lo, hi) for column in columns.values()), strict=True))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        _put(file, columns)
+
+
+def _put(file: TextIO, columns: Mapping[str, Column]) -> None:
+    """Write the columns as CSV."""
+    out = csv.writer(file, lineterminator="\n")
+    out.writerow(columns)
+    for lo, hi in blocks(_rows(columns), _BLOCK):
+        out.writerows(zip(*(_words(column, lo, hi) for column in columns.values()), strict=True))
 
 
 def _rows(columns: Mapping[str, Column]) -> int:
@@ -102,6 +122,8 @@ def _words(column: Column, lo: int, hi: int) -> list[str]:
     if isinstance(column, Labels):
         names = [str(label) for label in column.classes]
         return [names[code] for code in column.codes[lo:hi].tolist()]
+    if column.dtype.kind == "U":
+        return [str(word) for word in column[lo:hi].tolist()]
     form = {np.dtype(np.float64): "%.17g", np.dtype(np.float32): "%.9g"}.get(column.dtype, "%d")
     return [form % value for value in column[lo:hi].tolist()]
 

@@ -9,7 +9,7 @@ import csv
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -103,6 +103,8 @@ class Table:
         For tables: name or number of the target column that was chosen, if the user did not name one.
     gaps : tuple of two str
         Description of NaN in messages, among the features and in the target; by default "nan".
+    notes : list of str
+        What the user should know of these rows, on rank 0.
     rounded : tuple of two ndarrays of bool, or None
         Features and targets with whole numbers that were rounded to double precision; None if that is not known.
 
@@ -128,6 +130,7 @@ class Table:
     target: str = ""
     gaps: tuple[str, str] = ("nan", "nan")
     rounded: tuple[Mask | None, Mask | None] = (None, None)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -317,6 +320,9 @@ class Tabular(ABC):
         self.path, self.request, self._names = path, request, names
         target, binarize, wanted = request.target, request.binarize, request.wanted
         self.asked, self._columns = target is not None, columns
+        expected_overrides = request.expected.overrides.aside
+        # Numbers of the columns that are no target unless the user names them as one.
+        self._aside = request.expected.keys(names) | {j for j, name in enumerate(names) if name in expected_overrides}
         self.rounded = np.zeros(columns, np.bool_)
         if request.expected.matches(names):
             user_target = request.expected.target
@@ -328,7 +334,8 @@ class Tabular(ABC):
             self.features, self.chosen = in_table(request.expected, names, str(path), chosen_targets)
         else:
             self.chosen = self._by_place(names, columns)
-            self.features = [j for j in range(columns) if j not in self.chosen]
+            keys = request.expected.keys(names)
+            self.features = [j for j in range(columns) if j not in self.chosen and j not in keys]
         if not self.features:
             raise InputError(f"{path}: no feature columns other than the target")
         if len(self.chosen) > 1 and (binarize is not None or not wanted.many):
@@ -340,12 +347,14 @@ class Tabular(ABC):
         """Numbers of the target columns: those that the user or the model names, or the last."""
         request = self.request
         target, usual, n_features = request.target, request.usual_target, request.n_features
+        there = [j for j in range(columns) if j not in self._aside]
         if not request.wanted.needed:
-            n_features = columns if target == NO_TARGET and n_features is None else n_features
+            n_features = len(there) if target == NO_TARGET and n_features is None else n_features
             target, usual = (None if name == NO_TARGET else name for name in (target, usual))
-        if target is None and columns == n_features:
+        if target is None and len(there) == n_features:
             return []
-        return _chosen(target or usual or "-1", self.path, names, columns)
+        last = there[-1] - columns if there else -1
+        return _chosen(target or usual or str(last), self.path, names, columns)
 
     @property
     def columns(self) -> Columns:

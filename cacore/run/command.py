@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import is_sparse, take_rows
 from cacore.data.stored import is_stored
 from cacore.errors import InputError, OutputError
-from cacore.files import check_apart, check_writable, printing
+from cacore.files import STDOUT, check_apart, check_writable, printing
 from cacore.learn.method import Method, flags, same_command
 from cacore.learn.options import add_options, from_arguments
 from cacore.machine.threads import blocks
@@ -279,7 +280,8 @@ def predict(
         job = from_arguments(Predicting, args)
     same_command(prog, flags(job), comm, {"MODEL": job.model, "DATA": job.data})
     with comm.agreed():
-        outputs = {"--output": job.output, "--report": job.report}
+        output = None if job.output == STDOUT else job.output
+        outputs = {"--output": output, "--report": job.report}
         check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
     limit, load_model = start(job, comm), load()
     from cacore.io import predictions
@@ -296,7 +298,7 @@ def predict(
     with comm.agreed():
         if comm.rank == 0:
             _report(job, document)
-            with printing():
+            with redirect_stdout(sys.stderr if job.output == STDOUT else sys.stdout), printing():
                 _show(job, document)
 
 
@@ -317,7 +319,7 @@ def _answered(model: TrainedModel, family: AnyAnswering, job: Predicting, comm: 
     document = report.build("predict", comm, data | named(rows.columns, rows.chosen), model.sizes, fields)
     if job.output is not None:
         with comm.phase("write"):
-            predictions.write(job.output, answer.columns(job.decisions), comm)
+            predictions.write(job.output, answer.columns(job.decisions), comm, rows.keys)
     report.clock(document, comm)  # with the file's seconds
     document["notes"] = notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"]
     return document

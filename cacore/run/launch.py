@@ -10,9 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from cacore.checks import column_names, one_of, path, positive, share, whole, yes_or_no
+from cacore.checks import (
+    column_name,
+    column_names,
+    columns_file,
+    one_of,
+    path,
+    path_or_stdout,
+    positive,
+    share,
+    whole,
+    yes_or_no,
+)
 from cacore.comm import Communicator, alone_by_mistake, first_prints, launched, launched_size, world
 from cacore.errors import InputError, MemoryLimitError, OutputError
 from cacore.files import printing
@@ -21,6 +32,9 @@ from cacore.learn.options import ADAPTIVE, FILES, GAPS, RESOURCES, UNCERTAINTY, 
 from cacore.machine import deadline
 from cacore.progress import COMPILING, line_while_compiling, spinner
 from cacore.terminal import open_closed_streams, put, say
+
+if TYPE_CHECKING:
+    from cacore.data.encoding import Overrides
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,18 @@ class Training(Job):
         "fill", "cells without a value: filled, and marked where there are many, or refused", one_of(*GAPS),
         group=FILES, choices=GAPS,
     )  # fmt: skip
+    weight: str | None = option(
+        None, "column of a table with the weights of the rows: 0 leaves a row out, 2 counts it twice", column_name,
+        group=FILES, metavar="COLUMN",
+    )  # fmt: skip
+    key: str | None = option(
+        None, "column of a table that is no feature, and is kept beside predictions", column_name, flag="--id",
+        group=FILES, metavar="COLUMN",
+    )  # fmt: skip
+    columns: Mapping[str, object] | None = option(
+        None, "category, number, drop, weight, id and gaps from a TOML or JSON file; options are added to it",
+        columns_file, group=FILES, metavar="FILE",
+    )  # fmt: skip
     ignore_extra_columns: bool = _ignore_extra_columns()
     strict: bool = option(
         False, "refuse test rows that are also training rows", yes_or_no, group=FILES, action="store_true"
@@ -105,6 +131,15 @@ class Training(Job):
         if self.strict and self.allow_overlap:
             raise InputError("--strict, --allow-overlap: one refuses what the other does not look for; drop one")
 
+    @property
+    def overrides(self) -> Overrides:
+        """The user's word on the columns of a table; an InputError if a column has several meanings."""
+        from cacore.data.encoding import Overrides
+
+        options = {"category": self.category, "number": self.number, "drop": self.drop}
+        gaps = self.gaps if self.gaps != "fill" else ""
+        return Overrides.of(self.columns or {}, {**options, "weight": self.weight, "id": self.key, "gaps": gaps})
+
 
 @dataclass(frozen=True)
 class Predicting(Job):
@@ -115,9 +150,14 @@ class Predicting(Job):
     target: str | None = option(
         None, "target column to compare the predictions with, if the table has one", metavar="COLUMN"
     )
+    key: str | None = option(
+        None, "column of DATA that is kept beside the predictions (default: the one that training was given, if it is "
+        "there)", column_name, flag="--id", group=FILES, metavar="COLUMN",
+    )  # fmt: skip
     ignore_extra_columns: bool = _ignore_extra_columns()
     output: Path | None = option(
-        None, "write the predictions: CSV, or Parquet or HDF5 if the name ends with .parquet or .h5", path, short="-o",
+        None, "write the predictions: CSV, or Parquet or HDF5 if the name ends with .parquet or .h5; - for CSV on "
+        "standard output", path_or_stdout, short="-o",
         metavar="OUT.csv",
     )  # fmt: skip
     decisions: bool = option(False, "also write the decision values", yes_or_no, group=FILES, action="store_true")

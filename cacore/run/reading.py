@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.encoding import CATEGORY, NUMBER, Columns, Overrides
+from cacore.data.encoding import NO_OVERRIDES, Columns, Overrides
 from cacore.data.labels import all_classes
 from cacore.data.rows import block_bounds, is_sparse, scatter_rows
 from cacore.data.shuffle import Shuffle
@@ -112,7 +112,7 @@ def read(
             if job.test is not None and test is not None:
                 raise InputError(f"{job.data}: it has its own test rows; drop --test")
         if job.test is not None:
-            expected = replace(expected, columns=train.columns, where=train.where)
+            expected = replace(expected, columns=train.columns, where=train.where, overrides=NO_OVERRIDES)
             wanted = replace(wanted.like(train.y), remedy=f"the labels of {train.where} are numbers")
             if disk.folder is not None:
                 others = disk.load(job.test, comm, job, limit, wanted, expected)
@@ -145,9 +145,8 @@ def _expected(job: Training | Predicting, comm: Communicator, **expected: Any) -
         if comm.rank == 0 and not job.quiet:
             say(line, error=True)
 
-    if isinstance(job, Training):
-        kinds = dict.fromkeys(job.number, NUMBER) | dict.fromkeys(job.category, CATEGORY)
-        expected["overrides"] = Overrides(kinds, job.drop, job.gaps)
+    with comm.uncounted(), comm.agreed():
+        expected["overrides"] = job.overrides if isinstance(job, Training) else Overrides(key=job.key or "")
     return Expected(ignore_extra=job.ignore_extra_columns, tell=tell, **expected)
 
 
@@ -217,7 +216,7 @@ def _lacks(rows: Dataset) -> bool:
 
 def notes(train: Dataset | None, rows: Dataset | None, path: Path) -> list[str]:
     """Notes for the report: on the training rows, and on features missing in the file of further rows."""
-    lines = [] if train is None else list(train.notes)
+    lines = [note for data in (train, rows) if data is not None for note in data.notes]
     if rows is None or not _lacks(rows):
         return lines
     return [*lines, f"{path} has {rows.features} of {rows.X.shape[1]} features; the others are taken as 0"]
@@ -230,7 +229,9 @@ def read_to_predict(
     d, source = model.n_features, model.source
     with comm.agreed():
         columns = Columns.of_source(source)
-    expected = _expected(job, comm, columns=columns, where=f"the model {job.model}", target=job.target)
+    remembered = columns.table.key if columns.table is not None and job.output is not None else ""
+    where, key = f"the model {job.model}", job.key or remembered
+    expected = _expected(job, comm, columns=columns, where=where, target=job.target, key=key)
     splits = load(job.data, comm, model.dtype, job.target, d, source.get("target"), limit, wanted, expected=expected)
     rows = splits["test"] if "test" in splits else splits["train"]
     with comm.agreed():
@@ -265,9 +266,10 @@ def read_at_root(job: Training, comm: Communicator, limit: int, seed: int) -> tu
 
 def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Dataset:
     """Distribute rank 0's rows evenly, in shuffled order if there is a seed."""
-    facts = np.array([0, -1, 0], np.int64)
+    facts = np.array([0, -1, 0, 0], np.int64)
     X = y = None
     words = np.zeros(0, np.uint8)
+    weights = None
     if data is not None:
         n = data.n
         place = np.arange(n) if seed is None else np.argsort(Shuffle(n, seed).position(np.arange(n)))
@@ -275,8 +277,9 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
         if y.dtype.kind == "U":
             labels, y = np.unique(y, return_inverse=True)
             words, y = np.frombuffer(json.dumps(labels.tolist()).encode(), np.uint8), y.reshape(-1, 1)
-        facts[:] = n, -1 if data.base is None else data.base, data.overlap is not None
-    n, base, marked = comm.bcast(facts).tolist()
+        weights = None if data.weights is None else data.weights[place].reshape(-1, 1)
+        facts[:] = n, -1 if data.base is None else data.base, data.overlap is not None, weights is not None
+    n, base, marked, weighted = comm.bcast(facts).tolist()
     rows = scatter_rows(X, n, comm)
     target = np.asarray(scatter_rows(y, n, comm)).ravel()
     if len(words := comm.bcast(words)):
@@ -285,6 +288,7 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
     if marked:
         column = None if data is None or data.overlap is None else data.overlap.astype(np.int8)
         dealt.overlap = np.asarray(scatter_rows(column, n, comm)).astype(np.bool_)
+    dealt.weights = np.asarray(scatter_rows(weights, n, comm)).ravel() if weighted else None
     dealt.features = None if data is None else data.features
     if data is not None:
         # For the model's file and the report, by rank 0.

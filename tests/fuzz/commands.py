@@ -118,6 +118,7 @@ def _made(folder):
             file["test/X"], file["test/y"] = X[40:], y[40:]
         lines = [",".join(f"{value:.6g}" for value in row) for row in np.column_stack([X, y])]
         (good / "train.csv").write_text("\n".join(["a,b,c,label", *lines]) + "\n")
+        (good / "columns.json").write_text('{"gaps": "fill"}')
         for program, name in (("casvm.cpsvm", "svm"), ("cakrr.bkrr2", "krr"), ("asygcd", "asygcd")):
             words = [str(good / "in.h5"), "--model", str(good / f"{name}.h5"), "--quiet"]
             assert _run(program, words) == 0

@@ -23,9 +23,10 @@ STRIDE = 40  # pairs of a command that belong to a seed
 # A value of each option that takes one, which is right unless something else forbids it.
 VALID = {
     "--adaptive": "std", "--binarize": "1", "--cache-gib": "0.1", "--calibrate": "0.3", "--centers": "10",
-    "--category": "column 1", "--checkpoint": "kept", "--coarse-lambda": "0.01", "--coarse-sigma": "1", "--coef0": "1",
+    "--category": "column 1", "--checkpoint": "kept", "--columns": "columns.json",
+    "--coarse-lambda": "0.01", "--coarse-sigma": "1", "--coef0": "1",
     "--comm-matrix": "comm.npz", "--cv": "2", "--degree": "2", "--divisions": "2", "--drop": "column 0",
-    "--dtype": "float32", "--gaps": "refuse", "--number": "column 0",
+    "--dtype": "float32", "--gaps": "refuse", "--id": "a", "--number": "column 0", "--weight": "b",
     "--early": "0.1", "--epsilon": "0.2", "--gamma": "0.5,1", "--html": "out.html", "--initial": "local",
     "--interval": "0.8",
     "--kernel": "polynomial", "--lambda": "0.01,0.1", "--libsvm": "out.model", "--max-iter": "1000", "--max-time": "5",

@@ -1,0 +1,271 @@
+"""Options about the columns of a table: files of them, keys, weights; and where predictions go."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.commands import reported, run
+
+from cacore.checks import columns_file
+from cacore.comm import Communicator
+from cacore.data.containers import arrow_table
+from cacore.data.encoding import Encoding, Overrides, learned
+from cacore.errors import InputError
+from cacore.io import load
+from cacore.io.names import Expected
+from cakrr import DKRR
+from casvm import SMOSVC
+
+N = 120
+RIDGE = ("--sigma", "2", "--lambda", "1e-3", "--partitions", "1", "--no-standardize", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Training rows, with and without words, and rows to predict; their keys and weights in further columns."""
+    folder = tmp_path_factory.mktemp("options")
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({
+        "key": [f"{j:03d}" for j in range(N)], "town": rng.choice(["Oslo", "Rome"], N), "size": rng.normal(size=N),
+        "zip": rng.integers(1, 4, N), "y": rng.normal(size=N), "w": rng.integers(0, 3, N),
+    })  # fmt: skip
+    table["y"] += table["size"] + (table.town == "Rome")
+    table["class"] = np.where(table.y > 0, "high", "low")
+    table.drop(columns="class").to_csv(folder / "train.csv", index=False)
+    table.drop(columns=["y", "town"]).to_csv(folder / "classes.csv", index=False)
+    table.drop(columns=["town", "class", "w"]).to_csv(folder / "numbers.csv", index=False)
+    table.drop(columns=["key", "town", "class", "w"]).to_csv(folder / "plain.csv", index=False)
+    new = table.drop(columns=["y", "w", "class"]).iloc[::-1]
+    new.to_csv(folder / "new.csv", index=False)
+    new.to_parquet(folder / "new.parquet")
+    for name, words in {"table": ["train.csv", "--id", "key", "--weight", "w"], "plain": ["plain.csv"]}.items():
+        run("cakrr.dkrr", [folder / words[0], *words[1:], "--model", folder / f"{name}.h5", *RIDGE])
+    return folder
+
+
+def predicting(model, data, out, *words):
+    run("cakernels", ["predict", model, data, "-o", out, "--quiet", *words])
+    return out
+
+
+def refused(capfd, program, words):
+    """The one line with which a command ends that refuses its input."""
+    with pytest.raises(SystemExit) as end:
+        run(program, words)
+    shown = capfd.readouterr().err
+    assert (end.value.code, shown.count("\n")) == (2, 1)
+    return shown
+
+
+def refused_prediction(capfd, model, data, out, *words):
+    return refused(capfd, "cakernels", ["predict", model, data, "-o", out, "--quiet", *words])
+
+
+# -- what the user says of columns ------------------------------------------------------------
+
+
+def test_a_file_says_what_the_options_say(tmp_path):
+    (tmp_path / "c.toml").write_text('category = ["a", "b"]\ndrop = "d"\nweight = "w"\nid = "k"\ngaps = "refuse"\n')
+    (tmp_path / "c.json").write_text(json.dumps({"category": "a,b", "drop": ["d"], "weight": "w", "id": "k",
+                                                 "gaps": "refuse"}))  # fmt: skip
+    wanted = Overrides({"a": "category", "b": "category"}, ("d",), "refuse", "w", "k")
+    for name in ("c.toml", "c.json"):
+        assert Overrides.of(columns_file(tmp_path / name, "--columns")) == wanted
+    added = Overrides.of(columns_file(tmp_path / "c.toml", "--columns"), {"number": ("n",), "weight": "v"})
+    assert added == Overrides({"n": "number", "a": "category", "b": "category"}, ("d",), "refuse", "v", "k")
+    assert wanted.words == ["--category", "a,b", "--drop", "d", "--weight", "w", "--id", "k", "--gaps", "refuse"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("c.toml", 'kind = "a"\nlevels = 3\n', r"c.toml: no such keys: kind, levels; there are category, number, drop"),
+        ("c.toml", "category = 3", r"c.toml: category 3: it must be names of columns"),
+        ("c.json", '{"gaps": "x"}', r"c.json: gaps x: it must be one of fill, refuse"),
+        ("c.json", "[1]", r"c.json: it must hold category, number, drop, weight, id, gaps by name"),
+        ("c.json", "category = 3", r"c.json: neither TOML nor JSON"),
+        ("c.toml", None, r"c.toml: cannot be read \(No such file"),
+    ],
+)
+def test_files_of_columns_that_are_refused(tmp_path, name, text, message):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message):
+        columns_file(tmp_path / name, "--columns")
+
+
+def test_all_wrong_columns_are_named_at_once(files, tmp_path, capfd):
+    (tmp_path / "c.toml").write_text('category = ["zap", "zip"]\ndrop = "hair"\n')
+    words = [files / "train.csv", "--columns", tmp_path / "c.toml", "--weight", "ton", *RIDGE]
+    assert "train.csv: no feature column zap, hair, ton; the columns are key, town, size" in refused(
+        capfd, "cakrr.dkrr", words
+    )
+    words = [files / "train.csv", "--columns", tmp_path / "c.toml", "--number", "zip", "--weight", "hair", *RIDGE]
+    message = refused(capfd, "cakrr.dkrr", words)
+    assert "column zip (category, number), hair (drop, weight): give each column one meaning" in message
+
+
+def test_a_file_of_columns_trains_the_same_model(files, tmp_path):
+    (tmp_path / "c.json").write_text('{"category": ["zip"], "id": "key", "weight": "w"}')
+    words = [files / "train.csv", *RIDGE]
+    of_file = reported("cakrr.dkrr", [*words, "--columns", tmp_path / "c.json"], tmp_path)
+    of_options = reported("cakrr.dkrr", [*words, "--category", "zip", "--id", "key", "--weight", "w"], tmp_path)
+    assert of_file["data"] == of_options["data"]
+    kinds = {column["name"]: column["kind"] for column in of_file["data"]["columns"]["table"]}
+    assert kinds == {"key": "key", "town": "category", "size": "number", "zip": "category", "w": "weight"}
+    assert of_file["data"]["columns"]["target"] == ["y"]  # the last column is the weight
+
+
+# -- keys -------------------------------------------------------------------------------------
+
+
+def test_predictions_carry_the_key_of_training(files, tmp_path):
+    keys = [f"{j:03d}" for j in reversed(range(N))]
+    out = {data: predicting(files / "table.h5", files / data, tmp_path / "p.csv").read_text().splitlines()
+           for data in ("new.csv", "new.parquet")}  # fmt: skip
+    assert out["new.csv"] == out["new.parquet"]
+    assert out["new.csv"][0] == "key,prediction"
+    assert [line.split(",")[0] for line in out["new.csv"][1:]] == keys
+    without = predicting(files / "table.h5", files / "new.csv", tmp_path / "q.csv", "--id", "zip")
+    assert pd.read_csv(without).zip.tolist() == pd.read_csv(files / "new.csv").zip.tolist()
+    table = pd.read_parquet(predicting(files / "table.h5", files / "new.csv", tmp_path / "p.parquet"))
+    assert table.key.tolist() == keys
+    with h5py.File(predicting(files / "table.h5", files / "new.csv", tmp_path / "p.h5")) as file:
+        assert file["key"].asstr()[:].tolist() == keys
+    pd.read_csv(files / "new.csv").drop(columns="key").to_csv(tmp_path / "bare.csv", index=False)
+    assert predicting(files / "table.h5", tmp_path / "bare.csv", tmp_path / "r.csv").read_text().startswith("pred")
+
+
+def test_keys_beside_a_model_of_numbers(files, tmp_path):
+    """The key is no feature there, with or without names in the model, and the target may be left out."""
+    expected = pd.read_csv(predicting(files / "plain.h5", files / "plain.csv", tmp_path / "p.csv")).prediction
+    rows = pd.read_csv(files / "plain.csv")
+    np.savez(tmp_path / "rows.npz", x=rows[["size", "zip"]].to_numpy(float), y=rows.y.to_numpy())
+    run("cakrr.dkrr", [tmp_path / "rows.npz", "--model", tmp_path / "nameless.h5", *RIDGE])
+    rows["key"] = [f"row {j}" for j in range(N)]
+    for model in (files / "plain.h5", tmp_path / "nameless.h5"):
+        for names in (["size", "zip", "y", "key"], ["key", "size", "zip"], ["size", "zip", "key"]):
+            rows[names].to_csv(tmp_path / "keyed.csv", index=False)
+            written = pd.read_csv(predicting(model, tmp_path / "keyed.csv", tmp_path / "q.csv", "--id", "key"))
+            assert written.key.tolist() == rows.key.tolist()
+            np.testing.assert_array_equal(written.prediction, expected)
+
+
+def test_keys_that_are_refused(files, tmp_path, capfd):
+    message = refused_prediction(capfd, files / "plain.h5", files / "plain.csv", tmp_path / "p.csv", "--id", "key")
+    assert "plain.csv: no column key; the columns are size, zip, y" in message
+    np.savez(tmp_path / "rows.npz", x=np.eye(2))
+    message = refused_prediction(capfd, files / "plain.h5", tmp_path / "rows.npz", tmp_path / "p.csv", "--id", "key")
+    assert "--id are for CSV, TSV, Parquet and Arrow files" in message
+    pd.read_csv(files / "plain.csv").assign(prediction=1).to_csv(tmp_path / "same.csv", index=False)
+    words = (tmp_path / "same.csv", tmp_path / "p.csv", "--id", "prediction")
+    assert "the predictions have a column of this name" in refused_prediction(capfd, files / "plain.h5", *words)
+    pd.read_csv(files / "new.csv").drop(columns=["town", "size"]).to_csv(tmp_path / "less.csv", index=False)
+    message = refused_prediction(capfd, files / "table.h5", tmp_path / "less.csv", tmp_path / "p.csv")
+    assert "less.csv: no columns town, size" in message
+
+
+# -- weights ----------------------------------------------------------------------------------
+
+
+def test_weights_are_those_of_the_estimators(files, tmp_path):
+    table = pd.read_csv(files / "train.csv", dtype={"key": str})
+    X, new = table[["town", "size", "zip"]], pd.read_csv(files / "new.csv")[["town", "size", "zip"]]
+    with_weights = table.w > 0  # the encoding is that of all rows
+    model = DKRR(sigma=2.0, lam=1e-3, standardize=False).fit(X, table.y, table.w)
+    written = pd.read_csv(predicting(files / "table.h5", files / "new.csv", tmp_path / "p.csv"))
+    np.testing.assert_allclose(written.prediction, model.predict(new), rtol=1e-9)
+    assert with_weights.sum() < N
+
+    rows = pd.read_csv(files / "classes.csv")
+    words = [files / "classes.csv", "--weight", "w", "--drop", "key", "--C", "2", "--gamma", "0.5", "--tol", "1e-6"]
+    for program in ("casvm.casvm", "casvm.dissmo", "asygcd"):
+        run(program, [*words, "--model", tmp_path / "c.h5", "--quiet", *(
+            ["--partitions", "1"] if program == "casvm.casvm" else [])])  # fmt: skip
+        predicting(tmp_path / "c.h5", files / "new.csv", tmp_path / "c.csv", "--decisions", "--ignore-extra-columns")
+        if program != "asygcd":  # which has no bias
+            svm = SMOSVC(C=2.0, gamma=0.5, tol=1e-6).fit(rows[["size", "zip"]], rows["class"], rows.w)
+            there = svm.decision_function(new[["size", "zip"]].astype(float))
+            np.testing.assert_allclose(pd.read_csv(tmp_path / "c.csv").decision, there, atol=1e-4)
+
+
+def test_rows_of_weight_0_are_left_out(files):
+    expected = Expected(overrides=Overrides(weight="w"))
+    rows = load(files / "train.csv", Communicator(), expected=expected, training=True)["train"]
+    weights = pd.read_csv(files / "train.csv").w
+    assert rows.weights.tolist() == weights[weights > 0].tolist()
+    assert rows.n == len(rows.X) == len(rows.target()) == np.count_nonzero(weights)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ("1,2,-1,3", r"w.csv: row 2, column w: -1 is no weight: 0 or more is needed"),
+        ("1,,2,3", r"w.csv: row 1, column w: missing"),
+        ("1,2,3,x", r"w.csv: row 3, column w: 'x' is no number"),
+        ("0,0,0,0", r"w.csv: column w: all weights are 0"),
+    ],
+)
+def test_weights_that_are_refused(tmp_path, weights, message):
+    lines = [f"{j},{j % 3},{weight}" for j, weight in enumerate(weights.split(","))]
+    (tmp_path / "w.csv").write_text("\n".join(["x,y,w", *lines]))
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / "w.csv", Communicator(), expected=Expected(overrides=Overrides(weight="w")), training=True)
+
+
+@pytest.mark.parametrize("program", ["cakrr.dkrr", "casvm.svr"])
+def test_ranks_have_the_weights_and_keys_of_one_process(files, tmp_path, in_one_job, program):
+    words = [files / "train.csv", "--id", "key", "--weight", "w", "--quiet"]
+    words += RIDGE[:-1] if program == "cakrr.dkrr" else ["--exact", "--C", "1", "--gamma", "0.5", "--epsilon", "0.1"]
+    run(program, [*words, "--model", tmp_path / "m.h5"])
+    expected = pd.read_csv(predicting(tmp_path / "m.h5", files / "new.csv", tmp_path / "p.csv"))
+    predict = ("cakernels", "predict", tmp_path / "n.h5", files / "new.csv", "-o", tmp_path / "q.csv", "--quiet")
+    in_one_job(3, [program, *words, "--model", tmp_path / "n.h5"], list(map(str, predict)))
+    together = pd.read_csv(tmp_path / "q.csv")
+    assert together.key.tolist() == expected.key.tolist()
+    np.testing.assert_allclose(together.prediction, expected.prediction, atol=2e-3)
+
+
+# -- predictions ------------------------------------------------------------------------------
+
+
+def test_standard_output_has_predictions_alone(files, tmp_path, capsys):
+    run("cakernels", ["predict", files / "table.h5", files / "new.csv", "-o", "-"])
+    shown = capsys.readouterr()
+    assert shown.out == predicting(files / "table.h5", files / "new.csv", tmp_path / "p.csv").read_text()
+    assert "predict on" in shown.err
+    assert not (tmp_path / "-").exists()
+
+
+def test_a_reader_that_leaves_ends_no_command_with_an_error(files, tmp_path):
+    new = pd.read_csv(files / "new.csv")
+    pd.concat([new] * 200).to_csv(tmp_path / "many.csv", index=False)
+    words = [sys.executable, "-m", "cakernels", "predict", files / "table.h5", tmp_path / "many.csv", "-o", "-"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        assert command.stdout.readline() == "key,prediction\n"
+        command.stdout.close()
+        shown = command.stderr.read()
+        assert command.wait() == 0
+    assert "Traceback" not in shown
+    assert "Broken pipe" not in shown
+
+
+def test_levels_that_training_has_not_are_counted(files, tmp_path):
+    new = pd.read_csv(files / "new.csv")
+    new.loc[[3, 5, 8], "town"] = ["XY", "ZZ", "XY"]
+    new.to_csv(tmp_path / "new.csv", index=False)
+    report = reported("cakernels", ["predict", files / "table.h5", tmp_path / "new.csv"], tmp_path)
+    assert f"column town: 3 of {N} rows have levels that training had not: XY, ZZ" in report["notes"]
+    rare = pd.DataFrame({"c": ["a"] * 500 + ["b"] * 500 + ["rare"]})
+    lines = []
+    encoding = Encoding.of(json.loads(json.dumps(learned(arrow_table(rare))[0].described())))
+    encoding.apply(arrow_table(rare), tell=lines.append)
+    assert lines == []  # a level without an indicator of its own is none that training had not
+    encoding.apply(arrow_table(pd.DataFrame({"c": ["a", "new", None]})), tell=lines.append)
+    assert lines == ["column c: 1 of 3 rows have levels that training had not: new"]
