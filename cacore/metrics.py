@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 
+ERRORS = ("mse", "rmse", "mae", "pinball", "log_loss", "brier")  # metrics of which the smallest value is the best
+
 
 def regression_metrics(
     y: NDArray[np.number], predicted: NDArray[np.floating], comm: Communicator,

@@ -148,8 +148,8 @@ class AutoKernelRegressor(Regressing, AutoKernel):
         Seconds for everything. None: only `max_candidates` ends the search.
     max_candidates : int or None
         Maximum number of candidates. With ``max_time=None``, the result depends on the data and `random_state` alone.
-    scoring : {"rmse", "mae"} or None
-        Error to minimise. None means "rmse".
+    scoring : {"rmse", "mae", "r2", "pinball"} or None
+        Score that chooses, as scikit-learn defines it; "pinball" is that of the median. None means "rmse".
     random_state : int, RandomState or None
         Seed of the samples, the candidates and their training.
     calibrate : bool
@@ -237,12 +237,14 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     ----------
     max_time, max_candidates, random_state, comm
         See :class:`AutoKernelRegressor`.
-    scoring : {"accuracy", "balanced_accuracy"} or None
-        Score to maximise. None means "accuracy".
+    scoring : {"accuracy", "balanced_accuracy", "f1", "log_loss", "roc_auc", "average_precision"} or None
+        Score that chooses, as scikit-learn defines it. Of two classes, the second one is the positive one; of more, the
+        last two and "f1" are means over the classes. "log_loss" and the last two judge the probabilities of
+        `predict_proba`. None means "accuracy".
     class_weight : dict, "balanced" or None
         Weights of the classes in the training of every candidate.
     probability : bool, {"sigmoid", "isotonic"}
-        Calibrate probabilities for `predict_proba` on the held-out rows; this costs no training.
+        Calibrate probabilities for `predict_proba` on the held-out rows; this costs no training. True means "sigmoid".
 
     Attributes
     ----------
@@ -265,10 +267,27 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     (1, True)
     """
 
+    probability: bool | str = True
+
     _task = CLASSIFICATION
 
     def _probability_and_intervals(self) -> tuple[str | None, bool]:
-        return check_form(self.probability, "probability ="), False
+        form = check_form(self.probability, "probability =")
+        if form is None and self.scoring in SCORES and SCORES[self.scoring].of_probabilities:
+            raise InputError(f"probability = False: scoring = {self.scoring!r} judges probabilities")
+        return form, False
+
+    def decision_function(self, X: RowsLike) -> NDArray[np.float64]:
+        """Outputs for `X`: shape (n,) for two classes, where those above 0 mean the second one, else (n, k).
+
+        They are those of the only model, or a blend's mean probabilities (of two classes: their difference). `predict`
+        returns the class with the largest one. With `comm`, a collective call.
+        """
+        with asking(self, "decision_function") as comm:
+            with comm.agreed(own_rows=True):
+                X = self._rows_to_predict(X, int(comm.size == 1))
+            scores = outputs(self.model_, X, comm)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def _checked(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         return self._labelled(X, y, sample_weight, least, **_ROWS)

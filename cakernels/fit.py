@@ -16,13 +16,15 @@ from cacore.data.rows import in_memory
 from cacore.errors import InputError
 from cacore.files import printing
 from cacore.learn.method import flags, same_command
-from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option, probability, seed
+from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option, seed
 from cacore.run.command import Unwritten, check_files, check_pictures, named, save_model
 from cacore.run.launch import Parser, Training, compiled_ahead, may_compile, parsed, run, start
 from cacore.terminal import CellLines, say
 from cacore.tuning import end_lines
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from cacore.data.dataset import Dataset
     from cacore.io.table import Targets
     from cakernels.search.blending import Found
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
     from cakernels.search.trial import Budget, Trial
 
 PROG = "cakernels fit"
+# Those of cakernels.search.scores, which --help does not load; the first of each task is its default.
+METRICS = (
+    "rmse", "mae", "r2", "pinball",
+    "accuracy", "balanced_accuracy", "f1", "log_loss", "roc_auc", "average_precision",
+)  # fmt: skip
 _WITHOUT = ("libsvm", "comm_matrix", "dtype")  # options of a training command that this one lacks
 
 
@@ -48,17 +55,19 @@ class Fitting(Training):
         checks.one_of("regression", "classification"), choices=("regression", "classification"),
     )  # fmt: skip
     metric_name: str | None = option(
-        None, "score that chooses: rmse or mae; accuracy or balanced_accuracy (default: rmse, accuracy)",
-        checks.one_of("rmse", "mae", "accuracy", "balanced_accuracy"), group=SEARCH,
-        choices=("rmse", "mae", "accuracy", "balanced_accuracy"),
+        None, f"score that chooses; of numbers: {', '.join(METRICS[:4])}; of classes: {', '.join(METRICS[4:])} "
+        f"(default: {METRICS[0]}, {METRICS[4]})", checks.one_of(*METRICS), group=SEARCH, choices=METRICS,
+        metavar="METRIC",
     )  # fmt: skip
     max_candidates: int | None = option(
         None, "maximum number of candidates (default: as many as there is time for)", checks.whole(1), group=SEARCH,
         metavar="N",
     )  # fmt: skip
-    probability: str | None = probability(
-        "also calibrate class probabilities, on the rows held out by the search (without a value: sigmoid)"
-    )
+    probability: str | None = option(
+        None, "form of the class probabilities, which the rows held out by the search calibrate (default: sigmoid)",
+        checks.one_of(*checks.FORMS, "none"), group=UNCERTAINTY, choices=(*checks.FORMS, "none"), nargs="?",
+        const=checks.FORMS[0],
+    )  # fmt: skip
     calibrate: bool = option(
         False, "also calibrate prediction intervals, by the errors on the rows held out by the search",
         checks.yes_or_no, group=UNCERTAINTY, action="store_true",
@@ -123,11 +132,17 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     with comm.agreed():
         score = scores.SCORES[job.metric_name or scores.DEFAULTS[task]]
         if score.task != task:
-            raise InputError(f"--metric-name {score.name}: it is for {score.task}, and the task is {task}: --task")
+            fitting = ", ".join(name for name, other in scores.SCORES.items() if other.task == task)
+            wrong = f"it is for {score.task}, and the task is {task}"
+            raise InputError(f"--metric-name {score.name}: {wrong}: choose {fitting}, or another --task")
         if job.probability is not None and task != data.CLASSIFICATION:
             raise InputError("--probability: it is for classes, and the task is regression: --task, or --calibrate")
         if job.calibrate and task != data.REGRESSION:
             raise InputError("--calibrate: it is for numbers, and the task is classification: --task, or --probability")
+        if job.probability == "none" and score.of_probabilities:
+            raise InputError(
+                f"--probability none: --metric-name {score.name} judges probabilities; leave one of them out"
+            )
     compiled_ahead(lambda: _warm_up(task), comm, not job.quiet)
     with may_compile(comm, not job.quiet):
         rows = data.Data.of(in_memory(train.X), train.target(), train.weights, task, comm)
@@ -180,7 +195,9 @@ class _Run:
 
         job = self.job
         race = started(self.rows, self.score, self.budget, self.comm, self.comm.mpi, job.seed, job.max_candidates)
-        race.probability, race.calibrate = job.probability, job.calibrate
+        race.calibrate = job.calibrate
+        if self.rows.task == "classification" and job.probability != "none":
+            race.probability = job.probability or checks.FORMS[0]
         race.remedy = "give more, by --within"
         race.asked = 0 if self.test is None else self.test.n
         race.seen = lambda trial: self._seen(race, trial)
@@ -290,7 +307,7 @@ class _Run:
         from cacore.metrics import regression_metrics
         from cakernels.search.scores import Baseline
 
-        baseline = Baseline.of(self.rows, self.comm)
+        baseline = Baseline.of(self.rows, self.comm, self.score.of_probabilities)
         scores: dict[str, Any] = {"prediction": baseline.value, "name": baseline.name}
         if result.baseline < float("inf"):
             scores[self.score.name] = self.score.value(result.baseline)
@@ -300,11 +317,29 @@ class _Run:
         }
         if test is not None:
             predicted = baseline.predicted(test.X.shape[0])
-            if self.rows.task == "classification":
-                scores["test"] = labels.tested(self.rows.classes, test, predicted, self.comm)
-            else:
+            if self.rows.task == "regression":
                 scores["test"] = dict(regression_metrics(test.target(), predicted, self.comm))
+            elif not self.score.of_probabilities:
+                scores["test"] = labels.tested(self.rows.classes, test, predicted, self.comm)
+            scores["test"] = scores.get("test", {}) | self._test_score(test, predicted)
         return scores
+
+    def _test_score(self, test: Dataset, predicted: NDArray[Any]) -> dict[str, float]:
+        """The score that chose, of predictions for the test rows; collective.
+
+        Nothing if their labels are words and the model's are numbers, or the other way round.
+        """
+        from cacore.data import labels
+        from cakernels.search.data import Data
+
+        y = test.target()
+        if self.rows.task == "classification":
+            y = labels.from_file(test, self.comm)
+            if (self.rows.classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf"):
+                return {}
+        rows = Data(np.zeros((len(y), 0)), y, None, self.rows.task, test.n, self.rows.classes)
+        error = self.score.error(rows, np.ones(len(y), np.bool_), predicted, self.comm)
+        return {self.score.name: self.score.value(error)}
 
     def _tested(self, result: Found, model: Any, test: Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
         """Metrics of the test rows, and how many of them are training rows; collective."""
@@ -315,11 +350,15 @@ class _Run:
         if self.rows.task == "classification":
             predicted = families.labels(model, families.outputs(model, test.X, self.comm))
             metrics = labels.tested(self.rows.classes, test, predicted, self.comm)
-            if self.job.probability is not None and result.calibrators:
+            if result.calibrators:
                 P = model.probabilities(test.X, self.comm)
                 metrics |= labels.tested_probabilities(self.rows.classes, test, P, self.comm)
+                predicted = P if self.score.of_probabilities else predicted
         else:
-            metrics = dict(regression_metrics(test.target(), model.predict(test.X, self.comm), self.comm))
+            predicted = model.predict(test.X, self.comm)
+            metrics = dict(regression_metrics(test.target(), predicted, self.comm))
+        if predicted.ndim > 1 or not self.score.of_probabilities:
+            metrics = self._test_score(test, predicted) | metrics
         if test.overlap is None:
             return metrics, {}
         with self.comm.uncounted():
@@ -347,10 +386,7 @@ class _Run:
         """Text for the table: scores of the same rows, and of the test rows, without features, and by other models."""
         from cakernels.search.rivals import NAMES
 
-        name, formatted = self.score.name, self.score.formatted
-
-        def text(value: float) -> str:
-            return formatted(value if self.score.task == "regression" else 1.0 - value)
+        name, text = self.score.name, self.score.text
 
         scores = [f"{text(baselines[name])} on held-out rows"]
         if name in baselines.get("test", {}):

@@ -13,7 +13,6 @@ from cacore.comm import Communicator
 from cacore.data.validation import shared_seed
 from cacore.io.words import counted
 from cacore.learn.options import declared
-from cakernels.search.data import REGRESSION
 from cakernels.search.scores import Score
 from cakernels.search.trial import OUT_OF_TIME, Trial, ranked
 
@@ -57,8 +56,7 @@ def leaderboard(trials: Sequence[Trial], score: Score) -> list[LeaderboardRow]:
 def lines(trainings: Sequence[LeaderboardRow], score: Score) -> Iterator[str]:
     """Lines of the table: the best candidates, then how many others there are."""
     for value, row in [(line["score"], line) for line in trainings if line["score"] is not None][:_SHOWN]:
-        error = value if score.task == REGRESSION else 1.0 - value
-        yield f"{score.formatted(error):>10}  {row['rows']:>8,} rows  {row['seconds']:7.1f} s  {row['candidate']}"
+        yield f"{score.text(value):>10}  {row['rows']:>8,} rows  {row['seconds']:7.1f} s  {row['candidate']}"
     late = sum(row["why"] == OUT_OF_TIME for row in trainings)
     failed = sum(row["score"] is None for row in trainings) - late
     ends = [f", {number} {what}" for number, what in ((failed, "failed"), (late, OUT_OF_TIME)) if number]

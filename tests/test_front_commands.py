@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import flat, predicted, read, run
-from helpers.data import saddle, separate_clouds, write_csv, write_hdf5
-from sklearn.metrics import mean_squared_error
+from helpers.data import clouds, saddle, separate_clouds, write_csv, write_hdf5
+from sklearn.metrics import f1_score, mean_squared_error, r2_score, roc_auc_score
 
 from asygcd import AsyGCDSVC
 from cacore.checks import duration
@@ -77,7 +77,7 @@ def test_probabilities_from_fit_to_predict(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X, y = separate_clouds(90)
     write_hdf5("a.h5", train=(X[:60], y[:60]), test=(X[60:], y[60:]))
-    run("cakernels", ["fit", "a.h5", *ONE, "--quiet", "--model", "m.h5", "--probability", "--report", "f.json"])
+    run("cakernels", ["fit", "a.h5", *ONE, "--quiet", "--model", "m.h5", "--report", "f.json"])
     run("cakernels", ["predict", "m.h5", "a.h5", "--probability", "-o", "p.csv", "--report", "r.json", "--quiet"])
     heads, *lines = [line.split(",") for line in Path("p.csv").read_text().splitlines()]
     assert heads == ["prediction", *(f"probability {label}" for label in np.unique(y).astype(int))]
@@ -86,6 +86,23 @@ def test_probabilities_from_fit_to_predict(tmp_path, monkeypatch):
     assert report["metrics"]["confusion"][0][1] == 0
     assert (report["probability"]["form"], report["probability"]["left_out"]) == ("sigmoid", 60)
     assert read(tmp_path / "f.json")["metrics"]["log_loss"] < np.log(2)
+    run("cakernels", ["fit", "a.h5", *ONE, "--quiet", "--model", "n.h5", "--probability", "none"])
+    assert families.load("n.h5").family == "svm"
+
+
+@pytest.mark.parametrize("metric", ["roc_auc", "f1", "r2"])
+def test_the_score_that_chooses_is_reported_for_test_rows(metric, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = clouds(160)
+    y = X.sum(axis=1) if metric == "r2" else y
+    write_hdf5("a.h5", train=(X[:100], y[:100]), test=(X[100:], y[100:]))
+    run("cakernels", ["fit", "a.h5", *ONE, "--quiet", "--model", "m.h5", "--metric-name", metric, "--report", "f.json"])
+    report, model = read(tmp_path / "f.json"), families.load("m.h5")
+    predicted = model.probabilities(X[100:])[:, 1] if metric == "roc_auc" else model.predict(X[100:])
+    score = {"roc_auc": roc_auc_score, "f1": f1_score, "r2": r2_score}[metric](y[100:], predicted)
+    assert report["metrics"][metric] == pytest.approx(score)
+    assert report["baselines"]["test"][metric] == pytest.approx({"roc_auc": 0.5, "f1": 0.0, "r2": 0.0}[metric], abs=0.1)
+    assert report["baselines"]["linear"][metric] == pytest.approx(report["grid"][0]["score"], abs=0.1)
 
 
 def test_intervals_from_fit_to_predict(tmp_path, monkeypatch):
@@ -140,7 +157,8 @@ def test_a_blend_compiles_for_its_members_alone(folder, recorded):
     ("words", "message"),
     [(["fit", "none.csv"], "none.csv: no such file"),
      (["fit", "a.csv", "--within", "soon"], "--within soon: it must be a time"),
-     (["fit", "a.csv", "--metric-name", "accuracy"], "it is for classification, and the task is regression"),
+     (["fit", "a.csv", "--metric-name", "roc_auc"],
+      "it is for classification, and the task is regression: choose rmse, mae, r2, pinball, or another --task"),
      (["fit", "a.csv", "--task", "classification"], "the labels look like targets of a regression"),
      (["fit", "one.csv"], "at least 2 rows"), (["fit", "a.csv", "--model", "a.csv"], "a.csv"),
      (["fit", "a.csv", "--plot", "p.docx"], "docx"), (["fit"], "DATA"),

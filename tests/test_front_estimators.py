@@ -20,8 +20,9 @@ from cacore.probability.calibrator import Calibrator
 from cakernels import BKRR2, SMOSVC, SMOSVR, AutoKernelClassifier, AutoKernelRegressor, BKRR2Classifier
 from cakernels.families import Blend, ClassBlend, blended, classified, for_classes, outputs
 from cakernels.search.candidates import Candidate
+from cakernels.search.data import CLASSIFICATION, Data
+from cakernels.search.scores import SCORES
 from cakrr import KRRModel
-from casvm import SVMModel
 
 QUICK = {"max_time": None, "max_candidates": 2, "random_state": 0}
 
@@ -64,7 +65,7 @@ def test_classifier_of_words(tmp_path):
     assert model.classes_.tolist() == ["ant", "bee", "cat"]
     assert model.best_estimator_.class_weight == weighted
     model.save(tmp_path / "m.h5")
-    np.testing.assert_array_equal(SVMModel.load(tmp_path / "m.h5").predict(X), model.predict(X))
+    np.testing.assert_array_equal(ClassBlend.load(tmp_path / "m.h5").predict(X), model.predict(X))
 
 
 @pytest.mark.parametrize("kind", ["CASVC", "BKRR2Classifier"])
@@ -102,14 +103,45 @@ def test_refused(parameters, message):
 def test_probabilities_of_a_search():
     """They add up to 1, are right more often the surer they are, and change no label."""
     X, y = clouds(300, k=3, d=4)
-    plain = AutoKernelClassifier(**QUICK).fit(X[:200], y[:200])
-    model = AutoKernelClassifier(**QUICK, probability=True).fit(X[:200], y[:200])
+    plain = AutoKernelClassifier(**QUICK, probability=False).fit(X[:200], y[:200])
+    model = AutoKernelClassifier(**QUICK).fit(X[:200], y[:200])
     P = model.predict_proba(X[200:])
     near(P.sum(axis=1), np.ones(100), 1e-12)
     np.testing.assert_array_equal(model.predict(X), plain.predict(X))
     assert log_loss(y[200:], P) < 0.8 * np.log(3)
     assert not hasattr(plain, "predict_proba")
     refusal(AutoKernelClassifier(probability="sure").fit, X, y, match="probability = 'sure'")
+    refusal(AutoKernelClassifier(probability=False, scoring="log_loss").fit, X, y, match="judges probabilities")
+    for one in (plain, model):
+        decisions = one.decision_function(X)
+        assert decisions.shape == (300, 3)
+        np.testing.assert_array_equal(one.classes_[decisions.argmax(axis=1)], one.predict(X))
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("scoring", ["log_loss", "roc_auc", "average_precision", "f1"])
+def test_classifiers_are_chosen_by_any_score(k, scoring, tuned):
+    """The best of two is the one that scikit-learn's score finds on new rows; the held-out score is near that one."""
+    wide, narrow = ({"sigma": sigma, "lam": 1e-3} for sigma in (1.0, 0.05))
+    tuned(first_candidates=lambda *_: [Candidate("BKRR2Classifier", one, 0) for one in (narrow, wide)])
+    X, y = clouds(1200, k=k, d=4)
+    model = AutoKernelClassifier(**QUICK, scoring=scoring).fit(X[:400], y[:400])
+    assert model.best_estimator_.sigma == 1.0
+    score, u = SCORES[scoring], y[400:]
+    predicted = (model.predict_proba if score.of_probabilities else model.predict)(X[400:])
+    new = Data(X[400:], u, None, CLASSIFICATION, len(u), model.classes_)
+    on_new_rows = score.value(score.error(new, np.ones(len(u), bool), predicted, Communicator()))
+    assert model.best_score_ == pytest.approx(on_new_rows, abs=0.08)
+    f1_of_first_class = 0.0 if k == 2 else 1 / 6
+    constant = {"log_loss": np.log(k), "average_precision": 1 / k, "roc_auc": 0.5, "f1": f1_of_first_class}
+    near(model.baseline_score_, constant[scoring], 0.01)
+    if k == 2:
+        np.testing.assert_array_equal(model.predict(X), model.classes_[(model.decision_function(X) > 0).astype(int)])
+
+
+def test_a_score_of_classes_is_refused_for_numbers():
+    X, y = saddle(40)
+    refusal(AutoKernelRegressor(scoring="roc_auc").fit, X, y, match="one of rmse, mae, r2, pinball")
 
 
 @pytest.mark.parametrize("kind", ["BKRR2", "CASVR"])

@@ -9,7 +9,8 @@ import pytest
 from helpers.commands import run
 from helpers.data import write_csv
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import RidgeClassifier
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -164,6 +165,16 @@ def test_rivals_are_judged_by_the_rows_of_the_candidates():
         expected[held] = pipeline.predict(X[held])
     assert (linear.predicted == expected).all()
     assert linear.error(race) == pytest.approx(np.mean(expected != y))
+    race = started(race.data, SCORES["log_loss"], Budget(None), ALONE, None, 0, 1)
+    P = np.empty((400, 2))
+    for fold in range(race.folds):
+        held = race.split.held(fold)
+        pipeline = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[~held], y[~held])
+        P[held] = pipeline.predict_proba(X[held])
+    linear, trees = rivals_of(race)
+    np.testing.assert_array_equal(linear.predicted, P)
+    assert linear.error(race) == pytest.approx(log_loss(y, P))
+    assert trees.error(race) < 0.5 * linear.error(race)
 
 
 def test_rivals_are_left_out_where_there_is_no_time():

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import near, refusal
 from helpers.data import clouds, saddle
-from sklearn.metrics import balanced_accuracy_score
+from sklearn import metrics
 
 import cakernels.search.blending
 import cakernels.search.race
@@ -75,23 +75,66 @@ def test_training_samples_grow_and_exclude_validation_rows():
     assert split.sizes()[-1] == split.n_train == n - held.sum()
 
 
-@pytest.mark.parametrize("weights", [None, np.linspace(0.5, 2.0, 40)])
-def test_scores(weights):
+WEIGHTS = pytest.mark.parametrize("weights", [None, np.linspace(0.5, 2.0, 40)])
+EVERY = np.ones(40, bool)
+
+
+@WEIGHTS
+@pytest.mark.parametrize("shape", [(40,), (40, 2)])
+def test_scores_of_numbers_are_those_of_scikit_learn(weights, shape):
     rng = np.random.default_rng(0)
-    y, f = rng.normal(size=40), rng.normal(size=40)
-    data, every = Data(np.zeros((40, 1)), y, weights, REGRESSION, 40, np.zeros(0)), np.ones(40, bool)
-    assert SCORES["rmse"].error(data, every, f, ALONE) == pytest.approx(
-        np.sqrt(np.average((f - y) ** 2, weights=weights))
-    )
-    assert SCORES["mae"].error(data, every, f, ALONE) == pytest.approx(np.average(np.abs(f - y), weights=weights))
-    labels, told = rng.integers(0, 3, 40), rng.integers(0, 3, 40)
-    data = Data(np.zeros((40, 1)), labels, weights, CLASSIFICATION, 40, np.arange(3))
-    assert SCORES["accuracy"].error(data, every, told, ALONE) == pytest.approx(
-        np.average(labels != told, weights=weights)
-    )
-    balanced = balanced_accuracy_score(labels, told, sample_weight=weights)
-    assert SCORES["balanced_accuracy"].error(data, every, told, ALONE) == pytest.approx(1 - balanced)
-    assert SCORES["rmse"].error(data, every, np.full(40, np.inf), ALONE) == np.inf
+    y, f = rng.normal(size=shape), rng.normal(size=shape)
+    data = Data(np.zeros((40, 1)), y, weights, REGRESSION, 40, np.zeros(0))
+    mse = metrics.mean_squared_error(y, f, sample_weight=weights)
+    expected = {"rmse": np.sqrt(mse), "mae": metrics.mean_absolute_error(y, f, sample_weight=weights),
+                "r2": metrics.r2_score(y, f, sample_weight=weights),
+                "pinball": metrics.mean_pinball_loss(y, f, sample_weight=weights)}  # fmt: skip
+    for name, value in expected.items():
+        assert SCORES[name].value(SCORES[name].error(data, EVERY, f, ALONE)) == pytest.approx(value)
+        assert SCORES[name].error(data, EVERY, np.full(shape, np.inf), ALONE) == np.inf
+
+
+@WEIGHTS
+@pytest.mark.parametrize("k", [2, 3])
+def test_scores_of_classes_are_those_of_scikit_learn(weights, k):
+    rng = np.random.default_rng(0)
+    classes = np.array(["no", "perhaps", "yes"])[:k]
+    y, predicted, P = rng.choice(classes, 40), rng.choice(classes, 40), rng.dirichlet(np.ones(k), 40)
+    P[0, y[0] == classes] = 0.0  # a surprise that log loss clips
+    P /= P.sum(axis=1, keepdims=True)
+    data = Data(np.zeros((40, 1)), y, weights, CLASSIFICATION, 40, classes)
+    shared = {"sample_weight": weights}
+    f1 = {"average": "macro"} if k > 2 else {"pos_label": classes[1]}
+    one, ranked_by = (y == classes[1], P[:, 1]) if k == 2 else (y, P)
+    expected = {"accuracy": metrics.accuracy_score(y, predicted, **shared),
+                "balanced_accuracy": metrics.balanced_accuracy_score(y, predicted, **shared),
+                "f1": metrics.f1_score(y, predicted, **f1, **shared),
+                "log_loss": metrics.log_loss(y, P, **shared),
+                "roc_auc": metrics.roc_auc_score(one, ranked_by, multi_class="ovr", **shared),
+                "average_precision": metrics.average_precision_score(one, ranked_by, **shared)}  # fmt: skip
+    assert set(expected) == {name for name, score in SCORES.items() if score.task == CLASSIFICATION}
+    for name, value in expected.items():
+        score = SCORES[name]
+        error = score.error(data, EVERY, P if score.of_probabilities else predicted, ALONE)
+        assert score.value(error) == pytest.approx(value)
+    alone = np.full(40, classes[0])
+    data = Data(np.zeros((40, 1)), alone, weights, CLASSIFICATION, 40, classes)
+    assert SCORES["roc_auc"].error(data, EVERY, P, ALONE) == np.inf  # undefined where all rows are of one class
+
+
+def test_the_deviation_of_f1_is_that_of_new_rows():
+    """Beside the spread of the score over samples of so many rows."""
+    rng = np.random.default_rng(0)
+    for k in (2, 3):
+        values, deviations = [], []
+        for _ in range(400):
+            y = rng.integers(0, k, 300)
+            predicted = np.where(rng.random(300) < 0.7, y, rng.integers(0, k, 300))
+            data = Data(np.zeros((300, 1)), y, None, CLASSIFICATION, 300, np.arange(k))
+            error, deviation = SCORES["f1"].rated(data, np.ones(300, bool), predicted, ALONE)
+            values.append(error)
+            deviations.append(deviation)
+        assert np.mean(deviations) == pytest.approx(np.std(values), rel=0.15)
 
 
 def test_labels_are_clearly_better():

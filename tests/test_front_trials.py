@@ -49,10 +49,13 @@ def test_how_sure_scores_are(weights):
         p = np.average((labels != told)[rows], weights=w[rows])
         return p * (1 - p) * (w[rows] ** 2).sum() / w[rows].sum() ** 2
 
-    squared, deviation = SCORES["accuracy"].sure(data, every, P, told, ALONE)
+    def sure(score):
+        return SCORES[score].squared(data, every, P, ALONE), SCORES[score].rated(data, every, told, ALONE)[1]
+
+    squared, deviation = sure("accuracy")
     assert squared == pytest.approx(np.average(squares, weights=w))
     assert deviation == pytest.approx(np.sqrt(variance(every)))
-    squared, deviation = SCORES["balanced_accuracy"].sure(data, every, P, told, ALONE)
+    squared, deviation = sure("balanced_accuracy")
     each = [labels == one for one in range(3)]
     assert squared == pytest.approx(np.mean([np.average(squares[rows], weights=w[rows]) for rows in each]))
     assert deviation == pytest.approx(np.sqrt(sum(variance(rows) for rows in each)) / 3)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.words import amount, counted, short
+from cacore.metrics import ERRORS
 from cacore.terminal import escaped
 
 if TYPE_CHECKING:
@@ -388,10 +389,11 @@ def race(trainings: Sequence[Row], params: Mapping[str, Any]) -> Figure:
     One mark per training: darker on more rows, and hollow if the candidate was not trained on more. A grey line joins
     the trainings of one candidate. Errors far above the others are drawn on the upper edge, and failures above it.
     """
-    name, regression = str(params.get("metric_name", "error")), params.get("task") == "regression"
+    name = str(params.get("metric_name", "error"))
+    smaller_is_better = name == "error" or name in ERRORS
     chosen: Sequence[str] = params.get("models", ())
     rows = [
-        {**row, "fate": fate, "error": _error(row["score"], regression)}
+        {**row, "fate": fate, "error": _error(row["score"], smaller_is_better)}
         for row, fate in zip(trainings, fates(trainings), strict=True)
     ]
     good = [row for row in rows if row["fate"] != FAILED]
@@ -404,7 +406,7 @@ def race(trainings: Sequence[Row], params: Mapping[str, Any]) -> Figure:
         style: dict[str, Any] = {"color": _GREY, "ms": 7, "mew": 1.8, "label": f"{FAILED}: {len(failed)}"}
         above = axes.get_xaxis_transform()
         axes.plot(failed, [1.03] * len(failed), "x", clip_on=False, transform=above, **style)
-    error = (name if regression else f"1 - {name}").replace("_", " ")
+    error = (name if smaller_is_better else f"1 - {name}").replace("_", " ")
     figure.suptitle(_title(error, len(trainings), chosen), x=0.02, ha="left", fontsize=12)
     if any(row["error"] >= 1e3 for row in good):
         axes.yaxis.set_major_formatter("{x:,.0f}")
@@ -451,10 +453,10 @@ def _title(name: str, trainings: int, chosen: Sequence[str]) -> str:
     return "\n".join([first, *textwrap.wrap(f"chosen: {chosen[0]}{others}", 66)])
 
 
-def _error(score: float | None, regression: bool) -> float:
+def _error(score: float | None, smaller_is_better: bool) -> float:
     if score is None:
         return math.inf
-    return score if regression else 1.0 - score
+    return score if smaller_is_better else 1.0 - score
 
 
 def _trainings(axes: Axes, good: Sequence[Row], chosen: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import SEARCHED, Calibration
 from cakernels.families import blended, classified
 from cakernels.search.candidates import Candidate, first, load_trainers
-from cakernels.search.data import FOLDS, REGRESSION, Data, Split
+from cakernels.search.data import FOLDS, GROUPS, REGRESSION, Data, Split
 from cakernels.search.race import Race
 from cakernels.search.rivals import TREES, rivals_of
 from cakernels.search.scores import Score
@@ -37,7 +37,6 @@ Judge = Callable[[NDArray[np.float64]], bool]  # true if predictions whose weigh
 _PAYS = 0.995  # a blend is kept if its error is below this share of the best model's
 _LEAST = 0.05  # least weight of a model
 _PRIOR = 0.1  # variance of a weight around equal weights before any rows are seen
-GROUPS = FOLDS  # of the judged rows, each judging weights that the others gave
 
 
 def weights(
@@ -194,7 +193,7 @@ def _of_numbers(race: Race, there: list[Trial]) -> Mixture:
 
 
 def _of_classes(race: Race, there: list[Trial]) -> Mixture:
-    """Weights of probabilities, kept where their labels are clearly better than those of the best candidate."""
+    """Weights of probabilities, kept where these or their labels are clearly better than the best candidate's."""
     labels, w, group = _validation_targets(race)
     classes = race.data.classes
     calibrators = [trial.calibrator for trial in there if trial.calibrator is not None]  # all have one
@@ -202,7 +201,10 @@ def _of_classes(race: Race, there: list[Trial]) -> Mixture:
     target = (labels[:, None] == classes).astype(np.float64)
 
     def better(P: NDArray[np.float64]) -> bool:
-        new, old = classes[P.argmax(axis=1)], np.asarray(there[0].predicted)
+        new: NDArray[Any] = classes[P.argmax(axis=1)]
+        old = np.asarray(there[0].predicted)
+        if race.score.of_probabilities:
+            new, old = P, held[0]
         return race.score.clearly_better(race.data, race.validation_rows, new, old, race.comm)
 
     shares = weights(held, target, w, group, race.comm, better)
@@ -216,7 +218,7 @@ def _validation_targets(race: Race) -> tuple[NDArray[np.float64], NDArray[np.flo
     """Targets and weights of this rank's rows that judged, and their groups."""
     validation = race.validation_rows
     y, w = race.data.targets(validation)
-    return y, w, race.split.order[validation] % GROUPS
+    return y, w, race.split.groups(race.folds)
 
 
 def _with_errors(race: Race, mixed: Mixture) -> Mixture:
@@ -378,11 +380,14 @@ def _result(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEst
     if calibrated:
         whole = [i for i in order if len(trained[i][0].classes_) == len(race.data.classes)]
         calibrated, order = bool(whole), whole or order[:1]
+    notes = _notes(race, best, [trained[i][1] for i in order])
+    if race.probability is not None and not calibrated:
+        notes.append(f"no probabilities: the {trained[order[0]][1]:,} rows that trained the model lack a class")
     return Found(
         [trained[i][0] for i in order], mixed.weights[order] / mixed.weights[order].sum(),
         [mixed.trials[i].candidate for i in order], [trained[i][1] for i in order], best.error, race.trials,
         [mixed.calibrators[i] for i in order] if calibrated else [], mixed.calibration, race.baseline_error(),
-        notes=_notes(race, best, [trained[i][1] for i in order]),
+        notes=notes,
         at_grid_end=[_at_grid_end(trained[i][0], mixed.trials[i].fitted) for i in order],
     )  # fmt: skip
 

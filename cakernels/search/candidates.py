@@ -293,7 +293,7 @@ def _regressors(data: Data) -> list[Candidate]:
 
 def _vector_regressors(data: Data, score: str) -> list[Candidate]:
     """Support vector regressions where they can win: for absolute errors, or on few rows; none for several targets."""
-    absolute = score == "mae"
+    absolute = score in ("mae", "pinball")
     if data.y.ndim > 1 or not (absolute or data.n <= _WHOLE):
         return []
     grid = {"epsilon": "grid", "gamma": "grid", "tol": "scale"}

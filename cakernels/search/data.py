@@ -18,6 +18,7 @@ from cacore.errors import InputError
 # Reasoned, not measured.
 FOLDED = 5_000  # number of rows up to which candidates are judged by cross-validation
 FOLDS = 5
+GROUPS = FOLDS  # of the judged rows: what is fitted to some of them is judged by the others
 HELD, _MOST_HELD = 0.15, 10_000  # share of more rows than that which is held out, and their maximum number
 REGRESSION, CLASSIFICATION = ("regression", "classification")
 _FEW = 20  # most different whole numbers that are taken for classes
@@ -120,8 +121,8 @@ class Split:
     fold : ndarray of int64, shape (n_local,)
         Number of the fold that holds a row out; -1 for rows that are never held out.
     order : ndarray of int64, shape (n_local,)
-        Place of each row among all training rows in a random order, from 0; negative for held-out rows, of the first
-        fold if there are several.
+        Place of each row among all training rows in a random order, from 0; for held-out rows, of the first fold if
+        there are several, a negative number of its own.
     folds : int
         Number of folds; 1 if the rows are split once.
     n_train : int
@@ -150,7 +151,7 @@ class Split:
         if len(data.classes):
             folds = max(2, min(folds, int(np.bincount(all_codes).min())))
         fold = stratified(all_codes, folds)
-        order = np.where(fold == 0, -1, np.cumsum(fold != 0) - 1)
+        order = np.where(fold == 0, -np.cumsum(fold == 0), np.cumsum(fold != 0) - 1)
         return cls(fold[place], order[place], folds, n - int(np.bincount(fold).max()))
 
     def once(self, comm: Communicator) -> Split:
@@ -172,6 +173,10 @@ class Split:
     def validation_rows(self, folds: int) -> NDArray[np.bool_]:
         """Mask of this rank's rows that judge candidates in the first `folds` folds."""
         return np.asarray((self.fold >= 0) & (self.fold < folds))
+
+    def groups(self, folds: int) -> NDArray[np.int64]:
+        """Number below `GROUPS` of each of this rank's :meth:`validation_rows`, the same on any number of ranks."""
+        return np.asarray(self.order[self.validation_rows(folds)] % GROUPS)
 
     def sizes(self) -> tuple[int, ...]:
         """Numbers of rows on which candidates are trained, ascending: a quarter each of the next one."""

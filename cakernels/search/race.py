@@ -28,7 +28,7 @@ from cacore.machine.deadline import TimeIsUp, until
 from cacore.probability.calibrator import Calibrator
 from cakernels.families import for_classes, labels, outputs
 from cakernels.search.candidates import Candidate, first, further
-from cakernels.search.data import REGRESSION, SMALLEST, STEP, Data, Split
+from cakernels.search.data import GROUPS, REGRESSION, SMALLEST, STEP, Data, Split
 from cakernels.search.scores import Baseline, Score
 from cakernels.search.trial import MAIN_SHARE, MUCH_MORE, OUT_OF_TIME, Budget, Standings, Trial
 
@@ -171,7 +171,7 @@ class Race(Standings):
     @cached_property
     def baseline(self) -> Baseline:
         """The prediction without features; collective at the first use."""
-        return Baseline.of(self.data, self.comm)
+        return Baseline.of(self.data, self.comm, self.score.of_probabilities)
 
     def baseline_error(self) -> float:
         """Error of the baseline on the rows that judge the candidates; collective."""
@@ -332,28 +332,44 @@ class Race(Standings):
             trial.why = OUT_OF_TIME if late else trial.why or "it failed on another rank"
         else:
             self._judge(trial)
-            trial.why = "" if math.isfinite(trial.error) else "its predictions are not finite"
+            undefined = "" if self.score.rate is None else f", or {self.score.name} is undefined for the held-out rows"
+            trial.why = "" if math.isfinite(trial.error) else f"its predictions are not finite{undefined}"
             trial.kernels = candidate.kernels
             trial.settings = len(getattr(trial.fitted, "cv_results_", {"params": ()})["params"])
         trial.ended, trial.seconds = self.budget.spent(self.comm), self.budget.worked(self.comm) - begun
         self._compiling = max(trial.ended - spent - trial.seconds, 0.5 * self._compiling)
         return trial
 
-    def _calibrator(self, held: NDArray[np.generic]) -> Calibrator | None:
-        """Calibrator of a classifier's outputs for the rows that judge it; None for a regression. Collective."""
+    def _calibrator(self, held: NDArray[np.generic], fitting: NDArray[np.bool_] | None = None) -> Calibrator | None:
+        """Calibrator of a classifier's outputs for a mask of the rows that judge it, or for all; collective.
+
+        None for a regression.
+        """
         if self.data.task == REGRESSION:
             return None
         codes = np.searchsorted(self.data.classes, self.data.y[self.validation_rows]).astype(np.int64)
+        fitting = np.ones(len(codes), np.bool_) if fitting is None else fitting
         with self.comm.uncounted():
-            return Calibrator.of_outputs(self.probability or FORMS[0], np.asarray(held), codes, self.comm)
+            form = self.probability or FORMS[0]
+            return Calibrator.of_outputs(form, np.asarray(held)[fitting], codes[fitting], self.comm)
 
     def _judge(self, trial: Trial) -> None:
         """Set the errors of a trial; collective."""
-        validation = self.data, self.validation_rows
-        trial.error = self.score.error(*validation, np.asarray(trial.predicted), self.comm)
+        validation, held = (self.data, self.validation_rows), np.asarray(trial.held)
+        predicted = self._cross_fitted(held) if self.score.of_probabilities else np.asarray(trial.predicted)
+        trial.error, trial.deviation = self.score.rated(*validation, predicted, self.comm)
         if trial.calibrator is not None:
-            P = trial.calibrator.of_classes(np.asarray(trial.held))
-            trial.squared, trial.deviation = self.score.sure(*validation, P, np.asarray(trial.predicted), self.comm)
+            trial.squared = self.score.squared(*validation, trial.calibrator.of_classes(held), self.comm)
+
+    def _cross_fitted(self, held: NDArray[np.generic]) -> NDArray[np.float64]:
+        """Probabilities of this rank's judged rows, each by a calibrator of the other groups' rows; collective."""
+        group = self.split.groups(self.folds)
+        P = np.zeros((len(held), len(self.data.classes)))
+        for number in range(GROUPS):
+            calibrator = self._calibrator(held, group != number)
+            assert calibrator is not None
+            P[group == number] = calibrator.of_classes(np.asarray(held[group == number], np.float64))
+        return P
 
     def _folds(self, trial: Trial) -> tuple[NDArray[np.generic], NDArray[np.generic], Any]:
         """Outputs and predictions for this rank's judged rows, and the estimator of the first fold; times judging."""

@@ -43,7 +43,8 @@ class Rival:
     ----------
     name : {"linear", "trees"}
     predicted : ndarray, shape (n_local, ...)
-        Numbers or labels for this rank's rows; only those of rows that are held out in some fold are used.
+        Numbers, labels or probabilities for this rank's rows, as the score judges them; only those of rows that are
+        held out in some fold are used.
     seconds : float
         Of training and prediction, in all folds.
     """
@@ -60,13 +61,17 @@ class Rival:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of all ranks, their targets or codes of classes, and the fold that holds each of them out, or -1."""
+    """The rows of all ranks, their targets or codes of classes, and the fold that holds each of them out, or -1.
+
+    `classes` is the number of classes where probabilities of them are wanted, otherwise 0.
+    """
 
     X: Rows
     y: NDArray[Any]
     weights: NDArray[np.float64] | None
     fold: NDArray[np.int64]
     regression: bool
+    classes: int
     seconds: float
 
 
@@ -83,7 +88,7 @@ def rivals_of(race: Race) -> list[Rival]:
         weights = None if data.weights is None else comm.allgather(data.weights)
         rows = _Rows(
             gather_rows(data.X, comm), comm.allgather(np.asarray(y)), weights, comm.allgather(race.split.fold),
-            regression, _SHARE * seconds,
+            regression, len(data.classes) if race.score.of_probabilities else 0, _SHARE * seconds,
         )  # fmt: skip
         first = comm.offset(data.X.shape[0])[0]
         own_rows = slice(first, first + data.X.shape[0])
@@ -95,7 +100,7 @@ def rivals_of(race: Race) -> list[Rival]:
             if comm.bcast(np.array([predicted is not None]))[0]:
                 answers = comm.bcast(predicted)[own_rows]
                 spent = float(comm.bcast(np.array([spent]))[0])
-                there.append(Rival(name, answers if regression else data.classes[answers], spent))
+                there.append(Rival(name, answers if regression or rows.classes else data.classes[answers], spent))
         return there
 
 
@@ -110,14 +115,17 @@ def _tried(predictions: Callable[[_Rows], Answers], rows: _Rows) -> Answers:
 
 
 def _linear(rows: _Rows) -> Answers:
-    """Predictions of ridge regression or of a ridge classifier, with unit penalty, on standardised features."""
-    from sklearn.linear_model import Ridge, RidgeClassifier
+    """Predictions of ridge regression or of a ridge classifier, with unit penalty, on standardised features.
+
+    Where probabilities are wanted, they are those of logistic regression.
+    """
+    from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     if rows.X.shape[0] * rows.X.shape[1] ** 2 > _MOST_FLOPS:
         return None
-    linear = Ridge() if rows.regression else RidgeClassifier()
+    linear = Ridge() if rows.regression else LogisticRegression() if rows.classes else RidgeClassifier()
     pipeline = make_pipeline(StandardScaler(with_mean=isinstance(rows.X, np.ndarray)), linear)
     return _held_out(pipeline, rows, f"{type(linear).__name__.lower()}__sample_weight")
 
@@ -141,9 +149,14 @@ def _trees(rows: _Rows) -> Answers:
 
 def _held_out(model: BaseEstimator, rows: _Rows, weight: str) -> NDArray[np.generic]:
     """Predictions for the rows of each fold by the model of the others; 0 for rows that are never held out."""
-    predicted: NDArray[np.generic] = np.zeros(rows.y.shape, np.float64 if rows.regression else np.int64)
+    shape = (len(rows.y), rows.classes) if rows.classes else rows.y.shape
+    predicted: NDArray[np.generic] = np.zeros(shape, np.float64 if rows.regression or rows.classes else np.int64)
     for fold in np.unique(rows.fold[rows.fold >= 0]):
         held = rows.fold == fold
         options = {} if rows.weights is None else {weight: rows.weights[~held]}
-        predicted[held] = model.fit(rows.X[~held], rows.y[~held], **options).predict(rows.X[held])
+        fitted = model.fit(rows.X[~held], rows.y[~held], **options)
+        if rows.classes:  # a fold may lack some
+            predicted[np.ix_(held, fitted.classes_)] = fitted.predict_proba(rows.X[held])
+        else:
+            predicted[held] = fitted.predict(rows.X[held])
     return predicted

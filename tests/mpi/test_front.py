@@ -16,7 +16,8 @@ from cacore.probability.calibrator import Calibrator
 from cakernels import AutoKernelClassifier, AutoKernelRegressor
 from cakernels.families import Blend, ClassBlend, blended, classified, outputs
 from cakernels.search.candidates import Candidate
-from cakernels.search.data import FOLDED, REGRESSION, Data, Split
+from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split
+from cakernels.search.scores import SCORES
 from cakrr import BKRR2, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
 from casvm import DisSMOSVR
 
@@ -106,14 +107,30 @@ def test_blend_on_ranks(folder):
     near(Blend.load(path).predict(X[even(90)]), got, 1e-12)
 
 
+@pytest.mark.parametrize("scoring", ["log_loss", "roc_auc", "f1"])
+def test_scores_of_classes_on_ranks(scoring):
+    """The same error as of one process, where some ranks have no rows."""
+    rng = np.random.default_rng(0)
+    y, P = rng.choice(["no", "yes"], 60), rng.dirichlet(np.ones(2), 60)
+    predicted = P if SCORES[scoring].of_probabilities else np.where(P[:, 1] > 0.4, "yes", "no")
+    for own in (even(60), slice(0, 60 if RANK == R - 1 else 0)):
+        n = len(y[own])
+        mine = Data(np.zeros((n, 1)), y[own], None, CLASSIFICATION, 60, np.array(["no", "yes"]))
+        whole = Data(np.zeros((60, 1)), y, None, CLASSIFICATION, 60, np.array(["no", "yes"]))
+        rated = SCORES[scoring].rated(mine, np.ones(n, bool), predicted[own], Communicator(WORLD))
+        near(rated, SCORES[scoring].rated(whole, np.ones(60, bool), predicted, Communicator()), 1e-12)
+
+
 def test_probabilities_and_class_blend_on_ranks(folder, tuned):
     settings = {"kernel": "gaussian", "partitioner": "kmeans", "gamma": 0.5, "C": 0.1, "tol": 1e-8}
     tuned(first_candidates=lambda *_: [Candidate("CASVC", settings, 0)])
     X, y = clouds(75, k=3, d=4)
     own = even(75)
-    model = AutoKernelClassifier(**QUICK, probability=True, comm=WORLD).fit(X[own], y[own])
-    alone = by_one(lambda: AutoKernelClassifier(**QUICK, probability=True).fit(X, y))
+    model = AutoKernelClassifier(**QUICK, scoring="log_loss", comm=WORLD).fit(X[own], y[own])
+    alone = by_one(lambda: AutoKernelClassifier(**QUICK, scoring="log_loss").fit(X, y))
     near(model.predict_proba(X[own]), alone.predict_proba(X[own]), 1e-6)
+    near(model.decision_function(X[own]), alone.decision_function(X[own]), 1e-6)
+    near([model.best_score_, model.baseline_score_], [alone.best_score_, alone.baseline_score_], 1e-6)
     ridge = BKRR2Classifier(3, random_state=0, comm=WORLD).fit(X[own], y[own])
     codes, comm = np.searchsorted(model.classes_, y[own]), Communicator(WORLD)
     calibrator = Calibrator.of_outputs("isotonic", outputs(ridge.model_, X[own], WORLD), codes, comm)
