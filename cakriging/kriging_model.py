@@ -31,14 +31,7 @@ from cacore.linalg.cg import Vectors
 from cacore.machine import memory
 from cacore.machine.threads import blocks
 from cacore.near.halo import Routed
-from cakriging.kriging_system import (
-    LAST,
-    DenseSystem,
-    KrigingSystem,
-    NearSystem,
-    nearest_earlier,
-    regressions,
-)
+from cakriging.kriging_system import LAST, DenseSystem, KrigingSystem, NearSystem, nearest_earlier, regressions
 from cakriging.near_matrix import Correlation, NearMatrix
 from cakriging.space import Drift, Field, PointColumns, Space
 

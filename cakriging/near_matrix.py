@@ -393,17 +393,7 @@ class NearMatrix:
         )
 
     def _count(self, lo: int, hi: int) -> None:
-        _count(
-            self.Q,
-            self.which,
-            self.ends,
-            self.cubes.points,
-            self.cubes.square,
-            self._room,
-            self.counts,
-            lo,
-            hi,
-        )
+        _count(self.Q, self.which, self.ends, self.cubes.points, self.cubes.square, self._room, self.counts, lo, hi)
 
     def _stored(self, inner: int) -> list[tuple[int, int, csr_array]]:
         """All values, as sparse matrices of ranges of rows: first row, one past the last, matrix."""

@@ -12,10 +12,7 @@ from cakrr.methods import exact
 from cakrr.options import RidgeMethod
 
 METHOD = dkrr = RidgeMethod(
-    name="dkrr",
-    summary="exact, one system of all rows over all ranks (ScaLAPACK)",
-    trainer=exact,
-    route="sum",
+    name="dkrr", summary="exact, one system of all rows over all ranks (ScaLAPACK)", trainer=exact, route="sum"
 )
 
 if __name__ == "__main__":

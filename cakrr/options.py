@@ -134,10 +134,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
             f"select validation{'' if m.coarse or m.oracle or not m.partitioner else ', or route nearest'}"
         ),
     ),
-    Rule(
-        lambda o, m: o.divisions > 1 and m.oracle,
-        "divisions = {o.divisions}: {m.name} is an oracle; leave it out",
-    ),
+    Rule(lambda o, m: o.divisions > 1 and m.oracle, "divisions = {o.divisions}: {m.name} is an oracle; leave it out"),
     Rule(
         lambda o, m: o.divisions > 1 and not m.partitioner,
         "divisions = {o.divisions}: {m.name} has one model of all rows; leave it out",

@@ -18,10 +18,7 @@ from cakrr.methods import on_points
 from cakrr.options import SubsetMethod
 
 METHOD = subset = SubsetMethod(
-    name="subset",
-    summary="least squares on M points, by QR over all ranks",
-    trainer=on_points,
-    route="sum",
+    name="subset", summary="least squares on M points, by QR over all ranks", trainer=on_points, route="sum"
 )
 
 if __name__ == "__main__":

@@ -7,12 +7,7 @@ Training costs and sends the same as CA-SVM. Partitioning sends K-means' Allredu
 from casvm.methods import in_parts
 from casvm.options import SVMMethod
 
-METHOD = bkmsvm = SVMMethod(
-    name="bkmsvm",
-    summary="parts by balanced K-means",
-    trainer=in_parts,
-    partitioner="bkm",
-)
+METHOD = bkmsvm = SVMMethod(name="bkmsvm", summary="parts by balanced K-means", trainer=in_parts, partitioner="bkm")
 
 if __name__ == "__main__":
     from casvm.command import main

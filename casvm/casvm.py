@@ -18,10 +18,7 @@ from casvm.methods import in_parts
 from casvm.options import SVMMethod
 
 METHOD = casvm = SVMMethod(
-    name="casvm",
-    summary="random parts of each rank's own rows; training sends nothing",
-    trainer=in_parts,
-    route="all",
+    name="casvm", summary="random parts of each rank's own rows; training sends nothing", trainer=in_parts, route="all"
 )
 
 if __name__ == "__main__":

@@ -8,10 +8,7 @@ from casvm.methods import in_parts
 from casvm.options import SVMMethod
 
 METHOD = cpsvm = SVMMethod(
-    name="cpsvm",
-    summary="parts by K-means, of any size",
-    trainer=in_parts,
-    partitioner="kmeans",
+    name="cpsvm", summary="parts by K-means, of any size", trainer=in_parts, partitioner="kmeans"
 )
 
 if __name__ == "__main__":

@@ -9,10 +9,7 @@ from casvm.methods import in_parts
 from casvm.options import SVMMethod
 
 METHOD = fcfssvm = SVMMethod(
-    name="fcfssvm",
-    summary="first come, first served parts",
-    trainer=in_parts,
-    partitioner="fcfs",
+    name="fcfssvm", summary="first come, first served parts", trainer=in_parts, partitioner="fcfs"
 )
 
 if __name__ == "__main__":

@@ -11,10 +11,7 @@ from casvm.methods import of_values
 from casvm.options import ValueMethod
 
 METHOD = oneclass = ValueMethod(
-    name="oneclass",
-    summary="one-class SVM for outlier detection, in parts or exact",
-    trainer=of_values,
-    one_class=True,
+    name="oneclass", summary="one-class SVM for outlier detection, in parts or exact", trainer=of_values, one_class=True
 )
 
 if __name__ == "__main__":

@@ -519,18 +519,12 @@ RULES: tuple[Rule[SVMOptions, SVMMethod], ...] = (
         lambda o, m: o.ratio and not m.balances_classes,
         "ratio: the partitioner of {m.name} does not balance classes; leave it out",
     ),
-    Rule(
-        lambda o, m: o.per_part and m.one_model,
-        "per_part: training of {m.name} ends in one model; leave it out",
-    ),
+    Rule(lambda o, m: o.per_part and m.one_model, "per_part: training of {m.name} ends in one model; leave it out"),
     Rule(
         lambda o, m: o.per_part and o.metric not in ("none", LENGTHS),
         f"per_part: a metric in rounds has one setting for all parts; leave out per_part, or take metric {LENGTHS}",
     ),
-    Rule(
-        lambda o, m: o.per_part and not o.searches,
-        "per_part: there is one value of C and of gamma; give several",
-    ),
+    Rule(lambda o, m: o.per_part and not o.searches, "per_part: there is one value of C and of gamma; give several"),
     *OF_LENGTHS,
     *SEARCH_RULES,
 )
@@ -546,8 +540,7 @@ def _of_parts(o: ValueOptions) -> str:
 
 VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (
     Rule(
-        lambda o, m: o.searches and m.one_class,
-        "gamma: without targets, several values cannot be compared; give one",
+        lambda o, m: o.searches and m.one_class, "gamma: without targets, several values cannot be compared; give one"
     ),
     Rule(
         lambda o, m: o.searches and o.nu is not None,
@@ -557,15 +550,16 @@ VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (
         lambda o, m: o.nu is not None and not m.one_class and o.solver != DEFAULT,
         f"nu, solver = {{o.solver}}: only {DEFAULT} can solve nu-SVR; give epsilon instead of nu",
     ),
-    Rule(
-        lambda o, m: o.quantile is not None and m.one_class,
-        "quantile: one class has no targets; use casvm.svr",
-    ),
+    Rule(lambda o, m: o.quantile is not None and m.one_class, "quantile: one class has no targets; use casvm.svr"),
     Rule(
         lambda o, m: o.metric != "none" and m.one_class,
         "metric: one class has no targets to learn length scales from; leave it out",
     ),
     *OF_LENGTHS,
+    Rule(
+        lambda o, m: o.exact and o.nu is not None and not m.one_class and o.working_set is not None,
+        "nu, working_set: nu-SVR is not solved in rounds of a working set; leave working_set out, or give epsilon",
+    ),
     Rule(
         lambda o, m: not o.exact and o.working_set is not None,
         "working_set: it only applies to --exact, since each part is solved by one rank; leave it out",

@@ -193,10 +193,7 @@ _FORMULAS: dict[str, tuple[str, Callable[[Terms], float]]] = {
     "dissmo": ("26IP + 2Pm + 4mn", lambda t: 26 * t.I * t.P + 2 * t.P * t.m + 4 * t.m * t.n),
     "cascade": ("3mn + 3m + 3sn", lambda t: 3 * t.m * t.n + 3 * t.m + 3 * t.s * t.n),
     "dcsvm": ("9mn + 12m + 2kPn", lambda t: 9 * t.m * t.n + 12 * t.m + 2 * t.k * t.P * t.n),
-    "dcfilter": (
-        "6mn + 7m + 3sn + 2kPn",
-        lambda t: 6 * t.m * t.n + 7 * t.m + 3 * t.s * t.n + 2 * t.k * t.P * t.n,
-    ),
+    "dcfilter": ("6mn + 7m + 3sn + 2kPn", lambda t: 6 * t.m * t.n + 7 * t.m + 3 * t.s * t.n + 2 * t.k * t.P * t.n),
     "cpsvm": ("6mn + 7m + 2kPn", lambda t: 6 * t.m * t.n + 7 * t.m + 2 * t.k * t.P * t.n),
     "casvm": ("0", lambda t: 0.0),
 }

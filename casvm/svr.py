@@ -10,11 +10,7 @@ With ``--exact``, one problem of all rows is solved, which are distributed over 
 from casvm.methods import of_values
 from casvm.options import ValueMethod
 
-METHOD = svr = ValueMethod(
-    name="svr",
-    summary="support vector regression, in parts or exact",
-    trainer=of_values,
-)
+METHOD = svr = ValueMethod(name="svr", summary="support vector regression, in parts or exact", trainer=of_values)
 
 if __name__ == "__main__":
     from casvm.command import main

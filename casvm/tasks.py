@@ -43,7 +43,7 @@ from cacore.machine.clock import working_time
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import check_held_out, set_aside
 from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pairs_of
-from cacore.svm.dual import Dual, Solution
+from cacore.svm.dual import Solution
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning import Results
 from casvm.methods.probability import left_out
@@ -51,10 +51,10 @@ from casvm.model.part_svm import PartSVM, placed
 from casvm.model.quantile_model import QuantileModel
 from casvm.model.svm_model import SVMModel, own_settings
 from casvm.model.svr_model import PartSVR, SVRModel
-from casvm.options import NU, PARTITIONERS, SCALE, SCALED, SVMMethod, SVMOptions, ValueMethod, ValueOptions
+from casvm.options import PARTITIONERS, SCALE, SCALED, SVMMethod, SVMOptions, ValueMethod, ValueOptions
 from casvm.search.classes import search_classes
 from casvm.search.regression import search_values
-from casvm.solver.problems import solve_quantiles, solve_regression
+from casvm.solver.problems import Problem, problem_of
 from casvm.solver.smo import PartTraining, fit_part
 from casvm.svm_fit import STATISTICS, SVMFit, check_parts, check_parts_at_a_time, named, not_met, predicted_cost, terms
 from partition.algorithms import divide
@@ -445,56 +445,6 @@ def _statistics(part: PartSVM, solutions: list[Solution], seconds: float) -> NDA
 _ADDED = "added"  # column: True for rows of other parts, if parts overlap
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The dual problem of rows with the columns target "y" and "weight".
-
-    Attributes
-    ----------
-    svm_type : {"epsilon_svr", "nu_svr", "quantile_svr", "one_class"}
-    params : dict of str to float
-        The ones of C, epsilon and nu that this type has.
-    levels : tuple of float
-        Levels of the quantiles, ascending; each is a dual of its own.
-    """
-
-    svm_type: str
-    params: dict[str, float]
-    levels: tuple[float, ...] = ()
-
-    @classmethod
-    def regression(cls, options: ValueOptions, unit: float) -> Problem:
-        """The regression problem with these options, in the targets' own units."""
-        alone = options.nu is not None or options.quantile is not None
-        named = {"C": options.C} | ({} if alone else {"epsilon": options.epsilon})
-        params = {name: float(SCALED[name] * unit if value == SCALE else value) for name, value in named.items()}
-        if options.nu is not None:
-            return cls("nu_svr", params | {"nu": float(options.nu)})
-        return cls("quantile_svr" if options.levels else "epsilon_svr", params, options.levels)
-
-    def duals(self, rows: Samples, comm: Communicator) -> list[Dual]:
-        """The duals of these rows, which are distributed over the ranks: one, or one per level; collective."""
-        if self.svm_type != "one_class":
-            C = self.params["C"] * rows["weight"]
-            if self.levels:
-                return [Dual.quantile(rows["y"], C, level) for level in self.levels]
-            return [Dual.regression(rows["y"], C, self.params["epsilon"])]
-        sums = comm.allgather(np.array([rows["weight"].sum()]))
-        before, after = float(sums[: comm.rank].sum()), float(sums[comm.rank + 1 :].sum())
-        return [Dual.one_class(rows["weight"], self.params["nu"], before, after)]
-
-    def solve(self, rows: Samples, training: PartTraining) -> list[Solution]:
-        """Solve the duals of these rows on this rank alone, by the chosen solver; nu-SVR always by SMO."""
-        X = in_memory(rows.X)
-        if self.svm_type == "nu_svr":
-            bound = self.params["C"] * rows["weight"]
-            return [solve_regression(X, rows["y"], bound, self.params["nu"], training)]
-        duals = self.duals(rows, Communicator())
-        if self.levels:
-            return solve_quantiles(X, duals, training)
-        return [training.solve(X, dual) for dual in duals]
-
-
 @dataclass(kw_only=True)
 class ValuesTask(SVMTask[PartSVR, SVRModel]):
     """A regression or one-class task: one real output per row.
@@ -525,17 +475,14 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     def columns(self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator) -> dict[str, NDArray[Any]]:
         """Target, weight and global number of each row; sets the problem, and `tol` as a number. Collective."""
-        options, one_class = self.options, self.method.one_class
-        if not one_class:
+        options, kind = self.options, problem_of(self.method, self.options)
+        if kind.has_targets:
             check_targets(np.where(weights > 0, y, 0.0), "the training rows", LARGEST_TARGET, comm)
-        if not one_class and (self.searches or SCALE in (options.C, options.epsilon, options.tol)):
-            self.unit = deviation(y, weights, comm)
+            if self.searches or SCALE in (options.C, options.epsilon, options.tol):
+                self.unit = deviation(y, weights, comm)
         if options.tol == SCALE:
             options = self.options = replace(options, tol=SCALED["tol"] * self.unit)
-        if one_class:
-            self.problem = Problem("one_class", {"nu": float(NU if options.nu is None else options.nu)})
-        else:
-            self.problem = Problem.regression(options.with_setting(None), self.unit)  # until a search has chosen
+        self.problem = kind.of(options.with_setting(None), self.unit)  # until a search has chosen
         begin, _ = comm.offset(len(y))
         return {"y": y, "weight": weights, "row": np.arange(begin, begin + len(y))}
 
@@ -587,9 +534,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         """
         options, chosen = self.options.with_setting(results), self.options.several
         self.kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
-        params = {
-            name: value for name, value in Problem.regression(options, self.unit).params.items() if name in chosen
-        }
+        params = {name: value for name, value in self.problem.of(options, self.unit).params.items() if name in chosen}
         self.problem = replace(self.problem, params={**self.problem.params, **params})
         self.search, self.options = results, options
 
@@ -599,8 +544,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
         cache_bytes = options.cache_bytes // side_by_side
         training = PartTraining(self.kernel, options.limits, cache_bytes, options.solver)
         solutions = self.problem.solve(rows, training)
-        # One-class coefficients of a part of m rows add up to nu m; scaling makes parts of different sizes comparable.
-        scale = self.n / self.P / len(rows) if self.problem.svm_type == "one_class" else 1.0
+        scale = self.problem.share(len(rows), self.n / self.P)
         return merged([kept_of(solution, begun, scale) for solution in solutions])
 
     def part(self, rows: Samples, arrays: Kept) -> PartSVR:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from casvm import CASVC, CASVR, SMOSVC, SMOSVR, DisSMOSVR, SMONuSVR, SMOOneClass
 from casvm.command import main
 from casvm.options import ValueMethod, ValueOptions
 from casvm.search.regression import TargetFolds, judge
-from casvm.tasks import Problem, ValuesTask
+from casvm.tasks import ValuesTask
 from partition.in_parts import AROUND, around, in_parts
 
 
@@ -103,7 +104,7 @@ def test_a_search_changes_nothing_but_what_it_chose(words, tmp_path):
     class Median(ValuesTask):
         def columns(self, y, weights, comm):
             columns = super().columns(y, weights, comm)
-            self.problem = Problem("epsilon_svr", {**self.problem.params, "epsilon": 0.0})
+            self.problem = replace(self.problem, params={**self.problem.params, "epsilon": 0.0})
             return columns
 
     def trainer(method, train, options, comm, test=None):

@@ -308,6 +308,7 @@ REFUSED = {
     "overlap": ("svr", ["--overlap", "-1"], "--overlap -1: it must be a number from 0 to 100"),
     "overlap of random parts": ("svr", ["--partitioner", "random", "--overlap", "1"], "overlap: random parts have"),
     "overlap of one class": ("oneclass", ["--overlap", "1"], "unrecognized arguments: --overlap 1"),
+    "rounds of nu": ("svr", ["--nu", "0.5", "--exact", "--working-set", "4"], "nu, working_set: nu-SVR is not solved"),
     "rounds of parts": ("svr", ["--working-set", "4"], "working_set: it only applies to --exact"),
     "parts": ("svr", ["--partitions", "158"], "158 parts of 157 rows: every part needs a row"),
     "C of one class": ("oneclass", ["--C", "1"], "unrecognized arguments: --C 1"),

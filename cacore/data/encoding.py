@@ -27,16 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.cells import (
-    DATE_FORMS,
-    FORMS,
-    NUMERAL,
-    ColumnCells,
-    WrongCellError,
-    all_match,
-    all_numbers,
-    dates_of,
-)
+from cacore.data.cells import DATE_FORMS, FORMS, NUMERAL, ColumnCells, WrongCellError, all_match, all_numbers, dates_of
 from cacore.data.containers import is_missing
 from cacore.data.resolution import check_whole_numbers
 from cacore.errors import InputError

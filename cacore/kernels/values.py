@@ -15,15 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import CSR, AnyRows, Rows, dense, in_blocks, is_sparse, shifted
 from cacore.errors import InputError
-from cacore.kernels.evaluate import (
-    DIFFERENCES,
-    FACTORS,
-    NONZEROS,
-    PRODUCTS,
-    KernelFormula,
-    Parameters,
-    finish,
-)
+from cacore.kernels.evaluate import DIFFERENCES, FACTORS, NONZEROS, PRODUCTS, KernelFormula, Parameters, finish
 from cacore.kernels.precision import WIDEST, Extent, rounding, shift_of
 from cacore.kernels.registry import EQUAL, SQUARED
 from cacore.kernels.sums import GROUP, meet, pack, room, width

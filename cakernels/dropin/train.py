@@ -182,7 +182,7 @@ def _solve(problem: LibsvmProblem, X: Rows, y: Vector, weights: Vector) -> Solut
             return training.solve(X, Dual.regression(y, problem.C * weights, problem.epsilon))
         case _:
             check_targets(y, "y", LARGEST_TARGET, Communicator())
-            return solve_regression(X, y, problem.C * weights, problem.nu, training)
+            return solve_regression(X, Dual.nu_regression(y, problem.C * weights, problem.nu), training)
 
 
 def _vectors(problem: LibsvmProblem, rows: NDArray[np.integer]) -> Any:

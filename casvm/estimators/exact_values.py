@@ -20,16 +20,16 @@ from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets, dens
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
-from cacore.svm.dual import Dual, Solution
+from cacore.svm.dual import Solution
 from cacore.svm.options import DualOptions
 from cacore.tuning import GridLike
 from casvm.estimators.exact import OneProcess, expose_search, one_part, warn_of_limits
-from casvm.model.svr_model import PARAMETERS, PartSVR, SVRModel
+from casvm.model.svr_model import PartSVR, SVRModel
 from casvm.options import SCALE, SCALED, UNSEARCHED_VALUES, ValueOptions, nu_share
 from casvm.search.regression import search_values
-from casvm.solver.problems import solve_one_class, solve_regression
+from casvm.solver.problems import EpsilonRegression, NuRegression, OneClassProblem, Problem, solve_one_class
 from casvm.solver.smo import PartTraining
-from casvm.tasks import Problem, deviation
+from casvm.tasks import deviation
 
 Vector = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ _TRAIN = {"dtype": ("float64", "float32"), "ensure_min_samples": 2, **ROWS}
 class OneProcessValues(OneProcess):
     """The base of these estimators: training, outputs and fitted attributes; subclasses define the dual."""
 
-    _svm_type: ClassVar[str]
+    _problem: ClassVar[type[Problem]]
     _model = SVRModel
 
     def _fit(self, X: Rows, y: Vector, sample_weight: ArrayLike | None) -> Self:
@@ -64,7 +64,11 @@ class OneProcessValues(OneProcess):
             np.array([solution.b for solution in solutions]),
         )  # fmt: skip
         self.model_ = self._modeled(
-            method="smo", svm_type=self._svm_type, kernel=training.kernel, params=params, **self._one_part(X, part)
+            method="smo",
+            svm_type=self._problem.svm_type,
+            kernel=training.kernel,
+            params=params,
+            **self._one_part(X, part),
         )
         self._take(part, solutions, training.limits.tol)
         self.shape_fit_ = tuple(X.shape)
@@ -85,19 +89,19 @@ class OneProcessValues(OneProcess):
 
     def _params(self) -> dict[str, float]:
         """The checked values of C, epsilon and nu, as far as the estimator has them."""
-        checks = dict(zip(PARAMETERS, (positive, at_least_zero, nu_share), strict=True))
-        applicable = {name: check for name, check in checks.items() if hasattr(self, name)}
-        return {name: float(check(getattr(self, name), f"{name} =")) for name, check in applicable.items()}
+        checks = {"C": positive, "epsilon": at_least_zero, "nu": nu_share}
+        return {name: float(checks[name](getattr(self, name), f"{name} =")) for name in self._problem.parameters}
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining) -> Solution:
-        """Solve the dual with these values of C, epsilon and nu; all weights are above 0."""
-        raise NotImplementedError
+    @property
+    def _levels(self) -> tuple[float, ...]:
+        """Levels of the quantiles, ascending."""
+        return ()
 
     def _solutions(
         self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining
     ) -> list[Solution]:  # fmt: skip
-        """Solutions of the duals of all outputs, see :meth:`_solve`."""
-        return [self._solve(X, y, weights, params, training)]
+        """Solutions of the duals of all outputs, with these values of C, epsilon and nu; all weights are above 0."""
+        return self._problem(params, self._levels).solve(Samples(X, {"y": y, "weight": weights}), training)
 
     def _take(self, part: PartSVR, solutions: list[Solution], tol: float) -> None:
         """Set the fitted attributes."""
@@ -180,7 +184,7 @@ class SearchedRegressor(_Regressor):
                 warnings.warn(UNSEARCHED_VALUES, stacklevel=4)
         expose_search(self, results)
         warn_of_limits(self, (), results, depth=3)
-        return options, Problem.regression(options, unit).params
+        return options, self._problem.of(options, unit).params
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -267,11 +271,7 @@ class SMOSVR(SearchedRegressor):
 
     epsilon: GridLike = 0.1
 
-    _svm_type = "epsilon_svr"
-
-    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining) -> Solution:
-        dual = Dual.regression(y, params["C"] * weights, params["epsilon"])
-        return training.solve(X, dual)
+    _problem = EpsilonRegression
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -310,14 +310,15 @@ class SMONuSVR(_Regressor):
 
     nu: float = 0.5
 
-    _svm_type = "nu_svr"
+    _problem = NuRegression
 
     C: float = 1.0
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining) -> Solution:
-        solution = solve_regression(X, y, params["C"] * weights, params["nu"], training)
-        self.epsilon_ = solution.margin
-        return solution
+    @property
+    def epsilon_(self) -> float:
+        """Epsilon at the solution."""
+        check_is_fitted(self)
+        return float(self.solution_.margin)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -351,7 +352,7 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
 
     nu: float = 0.5
 
-    _svm_type = "one_class"
+    _problem = OneClassProblem
 
     def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, which is not changed; `y` is ignored.
@@ -366,8 +367,10 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
             self._keep_names(columns)
             return self
 
-    def _solve(self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining) -> Solution:
-        return solve_one_class(X, weights, params["nu"], training)
+    def _solutions(
+        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining
+    ) -> list[Solution]:  # fmt: skip
+        return [solve_one_class(X, weights, params["nu"], training)]
 
     @property
     def offset_(self) -> float:

@@ -16,14 +16,13 @@ from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import checked_weights, shared_seed
 from cacore.errors import InputError
 from cacore.probability.conformal import check_held_out, rows_aside
-from cacore.svm.dual import Dual, Solution
+from cacore.svm.dual import Solution
 from casvm.estimators.collective import PartsSVR
 from casvm.estimators.exact_values import SearchedRegressor, Vector
 from casvm.model.quantile_model import Ends, QuantileModel
 from casvm.model.svr_model import SVRModel
 from casvm.options import ValueMethod
-from casvm.solver.problems import solve_quantiles
-from casvm.solver.smo import PartTraining
+from casvm.solver.problems import QuantileRegression
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -136,7 +135,7 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
     True
     """
 
-    _svm_type = "quantile_svr"
+    _problem = QuantileRegression
 
     def predict(self, X: RowsLike) -> NDArray[np.float64]:
         """Quantiles for `X`, shape (n, d): shape (n,) for a single level, and (n, t) for a sequence of t levels.
@@ -154,17 +153,16 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
         weights = np.ones(n) if sample_weight is None else checked_weights(sample_weight, n)
         aside, _, _ = rows_aside(n, share, shared_seed(self.random_state, comm), comm)
         held = np.flatnonzero(aside & (weights > 0))
-        check_held_out(_levels(self), len(held))
+        check_held_out(self._levels, len(held))
         super()._fit(X, y, np.where(aside, 0.0, weights))
         model = _model(self)
         model.calibrate(model.parts[0].predict(X[held], model.kernel), y[held], comm)
         return self
 
-    def _solutions(
-        self, X: Rows, y: Vector, weights: Vector, params: dict[str, float], training: PartTraining
-    ) -> list[Solution]:  # fmt: skip
-        duals = [Dual.quantile(y, params["C"] * weights, level) for level in _levels(self)]
-        return solve_quantiles(X, duals, training)
+    @property
+    def _levels(self) -> tuple[float, ...]:
+        levels = checks.levels(self.quantile, "quantile =")
+        return levels if isinstance(levels, tuple) else (levels,)
 
     def _columns(self, beta: Vector) -> Vector:
         return beta
@@ -239,9 +237,3 @@ def _model(estimator: PredictsQuantiles) -> QuantileModel:
     """The fitted model."""
     model: QuantileModel = vars(estimator)["model_"]
     return model
-
-
-def _levels(estimator: PredictsQuantiles) -> tuple[float, ...]:
-    """Checked levels of the parameter `quantile`."""
-    levels = checks.levels(estimator.quantile, "quantile =")
-    return levels if isinstance(levels, tuple) else (levels,)

@@ -30,7 +30,6 @@ from casvm.search import classes, regression
 from casvm.search.classes import ROWS, WHOLE
 from casvm.solver.distributed import AllRows, Distributed, OnRanks
 from casvm.solver.near_shares import in_shares
-from casvm.solver.problems import centered
 from casvm.solver.smo import PartTraining
 from casvm.solver.units import Unit
 from casvm.svm_fit import STATISTICS, SVMFit, check_memory, solver_progress
@@ -114,9 +113,7 @@ def of_values(
     def work(dual: Dual, unfinished: Unfinished | None) -> Kept:
         watched = replace(training, watch=solver_progress(advance, "training"))
         share = solve(in_memory(rows.X), dual, watched, comm, options.working_set, unfinished)
-        if problem.levels:
-            share = centered(share, dual, partial(comm.allreduce, op="max"))
-        arrays = kept_of(share, begun)
+        arrays = kept_of(problem.finished(share, dual, comm), begun)
         for name in ("kernel_rows", "kernel_values"):
             place = STATISTICS.index(name)
             arrays["statistics"][place] = comm.allreduce(arrays["statistics"][place : place + 1])[0]

@@ -8,17 +8,24 @@ biases b of the two signs (Chang and Lin, 2001, 2002).
 duals differ in their bounds only, -C (1 - tau) and C tau (:meth:`cacore.svm.dual.Dual.quantile`). Levels are solved in
 ascending order. The solution f of one level gives the start of the next: rows far above the new quantile belong to
 their upper bound, rows far below to their lower one. The first of several levels starts from a constant f.
+
+:class:`Problem` and its subclasses are what tasks and estimators solve: parameters, duals, and the way to solve them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from cacore.data.rows import Rows, concatenate, power_of_two
+from cacore.comm import Communicator
+from cacore.data.dataset import Samples
+from cacore.data.rows import Rows, concatenate, in_memory, power_of_two
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.given import Precomputed, given_kernel, numbered
@@ -26,21 +33,22 @@ from cacore.kernels.precision import Accuracy
 from cacore.svm.dual import Dual, Known, Progress, Solution
 from cacore.svm.options import DEFAULT
 from cacore.svm.problem import precision
+from casvm.options import NU, SCALE, SCALED, ValueMethod, ValueOptions
 from casvm.solver.active_set import OverRanks, middle
 from casvm.solver.kernel_rows import Index, KernelRows, RowTable, Vector
 from casvm.solver.smo import PartTraining, PartValues, solve
 from casvm.solver.units import Origin, Unit
 
 
-def solve_regression(X: Rows, y: Vector, C: Vector, nu: float, training: PartTraining) -> Solution:
+def solve_regression(X: Rows, dual: Dual, training: PartTraining) -> Solution:
     """Solve nu-SVR.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (n, d)
         Not changed.
-    y, C, nu
-        See :meth:`cacore.svm.dual.Dual.nu_regression`.
+    dual : Dual
+        From :meth:`cacore.svm.dual.Dual.nu_regression`.
     training : PartTraining
 
     Returns
@@ -55,7 +63,7 @@ def solve_regression(X: Rows, y: Vector, C: Vector, nu: float, training: PartTra
     kernel = training.kernel
     if kernel is None:
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
-    n, dual, tol = X.shape[0], Dual.nu_regression(y, C, nu), training.limits.tol
+    n, tol = X.shape[0], training.limits.tol
     unit = Unit.of_dual(dual)
     dual, limits = unit.dual(dual), unit.limits(training.limits)
     origin = Origin.of(X, kernel, dual.largest_bound, limits.tol)
@@ -246,3 +254,125 @@ def solve_one_class(X: Rows, weights: Vector, nu: float, training: PartTraining)
     dual = Dual.one_class(weights / unit.size, nu)
     solution = replace(training, watch=unit.watch(training.watch)).solve(X, dual)
     return unit.solution(solution, training.limits.tol * unit.size)
+
+
+@dataclass(frozen=True)
+class Problem(ABC):
+    """The dual problem, or several, of rows with the columns target "y" and "weight".
+
+    Attributes
+    ----------
+    svm_type : str
+        Name in models; LIBSVM's, if it has one.
+    parameters : tuple of str
+        The ones of C, epsilon and nu that the problem has.
+    has_targets : bool
+    params : dict of str to float
+        Their values.
+    levels : tuple of float
+        Levels of quantiles, ascending; each is a dual of its own.
+    """
+
+    svm_type: ClassVar[str]
+    parameters: ClassVar[tuple[str, ...]]
+    has_targets: ClassVar[bool] = True
+
+    params: dict[str, float]
+    levels: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, options: ValueOptions, unit: float) -> Self:
+        """The problem with these options, whose scales are in units of the targets."""
+        values = {name: NU if value is None else value for name in cls.parameters for value in [getattr(options, name)]}
+        params = {name: float(SCALED[name] * unit if value == SCALE else value) for name, value in values.items()}
+        return cls(params, options.levels)
+
+    @abstractmethod
+    def duals(self, rows: Samples, comm: Communicator) -> list[Dual]:
+        """The duals of these rows, which are distributed over the ranks: one, or one per level; collective."""
+
+    def solve(self, rows: Samples, training: PartTraining) -> list[Solution]:
+        """Solve the duals of these rows on this rank alone, by the chosen solver."""
+        X = in_memory(rows.X)
+        return [training.solve(X, dual) for dual in self.duals(rows, Communicator())]
+
+    def finished(self, solution: Solution, dual: Dual, comm: Communicator) -> Solution:
+        """The solution of a dual of all ranks' rows; collective."""
+        return solution
+
+    def share(self, rows: int, mean_rows: float) -> float:
+        """Factor by which coefficients of a part of so many rows become those of a part of the mean size."""
+        return 1.0
+
+
+class EpsilonRegression(Problem):
+    """Epsilon-SVR."""
+
+    svm_type = "epsilon_svr"
+    parameters = ("C", "epsilon")
+
+    def duals(self, rows: Samples, comm: Communicator) -> list[Dual]:
+        """See :meth:`Problem.duals`."""
+        return [Dual.regression(rows["y"], self.params["C"] * rows["weight"], self.params["epsilon"])]
+
+
+class NuRegression(Problem):
+    """Nu-SVR, of rows on one rank; always by SMO."""
+
+    svm_type = "nu_svr"
+    parameters = ("C", "nu")
+
+    def duals(self, rows: Samples, comm: Communicator) -> list[Dual]:
+        """The dual of twice as many rows."""
+        return [Dual.nu_regression(rows["y"], self.params["C"] * rows["weight"], self.params["nu"])]
+
+    def solve(self, rows: Samples, training: PartTraining) -> list[Solution]:
+        """See :func:`solve_regression`."""
+        (dual,) = self.duals(rows, Communicator())
+        return [solve_regression(in_memory(rows.X), dual, training)]
+
+
+class QuantileRegression(Problem):
+    """Quantile regression: duals that differ in their bounds only."""
+
+    svm_type = "quantile_svr"
+    parameters = ("C",)
+
+    def duals(self, rows: Samples, comm: Communicator) -> list[Dual]:
+        """See :meth:`Problem.duals`."""
+        return [Dual.quantile(rows["y"], self.params["C"] * rows["weight"], level) for level in self.levels]
+
+    def solve(self, rows: Samples, training: PartTraining) -> list[Solution]:
+        """See :func:`solve_quantiles`."""
+        return solve_quantiles(in_memory(rows.X), self.duals(rows, Communicator()), training)
+
+    def finished(self, solution: Solution, dual: Dual, comm: Communicator) -> Solution:
+        """See :func:`centered`."""
+        return centered(solution, dual, partial(comm.allreduce, op="max"))
+
+
+class OneClassProblem(Problem):
+    """One class: no targets, and coefficients of a part of m rows that add up to nu m."""
+
+    svm_type = "one_class"
+    parameters = ("nu",)
+    has_targets = False
+
+    def duals(self, rows: Samples, comm: Communicator) -> list[Dual]:
+        """See :meth:`Problem.duals`."""
+        sums = comm.allgather(np.array([rows["weight"].sum()]))
+        before, after = float(sums[: comm.rank].sum()), float(sums[comm.rank + 1 :].sum())
+        return [Dual.one_class(rows["weight"], self.params["nu"], before, after)]
+
+    def share(self, rows: int, mean_rows: float) -> float:
+        """See :meth:`Problem.share`."""
+        return mean_rows / rows
+
+
+def problem_of(method: ValueMethod, options: ValueOptions) -> type[Problem]:
+    """The problem that a method solves with these options."""
+    if method.one_class:
+        return OneClassProblem
+    if options.nu is not None:
+        return NuRegression
+    return QuantileRegression if options.levels else EpsilonRegression
