@@ -486,8 +486,6 @@ class ValueMethod(Method):
         return {**dict.fromkeys(_SEARCHED), "tol": SCALE}
 
 
-OF_PARTS = ("partitions", "partitioner", "divisions", "overlap", "route", "solver")
-
 SEARCH_RULES: tuple[Rule[SVMOptions, Any], ...] = (
     Rule(
         lambda o, m: o.scoring != PLAIN and not o.searches,
@@ -532,10 +530,10 @@ RULES: tuple[Rule[SVMOptions, SVMMethod], ...] = (
 
 def _of_parts(o: ValueOptions) -> str:
     """The first option of training in parts that was given, with its value; empty if there is none."""
-    changed = {
-        option.name: getattr(o, option.name) for option in fields(o) if getattr(o, option.name) != option.default
-    }
-    return next((f"{name} = {changed[name]}" for name in changed if name in OF_PARTS), "")
+    of_parts = [entry for entry, kind in options.declared(o) if kind.group == PARTS and entry.name != "exact"]
+    others = [entry for entry in fields(o) if entry.name in ("partitions", "solver")]
+    changed = [entry.name for entry in of_parts + others if getattr(o, entry.name) != entry.default]
+    return f"{changed[0]} = {getattr(o, changed[0])}" if changed else ""
 
 
 VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (

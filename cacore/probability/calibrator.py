@@ -21,7 +21,8 @@ from cacore.probability import isotonic, platt
 from cacore.probability.left_out import LeftOutDecisions
 
 LEAST = 1e-7  # smallest probability of a class in a pair, as in LIBSVM
-_BLOCK_BYTES = 1 << 25
+# Systems that are solved at a time: 100,000 rows of 10 classes take 0.25 s with 4 MiB, 0.27 with 1, 0.35 with 32.
+_BLOCK_BYTES = 1 << 22
 
 
 def coupled(pairs: NDArray[np.float64], k: int) -> NDArray[np.float64]:

@@ -80,6 +80,8 @@ def _subset(rows: Dataset, which: NDArray[np.bool_], n: int) -> Dataset:
     return replace(rows, X=rows.X[which], y=rows.target()[which], weights=weights, n=n)
 
 
+# Reasoned: 16 KB per target. With more rows a level in between adds 0.001 to the coverage, less than the chance of the
+# draw, sqrt(0.9 * 0.1 / 2,000) = 0.007; the largest errors stay exact, since beyond 99 % levels are far apart.
 WHOLE = 2000  # up to this number, all errors are stored
 _LEVELS = 1000
 _TAIL = 100  # beyond that number, the largest errors always are

@@ -15,6 +15,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.probability.left_out import LeftOutDecisions
 
+# Reasoned: a decision moves by 0.1 % at most, and ranks count at most 2^18 values, whatever the number of rows.
 _BITS = 14  # low bits of a float32 that rounding drops
 _SIGN = np.uint32(1) << np.uint32(31)
 _PLACES = 32 - _BITS  # bits of a rounded decision

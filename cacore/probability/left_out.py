@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from cacore.data.holdout import FOLDS
 
-# Reasoned, not measured: two parameters are fitted.
+# 20,000 rows of ijcnn1: two folds, as these say, have a log loss of 0.0471, and one 0.0500 (68f41550). Five folds of a
+# set of 5,000 rows are all that it has; more than two parameters need, and each fold costs a training.
 ENOUGH = 5000  # held-out rows per two-class problem, if it has that many
 _OF_A_CLASS = 500  # held-out rows of its smaller class
 

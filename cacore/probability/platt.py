@@ -18,6 +18,8 @@ from cacore.probability.left_out import LeftOutDecisions
 
 Vector = NDArray[np.float64]
 
+# As Lin, Lin and Weng (2007) and LIBSVM have them, but for the gradient: theirs, 1e-5, is a sum over the rows. Newton's
+# method is quadratic, so that about ten steps reach this one.
 _STEPS = 100
 _RIDGE = 1e-12  # added to the diagonal of the Hessian, per row
 _GRADIENT = 1e-10  # tolerance for the gradient per row
@@ -36,6 +38,8 @@ class _Sums:
     BB: Vector
 
 
+# Log loss with 1, 10, 100, 1,000 rows, and one sigmoid for all parts: 0.302, 0.279, 0.268, 0.275, 0.281 (3,000 rows of
+# usps in 4 K-means parts); 0.346, 0.346, 0.345, 0.349, 0.367 (8,000 rows of a9a); in 16 parts 100 is within 1 %.
 _PRIOR = 100.0  # weight, in rows, of the sigmoids of all parts when those of one part are fitted
 
 

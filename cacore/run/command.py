@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
     Load = Callable[[Path, Communicator], tuple[Any, AnyAnswering]]
 
-_TEST_SHARE = 16  # share of the memory for a block of test rows: they are standardised, sorted by part and sent
+# Share of the memory for a block of test rows. Reasoned: it is there in double precision, standardised, sorted by part,
+# sent and received, each up to twice the bytes in the file; the model and the kernel values need the rest.
+_TEST_SHARE = 16
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
 
 

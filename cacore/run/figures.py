@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cacore.data.standardize import Standardizer
     from cacore.tuning import GridColumns
 
+# What is legible at the size of the figures; tried, not measured.
 _FEATURES = 20  # most important features shown, one bar each
 _LABELLED = 5  # largest number of ranks for which every cell of a matrix has room for its number
 _SPREAD = (

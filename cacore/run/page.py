@@ -61,6 +61,7 @@ def figure(drawing: Figure, title: str, *caption: str) -> Markup:
 
 
 PHASES = ("start", "compile", "read", "partition", "search", "train", "predict", "wait", "write", "other")
+# What is legible on a page; tried, not measured.
 _PARTS, _RANKS, _CLASSES, _LINES = 200, 32, 16, 400  # most that are shown one by one
 _SCORES = ("validation_mse", "loo_mse", "test_mse")
 _NO_SETTING = ("folds", "ended", "why", "seconds", "rows", "candidate", "score")  # columns of a grid

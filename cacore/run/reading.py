@@ -25,6 +25,7 @@ from cacore.learn.method import Method
 from cacore.run.launch import Predicting, Training
 from cacore.terminal import say
 
+# Reasoned: measured targets rarely have so few values, and labels rarely more; the count is only shown.
 FEW = 20  # most values of a target that are counted as classes
 
 

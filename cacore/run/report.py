@@ -68,6 +68,7 @@ def _parsed(path: Path) -> object:
 
 
 SCHEMA = "cakernels-report/1"
+# What fits into a terminal of 80 columns and a screen; tried, not measured.
 _MATRIX, _RECALLS = 4, 50  # most classes of which the table shows the confusion matrix, and the recall of each
 _RANKS = 64  # most ranks whose seconds are reported one by one
 
