@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import get_scorer
 
 LEAVES, RATES = (31, 63, 127), (0.05, 0.1)
 ROUNDS, PATIENCE = 3000, 30
@@ -38,18 +39,19 @@ class Trees:
     whole: Callable[[Any, Any, int, Settings], Any]
 
 
-def hist_gradient_boosting(classes: bool, seed: int) -> Trees:
-    """scikit-learn's trees."""
+def hist_gradient_boosting(classes: bool, seed: int, scoring: str = "") -> Trees:
+    """scikit-learn's trees, those of classes chosen by one of its scores."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    score = get_scorer(scoring or "accuracy")
 
     def early(X: Any, y: Any, held: Any, truth: Any, settings: Settings) -> tuple[float, int]:
         model = kind(
             max_iter=ROUNDS, early_stopping=True, n_iter_no_change=PATIENCE, random_state=seed, **settings
         ).fit(X, y, X_val=held, y_val=truth)  # fmt: skip
         rounds = int(np.argmax(model.validation_score_[1:])) + 1
-        return float(model.score(held, truth)) if classes else float(model.validation_score_[rounds]), rounds
+        return float(score(model, held, truth)) if classes else float(model.validation_score_[rounds]), rounds
 
     def whole(X: Any, y: Any, rounds: int, settings: Settings) -> Any:
         return kind(max_iter=rounds, early_stopping=False, random_state=seed, **settings).fit(X, y)
@@ -57,9 +59,11 @@ def hist_gradient_boosting(classes: bool, seed: int) -> Trees:
     return Trees(early, whole)
 
 
-def lightgbm(classes: bool, seed: int, threads: int) -> Trees:
-    """LightGBM's trees (4.7 or newer)."""
+def lightgbm(classes: bool, seed: int, threads: int, scoring: str = "") -> Trees:
+    """LightGBM's trees (4.7 or newer), chosen by one of scikit-learn's scores."""
     import lightgbm as lgb
+
+    score = get_scorer(scoring or ("accuracy" if classes else "r2"))
 
     kind = lgb.LGBMClassifier if classes else lgb.LGBMRegressor
 
@@ -73,7 +77,7 @@ def lightgbm(classes: bool, seed: int, threads: int) -> Trees:
     def early(X: Any, y: Any, held: Any, truth: Any, settings: Settings) -> tuple[float, int]:
         stop = lgb.early_stopping(PATIENCE, verbose=False)
         model = made(ROUNDS, settings).fit(X, y, eval_X=held, eval_y=truth, callbacks=[stop])
-        return float(model.score(held, truth)), int(model.best_iteration_)
+        return float(score(model, held, truth)), int(model.best_iteration_)
 
     def whole(X: Any, y: Any, rounds: int, settings: Settings) -> Any:
         return made(rounds, settings).fit(X, y)
@@ -87,7 +91,7 @@ def searched(trees: Trees, X: Any, y: Any, seed: int, within: float | None = Non
     Parameters
     ----------
     trees : Trees
-    X, y : ndarray (n, d) and (n,)
+    X, y : ndarray or DataFrame (n, d), and ndarray (n,)
     seed : int
         Determines the held-out rows and the candidates.
     within : float, optional
@@ -95,9 +99,10 @@ def searched(trees: Trees, X: Any, y: Any, seed: int, within: float | None = Non
     """
     begun, tried, longest = time.perf_counter(), [], 0.0
     mine, held = held_out(len(X), seed)
+    at = X.iloc if hasattr(X, "iloc") else X  # a DataFrame's rows
     for settings in _grid() if within is None else _drawn(seed):
         start = time.perf_counter()
-        tried.append((*trees.early(X[mine], y[mine], X[held], y[held], settings), settings))
+        tried.append((*trees.early(at[mine], y[mine], at[held], y[held], settings), settings))
         longest = max(longest, time.perf_counter() - start)
         if within is not None and time.perf_counter() - begun + longest > RESERVE * within:
             break

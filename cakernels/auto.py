@@ -24,8 +24,8 @@ from cacore.explain.explanation import Explains
 from cacore.machine import threads
 from cacore.svm.classifier import Probabilistic
 from cakernels.families import labels, outputs, require_calibration
-from cakernels.leaderboard import leaderboard
-from cakernels.search.blending import Found, search, started
+from cakernels.leaderboard import TrialLines, leaderboard
+from cakernels.search.blending import Found, search_or_so_far, started
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.scores import DEFAULTS, SCORES, Score
 from cakernels.search.trial import Budget
@@ -41,6 +41,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
     max_candidates: int | None = None
     scoring: str | None = None
     random_state: int | np.random.RandomState | None = None
+    verbose: bool = False
     comm: CommLike = None
 
     _task: ClassVar[str]
@@ -48,7 +49,8 @@ class AutoKernel(Saved, Explains, BaseEstimator):
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Search on `X`, shape (n_local, d), dense or CSR, and `y`, and train what was found; neither is changed.
 
-        Invalid input raises an InputError, a ValueError. With `comm`, a collective call.
+        Ctrl-C ends the search, and the best model so far is taken; before there is one, and with `comm`, it raises
+        KeyboardInterrupt. Invalid input raises an InputError, a ValueError. With `comm`, a collective call.
         """
         budget = Budget(self._limit())
         with collective(self.comm) as comm:
@@ -61,6 +63,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
                     None if self.max_candidates is None else checks.whole(1)(self.max_candidates, "max_candidates =")
                 )
                 form, intervals = self._probability_and_intervals()
+                verbose = checks.yes_or_no(self.verbose, "verbose =")
                 if max_candidates is None and budget.seconds is None:
                     raise InputError("max_time = None, max_candidates = None: one of them must end the search")
             check_same_names(self, comm)
@@ -73,7 +76,9 @@ class AutoKernel(Saved, Explains, BaseEstimator):
             race = started(data, score, budget, comm, self.comm, seed, max_candidates)
             race.fixed = self._shared()
             race.probability, race.calibrate = form, intervals
-            result = search(race)
+            lines = TrialLines(race, verbose)
+            race.seen, race.last = lines.ended, lines.last_begins
+            result = search_or_so_far(race)
         for estimator in result.estimators:
             train.columns.put(estimator.model_.source)
         self._take(result, score)
@@ -152,6 +157,8 @@ class AutoKernelRegressor(Regressing, AutoKernel):
         Score that chooses, as scikit-learn defines it; "pinball" is that of the median. None means "rmse".
     random_state : int, RandomState or None
         Seed of the samples, the candidates and their training.
+    verbose : bool
+        Print a line on standard error for each training.
     calibrate : bool
         Keep the errors on the held-out rows for `predict_interval`; this costs no training.
     comm : mpi4py communicator or None
@@ -235,7 +242,7 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
 
     Parameters
     ----------
-    max_time, max_candidates, random_state, comm
+    max_time, max_candidates, random_state, verbose, comm
         See :class:`AutoKernelRegressor`.
     scoring : {"accuracy", "balanced_accuracy", "f1", "log_loss", "roc_auc", "average_precision"} or None
         Score that chooses, as scikit-learn defines it. Of two classes, the second one is the positive one; of more, the

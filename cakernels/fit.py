@@ -19,7 +19,7 @@ from cacore.learn.method import flags, same_command
 from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option, seed
 from cacore.run.command import Unwritten, check_files, check_pictures, named, save_model
 from cacore.run.launch import Parser, Training, compiled_ahead, may_compile, parsed, run, start
-from cacore.terminal import CellLines, say
+from cacore.terminal import CellLines
 from cacore.tuning import end_lines
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
     from cacore.io.table import Targets
     from cakernels.search.blending import Found
-    from cakernels.search.candidates import Candidate
     from cakernels.search.data import Data
     from cakernels.search.race import Race
     from cakernels.search.scores import Score
@@ -190,8 +189,9 @@ class _Run:
 
     def go(self) -> None:
         """Search, and write the end of it; collective."""
-        from cakernels.search.blending import search, so_far, started
-        from cakernels.search.trial import Terminated, ended_by_sigterm
+        from cakernels.leaderboard import TrialLines
+        from cakernels.search.blending import search_or_so_far, started
+        from cakernels.search.trial import ended_by_sigterm
 
         job = self.job
         race = started(self.rows, self.score, self.budget, self.comm, self.comm.mpi, job.seed, job.max_candidates)
@@ -200,41 +200,26 @@ class _Run:
             race.probability = job.probability or checks.FORMS[0]
         race.remedy = "give more, by --within"
         race.asked = 0 if self.test is None else self.test.n
-        race.seen = lambda trial: self._seen(race, trial)
-        race.last = self._tell_last_training
-        try:
-            with ended_by_sigterm(), self.comm.phase("train"):
-                result = search(race)
-        except KeyboardInterrupt as end:
-            best_so_far = so_far(race) if self.comm.size == 1 else None  # other ranks may be anywhere
-            if best_so_far is None:
-                raise
-            result, word = best_so_far, "SIGTERM" if isinstance(end, Terminated) else "Ctrl-C"
-            self.notes.append(f"ended by {word} before the end of the search: the best model so far")
+        lines = TrialLines(race, not job.quiet)
+
+        def seen(trial: Trial) -> None:
+            lines.ended(trial)
+            self._save(race)
+
+        race.seen, race.last = seen, lines.last_begins
+        with ended_by_sigterm(), self.comm.phase("train"):
+            result = search_or_so_far(race)
         self._write(result, last=True)
 
-    def _seen(self, race: Race, trial: Trial) -> None:
-        """Tell of a trial, and save the model if it is the best so far."""
+    def _save(self, race: Race) -> None:
+        """Save the model if it is the best so far."""
         from cakernels.search.blending import so_far
 
-        if self.comm.rank == 0 and not self.job.quiet:
-            what = self.score.formatted(trial.error) if not trial.why else "-"
-            self._line(trial.ended, what, trial.rows, f"{trial.candidate.name}{': ' if trial.why else ''}{trial.why}")
         if race.best is not self._saved:
             self._saved = race.best
             best_so_far = so_far(race)
             if best_so_far is not None:
                 self._write(best_so_far, last=False)
-
-    def _tell_last_training(self, candidate: Candidate, rows: int) -> None:
-        """Tell of a last training, which may take much of the time, when it begins."""
-        spent = self.budget.spent(self.comm)
-        if self.comm.rank == 0 and not self.job.quiet:
-            self._line(spent, "last", rows, candidate.name)
-
-    @staticmethod
-    def _line(seconds: float, what: str, rows: int, name: str) -> None:
-        say(f"{seconds:7.1f} s {what:>10}  {rows:>8,} rows  {name}", error=True)
 
     def _write(self, result: Found, last: bool) -> None:
         """Write model and report; at the end also judge the test rows and show the table. Collective."""

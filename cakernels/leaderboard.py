@@ -1,4 +1,4 @@
-"""Results of a search: rows of a report, a table, and the command that repeats its choice."""
+"""Results of a search: lines while it goes on, rows of a report, a table, and the command that repeats its choice."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cacore.comm import Communicator
 from cacore.data.validation import shared_seed
 from cacore.io.words import counted
 from cacore.learn.options import declared
+from cacore.terminal import say
 from cakernels.search.scores import Score
 from cakernels.search.trial import OUT_OF_TIME, Trial, ranked
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from cacore.learn.method import Method
+    from cakernels.search.candidates import Candidate
+    from cakernels.search.race import Race
 
 
 _SHOWN = 8  # candidates in the table
@@ -61,6 +64,33 @@ def lines(trainings: Sequence[LeaderboardRow], score: Score) -> Iterator[str]:
     failed = sum(row["score"] is None for row in trainings) - late
     ends = [f", {number} {what}" for number, what in ((failed, "failed"), (late, OUT_OF_TIME)) if number]
     yield counted(len(trainings), "training") + "".join(ends)
+
+
+class TrialLines:
+    """Lines on standard error of rank 0: a line for each training of a race.
+
+    Parameters
+    ----------
+    race : Race
+    shown : bool
+        False to print nothing.
+    """
+
+    def __init__(self, race: Race, shown: bool) -> None:
+        self._race, self._shown = race, shown and race.comm.rank == 0
+
+    def ended(self, trial: Trial) -> None:
+        """Print the error of a training, or why it has none."""
+        error = "-" if trial.why else self._race.score.formatted(trial.error)
+        self._line(trial.ended, error, trial.rows, f"{trial.candidate.name}{': ' if trial.why else ''}{trial.why}")
+
+    def last_begins(self, candidate: Candidate, rows: int) -> None:
+        """Print that a last training, which may take much of the time, begins; collective."""
+        self._line(self._race.budget.spent(self._race.comm), "last", rows, candidate.name)
+
+    def _line(self, seconds: float, error: str, rows: int, name: str) -> None:
+        if self._shown:
+            say(f"{seconds:7.1f} s {error:>10}  {rows:>8,} rows  {name}", error=True)
 
 
 def command(estimator: BaseEstimator, data: str, parts: int, columns: Sequence[str] = ()) -> str:

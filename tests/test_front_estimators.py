@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+from contextlib import redirect_stderr
+from threading import Thread
 
 import h5py
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 from helpers.checks import near, refusal
 from helpers.data import clouds, saddle, sealed, separate_clouds
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import log_loss
 
 import cakernels
@@ -24,6 +27,7 @@ from cakernels.search.data import CLASSIFICATION, Data
 from cakernels.search.scores import SCORES
 from cakrr import KRRModel
 
+PATIENCE = 600  # seconds
 QUICK = {"max_time": None, "max_candidates": 2, "random_state": 0}
 
 
@@ -32,6 +36,38 @@ def test_every_estimator_is_here():
         assert getattr(cakernels, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'SVC'"):
         _ = cakernels.SVC
+
+
+class Impatient(io.StringIO):
+    """A stream whose reader presses Ctrl-C at the second line."""
+
+    def write(self, text):
+        super().write(text)
+        if self.getvalue().count("\n") == 2:
+            raise KeyboardInterrupt
+        return len(text)
+
+
+def test_ctrl_c_leaves_the_best_model_so_far():
+    """Without a limit on the time the search would go through a hundred candidates."""
+    X, y = saddle(80)
+    model = AutoKernelRegressor(max_time=None, max_candidates=100, random_state=0, verbose=True)
+    with redirect_stderr(Impatient()) as lines, pytest.warns(ConvergenceWarning, match="ended by Ctrl-C before"):
+        model.fit(X, y)
+    assert [line.split()[-1] for line in lines.getvalue().splitlines()] == ["part", "part"]
+    assert len(model.leaderboard_) == 2
+    assert model.score(X, y) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore:.*there was no time for more")  # on a slow machine
+def test_the_time_ends_a_search_in_a_thread():
+    X, y = saddle(80)
+    model = AutoKernelRegressor(max_time=2.0, random_state=0)
+    worker = Thread(target=lambda: model.fit(X, y))
+    worker.start()
+    worker.join(PATIENCE)
+    assert not worker.is_alive()
+    assert model.n_rows_used_ > 0
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from cakernels.search.blending import combined, search, so_far, started
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed
 from cakernels.search.scores import SCORES
-from cakernels.search.trial import Budget
+from cakernels.search.trial import Budget, Trial
 
 ALONE = Communicator()
 
@@ -276,6 +276,38 @@ class Stepped(Budget):
 def race(data, budget, most=None, score=None):
     score = SCORES[score or ("rmse" if data.task == REGRESSION else "accuracy")]
     return started(data, score, budget, ALONE, None, 0, most)
+
+
+def test_a_quick_candidate_is_trained_on_all_rows_early():
+    """After an eighth of the time, the best one whose training takes at most a quarter of it; once."""
+    X = np.random.default_rng(0).normal(size=(40_000, 1))
+    running = race(Data.of(X, X[:, 0], None, REGRESSION, ALONE), Stepped(100.0))
+    few, most = running.sizes[0], running.sizes[-1]
+    slow = Candidate("BKRR2", {"kernel": "gaussian", "metric": "full"})
+    quick = Candidate("BKRR2", {"kernel": "gaussian", "sigma": "auto", "lam": "auto"})
+    running._waiting = []
+    running.trials = [Trial(slow, few, 0.2, 9.0, 9.0), Trial(quick, few, 0.24, 1.0, 10.0)]
+    running.budget.now = 12.0
+    assert running._next_training()[1] == running.sizes[1]
+    running.budget.now = 13.0
+    assert running._next_training() == (quick, most)
+    running.trials[1].error = 0.26  # over 1.25 times the smallest one
+    assert running._next_training()[1] == running.sizes[1]
+    running.trials = [Trial(quick, few, 0.2, 1.0, 10.0), Trial(quick, most, 0.1, 9.0, 19.0)]
+    assert running._next_training()[1] < most
+
+
+def test_ridge_regression_of_very_many_rows_looks_around_what_it_has_found():
+    candidate = Candidate("BKRR2", {"kernel": "auto", "sigma": "auto", "lam": "auto"}, 100)
+    fitted = race(regression(), Budget(None), 1).trained(candidate, np.ones(240, bool), 240)
+    after = candidate.after(fitted)
+    many, few = after.make(25_001, 0), after.make(25_000, 0)
+    assert many.sigma == [fitted.sigma_ / 2, fitted.sigma_]
+    assert many.lam == [fitted.lam_ / 10, fitted.lam_]
+    assert few.sigma == few.lam == "auto"
+    assert many.kernel == few.kernel == fitted.model_.kernel.kind
+    assert (candidate.compared(25_001), after.compared(25_000), after.compared(25_001)) == (4, 1, 0.33)
+    assert (candidate.following(25_000, True), candidate.following(25_001, True)) == (1, 0.33)
 
 
 @pytest.mark.parametrize(("seconds", "trials"), [(6.0, 4), (6.4, 6)])

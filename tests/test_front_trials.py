@@ -86,7 +86,7 @@ def test_ridge_regression_keeps_its_kernel(estimator):
     score = SCORES["accuracy" if "Classifier" in estimator else "rmse"]
     made = started(data, score, Budget(None), ALONE, None, 0, 1).tried(candidate, 64)
     assert made.kernels == 4
-    assert made.share(last=False) == made.share(last=True) == pytest.approx(1.2 / 4.2)
+    assert made.share(80, last=False) == made.share(80, last=True) == pytest.approx(1.2 / 4.2)
     after = candidate.after(made.fitted)
     assert after.kernels == 1
     assert after.key == candidate.key
@@ -131,10 +131,10 @@ def test_length_scales_take_as_long_on_all_rows():
 def test_an_svm_is_solved_again_without_its_search(settings, more):
     """A training of 20 s learned length scales for 4 s, solved for 6 and predicted for 2; the last takes 4 + 6."""
     one = Trial(Candidate("CASVC", {}), 9_000, 0.1, 20.0, 0.0, settings=settings, scales=4.0, solving=6.0, judging=2.0)
-    assert one.share(last=True) == 6 / 16
-    assert one.share(last=False) == pytest.approx(more)
+    assert one.share(200, last=True) == 6 / 16
+    assert one.share(200, last=False) == pytest.approx(more)
     one.solving = 0.0
-    assert one.share(last=True) == 1
+    assert one.share(200, last=True) == 1
 
 
 def test_trials_know_how_long_length_scales_took():
@@ -304,8 +304,8 @@ def test_points_keep_their_width():
         assert more.chosen["sigma"] == [width / 2, width]
         assert last.chosen["sigma"] == [width]
         assert (more.kernels, last.kernels) == (2, 1)
-        assert made.share(last=False) == pytest.approx(2.2 / (compared + 0.2))
-        assert made.share(last=True) == pytest.approx(1.2 / (compared + 0.2))
+        assert made.share(200, last=False) == pytest.approx(2.2 / (compared + 0.2))
+        assert made.share(200, last=True) == pytest.approx(1.2 / (compared + 0.2))
         assert last.make(200, 0).fit(X, X[:, 0]).sigma_ == width
 
 

@@ -26,7 +26,7 @@ from cakernels.search.data import FOLDS, GROUPS, REGRESSION, Data, Split
 from cakernels.search.race import Race
 from cakernels.search.rivals import TREES, rivals_of
 from cakernels.search.scores import Score
-from cakernels.search.trial import FINAL, MANY_MORE, MODELS, SMALL_SHARE, Budget, Trial
+from cakernels.search.trial import FINAL, MANY_MORE, MODELS, SMALL_SHARE, Budget, Terminated, Trial
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -343,6 +343,21 @@ def search(race: Race) -> Found:
     return result
 
 
+def search_or_so_far(race: Race) -> Found:
+    """The result of the search or, after Ctrl-C or SIGTERM in one process, the best model so far; collective.
+
+    A KeyboardInterrupt goes on if there is no model yet, and on several ranks, of which others may be anywhere.
+    """
+    try:
+        return search(race)
+    except KeyboardInterrupt as end:
+        signal = "SIGTERM" if isinstance(end, Terminated) else "Ctrl-C"
+        best_so_far = so_far(race, signal) if race.comm.size == 1 else None
+        if best_so_far is None:
+            raise
+        return best_so_far
+
+
 def _trial_to_train(race: Race, best: Trial) -> Trial:
     """The best trial, or another that only chance sets apart from it and that has time for twice as many rows."""
     remaining = _remaining(race)
@@ -362,15 +377,20 @@ def _remaining(race: Race) -> float:
         return math.inf if seconds is None else float(race.comm.bcast(np.array([seconds]))[0])
 
 
-def so_far(race: Race) -> Found | None:
-    """The best model now, as it was trained on a part of the rows; None if there is none yet. Collective."""
+def so_far(race: Race, signal: str = "") -> Found | None:
+    """The best model now, as it was trained on a part of the rows; None if there is none yet. Collective.
+
+    `signal` names what has ended the search before its time.
+    """
     best = race.best
     if best is None or best.fitted is None:
         return None
-    return _result(race, best, alone(race, best), [(best.fitted, best.rows)])
+    return _result(race, best, alone(race, best), [(best.fitted, best.rows)], signal)
 
 
-def _result(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEstimator, int]]) -> Found:
+def _result(
+    race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEstimator, int]], signal: str = ""
+) -> Found:
     """The result, the estimator with the largest weight first.
 
     A sample may lack a rare class. A model without it cannot be blended, nor have probabilities.
@@ -380,7 +400,7 @@ def _result(race: Race, best: Trial, mixed: Mixture, trained: list[tuple[BaseEst
     if calibrated:
         whole = [i for i in order if len(trained[i][0].classes_) == len(race.data.classes)]
         calibrated, order = bool(whole), whole or order[:1]
-    notes = _notes(race, best, [trained[i][1] for i in order])
+    notes = _notes(race, best, [trained[i][1] for i in order], signal)
     if race.probability is not None and not calibrated:
         notes.append(f"no probabilities: the {trained[order[0]][1]:,} rows that trained the model lack a class")
     return Found(
@@ -398,13 +418,16 @@ def _at_grid_end(fitted: BaseEstimator, before: BaseEstimator | None) -> dict[st
     return dict(getattr(searched, "at_grid_end_", {}))
 
 
-def _notes(race: Race, best: Trial, rows: list[int]) -> list[str]:
+def _notes(race: Race, best: Trial, rows: list[int], signal: str) -> list[str]:
     """Notes on the time, on rows that were left out, and on a model that is not better than a constant; collective."""
     notes, baseline = [], race.baseline_error()
     if race.overtime:
         notes.append(f"no candidate ended within the time: one was trained on {best.rows:,} rows after it")
-    if min(rows) < race.data.n:
-        used = ", ".join(f"{count:,}" for count in (rows if len(set(rows)) > 1 else rows[:1]))
+    used = ", ".join(f"{count:,}" for count in (rows if len(set(rows)) > 1 else rows[:1]))
+    if signal:
+        what = f"the best model so far, trained on {used} of {race.data.n:,} rows"
+        notes.append(f"ended by {signal} before the end of the search: {what}")
+    elif min(rows) < race.data.n:
         notes.append(f"trained on {used} of {race.data.n:,} rows: there was no time for more; {race.remedy}")
     if best.error >= baseline:
         notes.append(f"the model is not better than {race.baseline.name}, on rows held out from training")
@@ -463,7 +486,7 @@ def _trained_further(
         candidate = trial.candidate.after(trial.fitted, last=True)
         trial = replace(
             trial, candidate=candidate, rows=rows, seconds=seconds * race.folds, judging=race.judging(trial, rows),
-            fitted=fitted, settings=0, kernels=1,
+            fitted=fitted, settings=0, kernels=trial.candidate.following(rows, last=True),
         )  # fmt: skip
         begun = race.budget.worked(race.comm)
         fitted, rows = _trained_on_all(race, trial, later, 0.0)

@@ -32,7 +32,7 @@ _SHARE = 0.1  # most of the time for each of them
 _SHORTEST = 20.0  # seconds of a search from which on there is time for them: loading them takes one or two
 _LARGEST = 1 << 28  # bytes of the rows of several ranks that each of them then holds
 _MOST_FLOPS = 1e12  # of the linear model: some 10 to 60 s
-_FEW_TREES = 5  # trees whose seconds say how long all of them take
+_FEW_TREES, _SAMPLE = 5, 20_000  # trees and rows whose seconds say how long all of them take
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,11 @@ def _trees(rows: _Rows) -> Answers:
         return None
     trees = (HistGradientBoostingRegressor if rows.regression else HistGradientBoostingClassifier)(random_state=0)
     if math.isfinite(rows.seconds):
-        type(trees)(max_iter=1, random_state=0).fit(rows.X, rows.y)  # the first fit of a process starts threads
+        X, y = rows.X[:_SAMPLE], rows.y[:_SAMPLE]
+        type(trees)(max_iter=1, random_state=0).fit(X, y)  # the first fit of a process starts threads
         begun = time.perf_counter()
-        type(trees)(max_iter=_FEW_TREES, random_state=0).fit(rows.X, rows.y)
-        each = (time.perf_counter() - begun) / _FEW_TREES
+        type(trees)(max_iter=_FEW_TREES, random_state=0).fit(X, y)
+        each = (time.perf_counter() - begun) / _FEW_TREES * len(rows.y) / len(y)
         if each * trees.max_iter * len(np.unique(rows.fold[rows.fold >= 0])) > rows.seconds:
             return None
     return _held_out(trees, rows, "sample_weight")

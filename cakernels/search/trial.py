@@ -22,7 +22,7 @@ from cacore.comm import Communicator
 from cacore.machine import threads
 from cacore.machine.clock import raising, working_time
 from cacore.probability.calibrator import Calibrator
-from cakernels.search.candidates import NEAR_SETTINGS, NEAR_WIDTHS, Candidate, Growth
+from cakernels.search.candidates import NEAR_SETTINGS, Candidate, Growth
 from cakernels.search.data import FOLDED, Data, Split
 from casvm.svm_fit import LENGTHS_SECONDS
 
@@ -100,8 +100,9 @@ class Trial:
         Reason for a failure, or for going no further.
     settings : int
         Number of settings that its own search has compared, if a training on more rows compares fewer; otherwise 0.
-    kernels : int
-        Number of kernels that it has compared; a training on more rows has the chosen one.
+    kernels : float
+        Number of kernels that it has compared, see :meth:`Candidate.compared`; a training on more rows has the chosen
+        one.
     scales : float
         Those of the seconds in which an SVM learned length scales, on as many rows however many it has.
     solving : float
@@ -126,7 +127,7 @@ class Trial:
     fitted: Any = None
     why: str = ""
     settings: int = 0
-    kernels: int = 1
+    kernels: float = 1
     scales: float = 0.0
     solving: float = 0.0
     judging: float = 0.0
@@ -148,8 +149,10 @@ class Trial:
             ).tolist()
         self.scales, self.solving = self.scales + took[0], self.solving + took[1]
 
-    def share(self, last: bool) -> float:
-        """Share of its time that another training takes, on as many rows, if it searches less or, the last, not at all.
+    def share(self, rows: int, last: bool) -> float:
+        """Share of its time that another training would take here if it searches as one on so many rows.
+
+        The last one of an SVM does not search.
 
         Without length scales, which are learned every time. An SVM's search takes what its solutions, if their time is
         known, and predictions do not. Ridge regression takes its time by kernels, less what routing takes.
@@ -159,8 +162,7 @@ class Trial:
             solving_and_search = max(self.seconds - self.scales, 1e-9)
             needed = min(1.0, (self.solving + (0.0 if last else self.judging)) / solving_and_search)
             searched = needed if last else needed + (1.0 - needed) * min(1.0, NEAR_SETTINGS / self.settings)
-        following = 1 if last or not self.candidate.on_points else len(NEAR_WIDTHS)
-        searched *= (following + _ROUTING) / (self.kernels + _ROUTING)
+        searched *= (self.candidate.following(rows, last) + _ROUTING) / (self.kernels + _ROUTING)
         return min(1.0, searched)
 
 
@@ -242,14 +244,15 @@ class Standings:
 
     def seconds(self, trial: Trial, rows: int, last: bool = False) -> float:
         """Predicted seconds of one training of this candidate on so many rows; the `last` one does not search."""
-        scaled = (trial.seconds - trial.scales) * trial.share(last)
+        scaled = (trial.seconds - trial.scales) * trial.share(rows, last)
         return (trial.scales + scaled * self._growth(trial).factor(rows)) / self.folds
 
     def _growth(self, trial: Trial) -> Growth:
         """Growth of its time, but for an SVM's length scales: as measured, if it was trained on fewer rows as well."""
         key = trial.candidate.key
         before = [earlier for earlier in self._good() if earlier.candidate.key == key and earlier.rows < trial.rows]
-        if not before or any(earlier.settings or earlier.kernels > 1 for earlier in (trial, before[-1])):
+        searched = [earlier.settings or earlier.kernels > 1 for earlier in (trial, *before[-1:])]
+        if not before or any(searched) or trial.kernels != before[-1].kernels:
             return trial.candidate.growth(trial.rows)
         alike = trial.candidate.growth(trial.rows, lengths=False)
         factor = (before[-1].seconds - before[-1].scales) / max(trial.seconds - trial.scales, 1e-9)
