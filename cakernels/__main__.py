@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from cacore import __version__
 from cacore.comm import first_prints, launched_rank
 from cacore.terminal import say
 
@@ -17,7 +18,7 @@ COMMANDS = {
     "report": ("a page of one or several runs, from their reports", "cakernels.run_page"),
     "export": ("write a saved model as an ONNX file", "cakernels.tools"),
     "convert": ("convert data files to the native HDF5 layout", "cakernels.tools"),
-    "info": ("describe a data file; without one, check the installation or the job", "cakernels.tools"),
+    "info": ("describe a data file or a model; without one, check the installation or the job", "cakernels.tools"),
     "warmup": ("compile all code ahead of the first run", "cakernels.tools"),
 }
 USAGE = "usage: cakernels {" + ",".join(COMMANDS) + "} ..."
@@ -27,6 +28,10 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command that the first word names, and end the process."""
     words = sys.argv[1:] if argv is None else argv
     name, arguments = (words[0], words[1:]) if words else ("", [])
+    if name == "--version":
+        if launched_rank() == 0:
+            say(f"cakernels {__version__}")
+        sys.exit(0)
     if name in ("", "-h", "--help"):
         if launched_rank() == 0:
             listing = [f"  {command:<8}  {text}" for command, (text, _) in COMMANDS.items()]

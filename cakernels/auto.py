@@ -24,7 +24,7 @@ from cacore.explain.explanation import Explains
 from cacore.machine import threads
 from cacore.svm.classifier import Probabilistic
 from cakernels.families import labels, outputs, require_calibration
-from cakernels.leaderboard import TrialLines, leaderboard
+from cakernels.leaderboard import TrialLines, leaderboard, training
 from cakernels.search.blending import Found, search_or_so_far, started
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 from cakernels.search.scores import DEFAULTS, SCORES, Score
@@ -81,6 +81,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
             result = search_or_so_far(race)
         for estimator in result.estimators:
             train.columns.put(estimator.model_.source)
+            estimator.model_.source["training"] = training(result, score, data.n) | {"features": data.d}
         self._take(result, score)
         for note in result.notes:
             warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)

@@ -251,7 +251,10 @@ class _Run:
 
     def _model(self, result: Found) -> Any:
         """The model, which knows the columns of the training file."""
+        from cakernels.leaderboard import training
+
         source: dict[str, object] = {"target": self.job.target, "base": self.train.base, "sparse": self.rows.sparse}
+        source["training"] = training(result, self.score, self.rows.n) | {"features": self.rows.d}
         self.train.columns.put(source)
         for estimator in result.estimators:
             estimator.model_.source |= source

@@ -21,8 +21,17 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
     from cacore.learn.method import Method
+    from cakernels.search.blending import Found
     from cakernels.search.candidates import Candidate
     from cakernels.search.race import Race
+
+
+def training(result: Found, score: Score, n: int) -> dict[str, object]:
+    """The rows that trained the search's model, of `n`, and its error, for the model's file."""
+    facts: dict[str, object] = {"rows": result.rows_used, "of": n}
+    if math.isfinite(result.error):
+        facts["error"] = {"score": f"{score.name} on rows held out", "value": score.value(result.error)}
+    return facts
 
 
 _SHOWN = 8  # candidates in the table

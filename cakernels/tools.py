@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cacore import checks
@@ -10,7 +11,7 @@ from cacore.comm import Communicator
 from cacore.files import check_apart, check_writable, printing, replacing
 from cacore.machine.threads import cores
 from cacore.run.launch import Parser, compiled, parsed, run, run_alone, same_arguments
-from cacore.terminal import say
+from cacore.terminal import say, show_table
 
 if TYPE_CHECKING:
     from cacore.run.command import Load
@@ -72,8 +73,13 @@ def convert(argv: list[str]) -> None:
 
 
 def info(argv: list[str]) -> None:
-    """``cakernels info DATA`` as ``python -m cacore.io info``; without DATA as ``python -m cacore.info``."""
+    """``cakernels info MODEL``; of DATA as ``python -m cacore.io info``, without a file ``python -m cacore.info``."""
     if any(not word.startswith("-") for word in argv[:1]):
+        from cacore.io.model_file import is_model
+
+        if is_model(Path(argv[0])):
+            run_alone(lambda comm: _show_model(argv), "cakernels info", "it works in one process", argv)
+            return
         from cacore.io.__main__ import main as describe
 
         describe(["info", *argv])
@@ -81,6 +87,46 @@ def info(argv: list[str]) -> None:
         from cacore.info.__main__ import main as check
 
         check(argv)
+
+
+def _show_model(argv: list[str]) -> None:
+    """Print what a model's file says of it: method, training, and the columns of its rows."""
+    from cacore.data.encoding import SUMMARY
+    from cacore.io.model_file import Contents
+    from cacore.io.names import listed
+    from cacore.run.report import as_text
+
+    parser = Parser(prog="cakernels info", description="Describe a saved model.")
+    parser.add_argument("model", metavar="MODEL", type=checks.path_argument, help="file of a model")
+    path = parser.parse_args(argv).model
+    contents = Contents.of(path)
+    attributes, columns = contents.attributes, contents.columns
+    training = contents.training
+    members = zip(attributes.get("weights", []), attributes.get("members", []), strict=False)
+    kernel = attributes.get("kernel", {"kind": "gaussian"} if "method" in attributes else {})
+    parameters = {"kernel": kernel.get("kind"), "gamma": None if "sigma" in attributes else kernel.get("gamma")}
+    parameters |= {name: value for name, value in attributes.items() if type(value) in (int, float, str)}
+    error = training.get("error", {})
+    features = as_text(training.get("features") or len(columns.features) or "")
+    if columns.features and columns.table is None:
+        features += f": numbers {listed(columns.features)}"
+    rows = {
+        "method": parameters.pop("method", contents.family),
+        "models": ", ".join(f"{weight:.2f} {member.get('method', member['family'])}" for weight, member in members),
+        "saved": contents.saved,
+        "target": listed(columns.target) or attributes["source"].get("target"),
+        "classes": listed([str(label) for label in attributes.get("classes", [])]),
+        "parameters": ", ".join(f"{name} {as_text(value)}" for name, value in parameters.items() if value is not None),
+        "parts": f"{contents.parts:,}",
+        "training rows": " of ".join(as_text(training[name]) for name in ("rows", "of") if name in training),
+        "error": f"{error['score'].replace('_', ' ')}: {as_text(error['value'])}" if error else "",
+        "features": features,
+        "key": "" if columns.table is None else columns.table.key,
+    }
+    with printing():
+        show_table(((name, value) for name, value in rows.items() if value), f"model {path}")
+        if columns.table is not None:
+            show_table((column.summary for column in columns.table.columns), "columns", SUMMARY)
 
 
 def warmup(argv: list[str]) -> None:

@@ -22,6 +22,9 @@ from pathlib import Path
 # library reads this when it is loaded.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles
 
+# Model files have the date of this second, so that those of the same run are the same bytes, at midnight, too.
+os.environ.setdefault("SOURCE_DATE_EPOCH", "1700000000")
+
 import hypothesis
 import numpy as np
 import pytest

@@ -10,8 +10,9 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.commands import reported, run
+from helpers.commands import flat, reported, run
 
+from cacore import __version__
 from cacore.checks import columns_file
 from cacore.comm import Communicator
 from cacore.data.containers import arrow_table
@@ -269,3 +270,70 @@ def test_levels_that_training_has_not_are_counted(files, tmp_path):
     assert lines == []  # a level without an indicator of its own is none that training had not
     encoding.apply(arrow_table(pd.DataFrame({"c": ["a", "new", None]})), tell=lines.append)
     assert lines == ["column c: 1 of 3 rows have levels that training had not: new"]
+
+
+# -- what models say of themselves ------------------------------------------------------------
+
+
+def shown(capsys, *words):
+    """The text of a command's tables, without frames."""
+    run("cakernels", words)
+    return flat(capsys.readouterr().out)
+
+
+def test_a_model_says_what_it_is(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    words = [files / "train.csv", "--test", files / "train.csv", "--id", "key", "--weight", "w", *RIDGE]
+    report = reported("cakrr.dkrr", [*words, "--model", tmp_path / "m.h5"], tmp_path)
+    text = shown(capsys, "info", tmp_path / "m.h5")
+    weights = pd.read_csv(files / "train.csv").w
+    for line in (
+        "method dkrr", f"saved 1970-01-02, by cakernels {__version__}", "target y", "kernel gaussian", "sigma 2",
+        f"training rows {np.count_nonzero(weights)} ", f"rmse on {N} test rows: {report['metrics']['rmse']:.4g}",
+        "key key", "town category", "left out: kept beside predictions", "left out: weights of the rows",
+    ):  # fmt: skip
+        assert line in text, line
+    run("cakernels", ["fit", files / "numbers.csv", "--drop", "key", "--within", "60s", "--max-candidates", "1",
+                      "--model", tmp_path / "f.h5", "--quiet"])  # fmt: skip
+    text = shown(capsys, "info", tmp_path / "f.h5")
+    assert f"training rows {N} of {N}" in text
+    assert "rmse on rows held out: " in text
+    with h5py.File(tmp_path / "f.h5") as file:
+        assert "key dropped" in text
+        assert file.attrs["version"] == __version__
+
+
+def test_models_of_numbers_and_classes_say_what_they_are(files, tmp_path, capsys):
+    rows = pd.read_csv(files / "classes.csv")
+    SMOSVC(C=2.0, gamma=0.5).fit(rows[["size", "zip"]].to_numpy(float), rows["class"]).save(tmp_path / "c.h5")
+    assert "classes high, low parameters kernel gaussian, gamma 0.5" in shown(capsys, "info", tmp_path / "c.h5")
+    text = shown(capsys, "info", files / "plain.h5")
+    assert "features 2: numbers size, zip" in text
+
+
+def test_a_model_file_of_an_older_version_is_read(files, tmp_path, capsys):
+    (tmp_path / "old.h5").write_bytes((files / "plain.h5").read_bytes()[512:])
+    with h5py.File(tmp_path / "old.h5", "r+") as file:
+        attributes = json.loads(file.attrs["attributes"])
+        del file.attrs["version"], file.attrs["date"], attributes["source"]["training"]
+        file.attrs["attributes"] = json.dumps(attributes)
+    text = shown(capsys, "info", tmp_path / "old.h5")
+    assert "method dkrr target y" in text
+    assert "saved" not in text
+    for model, out in ((tmp_path / "old.h5", "old.csv"), (files / "plain.h5", "new.csv")):
+        predicting(model, files / "plain.csv", tmp_path / out)
+    assert (tmp_path / "old.csv").read_text() == (tmp_path / "new.csv").read_text()
+
+
+def test_a_damaged_model_is_not_described(files, tmp_path, capfd):
+    (tmp_path / "bad.h5").write_bytes((files / "plain.h5").read_bytes()[:-100])
+    assert "bad.h5: damaged" in refused(capfd, "cakernels", ["info", tmp_path / "bad.h5"])
+    with h5py.File(tmp_path / "odd.h5", "w") as file:
+        file.attrs["schema"], file.attrs["attributes"] = "cakernels-model/1", "{}"
+    assert "odd.h5: not a model file, or a damaged one" in refused(capfd, "cakernels", ["info", tmp_path / "odd.h5"])
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        run("cakernels", ["--version"])
+    assert capsys.readouterr().out == f"cakernels {__version__}\n"

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY = "number", "category", "date", "identifier", "constant", "copy"
+SUMMARY = ("column", "kind", "values", "gaps", "becomes")  # heads of a table of :attr:`TableColumn.summary`
 DROPPED, KEY, WEIGHT = "dropped", "key", "weight"  # by the user
 KINDS = (NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY, DROPPED, KEY, WEIGHT)
 MOST_LEVELS = 30  # indicators of a category; with more, kernels see little but which rows share a level
@@ -140,7 +141,7 @@ class TableColumn:
     def summary(self) -> tuple[str, str, str, str, str]:
         """Name, kind, number of different values with the most frequent levels, gaps and treatment, for a table."""
         shown = [f"{level} {count:,}" for level, count in zip(self.levels, self.counts, strict=True)][:3]
-        values = f"{self.distinct:,}" + (
+        values = (f"{self.distinct:,}" if self.distinct else "") + (
             f": {', '.join(shown)}{', ...' if len(self.levels) > 3 else ''}" if shown else ""
         )
         return self.name, self.kind, values, f"{self.gaps:,}" if self.gaps else "", self.treatment

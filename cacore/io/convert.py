@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.encoding import Columns
+from cacore.data.encoding import SUMMARY, Columns
 from cacore.data.rows import is_sparse
 from cacore.errors import CellError, InputError
 from cacore.files import Temporary, check_apart, check_writable, printing, temporary
@@ -71,10 +71,7 @@ def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
     for table in tables.values():
         if table.columns.table is not None:
             with printing():
-                show_table(
-                    (column.summary for column in table.columns.table.columns),
-                    "columns", ("column", "kind", "values", "gaps", "becomes"),
-                )  # fmt: skip
+                show_table((column.summary for column in table.columns.table.columns), "columns", SUMMARY)
 
 
 def convert(args: argparse.Namespace, limit: int, comm: Communicator) -> None:

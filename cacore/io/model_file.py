@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore import __version__
 from cacore.comm import Communicator, require_same
 from cacore.data.encoding import Columns
 from cacore.data.rows import Rows, csr, in_memory, is_csr, is_sparse
@@ -26,7 +28,7 @@ from cacore.data.standardize import SCORES, Standardizer
 from cacore.errors import InputError, OutputError
 from cacore.files import check_writable, replacing
 from cacore.io.native import created, is_link, lies_here, write_rows
-from cacore.io.stream import BLOCK, check_seal, seal, unchanging
+from cacore.io.stream import BLOCK, MARK, check_seal, seal, unchanging
 
 # Sizes that are constant or computed from other sizes.
 DERIVED: dict[str, Callable[[dict[str, int]], int]] = {
@@ -218,6 +220,7 @@ def _write(path: Path, family: str, attributes: dict[str, Any], shared: dict[str
         with created(temporary, userblock_size=BLOCK) as file:
             file.attrs["schema"] = SCHEMA
             file.attrs["family"] = family
+            file.attrs["version"], file.attrs["date"] = __version__, _today()
             for name, text in _texts(attributes):
                 file.attrs[name] = text
             for name, values in shared.items():
@@ -227,6 +230,66 @@ def _write(path: Path, family: str, attributes: dict[str, Any], shared: dict[str
                 for name, values in fields.items():
                     write_rows(group, name, in_memory(values))
         seal(temporary)
+
+
+def _today() -> str:
+    """The date of SOURCE_DATE_EPOCH, by which programs agree to write the same bytes again, or of now."""
+    seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return time.strftime("%Y-%m-%d", time.gmtime(int(seconds) if seconds.isdecimal() else None))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A model file without its arrays.
+
+    Attributes
+    ----------
+    family : str
+    saved : str
+        Date and version; empty if the file is of a version that did not write them.
+    attributes : dict
+    columns : Columns
+    training : dict
+        Numbers of `rows` and `features`, and the `error` on other rows, as far as they are known.
+    parts : int
+    """
+
+    family: str
+    saved: str
+    attributes: dict[str, Any]
+    columns: Columns
+    training: dict[str, Any]
+    parts: int
+
+    @classmethod
+    def of(cls, path: Path) -> Contents:
+        """Read the attributes of a model file; an InputError if it is damaged or none."""
+        _check_file(path)
+        try:
+            with h5py.File(path, "r") as file:
+                require(file.attrs.get("schema") == SCHEMA, "not of this package")
+                attributes, date = _attributes(file), file.attrs.get("date")
+                saved = f"{date}, by cakernels {file.attrs.get('version')}" if date else ""
+                columns, training = Columns.of_source(attributes["source"]), attributes["source"].get("training", {})
+                require(
+                    {"score", "value"} <= set(training.get("error", ("score", "value"))), "an error without a value"
+                )
+                parts = len(_items(file["parts"]))
+                return cls(str(file.attrs["family"]), saved, attributes, columns, training, parts)
+        except (KeyError, *_DAMAGE, InputError) as error:
+            raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
+
+
+def is_model(path: Path) -> bool:
+    """True if the file begins as a model file does, or is an HDF5 file that says so."""
+    try:
+        with path.open("rb") as start:
+            if start.read(len(MARK)) == MARK:
+                return True
+        with h5py.File(path, "r") as file:
+            return bool(file.attrs.get("schema") == SCHEMA)
+    except OSError:  # there is no such file, or it is no HDF5 file
+        return False
 
 
 def load(path: str | Path, makers: Mapping[str, Maker[Model]], comm: Communicator) -> Model:

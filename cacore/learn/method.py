@@ -73,11 +73,13 @@ class Method:
             same_training(self.name, train, options, ranks)
             with ranks.uncounted(), ranks.agreed(own_rows=True):
                 _check_finite(train)
+                n, d = ranks.offset(train.X.shape[0])[1], train.X.shape[1]
             with threads.suited_to(*train.X.shape):
                 fitted = self.trainer(self, train, options, ranks, test)
             if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
                 fitted.model.comm, fitted.model.identity = comm, shared_name(ranks)
         columns.put(fitted.model.source)
+        fitted.model.source["training"] = {"rows": n, "features": d}
         return fitted
 
     def has(self, name: str) -> bool:

@@ -124,10 +124,26 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
     fields = {**tested, **family.report(this_run, fitted)}
     fields["resumed"] = None if checkpoint is None else checkpoint.resumed
     document = report.build(method.name, comm, data | named(columns, chosen) | overlap, fitted.sizes, fields)
+    fitted.model.source["training"] |= _held_out_error(family, document)
     if "metric" in document and columns.features:
         document["metric"]["names"] = list(columns.features)
     with may_compile(comm, not job.quiet):
         _write(family, this_run, fitted, document, notes)
+
+
+def _held_out_error(family: AnyFamily, document: Report) -> Report:
+    """Score of the test rows, or else the best one of the settings compared, for the model's file; may be empty."""
+    metrics, grid = document["metrics"], document["grid"]
+    if name := next((name for name in ("rmse", "accuracy") if name in metrics), ""):
+        return {"error": {"score": f"{name} on {document['data']['n_test']:,} test rows", "value": metrics[name]}}
+    columns = family.columns(document) if grid else None
+    values = (
+        [row[columns.score] for row in grid if row[columns.score] is not None and not row.get("ended")]
+        if columns
+        else []
+    )
+    best = min if columns is not None and columns.smaller else max
+    return {"error": {"score": columns.title, "value": best(values)}} if columns and values else {}
 
 
 def _tell(line: str) -> None:
