@@ -49,11 +49,11 @@ PATIENCE = 600  # seconds
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Workers share the cores, and a small product on two BLAS threads waits for the core that another worker has. The
-# package's own threads are as many as ever.
+# Workers share the cores, and a small product on two BLAS threads, or a tree on two of OpenMP, waits for the core that
+# another worker has. The package's own threads are as many as ever.
 if "PYTEST_XDIST_WORKER" in os.environ:
     threads.current()  # remembers the number of cores
-    threadpool_limits(1, user_api="blas")
+    threadpool_limits(1)
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = os.environ.get("CAKERNELS_MPI_TESTS")  # set inside mpiexec only

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from cacore.data.rows import Rows, gather_rows
+from cacore.machine import threads
 from cakernels.search.data import REGRESSION
 
 if TYPE_CHECKING:
@@ -137,15 +140,28 @@ def _trees(rows: _Rows) -> Answers:
     if rows.y.ndim > 1 or not isinstance(rows.X, np.ndarray):
         return None
     trees = (HistGradientBoostingRegressor if rows.regression else HistGradientBoostingClassifier)(random_state=0)
-    if math.isfinite(rows.seconds):
-        X, y = rows.X[:_SAMPLE], rows.y[:_SAMPLE]
-        type(trees)(max_iter=1, random_state=0).fit(X, y)  # the first fit of a process starts threads
-        begun = time.perf_counter()
-        type(trees)(max_iter=_FEW_TREES, random_state=0).fit(X, y)
-        each = (time.perf_counter() - begun) / _FEW_TREES * len(rows.y) / len(y)
-        if each * trees.max_iter * len(np.unique(rows.fold[rows.fold >= 0])) > rows.seconds:
+    with _threads_of_rank():
+        if _seconds_of_trees(trees, rows) > rows.seconds:
             return None
-    return _held_out(trees, rows, "sample_weight")
+        return _held_out(trees, rows, "sample_weight")
+
+
+def _threads_of_rank() -> threadpool_limits:
+    """At most this rank's threads: several ranks share the cores, and OpenMP's threads wait in loops."""
+    openmp = [int(library["num_threads"]) for library in threadpool_info() if library["user_api"] == "openmp"]
+    return threadpool_limits(min([threads.current(), *openmp]), user_api="openmp")
+
+
+def _seconds_of_trees(trees: BaseEstimator, rows: _Rows) -> float:
+    """Expected seconds of all folds, from those of a few trees on a sample; 0 without a limit."""
+    if math.isinf(rows.seconds):
+        return 0.0
+    X, y = rows.X[:_SAMPLE], rows.y[:_SAMPLE]
+    clone(trees).set_params(max_iter=1).fit(X, y)  # the first fit of a process starts threads
+    begun = time.perf_counter()
+    clone(trees).set_params(max_iter=_FEW_TREES).fit(X, y)
+    each = (time.perf_counter() - begun) / _FEW_TREES * len(rows.y) / len(y)
+    return float(each * trees.max_iter * len(np.unique(rows.fold[rows.fold >= 0])))
 
 
 def _held_out(model: BaseEstimator, rows: _Rows, weight: str) -> NDArray[np.generic]:
