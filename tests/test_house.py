@@ -22,13 +22,12 @@ ORPHANED = re.compile(r"(Of|Those|What|Which|Whether|As|Likewise|Theirs|Anything
 
 
 # Limits of today: each may be lowered, and none is raised.
-CODE_LINES = 41_900
-ANY_LINES = 700
-LONG_SIGNATURES = 6  # functions outside classes with more than 8 parameters
+CODE_LINES = 41_899
+ANY_LINES = 660
+LONG_SIGNATURES = 4  # functions outside classes with more than 8 parameters
 PATCHES = 96  # in tests
 
 BARE = {"one", "found", "some", "own", "told", "kept", "given", "judged", "left", "known"}
-LEFT_BARE = {"cacore": 1}  # names that are still bare; a limit only falls
 
 SHARED = {"__init__", "__main__", "command", "options", "estimators", "predict"}  # names of files that packages share
 
@@ -165,14 +164,8 @@ def bound(node):
 
 
 def test_names_are_nouns_that_say_what_they_hold(nodes):
-    bare = defaultdict(list)
-    for path, node in nodes:
-        if bound(node) in BARE:
-            bare[path.parts[0]].append(f"{path}:{node.lineno} {bound(node)}")
-    assert set(bare) <= set(LEFT_BARE), f"name by a noun what these hold (solution, results, own_rows): {dict(bare)}"
-    for package, limit in LEFT_BARE.items():
-        places = sorted(bare[package])
-        assert len(places) <= limit, f"{len(places)} bare names in {package}, and {limit} are allowed: {places}"
+    bare = [f"{path}:{node.lineno} {bound(node)}" for path, node in nodes if bound(node) in BARE]
+    assert not bare, f"name by a noun what these hold (solution, results, own_rows): {bare}"
 
 
 def test_seconds_of_solvers_stand_still_while_numba_compiles():

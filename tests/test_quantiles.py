@@ -20,7 +20,7 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.metrics import quantile_metrics
 from cacore.probability.conformal import closest_pair, interval_ends, quantile_pairs, rows_aside
-from cacore.svm.dual import Dual, Known
+from cacore.svm.dual import Dual, KnownProduct
 from casvm import CAQuantileSVR, QuantileModel, SMOQuantileSVR, export_libsvm
 from casvm.search.regression import TargetFolds, judge
 from casvm.solver import near_smo
@@ -133,7 +133,7 @@ def test_a_start_whose_product_is_known_costs_only_the_difference():
     whole, start = values.product(np.ones(300)), start_at(dual, np.zeros(300))
     near(whole, rbf_kernel(X, gamma=0.5).sum(axis=1), 1e-4)
     # All rows but those below the quantile are at their upper bound, 0.3.
-    known = replace(dual, start=start, known=Known(np.full(300, 0.3), 0.3 * whole))
+    known = replace(dual, start=start, near_start=KnownProduct(np.full(300, 0.3), 0.3 * whole))
     v, change = known.unknown(start)
     assert np.count_nonzero(change) in (90, 91)
     near(v - rbf_kernel(X, gamma=0.5) @ change, y - rbf_kernel(X, gamma=0.5) @ start, 1e-4)

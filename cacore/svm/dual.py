@@ -42,8 +42,8 @@ _ROUNDING = 1e-12  # change of a coefficient, relative to the distance between i
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """A vector whose product with K is known.
+class KnownProduct:
+    """A vector and its product with K.
 
     Attributes
     ----------
@@ -72,8 +72,8 @@ class Dual:
     by_sign : bool
         True if two sums are fixed at their initial values: that over the rows with an upper bound above 0, and that
         over the others. Then no row may have bounds of both signs, and epsilon, which would have no effect, is 0.
-    known : Known, optional
-        Near the start: a solver may compute the product of K with their difference only.
+    near_start : KnownProduct, optional
+        A vector near the start: a solver may compute the product of K with their difference only.
 
     Raises
     ------
@@ -95,7 +95,7 @@ class Dual:
     total: float = 0.0
     epsilon: float = 0.0
     by_sign: bool = False
-    known: Known | None = None
+    near_start: KnownProduct | None = None
 
     def __post_init__(self) -> None:
         n = len(self.linear)
@@ -262,12 +262,12 @@ class Dual:
         return beta
 
     def unknown(self, beta: Vector) -> tuple[Vector, Vector]:
-        """``-p - K known`` and ``beta - known``, each of shape (n,); without a known vector, -p and beta."""
-        if self.known is None:
+        """``-p - K z`` and ``beta - z``, each of shape (n,), with z from `near_start`; without it, -p and beta."""
+        if self.near_start is None:
             return -self.linear, beta
-        change = beta - self.known.beta
+        change = beta - self.near_start.beta
         change[np.abs(change) < _ROUNDING * (self.upper - self.lower)] = 0.0
-        return -self.linear - self.known.product, change
+        return -self.linear - self.near_start.product, change
 
     def terms(self, beta: Vector) -> float:
         """``p'beta + epsilon |beta|_1``, for `beta` of shape (n,)."""

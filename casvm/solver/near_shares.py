@@ -79,7 +79,7 @@ def in_shares(rows: AllRows, X: Rows, dual: Dual, training: PartTraining, comm: 
     gram = NearRows(all_rows[mine], rows.kernel, rows.dtype, rows.layout, rows.cutoff, room, last - first)
     linear, lower, upper, begun = lines[order[first:last]].T.copy()
     same = replace(
-        dual, linear=linear, lower=lower, upper=upper, start=None if dual.start is None else begun, known=None
+        dual, linear=linear, lower=lower, upper=upper, start=None if dual.start is None else begun, near_start=None
     )
     own_rows = slice(int(rows.starts[comm.rank]), int(rows.starts[comm.rank + 1]))
     return Shares(gram, same, order, ends, own_rows, training, comm)

@@ -74,9 +74,8 @@ class NearValues:
     def solve(self, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None = None) -> Solution:
         """Solve a dual of the part's rows, with a feasible start, if any; kernel values are kept between calls."""
         order, start = self.order, None if dual.start is None else dual.start[self.order]
-        same = replace(
-            dual, linear=dual.linear[order], lower=dual.lower[order], upper=dual.upper[order], start=start, known=None
-        )  # fmt: skip
+        arrays = {name: getattr(dual, name)[order] for name in ("linear", "lower", "upper")}
+        same = replace(dual, start=start, near_start=None, **arrays)
         solution = _Near(self.gram, same, limits, watch).run(dual.n)
         back = np.argsort(order)
         return replace(solution, beta=solution.beta[back], decision=solution.decision[back])

@@ -30,7 +30,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.given import Precomputed, given_kernel, numbered
 from cacore.kernels.precision import Accuracy
-from cacore.svm.dual import Dual, Known, Progress, Solution
+from cacore.svm.dual import Dual, KnownProduct, Progress, Solution
 from cacore.svm.options import DEFAULT
 from cacore.svm.problem import precision
 from casvm.options import NU, SCALE, SCALED, ValueMethod, ValueOptions
@@ -163,20 +163,20 @@ def _solve_sharing_values(
     width = duals[0].upper - duals[0].lower
     product = values.product(width)
 
-    def shifted(beta: Vector, K_beta: Vector, shift: Vector) -> Known | None:
+    def shifted(beta: Vector, K_beta: Vector, shift: Vector) -> KnownProduct | None:
         """Beta, moved by a multiple of the width."""
         if product is None:
             return None
-        return Known(beta + shift, K_beta + shift.sum() / width.sum() * product)
+        return KnownProduct(beta + shift, K_beta + shift.sum() / width.sum() * product)
 
     def started(k: int, last: Solution | None) -> Dual:
         dual, zero = duals[k], np.zeros(duals[k].n)
         if last is not None:
             product_known = shifted(last.beta, values.fitted(last), dual.upper - duals[k - 1].upper)
-            return replace(dual, start=start_at(dual, last.decision), known=product_known)
+            return replace(dual, start=start_at(dual, last.decision), near_start=product_known)
         start = start_at(dual, zero)
         side = dual.upper if np.count_nonzero(start == dual.upper) > dual.n // 2 else dual.lower
-        return replace(dual, start=start, known=shifted(zero, zero, side))
+        return replace(dual, start=start, near_start=shifted(zero, zero, side))
 
     return values.solve_in_turn(duals, started, watch)
 

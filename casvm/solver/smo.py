@@ -339,7 +339,7 @@ class _Serial(SMO):
         self.exact = exact
         self.gram, self.last = gram, np.zeros(dual.n, np.bool_)  # mask of the rows in the last working set
         active = self.active = ActiveSet(dual, gram, SHRINKING)
-        self.room = min(WORKING_SET, round_size(dual.n, gram.price, dual.epsilon > 0, dual.known is not None))
+        self.room = min(WORKING_SET, round_size(dual.n, gram.price, dual.epsilon > 0, dual.near_start is not None))
         self.by_pairs = False
         active.v, change = dual.unknown(active.beta)
         moved = np.flatnonzero(change)

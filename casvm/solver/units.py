@@ -19,7 +19,7 @@ from cacore.data.rows import Rows, power_of_two, shifted
 from cacore.kernels import Kernel
 from cacore.kernels.precision import Accuracy, Extent, rounding, sampled, shift_of
 from cacore.limits import Limits
-from cacore.svm.dual import Dual, Known, Progress, Solution
+from cacore.svm.dual import Dual, KnownProduct, Progress, Solution
 
 ROUNDING = 16 * float(np.finfo(np.float64).eps)  # violation, relative to the largest |p|, that steps may not get below
 _LARGEST = 2.0**1000  # a bound in units of p is at most twice this
@@ -56,10 +56,10 @@ class Unit:
         if self.size == 1.0:
             return dual
         start = None if dual.start is None else dual.start / self.size
-        product = dual.known and Known(dual.known.beta / self.size, dual.known.product / self.size)
+        near = dual.near_start and KnownProduct(dual.near_start.beta / self.size, dual.near_start.product / self.size)
         return replace(
             dual, linear=dual.linear / self.size, lower=dual.lower / self.size, upper=dual.upper / self.size,
-            start=start, total=dual.total / self.size, epsilon=dual.epsilon / self.size, known=product,
+            start=start, total=dual.total / self.size, epsilon=dual.epsilon / self.size, near_start=near,
         )  # fmt: skip
 
     def limits(self, limits: Limits) -> Limits:
