@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from cacore.comm import Communicator
 from cacore.files import check_apart, check_writable, printing, replacing
 from cacore.machine.threads import cores
 from cacore.run.launch import Parser, compiled, parsed, run, run_alone, same_arguments
-from cacore.terminal import say, show_table
+from cacore.terminal import CellLines, say, show_table
 
 if TYPE_CHECKING:
     from cacore.run.command import Load
@@ -89,6 +90,20 @@ def info(argv: list[str]) -> None:
         check(argv)
 
 
+def _parameters(attributes: Mapping[str, object]) -> str:
+    """Kernel and parameters in a model's attributes."""
+    from cacore.run.report import as_text
+
+    kernel = attributes.get("kernel", {"kind": "gaussian"})
+    kernel = kernel if isinstance(kernel, dict) else {}
+    parameters = {"kernel": kernel.get("kind"), "gamma": None if "sigma" in attributes else kernel.get("gamma")}
+    parameters |= {name: value for name, value in attributes.items() if type(value) in (int, float, str)}
+    return ", ".join(
+        f"{name} {as_text(value)}" for name, value in parameters.items()
+        if value is not None and name not in ("method", "family", "labels", "dtype", "parts")
+    )  # fmt: skip
+
+
 def _show_model(argv: list[str]) -> None:
     """Print what a model's file says of it: method, training, and the columns of its rows."""
     from cacore.data.encoding import SUMMARY
@@ -102,21 +117,20 @@ def _show_model(argv: list[str]) -> None:
     contents = Contents.of(path)
     attributes, columns = contents.attributes, contents.columns
     training = contents.training
-    members = zip(attributes.get("weights", []), attributes.get("members", []), strict=False)
-    kernel = attributes.get("kernel", {"kind": "gaussian"} if "method" in attributes else {})
-    parameters = {"kernel": kernel.get("kind"), "gamma": None if "sigma" in attributes else kernel.get("gamma")}
-    parameters |= {name: value for name, value in attributes.items() if type(value) in (int, float, str)}
     error = training.get("error", {})
     features = as_text(training.get("features") or len(columns.features) or "")
     if columns.features and columns.table is None:
         features += f": numbers {listed(columns.features)}"
     rows = {
-        "method": parameters.pop("method", contents.family),
-        "models": ", ".join(f"{weight:.2f} {member.get('method', member['family'])}" for weight, member in members),
+        "method": attributes.get("method", contents.family),
+        "models": CellLines(
+            f"{weight:.2f} {member.get('method', member['family'])}: {_parameters(member)}"
+            for weight, member in zip(attributes.get("weights", []), attributes.get("members", []), strict=False)
+        ),
         "saved": contents.saved,
         "target": listed(columns.target) or attributes["source"].get("target"),
         "classes": listed([str(label) for label in attributes.get("classes", [])]),
-        "parameters": ", ".join(f"{name} {as_text(value)}" for name, value in parameters.items() if value is not None),
+        "parameters": "" if "members" in attributes else _parameters(attributes),
         "parts": f"{contents.parts:,}",
         "training rows": " of ".join(as_text(training[name]) for name in ("rows", "of") if name in training),
         "error": f"{error['score'].replace('_', ' ')}: {as_text(error['value'])}" if error else "",

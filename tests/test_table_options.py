@@ -18,7 +18,8 @@ from cacore.comm import Communicator
 from cacore.data.containers import arrow_table
 from cacore.data.encoding import Encoding, Overrides, learned
 from cacore.errors import InputError
-from cacore.io import load
+from cacore.io import load, predictions
+from cacore.io.mixed import keys_of
 from cacore.io.names import Expected
 from cakrr import DKRR
 from casvm import SMOSVC
@@ -156,6 +157,31 @@ def test_keys_beside_a_model_of_numbers(files, tmp_path):
             written = pd.read_csv(predicting(model, tmp_path / "keyed.csv", tmp_path / "q.csv", "--id", "key"))
             assert written.key.tolist() == rows.key.tolist()
             np.testing.assert_array_equal(written.prediction, expected)
+
+
+def test_an_index_without_a_name_is_a_key_by_its_number(files, tmp_path):
+    rows = pd.read_csv(files / "plain.csv")
+    rows.index += 7
+    rows.to_csv(tmp_path / "indexed.csv")
+    run("cakrr.dkrr", [tmp_path / "indexed.csv", "--id", "column 0", "--model", tmp_path / "m.h5", *RIDGE])
+    expected = predicting(tmp_path / "m.h5", tmp_path / "indexed.csv", tmp_path / "p.csv")
+    assert pd.read_csv(expected)["column 0"].tolist() == rows.index.tolist()
+    beside = predicting(files / "plain.h5", tmp_path / "indexed.csv", tmp_path / "q.csv", "--id", "column 0")
+    assert beside.read_text() == expected.read_text()
+
+
+def test_keys_are_written_as_they_are_read(tmp_path):
+    days = pd.date_range("2024-02-28", periods=3)
+    kinds = {
+        "number": ([3, -1, 2], ["3", "-1", "2"]), "code": (["03", "1", "2"], ["03", "1", "2"]),
+        "gap": (["a", None, ""], ["a", "", ""]), "day": (days, ["2024-02-28", "2024-02-29", "2024-03-01"]),
+        "category": (pd.Categorical(["x", "y", "x"]), ["x", "y", "x"]),
+        "large": ([2**62, 0, 1], [str(2**62), "0", "1"]),
+    }  # fmt: skip
+    for cells, written in kinds.values():
+        keys = keys_of(arrow_table(pd.DataFrame({"key": cells})).column("key"))
+        predictions.write(tmp_path / "p.csv", {"prediction": np.ones(3)}, Communicator(), {"key": keys})
+        assert (tmp_path / "p.csv").read_text().split() == ["key,prediction", *(f"{key},1" for key in written)]
 
 
 def test_keys_that_are_refused(files, tmp_path, capfd):

@@ -67,7 +67,7 @@ class Mixed(Tabular):
             arrow_names = arrow.names(path, form, request)
             names, columns = tuple(clean(name) for name in arrow_names), len(arrow_names)
             self._read = partial(arrow.whole, path, form, arrow_names)
-        names = names or _numbered(columns)
+        names = _named(names, columns)
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InputError(f"{path}: several columns are called {listed(twice)}: rename them")
         if encoding is not None:
@@ -187,13 +187,14 @@ def column_beside(path: Path, form: str, name: str, request: RowsRequest) -> pa.
         The user's option names the column, and the file does not have it, or has several.
     """
     head = _head_of(path, form, request.limit) if form in ("csv", "tsv") else None
-    written = list(head.names or _numbered(head.columns)) if head else arrow.names(path, form, request)
-    places = [j for j, other in enumerate(written) if clean(other) == name]
+    written = list(head.names) if head else arrow.names(path, form, request)
+    names = _named(tuple(map(clean, written)), head.columns if head else len(written))
+    places = [j for j, other in enumerate(names) if other == name]
     if not places and not request.expected.overrides.aside:
         return None
     if len(places) != 1:
         what = "several columns" if places else "no column"
-        raise InputError(f"{path}: {what} {name}; the columns are {listed(written)}")
+        raise InputError(f"{path}: {what} {name}; the columns are {listed(names)}")
     if head is None:
         return arrow.whole(path, form, [written[places[0]]]).column(0)
     import pyarrow as pa
@@ -203,10 +204,12 @@ def column_beside(path: Path, form: str, name: str, request: RowsRequest) -> pa.
 
 
 def keys_of(cells: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.str_]:
-    """Keys as whole numbers, if all are written as such, or as text, in which a gap is empty."""
+    """Keys as whole numbers, if all are written as such, or as text; a gap is empty, and a day has no time."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if pa.types.is_timestamp(cells.type) and pc.all(pc.equal(cells, pc.floor_temporal(cells, unit="day"))).as_py():
+        cells = cells.cast(pa.date32())  # written as pandas writes dates
     words = cells.cast(pa.string()).fill_null("")
     if pc.all(pc.match_substring_regex(words, "^(0|-?[1-9][0-9]{0,17})$")).as_py():
         return np.asarray(words.cast(pa.int64()).to_numpy())
@@ -231,9 +234,9 @@ def _head_of(path: Path, form: str, limit: int) -> delimited.Head:
     return _with_years(delimited.head_of(path, separator(path, limit, form), limit))
 
 
-def _numbered(columns: int) -> tuple[str, ...]:
-    """Names of columns that have none."""
-    return tuple(f"column {j}" for j in range(columns))
+def _named(names: tuple[str, ...], columns: int) -> tuple[str, ...]:
+    """The names, with numbers for columns that have none, such as an index that pandas wrote."""
+    return tuple(name or f"column {j}" for j, name in enumerate(names or ("",) * columns))
 
 
 def separator(path: Path, limit: int, form: str) -> str:

@@ -59,7 +59,7 @@ class Expected:
     def keys(self, names: Sequence[str]) -> set[int]:
         """Number of the column with the keys, if there is one that is no feature."""
         aside = self.key and self.key not in self.columns.features
-        return {j for j, name in enumerate(names) if aside and name == self.key}
+        return {j for j, name in enumerate(names) if aside and (name or f"column {j}") == self.key}
 
     def matches(self, names: Collection[str]) -> bool:
         """True if both sides have names."""
