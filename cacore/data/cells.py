@@ -152,7 +152,7 @@ class ColumnCells:
         words, codes = self.among(is_missing)
         if {word.lower() for word in words} <= {"true", "false"}:
             return np.array([*(float(word.lower() == "true") for word in words), np.nan])[codes], ""
-        if form is None or not all_match(words, FORMS[form]):
+        if form is None or not matching(words, FORMS[form]).all():
             form = _form_of_numbers(words, comma)
         return None if form is None else self._read(form, _numbers(words, form), codes)
 
@@ -218,12 +218,13 @@ def _days(cells: pa.ChunkedArray) -> NDArray[np.float64]:
     return np.asarray(whole.cast("float64", safe=False).to_numpy(), np.float64) / _DAY
 
 
-def all_match(words: Sequence[str], pattern: str) -> bool:
-    """True if the pattern matches each word."""
+def matching(words: Sequence[str], pattern: str) -> NDArray[np.bool_]:
+    """True for each word that the pattern matches, shape (k,)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    return bool(not len(words) or pc.all(pc.match_substring_regex(pa.array(list(words), pa.string()), pattern)).as_py())
+    matches = pc.match_substring_regex(pa.array(list(words), pa.string()), pattern)
+    return np.asarray(matches.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _form_of_numbers(words: Sequence[str], comma: bool) -> str | None:
@@ -232,7 +233,7 @@ def _form_of_numbers(words: Sequence[str], comma: bool) -> str | None:
     ``1,234`` can be read in two ways: as 1.234 if the columns of the file are not separated by commas (`comma`).
     """
     forms = ("", "comma", "grouped") if comma else ("", "grouped", "comma")
-    return next((form for form in forms if all_match(words, FORMS[form])), None)
+    return next((form for form in forms if matching(words, FORMS[form]).all()), None)
 
 
 def _numbers(words: Sequence[str], form: str) -> NDArray[np.float64]:
@@ -277,6 +278,6 @@ def all_numbers(cells: ColumnCells, comma: bool, form: str | None = None, as_whe
         return cells.numbers
     if (reading := cells.as_numbers(form, comma)) is None:
         words, _ = cells.among(is_missing)
-        word = next(word for word in words if not all_match([word], FORMS[form or ""]))
+        word = words[int(np.argmin(matching(words, FORMS[form or ""])))]
         raise cells.wrong(word, f"no number{as_where}")
     return reading[0]

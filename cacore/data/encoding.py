@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.cells import DATE_FORMS, FORMS, NUMERAL, ColumnCells, WrongCellError, all_match, all_numbers, dates_of
+from cacore.data.cells import DATE_FORMS, FORMS, NUMERAL, ColumnCells, WrongCellError, all_numbers, dates_of, matching
 from cacore.data.containers import is_missing
 from cacore.data.resolution import check_whole_numbers
 from cacore.errors import InputError
@@ -238,18 +238,16 @@ class Encoding:
         if missing := [name for name in self.names if name not in table.column_names]:
             what = f"no column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
             raise InputError(f"{what}, which the training rows have")
-        X = np.empty((table.num_rows, len(self.column_of)))
-        first = 0
-        for column in self.columns:
-            if not column.features:
-                continue
-            cells = ColumnCells.of(column.name, table.column(column.name))
-            if tell is not None and (note := _of_new_levels(column, cells)):
-                tell(note)
-            last = first + len(column.features)
-            X[:, first:last] = _features(column, cells, None, comma)
-            first = last
-        return X
+
+        def featured() -> Iterator[_Featured]:
+            for column in self.columns:
+                if column.features:
+                    cells = ColumnCells.of(column.name, table.column(column.name))
+                    if tell is not None and (note := _of_new_levels(column, cells)):
+                        tell(note)
+                    yield column, cells, None
+
+        return _features(featured(), (table.num_rows, len(self.column_of)), comma)
 
 
 def _of_entry(entry: dict[str, object]) -> TableColumn:
@@ -451,7 +449,7 @@ def learned(
         raise InputError("no rows: there is nothing to learn")
     targets = None if y is None else _targets(y)
     columns: list[TableColumn] = []
-    blocks: list[NDArray[np.float64]] = []
+    featured: list[_Featured] = []
     signatures: dict[bytes, str] = {}
     for name, typed in zip(table.column_names, table.columns, strict=True):
         if name in overrides.aside:
@@ -471,10 +469,11 @@ def learned(
             column, means = _with_means(column, cells.levels(), targets)
         columns.append(column)
         if column.features:
-            blocks.append(_features(column, cells, means, comma))
-    if not blocks:
+            featured.append((column, cells, means))
+    if not featured:
         raise InputError("no column with features: all are constant or identifiers")
-    return Encoding(tuple(columns)), np.concatenate(blocks, axis=1)
+    encoding = Encoding(tuple(columns))
+    return encoding, _features(featured, (table.num_rows, len(encoding.column_of)), comma)
 
 
 def cleaned(table: pa.Table) -> pa.Table:
@@ -524,7 +523,7 @@ def _check_typed(cells: ColumnCells) -> None:
 def _check_mixed(cells: ColumnCells) -> None:
     """Refuse a column of numbers with a few words: they are mistakes, and no levels."""
     words, codes = cells.among(is_missing)
-    numeric = np.array([all_match([word], NUMERAL) for word in words])
+    numeric = matching(words, NUMERAL)
     counts = np.bincount(codes[codes >= 0], minlength=len(words))
     if np.count_nonzero(numeric) > MOST_LEVELS and 2 * counts[numeric].sum() >= counts.sum():
         share = 100.0 * counts[numeric].sum() / counts.sum()
@@ -646,26 +645,45 @@ def _shrunken(
     return means, overall
 
 
-def _features(
-    column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None, comma: bool
-) -> NDArray[np.float64]:
-    """The features of a column, shape (n, k); `means` are those of training rows, each without its own fold."""
+# A column with its cells and, of training rows, the means of its levels without each row's own fold.
+_Featured: TypeAlias = tuple[TableColumn, ColumnCells, NDArray[np.float64] | None]
+
+
+def _features(featured: Iterable[_Featured], shape: tuple[int, int], comma: bool) -> NDArray[np.float64]:
+    """The features of columns, side by side."""
+    X = np.zeros(shape)
+    first = 0
+    for column, cells, means in featured:
+        last = first + len(column.features)
+        _put_features(X[:, first:last], column, cells, means, comma)
+        first = last
+    return X
+
+
+def _put_features(
+    out: NDArray[np.float64], column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None, comma: bool
+) -> None:
+    """Write a column's features into `out`, zeros of shape (n, k).
+
+    `means` are those of training rows, each without its own fold.
+    """
     if column.kind == CATEGORY:
-        return _indicators(column, cells, means)
+        return _put_indicators(out, column, cells, means)
     x = _measured(column, cells, comma)
     gap = np.isnan(x)
-    filled = np.where(gap, column.fill, x)
-    parts = [filled]
-    for period in column.circles:
+    filled = out[:, 0] = np.where(gap, column.fill, x)
+    for i, period in enumerate(column.circles):
         angle = 2.0 * np.pi * filled / PERIODS[period]
-        parts += [np.cos(angle), np.sin(angle)]
+        out[:, 1 + 2 * i], out[:, 2 + 2 * i] = np.cos(angle), np.sin(angle)
     if column.indicator:
-        parts.append(gap.astype(np.float64))
-    return np.stack(parts, axis=1)
+        out[:, -1] = gap
+    return None
 
 
-def _indicators(column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """A category's indicators and means."""
+def _put_indicators(
+    out: NDArray[np.float64], column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None
+) -> None:
+    """Write a category's indicators and means into zeros."""
     words, codes = cells.levels()
     if cells.numbers is not None and words and not set(words) & {*column.levels, *column.means}:
         raise InputError(
@@ -677,11 +695,13 @@ def _indicators(column: TableColumn, cells: ColumnCells, means: NDArray[np.float
     # A word called (other) or (missing) is a word that was not seen often.
     of_word = [place.get(word, other) if word not in (OTHER, MISSING) else other for word in words]
     level = np.array([*of_word, place.get(MISSING, other)], np.int64)[codes]
-    out = (level[:, None] == np.arange(width)).astype(np.float64)
+    rows = np.flatnonzero(level < width)
+    out[rows, level[rows]] = 1.0
     if column.means and means is None:
         of_words = [column.means.get(word, column.means[""]) for word in words]
         means = np.array([*of_words, column.means.get(MISSING, column.means[""])])[codes]
-    return out if means is None else np.concatenate([out, means], axis=1)
+    if means is not None:
+        out[:, width:] = means
 
 
 def _of_new_levels(column: TableColumn, cells: ColumnCells) -> str:
