@@ -31,6 +31,7 @@ from cacore.run import reading
 from cacore.run.family import (
     Answer,
     AnyAnswering,
+    AnyFamily,
     Classifiers,
     Family,
     MethodT,
@@ -207,6 +208,15 @@ class SupportVectors(
         "--probability"
     )
     unsearched, averaged = UNSEARCHED, "models' decisions"
+
+    @classmethod
+    def of(cls, method: SVMMethod | ValueMethod, options: Any) -> AnyFamily:
+        """The family of classes, quantiles, one class or a regression."""
+        if not isinstance(method, ValueMethod):
+            return cls()
+        if options.quantile is not None:
+            return Quantiles()
+        return Outliers() if method.one_class else Values()
 
     def check(self, run: SVMRun) -> dict[str, Path]:
         """Check the options that exclude --libsvm or --out-of-core; returns the further output files."""

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -51,20 +52,26 @@ class Commands:
     Attributes
     ----------
     package : str
-    family : callable
-        ``family(method, options)`` is the family that trains, and ``family(None, None)`` the one that loads models. It
+    family : str
+        Module and class of the family, whose :meth:`cacore.run.family.Family.of` says which one trains. By name, as it
         imports compiled code, which ``--help`` does without.
     flags : tuple of str
         The options of :data:`OWN` that its models have.
     """
 
     package: str
-    family: Callable[[Method | None, Any], AnyFamily]
+    family: str
     flags: tuple[str, ...]
+
+    def load_family(self) -> type[AnyFamily]:
+        """Import the class of the family."""
+        module, name = self.family.split(".")
+        family: type[AnyFamily] = getattr(import_module(f"{self.package}.{module}"), name)
+        return family
 
     def train(self, method: Method, comm: Communicator, argv: list[str] | None = None) -> None:
         """Train as the command of `method` does, but do not end the process; collective."""
-        train(method, lambda options: self.family(method, options), comm, argv)
+        train(method, lambda options: self.load_family().of(method, options), comm, argv)
 
     def main(self, method: Method, argv: list[str] | None = None) -> None:
         """Run the command of `method`, ``python -m PACKAGE.METHOD DATA``, and end the process."""
@@ -73,7 +80,7 @@ class Commands:
     def main_predict(self, argv: list[str] | None = None) -> None:
         """Run ``python -m PACKAGE.predict MODEL DATA``, and end the process."""
         prog = f"{self.package}.predict"
-        run(lambda comm: predict(lambda: self.family(None, None).load, prog, comm, argv, self.flags), prog, argv=argv)
+        run(lambda comm: predict(lambda: self.load_family()().load, prog, comm, argv, self.flags), prog, argv=argv)
 
 
 def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communicator, argv: list[str] | None) -> None:

@@ -278,6 +278,11 @@ class Family(Answering[ModelT], Generic[MethodT, OptionsT, FitT, ModelT]):
 
     also: ClassVar[str] = ""
 
+    @classmethod
+    def of(cls, method: MethodT, options: OptionsT) -> AnyFamily:
+        """The family that trains this method with these options; without either, ``cls()`` loads models."""
+        return cls()
+
     def check(self, run: Run[MethodT, OptionsT]) -> dict[str, Path]:
         """Refuse options that exclude each other; the files, by flag, that are written besides model and report."""
         return {}
