@@ -115,8 +115,7 @@ def _show_model(argv: list[str]) -> None:
     parser.add_argument("model", metavar="MODEL", type=checks.path_argument, help="file of a model")
     path = parser.parse_args(argv).model
     contents = Contents.of(path)
-    attributes, columns = contents.attributes, contents.columns
-    training = contents.training
+    attributes, columns, training = contents.attributes, contents.columns, contents.training
     error = training.get("error", {})
     features = as_text(training.get("features") or len(columns.features) or "")
     if columns.features and columns.table is None:

@@ -137,9 +137,8 @@ def _keys(rows: Dataset, path: Path, form: str, request: RowsRequest, comm: Comm
     """On rank 0, the keys of all rows in a further column of their file, if it has it; collective."""
     from cacore.io.mixed import keys_of
 
-    name = request.expected.key
-    cells = _beside(rows, path, form, name, request, comm)
-    return {} if cells is None else {name: keys_of(cells)}
+    cells = _beside(rows, path, form, request.expected.key, request, comm)
+    return {} if cells is None else {request.expected.key: keys_of(cells)}
 
 
 def _beside(

@@ -282,13 +282,15 @@ class Contents:
 
 def is_model(path: Path) -> bool:
     """True if the file begins as a model file does, or is an HDF5 file that says so."""
+    if not path.is_file():  # to read a pipe would empty it
+        return False
     try:
         with path.open("rb") as start:
             if start.read(len(MARK)) == MARK:
                 return True
         with h5py.File(path, "r") as file:
             return bool(file.attrs.get("schema") == SCHEMA)
-    except OSError:  # there is no such file, or it is no HDF5 file
+    except OSError:  # it cannot be read, or is no HDF5 file
         return False
 
 
