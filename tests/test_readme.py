@@ -13,16 +13,12 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from urllib.error import URLError
 
 import numpy as np
 import pytest
-from sklearn.datasets import make_friedman1
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text()
-HOUSING = Path(os.environ.get("CAKERNELS_DATA") or ROOT.parent / "shared" / "data") / "cal_housing.csv.bz2"
-COLUMNS = "longitude,latitude,age,rooms,bedrooms,population,households,income,value"
 VARIABLES = ("PYTHON", "VIRTUAL_ENV", "NUMBA_", "OMP_", "OPENBLAS_", "MPI_", "OMPI_", "PMI", "CAKERNELS_")
 
 # Lines that do not run, and why; those with True run from scratch.
@@ -37,7 +33,6 @@ ELSEWHERE = {
 }  # fmt: skip
 # What replaces parts of a line where it runs on few rows.
 FEWER = {
-    "python examples/housing.py": ":",  # which downloads; the test has put generated files there
     r"--within \w+": "--within 1h --max-candidates 1",  # one candidate, instead of as many as there is time for
     "python examples/rows.py": "python examples/rows.py --rows 500",
     "--split 18000": "--split 400",
@@ -62,7 +57,21 @@ def left(folder):
     return {path.name for path in folder.iterdir() if path.is_file()}
 
 
-MADE = {"cal_housing.model.h5", "search.png", "predictions.csv", "model.h5", "report.json", "svm.h5"}
+def offline(lines, folder, n):
+    """The lines with a table of n rows like that of the diamonds in place of the download."""
+    path = folder / "downloaded.csv"
+    rng = np.random.default_rng(0)
+    carat, cut, color = rng.lognormal(-0.4, 0.5, n).round(2), rng.choice(["Fair", "Ideal"], n), rng.choice([*"DEF"], n)
+    price = np.rint(4_000 * carat**1.7 * np.where(cut == "Fair", 0.8, 1.0) + 1.0)
+    rows = zip(range(1, n + 1), carat, cut, color, price.astype(int), (6.4 * carat ** (1 / 3)).round(2), strict=True)
+    path.write_text("rownames,carat,cut,color,price,x\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    example = "import sys; sys.path.insert(0, 'examples'); import diamonds"
+    line = f'python -c "{example}; diamonds.URL = {path.as_uri()!r}; diamonds.main()"'
+    return [line if command == DOWNLOAD else command for command in lines]
+
+
+DOWNLOAD = "python examples/diamonds.py"
+MADE = {"diamonds.model.h5", "search.png", "predictions.csv", "model.h5", "report.json", "svm.h5"}
 
 
 def test_lines_that_do_not_run_are_there():
@@ -77,11 +86,7 @@ def test_substitutions_are_needed():
 def test_every_line_runs_on_few_rows(elsewhere):
     for name in ("examples", "jobs"):
         (elsewhere / name).symlink_to(ROOT / name)
-    X, y = make_friedman1(200, n_features=8, random_state=0)
-    for name, table in (("cal_housing.csv.bz2", np.c_[X, y]), ("new_houses.csv", X[:20])):
-        names = ",".join(COLUMNS.split(",")[: table.shape[1]])
-        np.savetxt(name, table, delimiter=",", header=names, comments="")
-    lines = [line for line in commands() if line not in ELSEWHERE]
+    lines = offline([line for line in commands() if line not in ELSEWHERE], elsewhere, 300)
     assert len(lines) >= 10
     for old, new in FEWER.items():
         lines = [re.sub(old, new, line) for line in lines]
@@ -97,15 +102,12 @@ def test_every_line_runs_on_few_rows(elsewhere):
 
 @pytest.mark.skipif("CAKERNELS_README" not in os.environ, reason="it installs, and takes minutes: make readme does it")
 def test_every_line_runs_from_scratch(tmp_path):
-    """On two cores, with the README's Python after its commands; real data are copied where they are there."""
+    """On two cores, with the README's Python after its commands, and without the download."""
     repository, environment = tmp_path / "cakernels", tmp_path / "venv"
     ignored = shutil.ignore_patterns(".venv*", ".git", "build", "__pycache__", "*.egg-info")
     shutil.copytree(ROOT, repository, ignore=ignored)
     venv.create(environment, with_pip=True)
-    lines = [line for line in commands() if ELSEWHERE.get(line, (True,))[0]]
-    if HOUSING.exists():
-        at = lines.index("python examples/housing.py")
-        lines[at] = f"cp {HOUSING} . && bzcat {HOUSING.name} | head -101 | cut -d, -f1-8 > new_houses.csv"
+    lines = offline([line for line in commands() if ELSEWHERE.get(line, (True,))[0]], tmp_path, 20_000)
     python = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
     lines.append(f"python - <<'END'\n{''.join(python)}\nEND")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(VARIABLES)}
@@ -121,33 +123,26 @@ def test_every_line_runs_from_scratch(tmp_path):
 
 
 @pytest.fixture
-def housing(elsewhere, monkeypatch):
+def diamonds(elsewhere, monkeypatch):
     """The example, in an empty folder."""
     monkeypatch.syspath_prepend(ROOT / "examples")
-    import housing
+    import diamonds
 
-    return housing
-
-
-def test_housing_is_the_original(housing, monkeypatch):
-    """scikit-learn's averages, turned back into the counts that they come from; new rows lack the value."""
-    rng, n = np.random.default_rng(0), 2 * housing.NEW
-    place, counts = rng.uniform(30, 40, (n, 2)).round(2), rng.integers(1, 9_000, (n, 5)).astype(float)
-    income, value = rng.uniform(0, 15, n).round(4), rng.integers(14_999, 500_001, n).astype(float)
-    (longitude, latitude), (age, rooms, bedrooms, population, households) = place.T, counts.T
-    averages = [income, age, rooms / households, bedrooms / households, population, population / households]
-    X = np.column_stack([*averages, latitude, longitude])
-    monkeypatch.setattr(housing, "fetch_california_housing", lambda return_X_y: (X, value / 1e5))
-    housing.main()
-    table = np.column_stack([place, counts, income, value])
-    np.testing.assert_array_equal(np.loadtxt("cal_housing.csv.bz2", delimiter=",", skiprows=1), table)
-    np.testing.assert_array_equal(np.loadtxt("new_houses.csv", delimiter=",", skiprows=1), table[::2, :-1])
+    return diamonds
 
 
-def test_housing_without_a_network(housing, monkeypatch):
-    def fetch(return_X_y):
-        raise URLError("no route to host")
+def test_new_diamonds_have_no_price(diamonds, elsewhere, monkeypatch):
+    offline([], elsewhere, 2 * diamonds.NEW + 5)
+    monkeypatch.setattr(diamonds, "URL", (elsewhere / "downloaded.csv").as_uri())
+    diamonds.main()
+    whole, rows, new = (
+        (elsewhere / name).read_text().splitlines() for name in ("downloaded.csv", "diamonds.csv", "new_diamonds.csv")
+    )
+    assert rows == [whole[0], *whole[2:201:2], *whole[201:]]
+    assert new == [",".join(line.split(",")[:4] + line.split(",")[5:]) for line in [whole[0], *whole[1:201:2]]]
 
-    monkeypatch.setattr(housing, "fetch_california_housing", fetch)
-    with pytest.raises(SystemExit, match=r"cannot be downloaded .*no route to host"):
-        housing.main()
+
+def test_diamonds_without_a_network(diamonds, elsewhere, monkeypatch):
+    monkeypatch.setattr(diamonds, "URL", (elsewhere / "nowhere.csv").as_uri())
+    with pytest.raises(SystemExit, match=r"cannot be downloaded .*; take any CSV file with a target"):
+        diamonds.main()
