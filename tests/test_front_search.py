@@ -279,7 +279,7 @@ def race(data, budget, most=None, score=None):
 
 
 def test_a_quick_candidate_is_trained_on_all_rows_early():
-    """After an eighth of the time, the best one whose training takes at most a quarter of it; once."""
+    """After an eighth of the time, the best one whose training takes at most 40 % of it; once."""
     X = np.random.default_rng(0).normal(size=(40_000, 1))
     running = race(Data.of(X, X[:, 0], None, REGRESSION, ALONE), Stepped(100.0))
     few, most = running.sizes[0], running.sizes[-1]

