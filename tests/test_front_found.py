@@ -92,7 +92,7 @@ def test_best_small_sample_model_gets_more_rows(rows):
     ("left", "error", "chosen"), [(100.0, 0.11, 1), (100.0, 0.124, 1), (100.0, 0.126, 0), (1e6, 0.11, 0)]
 )
 def test_faster_classifier_gets_the_last_training(left, error, chosen):
-    """An equal one with more than twice as many rows, or one whose error is a quarter larger with eight times as many."""
+    """An equal one with twice as many rows, or one whose error is a quarter larger with eight times as many."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 2))
     race = started(
