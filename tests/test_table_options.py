@@ -233,9 +233,9 @@ def test_rows_of_weight_0_are_left_out(files):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ("1,2,-1,3", r"w.csv: row 2, column w: -1 is no weight: 0 or more is needed"),
-        ("1,,2,3", r"w.csv: row 1, column w: missing"),
-        ("1,2,3,x", r"w.csv: row 3, column w: 'x' is no number"),
+        ("1,2,-1,3", r"w.csv: line 4, column w: -1 is no weight: 0 or more is needed"),
+        ("1,,2,3", r"w.csv: line 3, column w: missing"),
+        ("1,2,3,x", r"w.csv: line 5, column w: 'x' is no number"),
         ("0,0,0,0", r"w.csv: column w: all weights are 0"),
     ],
 )

@@ -124,7 +124,7 @@ def _weighted(rows: Dataset, path: Path, form: str, request: RowsRequest, comm: 
     cells = _beside(rows, path, form, name, request, comm)
     with comm.agreed():
         if cells is not None:
-            weights = weights_of(name, cells, str(path)).reshape(-1, 1)
+            weights = weights_of(path, form, name, cells, request.limit).reshape(-1, 1)
     rows.weights = np.asarray(scatter_rows(weights, rows.n, comm)).ravel()
     if rows.y is None:
         rows.y = np.zeros(len(rows.weights))

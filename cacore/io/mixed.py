@@ -116,9 +116,8 @@ class Mixed(Tabular):
             else:
                 X = self._encoding.apply(cells, self._comma, self.notes.append)
         except WrongCellError as wrong:
-            place = f"row {wrong.row}" if self._head is None else f"line {delimited.line_of(self._head, wrong.row)}"
             column = f"column {self._names.index(wrong.column)} ({wrong.column})"
-            raise InputError(f"{self.path}: {place}, {column}: {wrong.what}") from wrong
+            raise InputError(f"{self.path}: {_place(self._head, wrong.row)}, {column}: {wrong.what}") from wrong
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from error
         return X, y
@@ -216,17 +215,23 @@ def keys_of(cells: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.str_]:
     return np.array(words.to_pylist(), np.str_)
 
 
-def weights_of(name: str, cells: pa.ChunkedArray, where: str) -> NDArray[np.float64]:
+def weights_of(path: Path, form: str, name: str, cells: pa.ChunkedArray, limit: int) -> NDArray[np.float64]:
     """Weights of rows; an InputError for a gap, a word, and a number that is no weight."""
     try:
         weights = numbers_of(name, cells)
+        if len(bad := np.flatnonzero(~((weights >= 0.0) & (weights < np.inf)))):
+            raise WrongCellError(name, int(bad[0]), f"{weights[bad[0]]:g} is no weight: 0 or more is needed")
     except WrongCellError as wrong:
-        raise InputError(f"{where}: row {wrong.row}, column {name}: {wrong.what}") from wrong
-    if len(bad := np.flatnonzero(~((weights >= 0.0) & (weights < np.inf)))):
-        raise InputError(f"{where}: row {bad[0]}, column {name}: {weights[bad[0]]:g} is no weight: 0 or more is needed")
+        head = _head_of(path, form, limit) if form in ("csv", "tsv") else None
+        raise InputError(f"{path}: {_place(head, wrong.row)}, column {name}: {wrong.what}") from wrong
     if not weights.any():
-        raise InputError(f"{where}: column {name}: all weights are 0; at least one row is needed to train on")
+        raise InputError(f"{path}: column {name}: all weights are 0; at least one row is needed to train on")
     return weights
+
+
+def _place(head: delimited.Head | None, row: int) -> str:
+    """Line of a row of a text with this head, or the row's number in another file."""
+    return f"row {row}" if head is None else f"line {delimited.line_of(head, row)}"
 
 
 def _head_of(path: Path, form: str, limit: int) -> delimited.Head:
