@@ -74,6 +74,11 @@ def classification_metrics(
     }
 
 
+def recalls(confusion: list[list[int]]) -> list[float | None]:
+    """Share of each class's rows that was predicted as that class; None for a class without rows."""
+    return [row[k] / sum(row) if sum(row) else None for k, row in enumerate(confusion)]
+
+
 def gaussian_scores(
     y: NDArray[np.floating], mean: NDArray[np.floating], std: NDArray[np.floating], comm: Communicator
 ) -> dict[str, float]:
@@ -98,6 +103,21 @@ def gaussian_scores(
 
 
 BINS = 10  # bins of a reliability diagram
+
+
+_PAIRS = 1_000  # rows of which a report holds target and prediction
+
+
+def predicted_and_true(
+    y: NDArray[np.generic], predicted: NDArray[np.generic], comm: Communicator
+) -> dict[str, object]:  # fmt: skip
+    """Number of rows on all ranks, and "true" and "predicted" numbers of at most 1,000 of them; one Allgather of each.
+
+    The arrays have shape (n_local,). The rows are at equal distances, the same ones on any number of ranks.
+    """
+    y, predicted = comm.allgather(np.asarray(y, np.float64)), comm.allgather(np.asarray(predicted, np.float64))
+    step = -(-len(y) // _PAIRS) or 1
+    return {"rows": len(y), "true": y[::step].tolist(), "predicted": predicted[::step].tolist()}
 
 
 def class_scores(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communicator) -> dict[str, float]:

@@ -261,7 +261,11 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     scoring_, n_features_in_
         See :class:`AutoKernelRegressor`.
     baseline_score_ : float
-        Score of the most frequent class on the rows of `best_score_`. An accuracy near it says little.
+        Score of the most frequent class, or of the class frequencies, on the rows of `best_score_`. An accuracy near it
+        says little.
+    confusion_, recall_ : ndarray of int64, shape (k, k), and of float64, shape (k,)
+        Held-out rows of each class by predicted class, and the share of each class that was predicted as that class, by
+        the best candidate before it was trained on all rows.
     model_ : SVMModel, KRRModel or ClassBlend
         A :class:`cakernels.families.ClassBlend` if there are several models or probabilities.
 
@@ -315,3 +319,6 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
     def _take(self, result: Found, score: Score) -> None:
         super()._take(result, score)
         self.classes_ = self.model_.classes
+        k = len(self.classes_)
+        self.confusion_ = np.array(result.held_out.get("confusion", np.zeros((k, k))), np.int64)
+        self.recall_ = np.diagonal(self.confusion_) / np.maximum(self.confusion_.sum(axis=1), 1)

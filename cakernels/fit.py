@@ -19,7 +19,7 @@ from cacore.learn.method import flags, same_command
 from cacore.learn.options import FILES, SEARCH, UNCERTAINTY, add_options, from_arguments, option, seed
 from cacore.run.command import Unwritten, check_files, check_pictures, named, save_model
 from cacore.run.launch import Parser, Training, compiled_ahead, may_compile, parsed, run, start
-from cacore.terminal import CellLines
+from cacore.terminal import CellLines, say
 from cacore.tuning import end_lines
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from cacore.data.dataset import Dataset
     from cacore.io.table import Targets
+    from cacore.run.report import Report
     from cakernels.search.blending import Found
     from cakernels.search.data import Data
     from cakernels.search.race import Race
@@ -145,7 +146,11 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
     compiled_ahead(lambda: _warm_up(task), comm, not job.quiet)
     with may_compile(comm, not job.quiet):
         rows = data.Data.of(in_memory(train.X), train.target(), train.weights, task, comm)
-        _Run(job, comm, train, test, notes, rows, score, Budget(job.within, begun)).go()
+        name = ", ".join(train.columns.target) or str(train.chosen.get("column", "y"))
+        of_target = data.target_notes(rows, "" if job.task else name, score.name == "accuracy", comm)
+        for note in of_target if comm.rank == 0 and not job.quiet else ():
+            say(note, error=True)  # before the time is spent
+        _Run(job, comm, train, test, [*notes, *of_target], rows, score, Budget(job.within, begun)).go()
 
 
 def _check(job: Fitting, comm: Communicator) -> None:
@@ -267,7 +272,11 @@ class _Run:
 
         test = self.test if last else None
         with self.comm.phase("predict"):
-            metrics, overlap = ({}, {}) if test is None else self._tested(result, model, test)
+            predictions = {"of": "held-out rows", **result.held_out} if result.held_out else {}
+            metrics: Report = {}
+            overlap: Report = {}
+            if test is not None:
+                metrics, overlap, predictions = self._tested(result, model, test)
             baselines = self._baselines(result, test)
         data = {
             "path": str(self.job.data), "n_train": self.rows.n, "rows_used": result.rows_used,
@@ -286,6 +295,8 @@ class _Run:
         fields = {
             "params": params, "metrics": metrics, "grid": leaderboard.leaderboard(result.trials, self.score),
             "baselines": baselines, "at_grid_end": result.at_grid_end if any(result.at_grid_end) else None,
+            "model": str(self.job.saved), "predictions": predictions,
+            "held_out_score": self.score.value(result.error),
         }  # fmt: skip
         return report.build("fit", self.comm, data, model.sizes, fields)
 
@@ -329,10 +340,10 @@ class _Run:
         error = self.score.error(rows, np.ones(len(y), np.bool_), predicted, self.comm)
         return {self.score.name: self.score.value(error)}
 
-    def _tested(self, result: Found, model: Any, test: Dataset) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Metrics of the test rows, and how many of them are training rows; collective."""
+    def _tested(self, result: Found, model: Any, test: Dataset) -> tuple[Report, Report, Report]:
+        """Metrics of the test rows, how many of them are training rows, and predictions to show; collective."""
         from cacore.data import labels
-        from cacore.metrics import regression_metrics
+        from cacore.metrics import predicted_and_true, regression_metrics
         from cakernels import families
 
         if self.rows.task == "classification":
@@ -345,16 +356,24 @@ class _Run:
         else:
             predicted = model.predict(test.X, self.comm)
             metrics = dict(regression_metrics(test.target(), predicted, self.comm))
+        if "confusion" in metrics:
+            shown = {name: metrics[name] for name in ("confusion", "classes")}
+        elif self.rows.task == "regression" and predicted.ndim == 1:
+            shown = predicted_and_true(test.target(), predicted, self.comm)
+        else:
+            shown = {}
+        shown = {"of": "test rows", **shown} if shown else {}
         if predicted.ndim > 1 or not self.score.of_probabilities:
             metrics = self._test_score(test, predicted) | metrics
         if test.overlap is None:
-            return metrics, {}
+            return metrics, {}, shown
         with self.comm.uncounted():
             count = int(self.comm.allreduce(np.array([np.count_nonzero(test.overlap)]))[0])
-        return metrics, {"overlap": count}
+        return metrics, {"overlap": count}, shown
 
     def _lines(self, result: Found, document: dict[str, Any]) -> list[tuple[str, str]]:
         """Lines of the table: candidates, the choice, and the commands that repeat it."""
+        from cacore.run.report import confusion_rows
         from cakernels import leaderboard
 
         commands = document["params"].pop("commands")
@@ -362,7 +381,10 @@ class _Run:
                   zip(result.weights, result.candidates, result.rows, strict=True)]  # fmt: skip
         for name in ("models", "weights", "rows"):
             document["params"].pop(name)
+        predictions = document.get("predictions", {})
+        held_out = confusion_rows(predictions) if "confusion" in predictions and not document["metrics"] else ()
         return [
+            *((f"{name}, held-out rows", text) for name, text in held_out),
             ("candidates", CellLines(leaderboard.lines(document["grid"], self.score))),
             *([("baseline", self._baseline_line(document["baselines"]))] if result.error < float("inf") else []),
             ("chosen", CellLines(chosen if len(chosen) > 1 else [chosen[0][5:]])),

@@ -20,7 +20,7 @@ from cacore.machine.deadline import TimeIsUp
 from cakernels.leaderboard import command, leaderboard
 from cakernels.search.blending import combined, search, so_far, started
 from cakernels.search.candidates import Candidate, first, further
-from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed
+from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed, target_notes
 from cakernels.search.scores import SCORES
 from cakernels.search.trial import Budget, Trial
 
@@ -45,6 +45,22 @@ def classes(n=150):
 )  # fmt: skip
 def test_guessed_task(y, task):
     assert guessed(y, ALONE) == task
+
+
+@pytest.mark.parametrize(("y", "name", "note"), [
+    (np.arange(60) % 30, "rings", "target rings: 0 to 29, taken as a number; --task classification makes 30 classes"),
+    (np.arange(60) % 6 + 3, "quality",
+     "target quality: 3 to 8, taken as 6 classes; --task regression takes it as a number"),
+    (np.arange(60) % 6 + 3, "", None), (np.arange(60) % 2, "y", None), (np.arange(200), "id", None),
+    (np.linspace(0, 1, 60), "y", None), (np.where(np.arange(60) < 7, "b", "a"), "y", None),
+    (np.where(np.arange(60) < 3, "b", "a"), "y",
+     "classes of unequal size: 'b' 5 % of the rows, 'a' 95 %: accuracy says little of the small ones; --metric-name "
+     "balanced_accuracy or average_precision"),
+])  # fmt: skip
+def test_notes_on_the_target(y, name, note):
+    X = np.zeros((len(y), 1))
+    data = Data.of(X, y if y.dtype.kind == "U" else y.astype(float), None, None, ALONE)
+    assert target_notes(data, name, data.task == CLASSIFICATION, ALONE) == [note] * (note is not None)
 
 
 def test_folds_hold_every_row_out_once_and_keep_the_classes():

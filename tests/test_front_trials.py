@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.metrics import log_loss, roc_auc_score
 
 from cacore.comm import Communicator
+from cacore.probability.calibrator import Calibrator
 from cakernels.leaderboard import command
 from cakernels.search.blending import search, started
 from cakernels.search.candidates import SVM_POWER, Candidate, first, further
@@ -72,6 +74,28 @@ def test_classifier_trials_carry_error_deviations():
     assert made.squared == pytest.approx(2 * np.mean((P[:, 1] - (y[race.validation_rows] == "b")) ** 2))
     assert made.deviation == pytest.approx(np.sqrt(right.mean() * (1 - right.mean()) / len(right)))
     assert 0 < made.squared < 0.5
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "isotonic"])
+def test_scores_of_probabilities_know_no_curve_of_their_own_rows(form):
+    """The order of the rows is that of the outputs; a row's log loss has a curve of the other groups' rows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 2))
+    y = np.where(X[:, 0] + 0.8 * rng.normal(size=90) > 0, "b", "a")
+    data, trials = Data.of(X, y, None, CLASSIFICATION, ALONE), {}
+    for score in ("roc_auc", "log_loss"):
+        race = started(data, SCORES[score], Budget(None), ALONE, None, 0, 2)
+        race.probability = form
+        trials[score] = race.tried(Candidate("BKRR2Classifier", {"sigma": 1.0, "lam": 1e-3}, 0), 72)
+    held, group = trials["roc_auc"].held, race.split.groups(race.folds)
+    assert 1 - trials["roc_auc"].error == pytest.approx(roc_auc_score(y, held[:, 0]))
+    assert sorted(np.bincount(group)) == [18] * 5
+    P = np.empty((90, 2))
+    for number in range(5):
+        others = group != number
+        calibrator = Calibrator.of_outputs(form, held[others], (y == "b")[others].astype(int), ALONE)
+        P[~others] = calibrator.of_classes(held[~others])
+    assert trials["log_loss"].error == pytest.approx(log_loss(y, P))
 
 
 @pytest.mark.parametrize("estimator", ["BKRR2", "TwoLevelKRR", "BKRR2Classifier"])

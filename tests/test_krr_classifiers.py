@@ -146,7 +146,7 @@ def test_classify(method, words, files, tmp_path):
     (T, t), model = drawn_clouds(60, 1, 3), KRRModel.load(tmp_path / "m.h5")
     true = t if paths[0].name == "rows.h5" else np.array(["ham", "spam", "eggs"])[t]
     said = model.labels(model.predict(T))
-    own = {name: made["metrics"][name] for name in ("accuracy", "balanced_accuracy", "confusion")}
+    own = {name: made["metrics"][name] for name in ("accuracy", "balanced_accuracy", "confusion", "classes")}
     check_metrics(own, true, said)
     assert (made["params"]["classify"], made["params"]["balanced"]) == (True, True)
     run("cakrr.predict", [tmp_path / "m.h5", paths[-1], "-o", tmp_path / "p.csv", "--report", tmp_path / "p.json"])

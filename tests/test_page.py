@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.commands import run
 from helpers.data import saddle, write_csv, write_hdf5
@@ -102,9 +103,8 @@ def pages(tmp_path_factory):
 
 @pytest.mark.parametrize(("name", "sections"), [
     ("krr", ["Summary", "Warnings and remedies", "Settings compared", "Parts", "Time", "Features", "Environment"]),
-    ("svm", ["Summary", "Warnings and remedies", "Predictions on the test rows", "Settings compared", "Parts", "Time",
-             "Environment"]),
-    ("gcd", ["Summary", "Predictions on the test rows", "Time", "Environment"]),
+    ("svm", ["Summary", "Predictions", "Warnings and remedies", "Settings compared", "Parts", "Time", "Environment"]),
+    ("gcd", ["Summary", "Predictions", "Time", "Environment"]),
 ])  # fmt: skip
 def test_page_of_a_family(name, sections, pages):
     found = checked(pages / f"{name}.html")
@@ -115,6 +115,38 @@ def test_page_of_a_family(name, sections, pages):
     notes = found.texts.get("li", [])
     assert notes == report["notes"]
     assert found.texts["h1"] == [f"{report['method']} on {Path(report['data']['path']).name}"]
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_page_of_a_search_leads_with_model_and_scores(words, tmp_path, monkeypatch):
+    """Then residuals or confusion by name, of held-out or of test rows; no parts or bytes on one rank."""
+    monkeypatch.chdir(tmp_path)
+    X, y = saddle(160)
+    y = np.where(y > 0, "<b>yes", "no") if words else y
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y)
+    frame[:120].to_csv("train.csv", index=False)
+    frame[120:].to_csv("test.csv", index=False)
+    few = ["--max-candidates", "1", "--within", "1000h", "--quiet", "--html", "page.html", "--report", "r.json"]
+    for test in ([], ["--test", "test.csv"]):
+        run("cakernels", ["fit", "train.csv", *few, *test])
+        found, report = checked(tmp_path / "page.html"), json.loads((tmp_path / "r.json").read_text())
+        assert found.texts["h2"][:2] == ["Model", "Predictions"]
+        assert not {"Parts", "Bytes sent"} & set(found.texts["h2"])
+        assert "120" in found.texts["b"]
+        assert "rows used of 120" in found.texts["div"]
+        assert {"this model", report["baselines"]["name"], "a linear model", "boosted trees"} <= set(found.texts["td"])
+        assert "cakernels predict train.model.h5 NEW_DATA" in found.texts["pre"]
+        shown = report["predictions"]
+        assert shown["of"] == ("test rows" if test else "held-out rows")
+        if words:
+            assert shown["classes"] == ["<b>yes", "no"]
+            assert np.sum(shown["confusion"]) == (40 if test else 120)
+            assert {"<b>yes", "no"} <= set(found.texts["text"]) & set(found.texts["td"])
+        else:
+            np.testing.assert_allclose(
+                sorted(shown["true"]), sorted(y[120:] if test else y[:120]), rtol=1e-4, atol=1e-4
+            )
+            assert "Residuals" in found.texts["title"]
 
 
 def test_names_of_columns_are_text(pages):

@@ -141,21 +141,26 @@ def test_table(made, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("metrics", ["metrics", "metrics_without_overlap"])
-@pytest.mark.parametrize(("matrix", "said"), [
-    ([[7, 1], [0, 90]], ["[7, 1]", "[0, 90]"]),
-    ([[98765432] * 4] * 4, ["[98765432, 98765432, 98765432, 98765432]"] * 4),
-    ((np.eye(10, dtype=int) * 987 + 13).tolist(), ["in the order of the labels:", *["0.895 " * 5] * 2]),
-    ([[0] * 6, *[[k % 2, 0, 2, 0, 0, 1] for k in range(5)]],
-     ["in the order of the labels:", "- 0.000 0.500 0.000 0.000", "0.333"]),
-    ((np.eye(300, dtype=int) * 5).tolist(), ["300 classes: 1.000 to 1.000, median 1.000"]),
+@pytest.mark.parametrize(("matrix", "classes", "said"), [
+    ([[7, 1], [0, 90]], ["no", "perhaps yes"],
+     ["true\\as no perhaps yes", "no 7 1", "perhaps yes 0 90", "no 0.875, perhaps yes 1.000"]),
+    ([[98765432] * 4] * 4, None,
+     ["true\\as 1 2 3 4", *[f"{k} 98765432 98765432 98765432 98765432" for k in (1, 2, 3, 4)],
+      "1 0.250, 2 0.250, 3 0.250, 4 0.250"]),
+    ((np.eye(10, dtype=int) * 987 + 13).tolist(), None,
+     ["1 0.895, 2 0.895, 3 0.895, 4 0.895,", "5 0.895, 6 0.895, 7 0.895, 8 0.895,", "9 0.895, 10 0.895"]),
+    ([[0] * 6, *[[k % 2, 0, 2, 0, 0, 1] for k in range(5)]], list("abcdef"),
+     ["b 0.000, c 0.500, d 0.000, e 0.000,", "f 0.333"]),
+    ((np.eye(300, dtype=int) * 5 + np.eye(300, dtype=int)[::-1] * (np.arange(300) == 7)).tolist(), None,
+     ["300 classes: 0.833 to 1.000, median 1.000", "lowest: 293, 1, 2"]),
 ])  # fmt: skip
-def test_a_confusion_matrix_in_80_columns(matrix, said, metrics, made, capsys, monkeypatch):
+def test_a_confusion_matrix_in_80_columns(matrix, classes, said, metrics, made, capsys, monkeypatch):
     """Few classes: the matrix, a row per line; more: the recalls. No line is broken in two."""
     monkeypatch.setenv("COLUMNS", "80")
-    report.show({**made, metrics: {"accuracy": 0.9, "confusion": matrix}})
+    report.show({**made, metrics: {"accuracy": 0.9, "confusion": matrix, "classes": classes}})
     lines = [line.strip("│\n").split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
     titles = [title.strip() for title, _ in lines]
-    (first,) = [k for k, title in enumerate(titles) if title.startswith(("confusion", "recall by class"))]
+    first = next(k for k, title in enumerate(titles) if title.startswith(("confusion", "recalls")))
     assert [" ".join(text.split()) for _, text in lines[first : first + len(said)]] == [line.strip() for line in said]
     assert titles[first + len(said)]  # the next line is another row
 

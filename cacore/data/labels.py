@@ -120,14 +120,18 @@ def check_classes(classes: NDArray[Any]) -> None:
 def tested(
     classes: NDArray[np.generic], test: Dataset, predicted: NDArray[np.generic], comm: Communicator
 ) -> dict[str, Any]:
-    """Metrics of the predicted classes of the test rows; collective. Empty if one side is text, the other numbers."""
+    """Metrics of the predicted classes of the test rows, and these classes, in the order of the confusion matrix.
+
+    Collective. Empty if one side is text, the other numbers.
+    """
     y = from_file(test, comm)
     if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf"):
         return {}  # text is never equal to numbers
     with comm.phase("predict"):
         y, classes = comparable(y, classes)
         others, predicted = all_classes(y, comm), predicted.astype(classes.dtype, copy=False)
-        return metrics.classification_metrics(y, predicted, np.union1d(classes, others), comm)
+        every = np.union1d(classes, others)
+        return {**metrics.classification_metrics(y, predicted, every, comm), "classes": every.tolist()}
 
 
 def tested_probabilities(

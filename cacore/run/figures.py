@@ -334,7 +334,17 @@ def curve(x: Sequence[float], errors: Sequence[float], sides: tuple[str, str], b
     return figure
 
 
-def confusion(counts: NDArray[np.int64]) -> Figure:
+def residuals(true: Sequence[float], predicted: Sequence[float]) -> Figure:
+    """Draw the error of each row, target less prediction (y), by its prediction (x)."""
+    figure = blank(5.0, 3.2)
+    panel = figure.subplots()
+    panel.axhline(0.0, color="0.6", lw=1)
+    panel.plot(predicted, np.subtract(true, predicted), ".", ms=4, color="tab:blue", alpha=0.5, mew=0)
+    panel.set(xlabel="predicted", ylabel="true - predicted")
+    return figure
+
+
+def confusion(counts: NDArray[np.int64], labels: Sequence[str]) -> Figure:
     """Draw the rows of each true class (y) by predicted class (x), coloured by their share of the true class."""
     k = len(counts)
     figure = blank(max(3.4, 1.4 + 0.42 * k), max(3.0, 1.0 + 0.42 * k))
@@ -344,8 +354,8 @@ def confusion(counts: NDArray[np.int64]) -> Figure:
     for i, j in np.ndindex(k, k):
         colour = "white" if shares[i, j] > 0.6 else "black"
         panel.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", fontsize=7, color=colour)
-    names = [str(c + 1) for c in range(k)]
-    panel.set_xticks(range(k), names)
+    names = [_label(label) for label in labels]
+    panel.set_xticks(range(k), names, rotation=0 if max(map(len, names)) <= 4 else 90)
     panel.set_yticks(range(k), names)
     panel.set(xlabel="predicted class", ylabel="true class")
     return figure

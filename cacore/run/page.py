@@ -18,8 +18,9 @@ import numpy as np
 
 from cacore.files import replacing
 from cacore.io.words import amount, counted, printable
+from cacore.metrics import recalls
 from cacore.run import figures, report
-from cacore.run.report import Report, as_text
+from cacore.run.report import Report, as_text, class_names
 from cacore.traffic import TRAINING, spread
 from cacore.tuning import GridColumns
 
@@ -91,13 +92,23 @@ def folded(title: str, content: Markup) -> Markup:
 
 
 def results(report: Report) -> Iterator[Markup]:
-    """Confusion matrix and calibration curve of a classifier."""
-    matrix = report["metrics"].get("confusion")
-    if matrix and len(matrix) <= _CLASSES:
-        caption = (
-            "Test rows by true and predicted class, in the order of the labels. Colours: shares of the true class."
-        )
-        yield figure(figures.confusion(np.array(matrix)), "Confusion matrix", caption)
+    """Residuals, or the confusion matrix, recalls and calibration curve of a classifier."""
+    shown = report.get("predictions") or {"of": "test rows", **report["metrics"]}
+    matrix, rows = shown.get("confusion"), shown["of"]
+    if shown.get("true"):
+        sample = f"{len(shown['true']):,} of " if len(shown["true"]) < shown["rows"] else ""
+        caption = f"Error of {sample}{shown['rows']:,} {rows} by prediction. A pattern is what the model has missed."
+        yield figure(figures.residuals(shown["true"], shown["predicted"]), "Residuals", caption)
+    if matrix:
+        names = class_names(shown)
+        if len(matrix) <= _CLASSES:
+            caption = f"{rows.capitalize()} by true and predicted class. Colours: shares of the true class."
+            yield figure(figures.confusion(np.array(matrix), names), "Confusion matrix", caption)
+        lines: list[tuple[object, ...]] = [
+            (name, sum(row), "-" if share is None else share)
+            for name, row, share in zip(names, matrix, recalls(matrix), strict=True)
+        ]
+        yield table(("class", rows, "recall: share predicted as this class"), lines[:_LINES])
     probability = report.get("probability", {})
     if probability.get("reliability"):
         drawing = figures.reliability(probability["reliability"], probability, len(matrix or ()))
@@ -162,9 +173,9 @@ def _varied(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def parts(report: Report) -> Iterator[Markup]:
-    """Rows and seconds of the parts."""
+    """Rows and seconds of the parts; not those of a search on one rank."""
     sizes, solver = report["partition_sizes"], report["solver"]
-    if len(sizes) < 2:
+    if len(sizes) < 2 or (report["method"] == "fit" and report["ranks"] == 1):
         return
     remark = f" The first {_PARTS} of {len(sizes):,} parts are shown." if len(sizes) > _PARTS else ""
     yield figure(figures.numbered(sizes[:_PARTS], "part", "rows"), "Rows of the parts", f"Rows of each part.{remark}")
@@ -252,8 +263,8 @@ def notes(report: Report) -> Iterator[Markup]:
 
 
 SECTIONS = {
+    "Predictions": results,
     "Warnings and remedies": notes,
-    "Predictions on the test rows": results,
     "Settings compared": settings,
     "Parts": parts,
     "Time": time,
@@ -331,23 +342,50 @@ def _runs(sections: dict[str, Markup | None]) -> Markup:
 
 
 def _head_of_run(run: Report) -> list[Markup]:
-    """Head of the page of one run: its command, the most important figures, and the printed table."""
+    """Head of the page of one run: the most important figures, of a search its model and scores, and the table."""
     cards = element("div", *(element("div", element("b", value), name) for name, value in _cards(run)), cls="cards")
     rows: list[tuple[object, ...]] = [(name, text) for name, text in report.rows(run) if name != "parameters"]
     chosen: list[tuple[object, ...]] = [(name, report.as_text(value)) for name, value in run["params"].items()]
+    command, summary = element("pre", _command(run)), table(("what", "value"), rows)
+    parameters = folded("all parameters", table(("parameter", "value"), chosen))
+    if "baselines" in run:
+        return [cards, *_scores(run), folded("command and summary", joined([command, summary])), parameters]
+    return [command, cards, element("h2", "Summary"), summary, parameters]
+
+
+def _scores(run: Report) -> list[Markup]:
+    """The model that a search has chosen, its score beside those of others, and the command that uses it."""
+    params, baselines, tested = run["params"], run["baselines"], bool(run["metrics"])
+    name, test = params["metric_name"], baselines.get("test", {})
+    scores = [("this model", run.get("held_out_score"), run["metrics"].get(name), run["seconds"]["total"]),
+              (baselines["name"], baselines.get(name), test.get(name), None)]  # fmt: skip
+    for rival, text in (("linear", "a linear model"), ("trees", "boosted trees")):
+        if rival in baselines:
+            scores.append((text, baselines[rival][name], None, baselines[rival]["seconds"]))
+    lines: list[tuple[object, ...]] = [
+        tuple("" if cell is None else cell for cell in (text, held_out, *([of_test] if tested else []), spent))
+        for text, held_out, of_test, spent in scores
+    ]
+    weights = [f"{100 * weight:.0f} % " for weight in params["weights"]] if len(params["models"]) > 1 else [""]
+    model = "; ".join(f"{weight}{text}" for weight, text in zip(weights, params["models"], strict=True))
+    head = (name.replace("_", " "), "held-out rows", *(["test rows"] if tested else []), "seconds")
+    following = f"cakernels predict {shlex.quote(run['model'])} NEW_DATA" if "model" in run else ""
     return [
-        element("pre", _command(run)), cards, element("h2", "Summary"), table(("what", "value"), rows),
-        folded("all parameters", table(("parameter", "value"), chosen)),
+        element("h2", "Model"), element("p", model), table(head, lines),
+        *([element("p", "To predict new rows:"), element("pre", following)] if following else []),
     ]  # fmt: skip
 
 
 def _cards(run: Report) -> list[tuple[str, str]]:
-    """The most important figures: metrics of the test rows, seconds, bytes and memory."""
+    """The most important figures: the score, rows, seconds, memory and, on several ranks, parts and bytes."""
     cards = [
         (name.replace("_", " "), report.as_text(run["metrics"][name]))
-        for name in _SHOWN
+        for name in dict.fromkeys([run["params"].get("metric_name"), *_SHOWN])
         if run["metrics"].get(name) is not None
     ]
+    if run.get("held_out_score") is not None and not run["metrics"]:
+        name = run["params"]["metric_name"].replace("_", " ")
+        cards.append((f"{name} on held-out rows", as_text(run["held_out_score"])))
     if "intervals" in run and run["intervals"].get("coverage") is not None:
         cards.append(
             (
@@ -355,12 +393,13 @@ def _cards(run: Report) -> list[tuple[str, str]]:
                 f"{100 * run['intervals']['coverage']:.1f} %",
             )
         )
-    return [
-        *cards, ("seconds in all", seconds(run["seconds"]["total"])),
-        (f"parts on {counted(run['ranks'], 'rank')}", f"{run['partitions']:,}"),
-        ("sent in training", amount(run["comm"]["train"]["bytes"])),
-        ("peak memory of a rank", f"{max(run['memory']['peak_rss_mib']):,.0f} MiB"),
-    ]  # fmt: skip
+    if "rows_used" in run["data"]:
+        cards.append((f"rows used of {run['data']['n_train']:,}", f"{run['data']['rows_used']:,}"))
+    cards.append(("seconds in all", seconds(run["seconds"]["total"])))
+    if run["ranks"] > 1:
+        cards.append((f"parts on {counted(run['ranks'], 'rank')}", f"{run['partitions']:,}"))
+        cards.append(("sent in training", amount(run["comm"]["train"]["bytes"])))
+    return [*cards, ("peak memory of a rank", f"{max(run['memory']['peak_rss_mib']):,.0f} MiB")]
 
 
 def _command(run: Report) -> Markup:

@@ -9,6 +9,7 @@ import json
 import math
 import platform
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +24,7 @@ from cacore.files import replacing
 from cacore.io.words import counted, printable
 from cacore.machine import memory, threads
 from cacore.machine.threads import cpu_name
+from cacore.metrics import recalls
 from cacore.terminal import CellLines, show_table
 
 Report: TypeAlias = dict[str, Any]  # a report, or some of its fields, by name
@@ -70,6 +72,7 @@ def _parsed(path: Path) -> object:
 SCHEMA = "cakernels-report/1"
 # What fits into a terminal of 80 columns and a screen; tried, not measured.
 _MATRIX, _RECALLS = 4, 50  # most classes of which the table shows the confusion matrix, and the recall of each
+_NAME, _LINE = 12, 40  # characters of a class's name, and of a line of recalls
 _RANKS = 64  # most ranks whose seconds are reported one by one
 
 
@@ -254,21 +257,40 @@ def _errors(report: Report) -> Iterator[tuple[str, str]]:
 
 def _metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in metrics.items():
-        yield _confusion(value) if name == "confusion" else (name.replace("_", " "), as_text(value))
+        if name == "confusion":
+            yield from confusion_rows(metrics)
+        elif name != "classes":
+            yield name.replace("_", " "), as_text(value)
 
 
-def _confusion(matrix: list[list[int]]) -> tuple[str, str]:
-    """The matrix for few classes, else the recall of each, in lines that 80 columns hold."""
+def class_names(metrics: Mapping[str, Any]) -> list[str]:
+    """Names of the classes of a confusion matrix: the labels, or numbers from 1 in a report without them."""
+    return [printable(name) for name in metrics.get("classes") or range(1, len(metrics["confusion"]) + 1)]
+
+
+def confusion_rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and texts of the rows for a confusion matrix, of few classes, and for recalls, in 80 columns."""
+    matrix, names = metrics["confusion"], [name[:_NAME] for name in class_names(metrics)]
     if len(matrix) <= _MATRIX:
-        return "confusion", CellLines(map(str, matrix))
-    recalls = [row[k] / sum(row) if sum(row) else None for k, row in enumerate(matrix)]
+        cut = [name[: _LINE // (len(matrix) + 1) - 1] for name in names]
+        lines = [["true\\as", *cut], *([name, *map(str, row)] for name, row in zip(cut, matrix, strict=True))]
+        wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        yield (
+            "confusion",
+            CellLines(
+                " ".join([first.ljust(wide[0]), *(word.rjust(most) for word, most in zip(rest, wide[1:], strict=True))])
+                for first, *rest in lines
+            ),
+        )
+    shares = [(name, share) for name, share in zip(names, recalls(matrix), strict=True) if share is not None]
     if len(matrix) > _RECALLS:
-        numbers = [recall for recall in recalls if recall is not None] or [math.nan]
-        text = f"{len(matrix):,} classes: {min(numbers):.3f} to {max(numbers):.3f}, median {np.median(numbers):.3f}"
-        return "recall by class", text
-    words = ["    -" if recall is None else f"{recall:.3f}" for recall in recalls]
-    lines = [" ".join(words[k : k + 5]) for k in range(0, len(words), 5)]
-    return "recall by class", CellLines(["in the order of the labels:", *lines])
+        numbers = [share for _, share in shares] or [math.nan]
+        lowest = ", ".join(name for name, _ in sorted(shares, key=lambda pair: pair[1])[:3])
+        text = f"{min(numbers):.3f} to {max(numbers):.3f}, median {np.median(numbers):.3f}"
+        yield "recalls", CellLines([f"{len(matrix):,} classes: {text}", f"lowest: {lowest}"])
+        return
+    words = ", ".join(f"{name} {share:.3f}".replace(" ", "\u00a0") for name, share in shares)
+    yield "recalls", CellLines(line.replace("\u00a0", " ") for line in textwrap.wrap(words, _LINE))
 
 
 def _data(data: Report) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from scipy.optimize import nnls
 from cacore.comm import CommLike, Communicator
 from cacore.errors import InputError, RankError
 from cacore.machine.deadline import TimeIsUp, until
+from cacore.metrics import classification_metrics, predicted_and_true
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.conformal import SEARCHED, Calibration
 from cakernels.families import blended, classified
@@ -274,6 +275,9 @@ class Found:
         What users should know of the search.
     at_grid_end : list of dict
         Of each estimator, chosen values that are an end of their grid; see :func:`cacore.tuning.grid_ends`.
+    held_out : dict
+        Predictions of the best candidate for the held-out rows: "confusion" and "classes"; or numbers, see
+        :func:`cacore.metrics.predicted_and_true`. Empty for several targets, and if no rows were held out.
     """
 
     estimators: list[BaseEstimator]
@@ -289,6 +293,7 @@ class Found:
     rivals: dict[str, tuple[float, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     at_grid_end: list[dict[str, float]] = field(default_factory=list)
+    held_out: dict[str, object] = field(default_factory=dict)
 
     @property
     def trees_ahead(self) -> str:
@@ -420,7 +425,18 @@ def _result(
         [mixed.calibrators[i] for i in order] if calibrated else [], mixed.calibration, race.baseline_error(),
         notes=notes,
         at_grid_end=[_at_grid_end(trained[i][0], mixed.trials[i].fitted) for i in order],
+        held_out=_held_out(race, best),
     )  # fmt: skip
+
+
+def _held_out(race: Race, best: Trial) -> dict[str, object]:
+    """Predictions of the best candidate for the rows that judge, for the report; collective."""
+    data, y, predicted = race.data, race.data.y[race.validation_rows], np.asarray(best.predicted)
+    with race.comm.uncounted():
+        if data.task != REGRESSION:
+            metrics = classification_metrics(y, predicted, data.classes, race.comm)
+            return {"confusion": metrics["confusion"], "classes": data.classes.tolist()}
+        return {} if y.ndim > 1 else predicted_and_true(y, predicted, race.comm)
 
 
 def _at_grid_end(fitted: BaseEstimator, before: BaseEstimator | None) -> dict[str, float]:

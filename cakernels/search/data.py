@@ -112,6 +112,40 @@ def guessed(y: NDArray[np.generic], comm: Communicator) -> str:
     return CLASSIFICATION if 2 <= len(values) <= _FEW else REGRESSION
 
 
+_COUNTED = 100  # most different whole numbers of a target that may as well be classes
+_RARE = 10  # times as many rows in the largest class as in the smallest one, from which on accuracy says little
+
+
+def target_notes(data: Data, name: str, by_accuracy: bool, comm: Communicator) -> list[str]:
+    """Notes on whole numbers, which may be classes, and on rare classes of a choice by accuracy; collective.
+
+    `name` is that of the target whose task was guessed; empty if the user has chosen the task.
+    """
+    notes, values = [], data.classes
+    numbers = data.y.dtype.kind in "biuf" and data.y.ndim == 1
+    with comm.uncounted():
+        if name and numbers and data.task == REGRESSION:
+            distinct = np.unique(data.y)
+            few = len(distinct) <= _COUNTED and bool((distinct == np.rint(distinct)).all())
+            values = all_classes(distinct, comm) if comm.all(few) else values
+        counts = comm.allreduce(np.bincount(class_codes(data.y, data.classes), minlength=len(data.classes))
+                                if len(data.classes) else np.zeros(1, np.int64))  # fmt: skip
+    if name and numbers and len(values) > 2:
+        ends, k = f"target {name}: {values[0]:g} to {values[-1]:g}", len(values)
+        if data.task == REGRESSION:
+            notes.append(f"{ends}, taken as a number; --task classification makes {k} classes")
+        else:
+            notes.append(f"{ends}, taken as {k} classes; --task regression takes it as a number")
+    if by_accuracy and counts.max() >= _RARE * counts.min():
+        least, most = int(counts.argmin()), int(counts.argmax())
+        shares = [f"{data.classes[c].item()!r} {100 * counts[c] / counts.sum():.3g} %" for c in (least, most)]
+        notes.append(
+            f"classes of unequal size: {shares[0]} of the rows, {shares[1]}: accuracy says little of the small ones; "
+            "--metric-name balanced_accuracy or average_precision"
+        )
+    return notes
+
+
 @dataclass(frozen=True)
 class Split:
     """Division of the rows into those that judge and those that train, the same on any number of ranks.

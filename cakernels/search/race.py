@@ -357,7 +357,9 @@ class Race(Standings):
         self._compiling = max(trial.ended - spent - trial.seconds, 0.5 * self._compiling)
         return trial
 
-    def _calibrator(self, held: NDArray[np.generic], fitting: NDArray[np.bool_] | None = None) -> Calibrator | None:
+    def _calibrator(
+        self, held: NDArray[np.generic], fitting: NDArray[np.bool_] | None = None, form: str = ""
+    ) -> Calibrator | None:  # fmt: skip
         """Calibrator of a classifier's outputs for a mask of the rows that judge it, or for all; collective.
 
         None for a regression.
@@ -367,25 +369,31 @@ class Race(Standings):
         codes = np.searchsorted(self.data.classes, self.data.y[self.validation_rows]).astype(np.int64)
         fitting = np.ones(len(codes), np.bool_) if fitting is None else fitting
         with self.comm.uncounted():
-            form = self.probability or FORMS[0]
+            form = form or self.probability or FORMS[0]
             return Calibrator.of_outputs(form, np.asarray(held)[fitting], codes[fitting], self.comm)
 
     def _judge(self, trial: Trial) -> None:
         """Set the errors of a trial; collective."""
         validation, held = (self.data, self.validation_rows), np.asarray(trial.held)
-        predicted = self._cross_fitted(held) if self.score.of_probabilities else np.asarray(trial.predicted)
+        predicted = self._judged_probabilities(held) if self.score.of_probabilities else np.asarray(trial.predicted)
         trial.error, trial.deviation = self.score.rated(*validation, predicted, self.comm)
         if trial.calibrator is not None:
             trial.squared = self.score.squared(*validation, trial.calibrator.of_classes(held), self.comm)
 
-    def _cross_fitted(self, held: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Probabilities of this rank's judged rows, each by a calibrator of the other groups' rows; collective."""
-        group = self.split.groups(self.folds)
+    def _judged_probabilities(self, held: NDArray[np.generic]) -> NDArray[np.float64]:
+        """Probabilities of this rank's judged rows, for the score; collective.
+
+        Each row's comes from a calibrator of the other groups' rows. A score of their order has sigmoids of all rows,
+        which keep that of the outputs: several calibrators would mix up rows of different groups.
+        """
+        values, group = np.asarray(held, np.float64), self.split.groups(self.folds)
         P = np.zeros((len(held), len(self.data.classes)))
-        for number in range(GROUPS):
-            calibrator = self._calibrator(held, group != number)
+        for number in range(1 if self.score.rate else GROUPS):
+            fitting = np.full(len(group), True) if self.score.rate else group != number
+            calibrator = self._calibrator(held, fitting, FORMS[0] if self.score.rate else "")
             assert calibrator is not None
-            P[group == number] = calibrator.of_classes(np.asarray(held[group == number], np.float64))
+            rows = fitting if self.score.rate else ~fitting
+            P[rows] = calibrator.of_classes(values[rows])
         return P
 
     def _folds(self, trial: Trial) -> tuple[NDArray[np.generic], NDArray[np.generic], Any]:

@@ -87,7 +87,8 @@ def without_names(data):
 
 def check_metrics(metrics, y, labels):
     """Check classification metrics against scikit-learn."""
-    assert set(metrics) == {"accuracy", "balanced_accuracy", "confusion"}
+    assert set(metrics) == {"accuracy", "balanced_accuracy", "confusion", "classes"}
+    assert metrics["classes"] == np.union1d(y, labels).tolist()
     assert metrics["accuracy"] == pytest.approx((labels == y).mean())
     assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, labels))
     assert metrics["confusion"] == confusion_matrix(y, labels).tolist()
