@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from asygcd.options import AsyGCDFit, AsyGCDOptions
+from asygcd.options import AsyGCDOptions
 from cacore.learn.method import Method
 
 
@@ -33,11 +33,6 @@ class AsyGCDMethod(Method):
         return "python -m asygcd DATA.h5 --C 10 --gamma 0.5 --model MODEL.h5"
 
 
-def _train(*args: Any) -> AsyGCDFit:
-    """Call :func:`asygcd.training.fit`; imported here, since ``--help`` does not need it."""
-    from asygcd.training import fit
-
-    return fit(*args)
-
-
-METHOD = AsyGCDMethod(name="asygcd", summary="asynchronous greedy coordinate descent, without a bias", trainer=_train)
+METHOD = AsyGCDMethod(
+    name="asygcd", summary="asynchronous greedy coordinate descent, without a bias", trainer="asygcd.training:fit"
+)

@@ -2,5 +2,5 @@
 
 from cacore.run.command import Commands
 
-COMMANDS = Commands("asygcd", "asygcd_family.AsyGCDFamily", ("decisions", "probability"))
+COMMANDS = Commands("asygcd", "asygcd.asygcd_family:AsyGCDFamily", ("decisions", "probability"))
 train, main, main_predict = COMMANDS.train, COMMANDS.main, COMMANDS.main_predict

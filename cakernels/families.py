@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -380,12 +380,12 @@ def classified(models: list[Any], weights: NDArray[np.float64], calibrators: lis
 # -- the families of all models ------------------------------------------------------------------------
 
 _HOMES = {
-    "krr": ("cakrr.ridge_family", "Ridge"),
-    "kriging": ("cakriging.kriging_family", "Kriged"),
-    "svm": ("casvm.svm_family", "SupportVectors"),
-    "svr": ("casvm.svm_family", "SupportVectors"),
-    "quantiles": ("casvm.svm_family", "SupportVectors"),
-    "asygcd": ("asygcd.asygcd_family", "AsyGCDFamily"),
+    "krr": "cakrr.ridge_family:Ridge",
+    "kriging": "cakriging.kriging_family:Kriged",
+    "svm": "casvm.svm_family:SupportVectors",
+    "svr": "casvm.svm_family:SupportVectors",
+    "quantiles": "casvm.svm_family:SupportVectors",
+    "asygcd": "asygcd.asygcd_family:AsyGCDFamily",
 }
 
 
@@ -438,8 +438,7 @@ def family_named(name: str) -> AnyAnswering:
     """The family of this name in model files."""
     if name in _BLENDS:
         return _BLENDS[name]()
-    module, kind = _HOMES[name]
-    family: AnyAnswering = getattr(import_module(module), kind)()
+    family: AnyAnswering = resolve_name(_HOMES[name])()
     return family
 
 

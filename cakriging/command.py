@@ -2,5 +2,5 @@
 
 from cacore.run.command import Commands
 
-COMMANDS = Commands("cakriging", "kriging_family.Kriged", ("std", "interval"))
+COMMANDS = Commands("cakriging", "cakriging.kriging_family:Kriged", ("std", "interval"))
 train, main, main_predict = COMMANDS.train, COMMANDS.main, COMMANDS.main_predict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cacore.learn.method import Method
 from cakriging.options import KrigingOptions
@@ -33,13 +33,8 @@ class KrigingMethod(Method):
         return f"mpiexec -n 4 python -m {self.prog} DATA.csv --grid 0:10:0.1,0:5:0.1 --map MAP.h5"
 
 
-def _train(*args: Any) -> object:
-    """Call :func:`cakriging.kriging_fit.fit`; imported here, since ``--help`` does not need it."""
-    from cakriging.kriging_fit import fit
-
-    return fit(*args)
-
-
 METHOD = KrigingMethod(
-    name="kriging", summary="Gaussian processes in few dimensions, in the words of geostatistics", trainer=_train
+    name="kriging",
+    summary="Gaussian processes in few dimensions, in the words of geostatistics",
+    trainer="cakriging.kriging_fit:fit",
 )

@@ -14,13 +14,12 @@ matrix of a part. From a new row to its prediction: :meth:`cakrr.ridge_model.KRR
 :meth:`partition.parts_model.InParts._asked`.
 """
 
-from cakrr.methods import in_parts
 from cakrr.options import RidgeMethod
 
 METHOD = bkrr2 = RidgeMethod(
     name="bkrr2",
     summary="balanced parts; predictions by the model of the nearest centre",
-    trainer=in_parts,
+    trainer="cakrr.methods.task:train",
     route="nearest",
     partitioner="kbalance",
 )

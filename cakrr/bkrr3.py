@@ -5,13 +5,12 @@ these models. Training is that of BKRR2. Every test row is sent to every rank, a
 error.
 """
 
-from cakrr.methods import in_parts
 from cakrr.options import RidgeMethod
 
 METHOD = bkrr3 = RidgeMethod(
     name="bkrr3",
     summary="oracle: balanced parts, and the best model for each test row; a bound, not a method",
-    trainer=in_parts,
+    trainer="cakrr.methods.task:train",
     route="oracle",
     partitioner="kbalance",
 )

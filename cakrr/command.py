@@ -2,5 +2,5 @@
 
 from cacore.run.command import Commands
 
-COMMANDS = Commands("cakrr", "ridge_family.Ridge", ("probability", "std", "interval", "adaptive"))
+COMMANDS = Commands("cakrr", "cakrr.ridge_family:Ridge", ("probability", "std", "interval", "adaptive"))
 train, main, main_predict = COMMANDS.train, COMMANDS.main, COMMANDS.main_predict

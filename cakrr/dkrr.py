@@ -8,11 +8,13 @@ n^2 d + n^3/3 flops per (sigma, lambda) pair, and n^2 numbers of memory, shared 
 :func:`cakrr.methods.whole_system.fit`.
 """
 
-from cakrr.methods import exact
 from cakrr.options import RidgeMethod
 
 METHOD = dkrr = RidgeMethod(
-    name="dkrr", summary="exact, one system of all rows over all ranks (ScaLAPACK)", trainer=exact, route="sum"
+    name="dkrr",
+    summary="exact, one system of all rows over all ranks (ScaLAPACK)",
+    trainer="cakrr.methods.whole_system:train",
+    route="sum",
 )
 
 if __name__ == "__main__":

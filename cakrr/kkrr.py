@@ -7,13 +7,12 @@ m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows and per (sigma, lambda) p
 prediction is one reduction.
 """
 
-from cakrr.methods import in_parts
 from cakrr.options import RidgeMethod
 
 METHOD = kkrr = RidgeMethod(
     name="kkrr",
     summary="parts by K-means; predictions are the mean of all models",
-    trainer=in_parts,
+    trainer="cakrr.methods.task:train",
     route="all",
     partitioner="kmeans",
 )

@@ -5,13 +5,12 @@ determines the time: m^3/3 flops and 8 m^2 bytes. With more parts than ranks, as
 disadvantage disappears.
 """
 
-from cakrr.methods import in_parts
 from cakrr.options import RidgeMethod
 
 METHOD = kkrr2 = RidgeMethod(
     name="kkrr2",
     summary="parts by K-means; predictions by the model of the nearest centre",
-    trainer=in_parts,
+    trainer="cakrr.methods.task:train",
     route="nearest",
     partitioner="kmeans",
 )

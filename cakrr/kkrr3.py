@@ -5,13 +5,12 @@ these models. Training is that of KKRR2. Every test row is sent to every rank, a
 error.
 """
 
-from cakrr.methods import in_parts
 from cakrr.options import RidgeMethod
 
 METHOD = kkrr3 = RidgeMethod(
     name="kkrr3",
     summary="oracle: parts by K-means, and the best model for each test row; a bound, not a method",
-    trainer=in_parts,
+    trainer="cakrr.methods.task:train",
     route="oracle",
     partitioner="kmeans",
 )

@@ -26,15 +26,14 @@ from cacore.run.launch import Predicting
 from cacore.run.report import Report
 from cacore.terminal import CellLines
 from cacore.tuning import GridColumns, best_lines, end_lines
-from cakrr.methods import in_parts
 from cakrr.options import ALONE, RidgeMethod, RidgeOptions
 from cakrr.ridge_model import KRRModel, RidgeFit
 from cakrr.solver.local import BAND_FROM
 from cakrr.uncertainty.answer import IntervalRequest, answered, parts_sharing
 
 _SMALL = RidgeMethod(
-    name="bkrr2", summary="a small grid that compiles the code of all methods", trainer=in_parts, route="nearest",
-    partitioner="kbalance",
+    name="bkrr2", summary="a small grid that compiles the code of all methods", trainer="cakrr.methods.task:train",
+    route="nearest", partitioner="kbalance",
 )  # fmt: skip
 _NUMBERS = Targets(
     many=True, remedy="use --classify for classes, or cacore.io convert --binarize CLASS for targets +1 and -1"

@@ -14,11 +14,13 @@ rank than their leaf of the tree, about 2 R packed triangles of M (M + 1) / 2 nu
 Smola and Bartlett (2001); Demmel, Grigori, Hoemmen and Langou (EECS-2008-74).
 """
 
-from cakrr.methods import on_points
 from cakrr.options import SubsetMethod
 
 METHOD = subset = SubsetMethod(
-    name="subset", summary="least squares on M points, by QR over all ranks", trainer=on_points, route="sum"
+    name="subset",
+    summary="least squares on M points, by QR over all ranks",
+    trainer="cakrr.methods.least_squares:fit",
+    route="sum",
 )
 
 if __name__ == "__main__":

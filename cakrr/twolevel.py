@@ -13,13 +13,12 @@ Not in the thesis; related to the local-and-global and full-scale approximations
 Ghahramani, 2007; Sang and Huang, 2012).
 """
 
-from cakrr.methods import in_parts
 from cakrr.options import RidgeMethod
 
 METHOD = twolevel = RidgeMethod(
     name="twolevel",
     summary="a coarse model of all rows, and models of its residual on balanced parts",
-    trainer=in_parts,
+    trainer="cakrr.methods.task:train",
     route="soft",
     partitioner="kbalance",
     coarse=True,

@@ -2,5 +2,5 @@
 
 from cacore.run.command import Commands
 
-COMMANDS = Commands("casvm", "svm_family.SupportVectors", ("decisions", "probability", "interval"))
+COMMANDS = Commands("casvm", "casvm.svm_family:SupportVectors", ("decisions", "probability", "interval"))
 train, main, main_predict = COMMANDS.train, COMMANDS.main, COMMANDS.main_predict

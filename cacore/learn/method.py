@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,8 +33,9 @@ class Method:
         Name of its command, in its model and in its report.
     summary : str
         One line for the command's help.
-    trainer : callable
-        ``trainer(method, train, options, comm, test)``: the algorithm, on all ranks' rows.
+    trainer : callable or str
+        ``trainer(method, train, options, comm, test)``: the algorithm, on all ranks' rows. Or its module and name, such
+        as "cakrr.methods.task:train", if it imports what ``--help`` does without.
     package : str
         The family's package.
     options : type
@@ -45,7 +47,7 @@ class Method:
 
     name: str
     summary: str
-    trainer: Callable[..., Any]
+    trainer: Callable[..., Any] | str
 
     def __call__(self, train: Dataset, options: Options, comm: CommLike = None, test: Dataset | None = None) -> Any:
         """Train on all ranks' rows; a collective call.
@@ -75,7 +77,8 @@ class Method:
                 _check_finite(train)
                 n, d = ranks.offset(train.X.shape[0])[1], train.X.shape[1]
             with threads.suited_to(*train.X.shape):
-                fitted = self.trainer(self, train, options, ranks, test)
+                trainer = resolve_name(self.trainer) if isinstance(self.trainer, str) else self.trainer
+                fitted = trainer(self, train, options, ranks, test)
             if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
                 fitted.model.comm, fitted.model.identity = comm, shared_name(ranks)
         columns.put(fitted.model.source)

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,8 +53,8 @@ class Commands:
     ----------
     package : str
     family : str
-        Module and class of the family, whose :meth:`cacore.run.family.Family.of` says which one trains. By name, as it
-        imports compiled code, which ``--help`` does without.
+        Module and class of the family, such as "cakrr.ridge_family:Ridge", whose :meth:`cacore.run.family.Family.of`
+        says which one trains. By name, as it imports compiled code, which ``--help`` does without.
     flags : tuple of str
         The options of :data:`OWN` that its models have.
     """
@@ -65,8 +65,7 @@ class Commands:
 
     def load_family(self) -> type[AnyFamily]:
         """Import the class of the family."""
-        module, name = self.family.split(".")
-        family: type[AnyFamily] = getattr(import_module(f"{self.package}.{module}"), name)
+        family: type[AnyFamily] = resolve_name(self.family)
         return family
 
     def train(self, method: Method, comm: Communicator, argv: list[str] | None = None) -> None:

@@ -15,6 +15,7 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Kept
 from cacore.machine.clock import working_time
 from cakrr.grid_search import not_definite
+from cakrr.methods.calibrated import calibrated
 from cakrr.methods.choose import Chosen, choose_in_rounds
 from cakrr.methods.prepare import RidgeParts, RidgeRows, prepare, scalings
 from cakrr.methods.refined import refine_coarse
@@ -23,7 +24,7 @@ from cakrr.ridge_model import KRRModel, RidgeFit
 from cakrr.ridge_predictor import PartModel
 from cakrr.solver import refine
 from cakrr.solver.local import ridge_system
-from partition.in_parts import PartTask, SolvedPart, in_parts
+from partition.in_parts import PartTask, SolvedPart, around, in_parts
 from partition.parts_model import Soft
 from partition.redistribute import Parts
 
@@ -190,3 +191,6 @@ class RidgeTask(PartTask[PartModel, KRRModel, RidgeFit]):
         if self.options.scaling == "auto":
             fitted.params["scaling"] = self.division.rows.scaling
         return fitted
+
+
+train = around(RidgeTask.in_parts, intervals=calibrated)  # what the methods in parts name as their trainer

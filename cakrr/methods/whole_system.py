@@ -34,11 +34,13 @@ from cakrr.iterative import cost
 from cakrr.iterative.islands import owners
 from cakrr.iterative.solver import StoppingCriteria
 from cakrr.iterative.systems import RidgeProblem, Systems, needed
+from cakrr.methods.calibrated import calibrated
 from cakrr.methods.factored import Exact, ExactSolution, PairOutcomes, RowSplit, matrix_bytes
 from cakrr.methods.prepare import RidgeRows, prepare, scalings
 from cakrr.options import RidgeMethod, RidgeOptions
 from cakrr.ridge_model import KRRModel, RidgeFit
 from cakrr.ridge_predictor import PartModel
+from partition.in_parts import around
 
 
 def fit(
@@ -412,3 +414,6 @@ class SettledErrors:
         self.history[ids] = recent
         moved = recent.max(axis=1) - recent.min(axis=1)
         return np.asarray(moved <= self.share * errors)  # False for NaN
+
+
+train = around(fit, intervals=calibrated)  # what `cakrr.dkrr` names as its trainer
