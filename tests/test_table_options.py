@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -21,6 +22,7 @@ from cacore.errors import InputError
 from cacore.io import load, predictions
 from cacore.io.mixed import keys_of
 from cacore.io.names import Expected
+from cacore.io.table import Targets
 from cakrr import DKRR
 from casvm import SMOSVC
 
@@ -168,6 +170,15 @@ def test_an_index_without_a_name_is_a_key_by_its_number(files, tmp_path):
     assert pd.read_csv(expected)["column 0"].tolist() == rows.index.tolist()
     beside = predicting(files / "plain.h5", tmp_path / "indexed.csv", tmp_path / "q.csv", "--id", "column 0")
     assert beside.read_text() == expected.read_text()
+
+
+def test_models_with_a_nameless_column_are_used_as_before(files, tmp_path):
+    rows = pd.read_csv(files / "new.csv").drop(columns="key")
+    rows.to_csv(tmp_path / "indexed.csv")
+    encoding, X = learned(arrow_table(rows.reset_index().rename(columns={"index": ""})))
+    expected = Expected(columns=replace(encoding.features, table=encoding), where="an older model")
+    there = load(tmp_path / "indexed.csv", Communicator(), wanted=Targets(needed=False), expected=expected)["train"]
+    np.testing.assert_array_equal(there.X, X)
 
 
 def test_keys_are_written_as_they_are_read(tmp_path):

@@ -67,7 +67,8 @@ class Mixed(Tabular):
             arrow_names = arrow.names(path, form, request)
             names, columns = tuple(clean(name) for name in arrow_names), len(arrow_names)
             self._read = partial(arrow.whole, path, form, arrow_names)
-        names = _named(names, columns)
+        if not (names and encoding is not None and "" in {column.name for column in encoding.columns}):
+            names = _named(names, columns)  # older models have columns without names
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InputError(f"{path}: several columns are called {listed(twice)}: rename them")
         if encoding is not None:
