@@ -21,6 +21,9 @@ from pathlib import Path
 # A BLAS thread without work would keep a core for hundredths of a second, in every command that the tests start; the
 # library reads this when it is loaded.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles
+# Where workers share the cores, the trees of scikit-learn wait in each small loop for the core that another worker has.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_THREAD_LIMIT", "1")  # of OpenMP alone, here and in programs that tests start
 
 # Model files have the date of this second, so that those of the same run are the same bytes, at midnight, too.
 os.environ.setdefault("SOURCE_DATE_EPOCH", "1700000000")
@@ -49,11 +52,11 @@ PATIENCE = 600  # seconds
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Workers share the cores, and a small product on two BLAS threads, or a tree on two of OpenMP, waits for the core that
-# another worker has. The package's own threads are as many as ever.
+# Workers share the cores, and a small product on two BLAS threads waits for the core that another worker has. The
+# package's own threads are as many as ever.
 if "PYTEST_XDIST_WORKER" in os.environ:
     threads.current()  # remembers the number of cores
-    threadpool_limits(1)
+    threadpool_limits(1, user_api="blas")
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = os.environ.get("CAKERNELS_MPI_TESTS")  # set inside mpiexec only
