@@ -264,8 +264,8 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
         Score of the most frequent class, or of the class frequencies, on the rows of `best_score_`. An accuracy near it
         says little.
     confusion_, recall_ : ndarray of int64, shape (k, k), and of float64, shape (k,)
-        Held-out rows of each class by predicted class, and the share of each class that was predicted as that class, by
-        the best candidate before it was trained on all rows.
+        Held-out rows of each label by predicted label, and the share of each that was predicted right, by the best
+        candidate before it was trained on all rows; 0 if no rows could be held out.
     model_ : SVMModel, KRRModel or ClassBlend
         A :class:`cakernels.families.ClassBlend` if there are several models or probabilities.
 

@@ -99,6 +99,9 @@ def test_classifier_of_words(tmp_path):
     model = AutoKernelClassifier(**QUICK, scoring="balanced_accuracy", class_weight=weighted).fit(X, words)
     assert model.score(X, words) > 0.9
     assert model.classes_.tolist() == ["ant", "bee", "cat"]
+    assert model.confusion_.sum(axis=1).tolist() == [30, 30, 30]  # each row is held out once
+    near(model.recall_, np.diagonal(model.confusion_) / 30, 0)
+    near(model.best_score_, model.recall_.mean(), 1e-12)
     assert model.best_estimator_.class_weight == weighted
     model.save(tmp_path / "m.h5")
     np.testing.assert_array_equal(ClassBlend.load(tmp_path / "m.h5").predict(X), model.predict(X))
