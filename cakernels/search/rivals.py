@@ -153,15 +153,20 @@ def _threads_of_rank() -> threadpool_limits:
 
 
 def _seconds_of_trees(trees: BaseEstimator, rows: _Rows) -> float:
-    """Expected seconds of all folds, from those of a few trees on a sample; 0 without a limit."""
+    """Expected seconds of all folds, from those of few trees on a sample; 0 without a limit."""
     if math.isinf(rows.seconds):
         return 0.0
     X, y = rows.X[:_SAMPLE], rows.y[:_SAMPLE]
-    clone(trees).set_params(max_iter=1).fit(X, y)  # the first fit of a process starts threads
-    begun = time.perf_counter()
-    clone(trees).set_params(max_iter=_FEW_TREES).fit(X, y)
-    each = (time.perf_counter() - begun) / _FEW_TREES * len(rows.y) / len(y)
-    return float(each * trees.max_iter * len(np.unique(rows.fold[rows.fold >= 0])))
+
+    def seconds(count: int) -> float:
+        begun = time.perf_counter()
+        clone(trees).set_params(max_iter=count).fit(X, y)
+        return time.perf_counter() - begun
+
+    seconds(1)  # the first fit of a process starts threads
+    alone = seconds(1)  # with the bins of the features
+    all_trees = alone + max(seconds(1 + _FEW_TREES) - alone, 0.0) / _FEW_TREES * trees.max_iter
+    return float(all_trees * len(rows.y) / len(y) * len(np.unique(rows.fold[rows.fold >= 0])))
 
 
 def _held_out(model: BaseEstimator, rows: _Rows, weight: str) -> NDArray[np.generic]:
