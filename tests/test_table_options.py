@@ -172,6 +172,18 @@ def test_an_index_without_a_name_is_a_key_by_its_number(files, tmp_path):
     assert beside.read_text() == expected.read_text()
 
 
+def test_a_file_without_a_header_has_its_key_by_number(files, tmp_path):
+    rows = pd.read_csv(files / "plain.csv")
+    expected = pd.read_csv(predicting(files / "plain.h5", files / "plain.csv", tmp_path / "p.csv"))
+    for columns, key in ((["key", "size", "zip"], 0), (["size", "zip", "key"], 2), (["key", "size", "zip", "y"], 0)):
+        rows.assign(key=np.arange(N) + 7)[columns].to_csv(tmp_path / "keyed.csv", index=False, header=False)
+        out = predicting(files / "plain.h5", tmp_path / "keyed.csv", tmp_path / "q.csv", "--id", f"column {key}",
+                         *(["--target", "3"] if "y" in columns else []))  # fmt: skip
+        written = pd.read_csv(out)
+        assert written[f"column {key}"].tolist() == list(range(7, N + 7))
+        np.testing.assert_array_equal(written.prediction, expected.prediction)
+
+
 def test_models_with_a_nameless_column_are_used_as_before(files, tmp_path):
     rows = pd.read_csv(files / "new.csv").drop(columns="key")
     rows.to_csv(tmp_path / "indexed.csv")
@@ -193,6 +205,16 @@ def test_keys_are_written_as_they_are_read(tmp_path):
         keys = keys_of(arrow_table(pd.DataFrame({"key": cells})).column("key"))
         predictions.write(tmp_path / "p.csv", {"prediction": np.ones(3)}, Communicator(), {"key": keys})
         assert (tmp_path / "p.csv").read_text().split() == ["key,prediction", *(f"{key},1" for key in written)]
+
+
+def test_keys_of_types_without_words_are_refused(files, tmp_path, capfd):
+    rows = pd.read_csv(files / "plain.csv")
+    for cells in ([[1, 2]] * N, [b"\xff"] * N):
+        rows.assign(key=cells).to_parquet(tmp_path / "odd.parquet")
+        message = refused_prediction(capfd, files / "plain.h5", tmp_path / "odd.parquet", tmp_path / "p.csv",
+                                     "--id", "key")  # fmt: skip
+        assert "odd.parquet: column key of type " in message
+        assert "--id needs words, numbers or dates" in message
 
 
 def test_keys_that_are_refused(files, tmp_path, capfd):

@@ -137,8 +137,13 @@ def _keys(rows: Dataset, path: Path, form: str, request: RowsRequest, comm: Comm
     """On rank 0, the keys of all rows in a further column of their file, if it has it; collective."""
     from cacore.io.mixed import keys_of
 
-    cells = _beside(rows, path, form, request.expected.key, request, comm)
-    return {} if cells is None else {request.expected.key: keys_of(cells)}
+    name = request.expected.key
+    cells = _beside(rows, path, form, name, request, comm)
+    with comm.agreed():
+        try:
+            return {} if cells is None else {name: keys_of(cells)}
+        except InputError as error:
+            raise InputError(f"{path}: column {name} {error}") from error
 
 
 def _beside(

@@ -26,7 +26,7 @@ from cacore.data.containers import MISSING
 from cacore.data.encoding import NUMBER, Columns, Encoding, clean, learned
 from cacore.errors import InputError
 from cacore.io import arrow, delimited
-from cacore.io.names import OPTION, Expected, listed
+from cacore.io.names import OPTION, Expected, listed, numbered
 from cacore.io.stream import Lines, OnBytesRead, Part, is_compressed, open_bytes, reading
 from cacore.io.table import RowsRequest, Table, Tabular
 from cacore.io.words import FEW, short
@@ -68,7 +68,7 @@ class Mixed(Tabular):
             names, columns = tuple(clean(name) for name in arrow_names), len(arrow_names)
             self._read = partial(arrow.whole, path, form, arrow_names)
         if not (names and encoding is not None and "" in {column.name for column in encoding.columns}):
-            names = _named(names, columns)  # older models have columns without names
+            names = numbered(names, columns)  # older models have columns without names
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InputError(f"{path}: several columns are called {listed(twice)}: rename them")
         if encoding is not None:
@@ -188,7 +188,7 @@ def column_beside(path: Path, form: str, name: str, request: RowsRequest) -> pa.
     """
     head = _head_of(path, form, request.limit) if form in ("csv", "tsv") else None
     written = list(head.names) if head else arrow.names(path, form, request)
-    names = _named(tuple(map(clean, written)), head.columns if head else len(written))
+    names = numbered(tuple(map(clean, written)), head.columns if head else len(written))
     places = [j for j, other in enumerate(names) if other == name]
     if not places and not request.expected.overrides.aside:
         return None
@@ -204,13 +204,22 @@ def column_beside(path: Path, form: str, name: str, request: RowsRequest) -> pa.
 
 
 def keys_of(cells: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.str_]:
-    """Keys as whole numbers, if all are written as such, or as text; a gap is empty, and a day has no time."""
+    """Keys as whole numbers, if all are written as such, or as text; a gap is empty, and a day has no time.
+
+    Raises
+    ------
+    InputError
+        The cells are lists, bytes, or of another type that is not written as text.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_timestamp(cells.type) and pc.all(pc.equal(cells, pc.floor_temporal(cells, unit="day"))).as_py():
         cells = cells.cast(pa.date32())  # written as pandas writes dates
-    words = cells.cast(pa.string()).fill_null("")
+    try:
+        words = cells.cast(pa.string()).fill_null("")
+    except pa.ArrowException as error:
+        raise InputError(f"of type {str(cells.type)[:60]}: --id needs words, numbers or dates: convert it") from error
     if pc.all(pc.match_substring_regex(words, "^(0|-?[1-9][0-9]{0,17})$")).as_py():
         return np.asarray(words.cast(pa.int64()).to_numpy())
     return np.array(words.to_pylist(), np.str_)
@@ -238,11 +247,6 @@ def _place(head: delimited.Head | None, row: int) -> str:
 def _head_of(path: Path, form: str, limit: int) -> delimited.Head:
     """Separator, names and number of columns of a text."""
     return _with_years(delimited.head_of(path, separator(path, limit, form), limit))
-
-
-def _named(names: tuple[str, ...], columns: int) -> tuple[str, ...]:
-    """The names, with numbers for columns that have none, such as an index that pandas wrote."""
-    return tuple(name or f"column {j}" for j, name in enumerate(names or ("",) * columns))
 
 
 def separator(path: Path, limit: int, form: str) -> str:

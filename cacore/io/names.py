@@ -56,10 +56,10 @@ class Expected:
     overrides: Overrides = NO_OVERRIDES
     key: str = ""
 
-    def keys(self, names: Sequence[str]) -> set[int]:
-        """Number of the column with the keys, if there is one that is no feature."""
+    def keys(self, names: Sequence[str], columns: int) -> set[int]:
+        """Number of the column with the keys, of so many, if there is one that is no feature."""
         aside = self.key and self.key not in self.columns.features
-        return {j for j, name in enumerate(names) if aside and (name or f"column {j}") == self.key}
+        return {j for j, name in enumerate(numbered(names, columns)) if aside and name == self.key}
 
     def matches(self, names: Collection[str]) -> bool:
         """True if both sides have names."""
@@ -72,6 +72,11 @@ UNKNOWN = Expected()
 def listed(names: Sequence[str]) -> str:
     """The first names, separated by commas; one that is empty or holds a comma is quoted."""
     return first_values([name if name and "," not in name else f'"{name}"' for name in names])
+
+
+def numbered(names: Sequence[str], columns: int) -> tuple[str, ...]:
+    """The names of so many columns, with numbers for those that have none, such as an index that pandas wrote."""
+    return tuple(name or f"column {j}" for j, name in enumerate(names or ("",) * columns))
 
 
 def in_table(
@@ -90,7 +95,7 @@ def in_table(
     targets = chosen_targets if chosen_targets is not None else _targets(expected, names, where)
     if chosen_targets is None and not columns.target:
         targets = _last(expected, names)
-    aside = {*targets, *_target_columns(expected, names), *expected.keys(names)}
+    aside = {*targets, *_target_columns(expected, names), *expected.keys(names, len(names))}
     return select(expected, names, where, aside), targets
 
 
@@ -130,7 +135,7 @@ def _targets(expected: Expected, names: Sequence[str], where: str) -> list[int]:
 def _last(expected: Expected, names: Sequence[str]) -> list[int]:
     """Number of the last column if it alone is not a feature: the target, where its name is not known."""
     features = set(expected.columns.features)
-    there = [j for j in range(len(names)) if j not in expected.keys(names)]
+    there = [j for j in range(len(names)) if j not in expected.keys(names, len(names))]
     others = [j for j in there if names[j] not in features]
     return others if others == there[-1:] else []
 

@@ -322,7 +322,8 @@ class Tabular(ABC):
         self.asked, self._columns = target is not None, columns
         expected_overrides = request.expected.overrides.aside
         # Numbers of the columns that are no target unless the user names them as one.
-        self._aside = request.expected.keys(names) | {j for j, name in enumerate(names) if name in expected_overrides}
+        keys = request.expected.keys(names, columns)
+        self._aside = keys | {j for j, name in enumerate(names) if name in expected_overrides}
         self.rounded = np.zeros(columns, np.bool_)
         if request.expected.matches(names):
             user_target = request.expected.target
@@ -334,7 +335,6 @@ class Tabular(ABC):
             self.features, self.chosen = in_table(request.expected, names, str(path), chosen_targets)
         else:
             self.chosen = self._by_place(names, columns)
-            keys = request.expected.keys(names)
             self.features = [j for j in range(columns) if j not in self.chosen and j not in keys]
         if not self.features:
             raise InputError(f"{path}: no feature columns other than the target")
