@@ -21,7 +21,7 @@ from cacore.data.holdout import FOLDS, stratified
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.probability import isotonic, platt
-from cacore.probability.calibrator import coupled
+from cacore.probability.calibrator import Calibrator, coupled
 from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pairs_of
 from casvm import (
     CASVC,
@@ -124,6 +124,30 @@ def test_isotonic_regression_is_that_of_scikit_learn():
     near(made.at(t, 0), np.interp(t, expected.X_thresholds_, p), 1e-12)
     np.testing.assert_array_equal(made.at(t, 1), 0.5)  # nothing is known
     np.testing.assert_allclose(made.at(t, 2), 61 / 62)
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "isotonic"])
+def test_a_row_of_weight_w_counts_as_w_rows(form):
+    """One of weight 0 not at all; weights of a mean below 1 say only which rows are more likely."""
+    (f, first), rng = decisions(400, 1.0), np.random.default_rng(2)
+    w, t, problem = rng.integers(0, 9, 400).astype(float), np.linspace(-9, 9, 300)[:, None], np.zeros(400, np.int64)
+
+    def made(decisions_of_rows):
+        return Calibrator.fit(form, decisions_of_rows, 1, ALONE).first(t)
+
+    weighted = made(LeftOutDecisions(f, first, problem, w))
+    again = np.repeat(np.arange(400), w.astype(int))
+    near(weighted, made(LeftOutDecisions(f[again], first[again], problem[again])), 1e-7)
+    if form == "sigmoid":
+        expected = _SigmoidCalibration().fit(f, first, sample_weight=w).predict(t.ravel())
+        near(weighted[:, 0], expected, 1e-6)
+    else:
+        curve = IsotonicRegression(out_of_bounds="clip").fit(isotonic.rounded(f), first, sample_weight=w)
+        p = np.clip(curve.y_thresholds_, 1 / (w.sum() + 2), 1 - 1 / (w.sum() + 2))
+        near(weighted[:, 0], np.interp(t.ravel(), curve.X_thresholds_, p), 1e-6)
+    small = made(LeftOutDecisions(f, first, problem, w / w.sum()))
+    near(small, made(LeftOutDecisions(f, first, problem, w / w[w > 0].mean())), 1e-7)
+    assert np.abs(weighted - made(LeftOutDecisions(f, first, problem))).max() > 0.01
 
 
 # -- several classes ---------------------------------------------------------------------------

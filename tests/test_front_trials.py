@@ -98,6 +98,19 @@ def test_scores_of_probabilities_know_no_curve_of_their_own_rows(form):
     assert trials["log_loss"].error == pytest.approx(log_loss(y, P))
 
 
+def test_probabilities_of_a_search_know_the_weights_of_the_rows():
+    """Each row of a class of weight 9 counts as nine: frequencies alone then have a log loss of .33."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 2)), rng.integers(0, 2, 200)
+    w = np.where(y == 1, 9.0, 1.0)
+    race = started(Data.of(X, y, w, CLASSIFICATION, ALONE), SCORES["log_loss"], Budget(None), ALONE, None, 0, 1)
+    made = race.tried(Candidate("BKRR2Classifier", {"sigma": 1.0, "lam": 1.0}, 0), 160)
+    assert race.baseline_error() == pytest.approx(log_loss(y, np.full(200, w[y == 1].sum() / w.sum()), sample_weight=w))
+    assert made.error == pytest.approx(race.baseline_error(), abs=0.02)
+    P = made.calibrator.of_classes(made.held)
+    assert log_loss(y, P, sample_weight=w) == pytest.approx(race.baseline_error(), abs=0.02)
+
+
 @pytest.mark.parametrize("estimator", ["BKRR2", "TwoLevelKRR", "BKRR2Classifier"])
 def test_ridge_regression_keeps_its_kernel(estimator):
     """The search compares four kernels once; a training on more rows has one, in about a quarter of the time."""

@@ -133,17 +133,20 @@ class Calibrator:
         return np.stack(curves, axis=1)
 
     @classmethod
-    def of_outputs(cls, form: str, outputs: NDArray[np.float64], codes: NDArray[np.int64], comm: Communicator) -> Self:
+    def of_outputs(
+        cls, form: str, outputs: NDArray[np.float64], codes: NDArray[np.int64], comm: Communicator,
+        weights: NDArray[np.float64] | None = None,
+    ) -> Self:  # fmt: skip
         """Fit to outputs of k classes for held-out rows, with one problem per class against the rest; collective.
 
         `outputs` has shape (n_local, k), or (n_local, 1) for two classes, where a positive output means the second;
-        `codes`, shape (n_local,), are the places of the rows' classes.
+        `codes`, shape (n_local,), are the places of the rows' classes; `weights` are those of the rows.
         """
         k = outputs.shape[1]
         if k == 1:
-            decisions = LeftOutDecisions(-outputs[:, 0], codes == 0, np.zeros_like(codes))
+            decisions = LeftOutDecisions(-outputs[:, 0], codes == 0, np.zeros_like(codes), weights)
         else:
-            decisions = LeftOutDecisions.of_classes(outputs, codes, k)
+            decisions = LeftOutDecisions.of_classes(outputs, codes, k, weights)
         return cls.fit(form, decisions, k, comm)
 
     def of_classes(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -66,29 +66,31 @@ def rounded(decisions: NDArray[np.float64]) -> NDArray[np.float64]:
 def fit(decisions: LeftOutDecisions, problems: int, comm: Communicator) -> Steps:
     """Fit one curve per problem to the decisions of all ranks; a collective call.
 
-    With N decisions, probabilities stay between 1 / (N + 2) and 1 - 1 / (N + 2), since a class that did not occur in
-    the sample is not impossible.
+    With N decisions, or a larger sum N of weights, probabilities stay between 1 / (N + 2) and 1 - 1 / (N + 2), since a
+    class that did not occur in the sample is not impossible.
 
     Notes
     -----
-    One Allgather of 24 bytes per distinct rounded decision of a rank (some thousands per problem), then O(N log N).
+    One Allgather of 32 bytes per distinct rounded decision of a rank (some thousands per problem), then O(N log N).
     """
     from scipy.optimize import isotonic_regression  # a seventh of the start of a command, which most do not need
 
-    codes, place = np.unique((decisions.problem << _PLACES) | _keys(decisions.decisions), return_inverse=True)
-    count = np.bincount(place, minlength=len(codes)).astype(np.int64)
-    first = np.bincount(place, decisions.first, len(codes)).astype(np.int64)
-    table = comm.allgather(np.stack([codes, count, first], axis=1).reshape(-1, 3))
-    codes, place = np.unique(table[:, 0], return_inverse=True)
-    count, first = (np.bincount(place, column, len(codes)) for column in table[:, 1:].T)
+    there = decisions.row_weights > 0
+    w, first = decisions.row_weights[there], decisions.first[there]
+    keys = (decisions.problem[there] << _PLACES) | _keys(decisions.decisions[there])
+    codes, place = np.unique(keys, return_inverse=True)
+    sums = [np.bincount(place, column, len(codes)) for column in (np.ones(len(w)), w, w * first)]
+    table = comm.allgather(np.stack([codes, *sums], axis=1).astype(np.float64).reshape(-1, 4))
+    codes, place = np.unique(table[:, 0].astype(np.int64), return_inverse=True)
+    rows, weight, positive = (np.bincount(place, column, len(codes)) for column in table[:, 1:].T)
     of, x = codes >> _PLACES, _numbers(codes & ((1 << _PLACES) - 1))
     starts, xs, ps = np.zeros(problems, np.int64), [np.zeros(0)], [np.zeros(0)]
     for problem in range(problems):
         of_problem = of == problem
         starts[problem] = sum(map(len, xs))
         if of_problem.any():
-            p = isotonic_regression(first[of_problem] / count[of_problem], weights=count[of_problem]).x
-            least = 1.0 / (count[of_problem].sum() + 2.0)
+            p = isotonic_regression(positive[of_problem] / weight[of_problem], weights=weight[of_problem]).x
+            least = 1.0 / (max(rows[of_problem].sum(), weight[of_problem].sum()) + 2.0)
             ends = np.append(True, p[1:] != p[:-1])  # a constant piece needs only its first and last point
             ends |= np.append(ends[1:], True)
             xs.append(x[of_problem][ends])

@@ -29,14 +29,19 @@ class LeftOutDecisions:
         True if the row does belong to that class.
     problem : ndarray of int64, shape (N,)
         Number of the pair, in the order (0, 1), (0, 2), ..., (1, 2), ..., or of the class.
+    weights : ndarray of float64, shape (N,), or None
+        Weights of the rows, those of classes not included; None for 1 each.
     """
 
     decisions: NDArray[np.float64]
     first: NDArray[np.bool_]
     problem: NDArray[np.int64]
+    weights: NDArray[np.float64] | None = None
 
     @classmethod
-    def of_pairs(cls, D: NDArray[np.float64], codes: NDArray[np.int64], k: int) -> LeftOutDecisions:
+    def of_pairs(
+        cls, D: NDArray[np.float64], codes: NDArray[np.int64], k: int, weights: NDArray[np.float64] | None = None
+    ) -> LeftOutDecisions:  # fmt: skip
         """Decisions of the pairs that contain a row's class, from those of all pairs, shape (n, k (k - 1) / 2).
 
         Missing decisions are NaN.
@@ -44,22 +49,30 @@ class LeftOutDecisions:
         sets = []
         for pair, (i, j) in enumerate(combinations(range(k), 2)):
             rows = np.flatnonzero(((codes == i) | (codes == j)) & ~np.isnan(D[:, pair]))
-            sets.append(cls(D[rows, pair], codes[rows] == i, np.full(len(rows), pair)))
+            w = None if weights is None else weights[rows]
+            sets.append(cls(D[rows, pair], codes[rows] == i, np.full(len(rows), pair), w))
         return cls.stacked(sets)
 
     @classmethod
-    def of_classes(cls, D: NDArray[np.float64], codes: NDArray[np.int64], k: int) -> LeftOutDecisions:
+    def of_classes(
+        cls, D: NDArray[np.float64], codes: NDArray[np.int64], k: int, weights: NDArray[np.float64] | None = None
+    ) -> LeftOutDecisions:  # fmt: skip
         """Decisions of each of k classes against the rest, shape (n, k), one problem per class."""
         problem = np.tile(np.arange(k), len(D))
-        return cls(D.ravel(), problem == codes.repeat(k), problem)
+        return cls(D.ravel(), problem == codes.repeat(k), problem, None if weights is None else weights.repeat(k))
 
     @classmethod
     def stacked(cls, sets: Sequence[LeftOutDecisions]) -> LeftOutDecisions:
         """Concatenation of several sets of decisions."""
         none = cls(np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.int64))
         all_sets = [none, *sets]
-        names = ("decisions", "first", "problem")
+        names = ("decisions", "first", "problem", "row_weights")
         return cls(*(np.concatenate([getattr(decisions, name) for decisions in all_sets]) for name in names))
+
+    @property
+    def row_weights(self) -> NDArray[np.float64]:
+        """Weight of each decision."""
+        return np.ones(len(self.decisions)) if self.weights is None else self.weights
 
 
 def folds_to_leave_out(counts: NDArray[np.int64]) -> int:

@@ -65,26 +65,32 @@ def fit(
 
     Notes
     -----
-    One Allreduce of 4 numbers per problem, and one of 6 per problem for each step and each halving of a step, about 10
-    in all; a few exponentials per decision. All problems take their steps together.
+    A row of weight w counts as w rows; weights of a mean below 1 are scaled to 1, so that small ones do not flatten the
+    sigmoid. One Allreduce of 5 numbers per problem, and one of 6 per problem for each step and each halving of a step,
+    about 10 in all; a few exponentials per decision. All problems take their steps together.
     """
     from scipy.special import expit  # not loaded by commands without probabilities
 
     f, first, problem = decisions.decisions, decisions.first.astype(np.float64), decisions.problem
+    w = decisions.row_weights
 
     def sums(*terms: Vector) -> Vector:
         local = [np.bincount(problem, term, problems) for term in terms]
         # Without decisions, bincount returns integers.
         return np.asarray(comm.allreduce(np.array(local, np.float64)))
 
-    count, positive, total, square = sums(np.ones(len(f)), first, f, f * f)
-    n = np.maximum(count, 1.0)
+    rows, *sizes, total, square = sums(np.sign(w), w, w * first, w * f, w * f * f)
+    there = rows > 0
+    n = np.where(there, sizes[0], 1.0)
     middle = total / n
     spread = np.sqrt(np.maximum(square / n - middle**2, 0.0))
     # If all decisions are equal up to rounding, z is 0 up to rounding.
     unit = np.where(spread > 1e-7 * np.abs(middle), spread, np.abs(middle))
     unit = np.where(unit > 0, unit, 1.0)
     z = (f - middle[problem]) / unit[problem]
+    scale = np.where(there, np.maximum(rows / n, 1.0), 1.0)
+    w, n = w * scale[problem], n * scale
+    count, positive = sizes * scale
     negative = count - positive
     A, B = np.zeros(problems), np.log((negative + 1.0) / (positive + 1.0))
     if prior is None:
@@ -99,9 +105,9 @@ def fit(
         p = expit(-s)
         slope, bend = target - p, p * (1.0 - p)
         value = np.logaddexp(0.0, s) - (1.0 - target) * s
-        return _Sums(*sums(value, z * slope, slope, z * z * bend, z * bend, bend))
+        return _Sums(*sums(*(w * term for term in (value, z * slope, slope, z * z * bend, z * bend, bend))))
 
-    here, going = at(A, B), count > 0
+    here, going = at(A, B), there.copy()
     for _ in range(_STEPS):
         going &= np.maximum(np.abs(here.A), np.abs(here.B)) > _GRADIENT * n
         if not going.any():

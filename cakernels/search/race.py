@@ -368,11 +368,12 @@ class Race(Standings):
         """
         if self.data.task == REGRESSION:
             return None
-        codes = np.searchsorted(self.data.classes, self.data.y[self.validation_rows]).astype(np.int64)
+        y, w = self.data.targets(self.validation_rows)
+        codes = np.searchsorted(self.data.classes, y).astype(np.int64)
         fitting = np.ones(len(codes), np.bool_) if fitting is None else fitting
         with self.comm.uncounted():
             form = form or self.probability or FORMS[0]
-            return Calibrator.of_outputs(form, np.asarray(held)[fitting], codes[fitting], self.comm)
+            return Calibrator.of_outputs(form, np.asarray(held)[fitting], codes[fitting], self.comm, w[fitting])
 
     def _judge(self, trial: Trial) -> None:
         """Set the errors of a trial; collective."""
