@@ -35,7 +35,7 @@ _SHARE = 0.1  # most of the time for each of them
 _SHORTEST = 20.0  # seconds of a search from which on there is time for them: loading them takes one or two
 _LARGEST = 1 << 28  # bytes of the rows of several ranks that each of them then holds
 _MOST_FLOPS = 1e12  # of the linear model: some 10 to 60 s
-_FEW_TREES, _SAMPLE = 5, 20_000  # trees and rows whose seconds say how long all of them take
+_FEW_TREES, _SAMPLE = 5, 50_000  # trees and rows whose seconds say how long all of them take
 
 
 @dataclass(frozen=True)
