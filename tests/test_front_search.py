@@ -324,8 +324,8 @@ def test_ridge_regression_of_very_many_rows_looks_around_what_it_has_found():
     assert many.lam == [fitted.lam_ / 10, fitted.lam_]
     assert few.sigma == few.lam == "auto"
     assert many.kernel == few.kernel == fitted.model_.kernel.kind
-    assert (candidate.compared(25_001), after.compared(25_000), after.compared(25_001)) == (4, 1, 0.33)
-    assert (candidate.following(25_000, True), candidate.following(25_001, True)) == (1, 0.33)
+    assert (candidate.kernel_cost(25_001), after.kernel_cost(25_000), after.kernel_cost(25_001)) == (4, 1, 0.33)
+    assert (candidate.kernel_cost_after(25_000, True), candidate.kernel_cost_after(25_001, True)) == (1, 0.33)
 
 
 @pytest.mark.parametrize(("seconds", "trials"), [(6.0, 4), (6.4, 6)])

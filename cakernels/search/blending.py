@@ -513,7 +513,7 @@ def _trained_further(
         candidate = trial.candidate.after(trial.fitted, last=True)
         trial = replace(
             trial, candidate=candidate, rows=rows, seconds=seconds * race.folds, judging=race.judging(trial, rows),
-            fitted=fitted, settings=0, kernels=trial.candidate.following(rows, last=True),
+            fitted=fitted, settings=0, kernels=trial.candidate.kernel_cost_after(rows, last=True),
         )  # fmt: skip
         begun = race.budget.worked(race.comm)
         fitted, rows = _trained_on_all(race, trial, later, 0.0)

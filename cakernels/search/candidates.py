@@ -199,12 +199,12 @@ class Candidate:
         kernels = len(_COMPARED) if self.settings.get("kernel") == "auto" and "kernel" not in self.chosen else 1
         return kernels * len(self.chosen.get("sigma", range(_POINT_WIDTHS))) if self.on_points else kernels
 
-    def compared(self, rows: int) -> float:
-        """Number of kernels that a training on so many rows compares; few widths of one are a part of it."""
+    def kernel_cost(self, rows: int) -> float:
+        """Cost of the search on so many rows, in kernels that it compares; few widths of one are a part of it."""
         return _NEAR_SEARCH if rows > _MANY and self._near else self.kernels
 
-    def following(self, rows: int, last: bool) -> float:
-        """The same number after a training on fewer rows."""
+    def kernel_cost_after(self, rows: int, last: bool) -> float:
+        """The same cost after a training on fewer rows."""
         if self.on_points:
             return 1 if last else len(NEAR_WIDTHS)
         return _NEAR_SEARCH if rows > _MANY and self._searches_widths else 1

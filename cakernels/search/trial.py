@@ -101,7 +101,7 @@ class Trial:
     settings : int
         Number of settings that its own search has compared, if a training on more rows compares fewer; otherwise 0.
     kernels : float
-        Number of kernels that it has compared, see :meth:`Candidate.compared`; a training on more rows has the chosen
+        Number of kernels that it has compared, see :meth:`Candidate.kernel_cost`; a training on more rows has the chosen
         one.
     scales : float
         Those of the seconds in which an SVM learned length scales, on as many rows however many it has.
@@ -162,7 +162,7 @@ class Trial:
             solving_and_search = max(self.seconds - self.scales, 1e-9)
             needed = min(1.0, (self.solving + (0.0 if last else self.judging)) / solving_and_search)
             searched = needed if last else needed + (1.0 - needed) * min(1.0, NEAR_SETTINGS / self.settings)
-        searched *= (self.candidate.following(rows, last) + _ROUTING) / (self.kernels + _ROUTING)
+        searched *= (self.candidate.kernel_cost_after(rows, last) + _ROUTING) / (self.kernels + _ROUTING)
         return min(1.0, searched)
 
 
