@@ -237,11 +237,10 @@ def test_keys_that_are_refused(files, tmp_path, capfd):
 def test_weights_are_those_of_the_estimators(files, tmp_path):
     table = pd.read_csv(files / "train.csv", dtype={"key": str})
     X, new = table[["town", "size", "zip"]], pd.read_csv(files / "new.csv")[["town", "size", "zip"]]
-    with_weights = table.w > 0  # the encoding is that of all rows
     model = DKRR(sigma=2.0, lam=1e-3, standardize=False).fit(X, table.y, table.w)
     written = pd.read_csv(predicting(files / "table.h5", files / "new.csv", tmp_path / "p.csv"))
     np.testing.assert_allclose(written.prediction, model.predict(new), rtol=1e-9)
-    assert with_weights.sum() < N
+    assert (table.w == 0).any()
 
     rows = pd.read_csv(files / "classes.csv")
     words = [files / "classes.csv", "--weight", "w", "--drop", "key", "--C", "2", "--gamma", "0.5", "--tol", "1e-6"]
@@ -255,20 +254,90 @@ def test_weights_are_those_of_the_estimators(files, tmp_path):
             np.testing.assert_allclose(pd.read_csv(tmp_path / "c.csv").decision, there, atol=1e-4)
 
 
-def test_rows_of_weight_0_are_left_out(files):
+def loaded(path, **more):
+    """Training rows of a file with weights in the column w."""
     expected = Expected(overrides=Overrides(weight="w"))
-    rows = load(files / "train.csv", Communicator(), expected=expected, training=True)["train"]
-    weights = pd.read_csv(files / "train.csv").w
-    assert rows.weights.tolist() == weights[weights > 0].tolist()
-    assert rows.n == len(rows.X) == len(rows.target()) == np.count_nonzero(weights)
+    return load(path, Communicator(), expected=expected, training=True, **more)["train"]
+
+
+@pytest.mark.parametrize("labels", ["", "guess"])
+@pytest.mark.parametrize("end", ["csv", "parquet"])
+def test_rows_of_weight_0_are_as_if_deleted(tmp_path, labels, end):
+    """Features, targets and weights are the same to the bit; levels, words and targets of such rows count nowhere."""
+    rng = np.random.default_rng(1)
+    n = 400
+    rows = pd.DataFrame({
+        "many": [f"t{j % 40}" for j in range(n)], "few": rng.choice(["a", "b"], n), "x": rng.normal(size=n).round(3),
+        "w": rng.choice([0.5, 2.0, 0.0], n), "y": rng.normal(size=n).round(2),
+    }).astype({"x": object})  # fmt: skip
+    out = rows.w == 0
+    rows.loc[out, "y"], rows.loc[out, "few"] = 1e6, [f"out {j}" for j in range(out.sum())]
+    rows.loc[out & (np.arange(n) % 2 == 0), "x"] = None
+    if labels:
+        rows["y"] = np.where(out, "nobody", np.where(rows.y > 0, "1", "2"))
+    rows = rows.astype({"y": "category"} if labels else {})
+    write = {"csv": lambda rows, path: rows.to_csv(path, index=False), "parquet": lambda rows, path: rows.to_parquet(
+        path, index=False)}[end]  # fmt: skip
+    write(rows.astype({"x": float}), tmp_path / f"all.{end}")
+    kept = rows[~out].astype({"x": float})
+    write(kept.assign(y=kept.y.astype(str)) if labels else kept, tmp_path / f"kept.{end}")
+    wanted = Targets(labels=labels)
+    there, expected = (loaded(tmp_path / f"{name}.{end}", wanted=wanted) for name in ("all", "kept"))
+    assert there.columns == expected.columns
+    assert there.columns.table.columns[0].means
+    assert there.n == len(kept)
+    assert there.y.dtype == expected.y.dtype
+    for mine, other in ((there.X, expected.X), (there.y, expected.y), (there.weights, expected.weights)):
+        np.testing.assert_array_equal(mine, other)
+    assert there.weights.tolist() == kept.w.tolist()
+
+
+def test_means_of_levels_are_weighted():
+    rng = np.random.default_rng(2)
+    n = 300
+    table, y = pd.DataFrame({"c": [f"t{j % 40}" for j in range(n)]}), rng.normal(size=n)
+    weights = rng.uniform(0.1, 5.0, n)
+    plain, X = learned(arrow_table(table), y)
+    same, again = learned(arrow_table(table), y, weights=np.full(n, 3.0))
+    assert same == plain
+    np.testing.assert_array_equal(again, X)
+    means = learned(arrow_table(table), y, weights=weights)[0].columns[0].means
+    scaled = weights * n / weights.sum()
+    overall = np.average(y, weights=weights)
+    rows = pd.DataFrame({"c": table.c, "w": scaled, "wy": scaled * y})
+    counts, sums = (rows.groupby("c")[name].sum() for name in ("w", "wy"))
+    level = sums / counts
+    within = (scaled * (y - level[table.c].to_numpy()) ** 2).sum() / (n - 40)
+    between = max(0.0, (counts * (level - overall) ** 2).sum() - 40 * within) / n
+    shrunken = overall + counts * between / (counts * between + within) * (level - overall)
+    np.testing.assert_allclose(means[""], overall)
+    for name, mean in shrunken.items():
+        np.testing.assert_allclose(means[name], mean, err_msg=name)
+
+
+@pytest.mark.parametrize("end", ["csv", "parquet"])
+def test_rows_of_weight_0_count_in_messages(tmp_path, end):
+    """A wrong cell's line or row is that in the file."""
+    rows = pd.DataFrame({"x": [1.0, 2, 3, 4, 5], "w": [0, 1, 0, 1, 1], "y": ["a", "b", "a", None, "b"]})
+    numbers = rows.assign(x=[1, 2, 3, np.inf, 5], y=range(5))
+    for table, message in ((rows, "line 5, " if end == "csv" else "row 3, "), (numbers, "row 3")):
+        path = tmp_path / f"w.{end}"
+        table.to_csv(path, index=False) if end == "csv" else table.to_parquet(path)
+        with pytest.raises(InputError, match=message):
+            loaded(path, wanted=Targets(labels="any"))
+
+
+def test_weights_have_decimal_commas_as_other_columns(tmp_path):
+    (tmp_path / "w.csv").write_text("x;w;y\n" + "".join(f"{j},5;{j},024;{j % 3}\n" for j in range(1, 6)))
+    assert loaded(tmp_path / "w.csv").weights.tolist() == [1.024, 2.024, 3.024, 4.024, 5.024]
 
 
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ("1,2,-1,3", r"w.csv: line 4, column w: -1 is no weight: 0 or more is needed"),
-        ("1,,2,3", r"w.csv: line 3, column w: missing"),
-        ("1,2,3,x", r"w.csv: line 5, column w: 'x' is no number"),
+        ("1,2,-1,3", r"w.csv: line 4, column 2 \(w\): -1 is no weight: 0 or more is needed"),
+        ("1,,2,3", r"w.csv: line 3, column 2 \(w\): missing"),
+        ("1,2,3,x", r"w.csv: line 5, column 2 \(w\): 'x' is no number"),
         ("0,0,0,0", r"w.csv: column w: all weights are 0"),
     ],
 )
@@ -276,7 +345,7 @@ def test_weights_that_are_refused(tmp_path, weights, message):
     lines = [f"{j},{j % 3},{weight}" for j, weight in enumerate(weights.split(","))]
     (tmp_path / "w.csv").write_text("\n".join(["x,y,w", *lines]))
     with pytest.raises(InputError, match=message):
-        load(tmp_path / "w.csv", Communicator(), expected=Expected(overrides=Overrides(weight="w")), training=True)
+        loaded(tmp_path / "w.csv")
 
 
 @pytest.mark.parametrize("program", ["cakrr.dkrr", "casvm.svr"])

@@ -416,8 +416,9 @@ NO_OVERRIDES = Overrides()
 
 
 def learned(
-    table: pa.Table, y: NDArray[np.generic] | None = None, overrides: Overrides = NO_OVERRIDES, comma: bool = False
-) -> tuple[Encoding, NDArray[np.float64]]:
+    table: pa.Table, y: NDArray[np.generic] | None = None, overrides: Overrides = NO_OVERRIDES, comma: bool = False,
+    weights: NDArray[np.float64] | None = None,
+) -> tuple[Encoding, NDArray[np.float64]]:  # fmt: skip
     """The encoding of these training rows, and their features.
 
     Parameters
@@ -429,6 +430,8 @@ def learned(
     overrides : Overrides, optional
     comma : bool
         Read ``1,234`` as 1.234.
+    weights : ndarray of float64, shape (n,), optional
+        Positive weights of the rows in the means of levels; a common factor changes nothing.
 
     Returns
     -------
@@ -448,6 +451,7 @@ def learned(
     if not table.num_rows:
         raise InputError("no rows: there is nothing to learn")
     targets = None if y is None else _targets(y)
+    weights = np.ones(table.num_rows) if weights is None else weights * (table.num_rows / weights.sum())
     columns: list[TableColumn] = []
     featured: list[_Featured] = []
     signatures: dict[bytes, str] = {}
@@ -466,7 +470,7 @@ def learned(
             signatures.setdefault(signature, name)
         means = None
         if column.kind == CATEGORY and targets is not None and column.distinct > MOST_LEVELS:
-            column, means = _with_means(column, cells.levels(), targets)
+            column, means = _with_means(column, cells.levels(), targets, weights)
         columns.append(column)
         if column.features:
             featured.append((column, cells, means))
@@ -607,8 +611,9 @@ def _targets(y: NDArray[np.generic]) -> NDArray[np.float64]:
 
 
 def _with_means(
-    column: TableColumn, levels: tuple[list[str], NDArray[np.int64]], targets: NDArray[np.float64]
-) -> tuple[TableColumn, NDArray[np.float64]]:
+    column: TableColumn, levels: tuple[list[str], NDArray[np.int64]], targets: NDArray[np.float64],
+    weights: NDArray[np.float64],
+) -> tuple[TableColumn, NDArray[np.float64]]:  # fmt: skip
     """The category with the means of its levels, and the means for each training row, without the row's own fold."""
     words, all_codes = levels
     codes = np.where(all_codes < 0, len(words), all_codes)
@@ -617,31 +622,32 @@ def _with_means(
     rows = np.empty_like(targets)
     for f in range(FOLDS):
         out = fold == f
-        means, _ = _shrunken(codes[~out], targets[~out], k)
+        means, _ = _shrunken(codes[~out], targets[~out], weights[~out], k)
         rows[out] = means[codes[out]]
-    means, overall = _shrunken(codes, targets, k)
+    means, overall = _shrunken(codes, targets, weights, k)
     named = [*words, MISSING] if column.gaps else words
     table = {"": tuple(overall.tolist())} | {level: tuple(means[j].tolist()) for j, level in enumerate(named)}
     return replace(column, means=table), rows
 
 
 def _shrunken(
-    codes: NDArray[np.int64], targets: NDArray[np.float64], k: int
+    codes: NDArray[np.int64], targets: NDArray[np.float64], weights: NDArray[np.float64], k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means of the targets by level, shape (k, t), shrunken towards those of all rows, shape (t,).
+    """Weighted means of the targets by level, shape (k, t), shrunken towards those of all rows, shape (t,).
 
-    The weight of a level's own mean is n / (n + s2 / v), for the variance s2 within levels and v between them.
+    The share of a level's own mean is n / (n + s2 / v), for the sum n of the weights of its rows, the variance s2
+    within levels and v between them.
     """
-    counts = np.bincount(codes, minlength=k).astype(np.float64)
-    overall = targets.mean(axis=0)
+    counts = np.bincount(codes, weights, k)
+    overall = (weights[:, None] * targets).sum(axis=0) / weights.sum()
     means = np.tile(overall, (k, 1))
     for t, y in enumerate(targets.T):
-        level = np.bincount(codes, y, k) / np.maximum(counts, 1.0)
-        n, levels = len(y), int(np.count_nonzero(counts))
-        within = float(np.sum((y - level[codes]) ** 2)) / max(1, n - levels)
+        level = np.bincount(codes, weights * y, k) / np.where(counts > 0.0, counts, 1.0)
+        n, levels = float(weights.sum()), int(np.count_nonzero(counts))
+        within = float(np.sum(weights * (y - level[codes]) ** 2)) / max(1.0, n - levels)
         between = max(0.0, float(counts @ (level - overall[t]) ** 2) - within * levels) / n
-        weight = counts * between / np.maximum(counts * between + within, 1e-300)
-        means[:, t] += weight * (level - overall[t])
+        share = counts * between / np.maximum(counts * between + within, 1e-300)
+        means[:, t] += share * (level - overall[t])
     return means, overall
 
 

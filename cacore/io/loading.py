@@ -98,8 +98,6 @@ def load(
         if form == "npz":
             return _handed_out(path, comm, request)
         rows = _checked(_table(path, form, request, comm), request, comm)
-        if training and expected.overrides.weight:
-            return {"train": _weighted(rows, path, form, request, comm)}
         if expected.key:
             rows.keys = _keys(rows, path, form, request, comm)
         return {"train": rows}
@@ -114,23 +112,6 @@ def _table(path: Path, form: str, request: RowsRequest, comm: Communicator) -> T
             if not request.training or not _has_words(error, request.expected, comm):
                 raise
     return _mixed(path, form, request, comm)
-
-
-def _weighted(rows: Dataset, path: Path, form: str, request: RowsRequest, comm: Communicator) -> Dataset:
-    """The rows with the weights in a further column of their file; those of weight 0 are left out. Collective."""
-    from cacore.io.mixed import weights_of
-
-    name, weights = request.expected.overrides.weight, None
-    cells = _beside(rows, path, form, name, request, comm)
-    with comm.agreed():
-        if cells is not None:
-            weights = weights_of(path, form, name, cells, request.limit).reshape(-1, 1)
-    rows.weights = np.asarray(scatter_rows(weights, rows.n, comm)).ravel()
-    if rows.y is None:
-        rows.y = np.zeros(len(rows.weights))
-    rows = rows.weighted()
-    rows.n = comm.offset(rows.X.shape[0])[1]
-    return rows
 
 
 def _keys(rows: Dataset, path: Path, form: str, request: RowsRequest, comm: Communicator) -> dict[str, Keys]:
@@ -174,7 +155,7 @@ def _checked(table: Table, request: RowsRequest, comm: Communicator) -> Dataset:
     X = table.X.astype(request.dtype, copy=False)
     chosen = {"column": table.target} if table.target else {}
     more: dict[str, Any] = {"features": table.features, "columns": table.columns, "chosen": chosen}
-    more["notes"] = table.notes
+    more |= {"notes": table.notes, "weights": table.weights}
     return Dataset(X, table.y, n, table.where, table.base, **more)
 
 

@@ -24,6 +24,7 @@ from cacore.comm import Communicator
 from cacore.data.cells import WrongCellError, numbers_of
 from cacore.data.containers import MISSING
 from cacore.data.encoding import NUMBER, Columns, Encoding, clean, learned
+from cacore.data.rows import scatter_rows
 from cacore.errors import InputError
 from cacore.io import arrow, delimited
 from cacore.io.names import OPTION, Expected, listed, numbered
@@ -55,6 +56,7 @@ class Mixed(Tabular):
     def __init__(self, path: Path, form: str, request: RowsRequest) -> None:
         self._encoding = encoding = request.expected.columns.table
         self._block: Part | None = None
+        self._weights: NDArray[np.float64] | None = None  # of the rows, on rank 0
         self.notes: list[str] = []  # on levels that the training rows do not have, on rank 0
         self._comma = False  # True if columns are not separated by commas, so that these may be decimal
         self._head: delimited.Head | None = None
@@ -84,7 +86,13 @@ class Mixed(Tabular):
         text = b"" if comm.rank else json.dumps(self._required().described()).encode()
         self._encoding = Encoding.of(json.loads(comm.bcast(np.frombuffer(text, np.uint8)).tobytes()))
         self.features = list(range(len(self._encoding.column_of)))
-        return super().table(comm)
+        if not self.request.expected.overrides.weight:
+            return super().table(comm)
+        self.numbers = comm.bcast(self.numbers)
+        rows = super().table(comm)
+        weights = scatter_rows(None if self._weights is None else self._weights.reshape(-1, 1), len(self.numbers), comm)
+        rows.weights = np.asarray(weights).ravel()
+        return rows
 
     def _text(self) -> pa.Table:
         """The columns of a text; labels, categories and dates as words."""
@@ -103,25 +111,34 @@ class Mixed(Tabular):
         size = self.path.stat().st_size
         if not is_compressed(self.path):
             memory.require(_COPIES * size, self.request.limit, f"{self.path}: a table with words", "use fewer rows")
-        table = self._read()
-        cells, chosen = (
-            table.select(columns).rename_columns([self._names[j] for j in columns])
-            for columns in (self._cells, self.chosen)
-        )
+        table = self._read().rename_columns(self._names)
         width = 8 * table.num_rows * (table.num_columns + 1)
         memory.require(_FEATURES * width, self.request.limit, f"{self.path}: a table with words", "use fewer rows")
         try:
-            y = self._targets(chosen)
+            table = self._with_weight(table)
+            y, cells = self._targets(table.select(self.chosen)), table.select(self._cells)
             if self._encoding is None:
-                self._encoding, X = learned(cells, self._of_means(y), self.request.expected.overrides, self._comma)
+                overrides = self.request.expected.overrides
+                self._encoding, X = learned(cells, self._of_means(y), overrides, self._comma, self._weights)
             else:
                 X = self._encoding.apply(cells, self._comma, self.notes.append)
         except WrongCellError as wrong:
             column = f"column {self._names.index(wrong.column)} ({wrong.column})"
-            raise InputError(f"{self.path}: {_place(self._head, wrong.row)}, {column}: {wrong.what}") from wrong
+            row = wrong.row if self.numbers is None else int(self.numbers[wrong.row])
+            raise InputError(f"{self.path}: {_place(self._head, row)}, {column}: {wrong.what}") from wrong
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from error
         return X, y
+
+    def _with_weight(self, table: pa.Table) -> pa.Table:
+        """The rows with a positive weight; of others, no cell counts."""
+        name = self.request.expected.overrides.weight
+        if name not in self._names:  # all unknown names are refused together, when the encoding is learned
+            return table
+        weights = weights_of(name, table.column(name), self._comma)
+        self.numbers = np.flatnonzero(weights)
+        self._weights = weights[self.numbers]
+        return table if len(self.numbers) == len(weights) else table.take(self.numbers)
 
     def _targets(self, chosen: pa.Table) -> NDArray[np.float64]:
         """Targets, shape (n, t); those that may be text as codes."""
@@ -129,7 +146,9 @@ class Mixed(Tabular):
             named = zip(chosen.column_names, chosen.columns, strict=True)
             columns = [numbers_of(name, column, self._comma) for name, column in named]
             return np.stack(columns, axis=1) if columns else np.empty((chosen.num_rows, 0))
-        encoded = chosen.column(0).combine_chunks().dictionary_encode()
+        column = chosen.column(0)
+        plain = getattr(column.type, "value_type", column.type)  # a dictionary may have words that no row has
+        encoded = column.cast(plain).combine_chunks().dictionary_encode()
         words = ["" if word is None else str(word) for word in encoded.dictionary.to_pylist()]
         gap = [] if encoded.null_count == 0 else [self.words.code("")]
         codes = np.array([*map(self.words.code, words), *gap])
@@ -225,17 +244,13 @@ def keys_of(cells: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.str_]:
     return np.array(words.to_pylist(), np.str_)
 
 
-def weights_of(path: Path, form: str, name: str, cells: pa.ChunkedArray, limit: int) -> NDArray[np.float64]:
-    """Weights of rows; an InputError for a gap, a word, and a number that is no weight."""
-    try:
-        weights = numbers_of(name, cells)
-        if len(bad := np.flatnonzero(~((weights >= 0.0) & (weights < np.inf)))):
-            raise WrongCellError(name, int(bad[0]), f"{weights[bad[0]]:g} is no weight: 0 or more is needed")
-    except WrongCellError as wrong:
-        head = _head_of(path, form, limit) if form in ("csv", "tsv") else None
-        raise InputError(f"{path}: {_place(head, wrong.row)}, column {name}: {wrong.what}") from wrong
+def weights_of(name: str, cells: pa.ChunkedArray, comma: bool) -> NDArray[np.float64]:
+    """Weights of rows; an InputError for a gap, a word, a number that is no weight, and weights that are all 0."""
+    weights = numbers_of(name, cells, comma)
+    if len(bad := np.flatnonzero(~((weights >= 0.0) & (weights < np.inf)))):
+        raise WrongCellError(name, int(bad[0]), f"{weights[bad[0]]:g} is no weight: 0 or more is needed")
     if not weights.any():
-        raise InputError(f"{path}: column {name}: all weights are 0; at least one row is needed to train on")
+        raise InputError(f"column {name}: all weights are 0; at least one row is needed to train on")
     return weights
 
 

@@ -105,6 +105,9 @@ class Table:
         Description of NaN in messages, among the features and in the target; by default "nan".
     notes : list of str
         What the user should know of these rows, on rank 0.
+    weights : ndarray of float64, shape (m,), or None
+    numbers : ndarray of int64 or None
+        Numbers in the file of all ranks' rows; None if none of the file's rows was left out.
     rounded : tuple of two ndarrays of bool, or None
         Features and targets with whole numbers that were rounded to double precision; None if that is not known.
 
@@ -131,6 +134,8 @@ class Table:
     gaps: tuple[str, str] = ("nan", "nan")
     rounded: tuple[Mask | None, Mask | None] = (None, None)
     notes: list[str] = field(default_factory=list)
+    weights: NDArray[np.float64] | None = None
+    numbers: NDArray[np.int64] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -207,7 +212,7 @@ class Table:
             check_resolved(y, _DOUBLE, comm, ColumnLabels(self.where, self.columns.target, "target"), targets)
 
     def _row(self, row: int) -> str:
-        row += self.first
+        row = row + self.first if self.numbers is None else int(self.numbers[row + self.first])
         if self.line_of is None:
             return f"row {row}"
         try:
@@ -312,6 +317,8 @@ class Tabular(ABC):
         Numbers of the columns of the features, in their order, and of the targets; all others are left out.
     asked : bool
         True if the user named the target.
+    numbers : ndarray of int64 or None
+        See :class:`Table`.
     rounded : ndarray of bool, shape (columns,)
         Columns with whole numbers that were rounded to double precision, in the rows read so far.
     """
@@ -325,6 +332,7 @@ class Tabular(ABC):
         keys = request.expected.keys(names, columns)
         self._aside = keys | {j for j, name in enumerate(names) if name in expected_overrides}
         self.rounded = np.zeros(columns, np.bool_)
+        self.numbers: NDArray[np.int64] | None = None
         if request.expected.matches(names):
             user_target = request.expected.target
             none = user_target == NO_TARGET and not wanted.needed
@@ -407,7 +415,7 @@ class Tabular(ABC):
         y = None if not self.chosen else targets if len(self.chosen) > 1 else targets[:, 0]
         return Table(
             X, y, str(self.path), first, self.line_of(), columns=self.columns, target=self.target_label,
-            rounded=self._rounded,
+            rounded=self._rounded, numbers=self.numbers,
         )  # fmt: skip
 
     @property
@@ -445,7 +453,7 @@ class Tabular(ABC):
         """The target column as words."""
         number = self.chosen[0]
         name = f"column {number} ({self._names[number]})" if self._names else f"column {number}"
-        return LabelColumn(words, codes, first, str(self.path), name, self.line_of())
+        return LabelColumn(words, codes, first, str(self.path), name, self.line_of(), self.numbers)
 
     def shared(self, comm: Communicator) -> tuple[list[int], list[Part]] | None:
         """Read this rank's share of the blocks, with their numbers; None if rank 0 must read all. Collective."""

@@ -217,6 +217,8 @@ class LabelColumn:
         The file, and the target in it.
     line_of : callable or None
         For text files: function that finds the line of a row.
+    numbers : ndarray of int64 or None
+        See :class:`cacore.io.table.Table`.
     """
 
     words: Words
@@ -225,6 +227,7 @@ class LabelColumn:
     path: str
     name: str
     line_of: Callable[[int], int] | None = None
+    numbers: NDArray[np.int64] | None = None
 
     def labels(self, wanted: str, comm: Communicator) -> NDArray[Any]:
         """Labels of the rows, if targets are `wanted` as :attr:`cacore.io.table.Targets.labels` says; collective.
@@ -242,6 +245,7 @@ class LabelColumn:
         if wrong is None:
             return
         rows = self.first + np.flatnonzero(np.isin(self.codes, wrong.codes))
+        rows = rows if self.numbers is None else self.numbers[rows]
         with comm.uncounted():
             every, count = np.sort(comm.allgather(rows[:_SHOWN])), comm.allreduce(np.array([len(rows)]))[0]
         with comm.agreed():
