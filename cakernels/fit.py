@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -320,13 +321,13 @@ class _Run:
                 scores["test"] = dict(regression_metrics(test.target(), predicted, self.comm))
             elif not self.score.of_probabilities:
                 scores["test"] = labels.tested(self.rows.classes, test, predicted, self.comm)
-            scores["test"] = scores.get("test", {}) | self._test_score(test, predicted)
+            scores["test"] = self._test_score(test, predicted) | scores.get("test", {})
         return scores
 
     def _test_score(self, test: Dataset, predicted: NDArray[Any]) -> dict[str, float]:
         """The score that chose, of predictions for the test rows; collective.
 
-        Nothing if their labels are words and the model's are numbers, or the other way round.
+        Nothing where it is undefined, or if their labels are words and the model's are numbers, or the other way round.
         """
         from cacore.data import labels
         from cakernels.search.data import Data
@@ -338,7 +339,13 @@ class _Run:
                 return {}
         rows = Data(np.zeros((len(y), 0)), y, None, self.rows.task, test.n, self.rows.classes)
         error = self.score.error(rows, np.ones(len(y), np.bool_), predicted, self.comm)
-        return {self.score.name: self.score.value(error)}
+        if math.isfinite(error):
+            return {self.score.name: self.score.value(error)}
+        labels_there = labels.all_classes(y, self.comm) if len(self.rows.classes) else self.rows.classes
+        why = f": all test rows are {labels_there[0].item()!r}" if len(labels_there) == 1 else " for the test rows"
+        if (note := f"{self.score.name} is undefined{why}") not in self.notes:
+            self.notes.append(note)
+        return {}
 
     def _tested(self, result: Found, model: Any, test: Dataset) -> tuple[Report, Report, Report]:
         """Metrics of the test rows, how many of them are training rows, and predictions to show; collective."""

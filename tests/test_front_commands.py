@@ -105,6 +105,30 @@ def test_the_score_that_chooses_is_reported_for_test_rows(metric, tmp_path, monk
     assert report["baselines"]["linear"][metric] == pytest.approx(report["grid"][0]["score"], abs=0.1)
 
 
+@pytest.mark.parametrize(
+    ("metric", "labels", "score"), [("balanced_accuracy", "no yes perhaps perhaps", 0.0), ("roc_auc", "yes yes", None)]
+)
+def test_test_rows_of_other_classes(metric, labels, score, tmp_path, monkeypatch, capsys):
+    """A class that the training rows lack is predicted wrong; a ranking of rows of one class has no score."""
+    monkeypatch.chdir(tmp_path)
+    table = "x,label\n" + "".join(f"{i},{'yes' if i % 20 < 10 else 'no'}\n" for i in range(40))
+    Path("a.csv").write_text(table)
+    Path("b.csv").write_text("x,label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(labels.split())))
+    run("cakernels", ["fit", "a.csv", *ONE, "--model", "m.h5", "--metric-name", metric, "--test", "b.csv",
+                      "--report", "f.json"])  # fmt: skip
+    report, shown = read(tmp_path / "f.json"), " ".join(capsys.readouterr().out.split())
+    assert "nan" not in shown
+    if score is None:
+        assert metric not in report["metrics"] | report["baselines"]["test"]
+        assert "roc_auc is undefined: all test rows are 'yes'" in report["notes"]
+    else:
+        tested, matrix = report["metrics"], np.array(report["metrics"]["confusion"])
+        recall = np.diagonal(matrix) / matrix.sum(axis=1)
+        assert recall[tested["classes"].index("perhaps")] == score
+        assert tested[metric] == pytest.approx(recall.mean())
+        assert report["baselines"]["test"][metric] == pytest.approx(1 / 3)
+
+
 def test_intervals_from_fit_to_predict(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X, y = saddle(160)

@@ -57,6 +57,7 @@ def test_ctrl_c_leaves_the_best_model_so_far():
     assert [line.split()[-1] for line in lines.getvalue().splitlines()] == ["part", "part"]
     assert len(model.leaderboard_) == 2
     assert model.score(X, y) > 0.9
+    assert set(model.rival_scores_) == {"linear", "trees"}  # they were trained before the candidates
 
 
 @pytest.mark.filterwarnings("ignore:.*there was no time for more")  # on a slow machine

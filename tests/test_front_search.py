@@ -138,6 +138,39 @@ def test_scores_of_classes_are_those_of_scikit_learn(weights, k):
     assert SCORES["roc_auc"].error(data, EVERY, P, ALONE) == np.inf  # undefined where all rows are of one class
 
 
+@pytest.mark.parametrize("k", [2, 3])
+def test_rows_of_a_label_that_the_model_does_not_know(k):
+    """They are wrong, and a class of their own, as in scikit-learn; of a ranking they are rows of another class."""
+    rng = np.random.default_rng(0)
+    y, predicted, P = rng.integers(0, k + 1, 40), rng.integers(0, k, 40), rng.dirichlet(np.ones(k), 40)
+    data = Data(np.zeros((40, 1)), y, None, CLASSIFICATION, 40, np.arange(k))
+
+    def mean(ranking):
+        return np.mean([ranking(y == c, P[:, c]) for c in ([1] if k == 2 else range(k))])
+
+    labels = {"labels": [1]} if k == 2 else {}
+    expected = {"accuracy": metrics.accuracy_score(y, predicted),
+                "balanced_accuracy": metrics.balanced_accuracy_score(y, predicted),
+                "f1": metrics.f1_score(y, predicted, average="macro", **labels),
+                "log_loss": metrics.log_loss(y, np.c_[P, np.zeros(40)]),
+                "roc_auc": mean(metrics.roc_auc_score),
+                "average_precision": mean(metrics.average_precision_score)}  # fmt: skip
+    assert set(expected) == {name for name, score in SCORES.items() if score.task == CLASSIFICATION}
+    for name, value in expected.items():
+        score, answers = SCORES[name], P if SCORES[name].of_probabilities else predicted
+        assert score.value(score.error(data, EVERY, answers, ALONE)) == pytest.approx(value)
+        assert not score.clearly_better(data, EVERY, answers, answers, ALONE)
+
+
+def test_several_targets_are_clearly_better():
+    """By the mean over the targets of a row."""
+    y, shift = np.random.default_rng(0).normal(size=(40, 2)), np.array([0.5, 0.1])
+    data = Data(np.zeros((40, 1)), y, None, REGRESSION, 40, np.zeros(0))
+    for name in ("rmse", "mae", "pinball"):
+        assert SCORES[name].clearly_better(data, EVERY, y + 0.1, y + 0.5, ALONE)
+        assert not SCORES[name].clearly_better(data, EVERY, y + shift, y + shift[::-1], ALONE)
+
+
 def test_the_deviation_of_f1_is_that_of_new_rows():
     """Beside the spread of the score over samples of so many rows."""
     rng = np.random.default_rng(0)

@@ -330,7 +330,7 @@ def search(race: Race) -> Found:
     InputError
         On all ranks: no candidate could be trained; the message is the first one's.
     """
-    rivals = rivals_of(race)
+    race.rivals = rivals_of(race)
     race.run()
     if race.best is None and not race.rescued():
         return _without_judges(race)
@@ -346,9 +346,7 @@ def search(race: Race) -> Found:
         if i == 0:
             fitted, rows = _trained_further(race, trial, fitted, rows, race.budget.worked(race.comm) - begun, later)
         trained.append((fitted, rows))
-    result = _result(race, last, mixed, trained)
-    result.rivals = {rival.name: (rival.error(race), rival.seconds) for rival in rivals}
-    return result
+    return _result(race, last, mixed, trained)
 
 
 def search_or_so_far(race: Race) -> Found:
@@ -423,7 +421,7 @@ def _result(
         [trained[i][0] for i in order], mixed.weights[order] / mixed.weights[order].sum(),
         [mixed.trials[i].candidate for i in order], [trained[i][1] for i in order], best.error, race.trials,
         [mixed.calibrators[i] for i in order] if calibrated else [], mixed.calibration, race.baseline_error(),
-        notes=notes,
+        {rival.name: (rival.error(race), rival.seconds) for rival in race.rivals}, notes,
         at_grid_end=[_at_grid_end(trained[i][0], mixed.trials[i].fitted) for i in order],
         held_out=_held_out(race, best),
     )  # fmt: skip

@@ -35,6 +35,8 @@ from cakernels.search.trial import CLOSE, FINAL, MAIN_SHARE, MUCH_MORE, OUT_OF_T
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
+    from cakernels.search.rivals import Rival
+
 # This race is no use of cacore.tuning.choose: its candidates are models of all families, errors come one at a time,
 # and the time that remains decides what is tried.
 # No measurement is recorded for these values but those named; the others were reasoned.
@@ -80,6 +82,8 @@ class Race(Standings):
         Number of rows, of all ranks, that the model will predict within the same time.
     remedy : str
         Advice to users whose time is not enough.
+    rivals : list of Rival
+        Other models, trained before the search.
 
     Notes
     -----
@@ -120,6 +124,7 @@ class Race(Standings):
     asked: int = 0
     remedy: str = "increase max_time"
     trials: list[Trial] = field(default_factory=list)
+    rivals: list[Rival] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sizes, self.folds = self.split.sizes(), self.split.folds

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from cacore.data.rows import Rows, gather_rows
 from cacore.machine import threads
 from cakernels.search.data import REGRESSION
+from cakernels.search.trial import Rival
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -36,30 +37,6 @@ _SHORTEST = 20.0  # seconds of a search from which on there is time for them: lo
 _LARGEST = 1 << 28  # bytes of the rows of several ranks that each of them then holds
 _MOST_FLOPS = 1e12  # of the linear model: some 10 to 60 s
 _FEW_TREES, _SAMPLE = 5, 50_000  # trees and rows whose seconds say how long all of them take
-
-
-@dataclass(frozen=True)
-class Rival:
-    """Another model's predictions for the rows that judge.
-
-    Attributes
-    ----------
-    name : {"linear", "trees"}
-    predicted : ndarray, shape (n_local, ...)
-        Numbers, labels or probabilities for this rank's rows, as the score judges them; only those of rows that are
-        held out in some fold are used.
-    seconds : float
-        Of training and prediction, in all folds.
-    """
-
-    name: str
-    predicted: NDArray[np.generic]
-    seconds: float
-
-    def error(self, race: Race) -> float:
-        """Error on the rows that judge the candidates; collective."""
-        rows = race.validation_rows
-        return race.score.error(race.data, rows, self.predicted[rows], race.comm)
 
 
 @dataclass(frozen=True)

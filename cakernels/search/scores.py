@@ -72,7 +72,6 @@ class Score:
             return (1.0 - score if math.isfinite(score) else math.inf), deviation
         with np.errstate(over="ignore", invalid="ignore"):
             loss = self._losses(y, predicted)
-            loss = loss if loss.ndim == 1 else loss.mean(axis=1)
         means, shares = self._means(data, y, w, loss, comm)
         total = self.finish(float(means.mean())) if len(means) else math.inf
         spread = (means * (1.0 - means) * shares).sum() if self.by_labels else 0.0
@@ -84,8 +83,10 @@ class Score:
         return self.loss is _wrong
 
     def _losses(self, y: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Loss of each row, of several targets their mean."""
         assert self.loss is not None
-        return np.asarray(self.loss(y, predicted), np.float64)
+        loss = np.asarray(self.loss(y, predicted), np.float64)
+        return loss if loss.ndim == 1 else loss.mean(axis=1)
 
     def squared(
         self, data: Data, rows: NDArray[np.bool_], P: NDArray[np.float64], comm: Communicator
@@ -137,8 +138,8 @@ class Score:
         self, data: Data, y: NDArray[Any], w: NDArray[np.float64], loss: NDArray[np.float64]
     ) -> NDArray[np.float64]:  # fmt: skip
         """Weighted sums of the loss, and of the weights: of all of this rank's rows, or of those of each class."""
-        groups = len(data.classes) if self.by_class else 1
-        of = y if self.by_class else np.zeros(len(y), np.int64)
+        groups = len(data.classes) + 1 if self.by_class else 1  # the last one of other labels, which are -1
+        of = y % groups if self.by_class else np.zeros(len(y), np.int64)
         sums = np.stack([np.bincount(of, w * loss, groups), np.bincount(of, w, groups)])
         return np.asarray(sums, np.float64)  # without rows, bincount returns integers
 
@@ -187,7 +188,7 @@ def _f1(y: NDArray[np.int64], predicted: NDArray[np.int64], w: NDArray[np.float6
     """F1 score of the second of two classes, or its mean over the classes that occur; deviation by the delta method."""
     from sklearn.metrics import f1_score
 
-    there = np.array([1]) if k == 2 else np.setdiff1d(np.union1d(y, predicted), [-1])
+    there = np.array([1]) if k == 2 else np.union1d(y, predicted)
     influence = np.zeros(len(y))
     for c in there:
         both, either = (y == c) & (predicted == c), (y == c).astype(float) + (predicted == c)
