@@ -164,7 +164,7 @@ def test_rivals_are_judged_by_the_rows_of_the_candidates():
         pipeline = make_pipeline(StandardScaler(), RidgeClassifier()).fit(X[~held], y[~held])
         expected[held] = pipeline.predict(X[held])
     assert (linear.predicted == expected).all()
-    assert linear.error(race) == pytest.approx(np.mean(expected != y))
+    assert race.error_of(linear) == pytest.approx(np.mean(expected != y))
     race = started(race.data, SCORES["log_loss"], Budget(None), ALONE, None, 0, 1)
     P = np.empty((400, 2))
     for fold in range(race.folds):
@@ -173,8 +173,8 @@ def test_rivals_are_judged_by_the_rows_of_the_candidates():
         P[held] = pipeline.predict_proba(X[held])
     linear, trees = rivals_of(race)
     np.testing.assert_array_equal(linear.predicted, P)
-    assert linear.error(race) == pytest.approx(log_loss(y, P))
-    assert trees.error(race) < 0.5 * linear.error(race)
+    assert race.error_of(linear) == pytest.approx(log_loss(y, P))
+    assert race.error_of(trees) < 0.5 * race.error_of(linear)
 
 
 def test_rivals_are_left_out_where_there_is_no_time():

@@ -133,7 +133,7 @@ class Mixed(Tabular):
     def _with_weight(self, table: pa.Table) -> pa.Table:
         """The rows with a positive weight; of others, no cell counts."""
         name = self.request.expected.overrides.weight
-        if name not in self._names:  # all unknown names are refused together, when the encoding is learned
+        if not name or name not in self._names:  # all unknown names are refused together, when the encoding is learned
             return table
         weights = weights_of(name, table.column(name), self._comma)
         self.numbers = np.flatnonzero(weights)
@@ -147,8 +147,9 @@ class Mixed(Tabular):
             columns = [numbers_of(name, column, self._comma) for name, column in named]
             return np.stack(columns, axis=1) if columns else np.empty((chosen.num_rows, 0))
         column = chosen.column(0)
-        plain = getattr(column.type, "value_type", column.type)  # a dictionary may have words that no row has
-        encoded = column.cast(plain).combine_chunks().dictionary_encode()
+        if str(column.type).startswith("dictionary"):
+            column = column.cast(column.type.value_type)  # a dictionary may have words that no row has
+        encoded = column.combine_chunks().dictionary_encode()
         words = ["" if word is None else str(word) for word in encoded.dictionary.to_pylist()]
         gap = [] if encoded.null_count == 0 else [self.words.code("")]
         codes = np.array([*map(self.words.code, words), *gap])

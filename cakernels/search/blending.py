@@ -421,7 +421,7 @@ def _result(
         [trained[i][0] for i in order], mixed.weights[order] / mixed.weights[order].sum(),
         [mixed.trials[i].candidate for i in order], [trained[i][1] for i in order], best.error, race.trials,
         [mixed.calibrators[i] for i in order] if calibrated else [], mixed.calibration, race.baseline_error(),
-        {rival.name: (rival.error(race), rival.seconds) for rival in race.rivals}, notes,
+        {rival.name: (race.error_of(rival), rival.seconds) for rival in race.rivals}, notes,
         at_grid_end=[_at_grid_end(trained[i][0], mixed.trials[i].fitted) for i in order],
         held_out=_held_out(race, best),
     )  # fmt: skip

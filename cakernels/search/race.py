@@ -30,12 +30,21 @@ from cakernels.families import for_classes, labels, outputs
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import GROUPS, REGRESSION, SMALLEST, STEP, Data, Split
 from cakernels.search.scores import Baseline, Score
-from cakernels.search.trial import CLOSE, FINAL, MAIN_SHARE, MUCH_MORE, OUT_OF_TIME, Budget, Standings, Trial, ranked
+from cakernels.search.trial import (
+    CLOSE,
+    FINAL,
+    MAIN_SHARE,
+    MUCH_MORE,
+    OUT_OF_TIME,
+    Budget,
+    Rival,
+    Standings,
+    Trial,
+    ranked,
+)
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
-
-    from cakernels.search.rivals import Rival
 
 # This race is no use of cacore.tuning.choose: its candidates are models of all families, errors come one at a time,
 # and the time that remains decides what is tried.
@@ -186,6 +195,11 @@ class Race(Standings):
         return self.score.error(
             self.data, validation, self.baseline.predicted(int(np.count_nonzero(validation))), self.comm
         )
+
+    def error_of(self, rival: Rival) -> float:
+        """Error of another model on the rows that judge the candidates; collective."""
+        rows = self.validation_rows
+        return self.score.error(self.data, rows, rival.predicted[rows], self.comm)
 
     @property
     def validation_rows(self) -> NDArray[np.bool_]:

@@ -2,7 +2,8 @@
 
 1. :class:`Budget`: the time, which SIGTERM may end.
 2. :class:`Trial`: a candidate that was trained on a number of rows.
-3. :class:`Standings`: results so far, and expected times of further trainings.
+3. :class:`Rival`: predictions of another model for the same rows.
+4. :class:`Standings`: results so far, and expected times of further trainings.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ class Trial:
     settings : int
         Number of settings that its own search has compared, if a training on more rows compares fewer; otherwise 0.
     kernels : float
-        Number of kernels that it has compared, see :meth:`Candidate.kernel_cost`; a training on more rows has the chosen
-        one.
+        Number of kernels that it has compared, see :meth:`Candidate.kernel_cost`; a training on more rows has the
+        chosen one.
     scales : float
         Those of the seconds in which an SVM learned length scales, on as many rows however many it has.
     solving : float
@@ -200,6 +201,25 @@ MODELS = 4  # most models that are averaged: of a blend, twice as many of few ro
 MAIN_SHARE = 0.4
 SMALL_SHARE = 0.2  # of the time: most of it for all models of a blend, and for the first of two last trainings
 _LEAST = 0.05  # share of the time that is always kept, since a training before the last one may end late
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another model's predictions for the rows that judge.
+
+    Attributes
+    ----------
+    name : {"linear", "trees"}
+    predicted : ndarray, shape (n_local, ...)
+        Numbers, labels or probabilities for this rank's rows, as the score judges them; only those of rows that are
+        held out in some fold are used.
+    seconds : float
+        Of training and prediction, in all folds.
+    """
+
+    name: str
+    predicted: NDArray[np.generic]
+    seconds: float
 
 
 class Standings:
