@@ -23,6 +23,8 @@ from cacore.io import load, predictions
 from cacore.io.mixed import keys_of
 from cacore.io.names import Expected
 from cacore.io.table import Targets
+from cacore.learn.options import add_options, from_arguments
+from cacore.run.launch import Parser, Training
 from cakrr import DKRR
 from casvm import SMOSVC
 
@@ -102,6 +104,23 @@ def test_files_of_columns_that_are_refused(tmp_path, name, text, message):
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
         columns_file(tmp_path / name, "--columns")
+
+
+def test_the_command_line_has_the_last_word_on_gaps(tmp_path):
+    (tmp_path / "c.toml").write_text('gaps = "refuse"')
+    words = ["data.csv", "--columns", str(tmp_path / "c.toml")]
+    parser = Parser(prog="train")
+    add_options(parser, (Training,), lambda name: True)
+    refused, filled = (
+        from_arguments(Training, parser.parse_args([*words, *more])) for more in ([], ["--gaps", "fill"])
+    )
+    assert (refused.overrides.gaps, filled.overrides.gaps) == ("refuse", "fill")
+
+
+def test_kriging_refuses_weights_from_a_file_of_columns(files, tmp_path, capfd):
+    (tmp_path / "c.toml").write_text('weight = "size"')
+    shown = refused(capfd, "cakriging", [files / "plain.csv", "--columns", tmp_path / "c.toml"])
+    assert "--columns: weight: cakriging has no such option: leave it out of the file" in shown
 
 
 def test_all_wrong_columns_are_named_at_once(files, tmp_path, capfd):

@@ -92,6 +92,10 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
     args = parsed(parser, argv, comm)
     with comm.agreed():
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
+        if lacking := [key for key in job.columns or () if not method.has(key)]:
+            raise InputError(
+                f"--columns: {', '.join(lacking)}: {method.prog} has no such option: leave it out of the file"
+            )
     same_command(method.prog, flags(job, options), comm, {"DATA": job.data, "--test": job.test})
     limit = start(job, comm)
     from cacore.run.family import Run

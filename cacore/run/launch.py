@@ -81,8 +81,8 @@ class Training(Job):
     drop: tuple[str, ...] = option(
         (), "columns of a table that are left out, such as keys", column_names, group=FILES, metavar="A,B"
     )
-    gaps: str = option(
-        "fill", "cells without a value: filled, and marked where there are many, or refused", one_of(*GAPS),
+    gaps: str | None = option(
+        None, "cells without a value: filled, and marked where there are many (the default), or refused", one_of(*GAPS),
         group=FILES, choices=GAPS,
     )  # fmt: skip
     weight: str | None = option(
@@ -136,9 +136,9 @@ class Training(Job):
         """The user's word on the columns of a table; an InputError if a column has several meanings."""
         from cacore.data.encoding import Overrides
 
-        options = {"category": self.category, "number": self.number, "drop": self.drop}
-        gaps = self.gaps if self.gaps != "fill" else ""
-        return Overrides.of(self.columns or {}, {**options, "weight": self.weight, "id": self.key, "gaps": gaps})
+        options: dict[str, Any] = {"category": self.category, "number": self.number, "drop": self.drop}
+        options |= {"weight": self.weight, "id": self.key, "gaps": self.gaps}
+        return Overrides.of(self.columns or {}, options)
 
 
 @dataclass(frozen=True)
