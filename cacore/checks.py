@@ -18,12 +18,14 @@ import numpy as np
 
 from cacore import tuning
 from cacore.errors import InputError
+from cacore.files import STDOUT
 
 T = TypeVar("T", covariant=True)
 Convert = Callable[[object, str], T]  # (value or text, option name for messages) -> converted value, or an InputError
 
 
 FORMS = ("sigmoid", "isotonic")
+GAPS = ("fill", "refuse")  # treatments of cells without a value
 
 
 def as_it_is(value: object, name: str) -> object:
@@ -231,7 +233,7 @@ def column_names(value: object, name: str) -> tuple[str, ...]:
 
 def path_or_stdout(value: object, name: str) -> Path:
     """File name, or "-" for standard output."""
-    return Path("-") if str(value) == "-" else path(value, name)
+    return STDOUT if str(value) == "-" else path(value, name)
 
 
 def column_name(value: object, name: str) -> str:
@@ -245,7 +247,7 @@ def columns_file(value: object, name: str) -> Mapping[str, object]:
     import tomllib
 
     kinds: dict[str, Convert[object]] = dict.fromkeys(("category", "number", "drop"), column_names)
-    kinds |= {"weight": column_name, "id": column_name, "gaps": one_of("fill", "refuse")}
+    kinds |= {"weight": column_name, "id": column_name, "gaps": one_of(*GAPS)}
     contents = value
     if not isinstance(value, Mapping):
         file = path(value, name)

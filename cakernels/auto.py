@@ -22,6 +22,7 @@ from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.explain.explanation import Explains
 from cacore.machine import threads
+from cacore.metrics import recalls
 from cacore.svm.classifier import Probabilistic
 from cakernels.families import labels, outputs, require_calibration
 from cakernels.leaderboard import TrialLines, leaderboard, training
@@ -321,4 +322,4 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
         self.classes_ = self.model_.classes
         k = len(self.classes_)
         self.confusion_ = np.array(result.held_out.get("confusion", np.zeros((k, k))), np.int64)
-        self.recall_ = np.diagonal(self.confusion_) / np.maximum(self.confusion_.sum(axis=1), 1)
+        self.recall_ = np.array([share or 0.0 for share in recalls(self.confusion_.tolist())])

@@ -17,11 +17,12 @@ import cakernels.search.race
 import casvm
 from cacore.comm import Communicator
 from cacore.machine.deadline import TimeIsUp
+from cakernels.fit import METRICS
 from cakernels.leaderboard import command, leaderboard
 from cakernels.search.blending import combined, search, so_far, started
 from cakernels.search.candidates import Candidate, first, further
 from cakernels.search.data import CLASSIFICATION, FOLDED, REGRESSION, Data, Split, guessed, target_notes
-from cakernels.search.scores import SCORES
+from cakernels.search.scores import DEFAULTS, SCORES
 from cakernels.search.trial import Budget, Trial
 
 ALONE = Communicator()
@@ -325,6 +326,11 @@ class Stepped(Budget):
 def race(data, budget, most=None, score=None):
     score = SCORES[score or ("rmse" if data.task == REGRESSION else "accuracy")]
     return started(data, score, budget, ALONE, None, 0, most)
+
+
+def test_the_command_offers_every_score_and_the_defaults_first():
+    assert tuple(SCORES) == METRICS
+    assert [METRICS[0], METRICS[4]] == [DEFAULTS[REGRESSION], DEFAULTS[CLASSIFICATION]]
 
 
 def test_a_quick_candidate_is_trained_on_all_rows_early():

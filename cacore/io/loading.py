@@ -29,8 +29,6 @@ from cacore.machine import memory
 from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from cacore.io.names import Order
     from cacore.io.native import Shape
 
@@ -116,30 +114,19 @@ def _table(path: Path, form: str, request: RowsRequest, comm: Communicator) -> T
 
 def _keys(rows: Dataset, path: Path, form: str, request: RowsRequest, comm: Communicator) -> dict[str, Keys]:
     """On rank 0, the keys of all rows in a further column of their file, if it has it; collective."""
-    from cacore.io.mixed import keys_of
+    from cacore.io.mixed import column_beside, keys_of
 
     name = request.expected.key
-    cells = _beside(rows, path, form, name, request, comm)
-    with comm.agreed():
+    with comm.agreed(), stream.reading(path):
+        cells = column_beside(path, form, name, request) if comm.rank == 0 else None
+        if cells is None:
+            return {}
+        if len(cells) != rows.n:
+            raise InputError(f"{path}: column {name} has {len(cells):,} rows, the others {rows.n:,}: save it again")
         try:
-            return {} if cells is None else {name: keys_of(cells)}
+            return {name: keys_of(cells)}
         except InputError as error:
             raise InputError(f"{path}: column {name} {error}") from error
-
-
-def _beside(
-    rows: Dataset, path: Path, form: str, name: str, request: RowsRequest, comm: Communicator
-) -> pa.ChunkedArray | None:
-    """On rank 0, the cells of a further column of the file of `rows`, if it has it; collective."""
-    from cacore.io.mixed import column_beside
-
-    cells = None
-    with comm.agreed(), stream.reading(path):
-        if comm.rank == 0:
-            cells = column_beside(path, form, name, request)
-            if cells is not None and len(cells) != rows.n:
-                raise InputError(f"{path}: column {name} has {len(cells):,} rows, the others {rows.n:,}: save it again")
-    return cells
 
 
 def _checked(table: Table, request: RowsRequest, comm: Communicator) -> Dataset:

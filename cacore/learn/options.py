@@ -199,7 +199,6 @@ def reported(options: object, has: Callable[[str], bool]) -> dict[str, object]:
 LENGTHS = "lengths"  # metric of length scales that minimise the leave-one-out error
 METRICS = ("none", "diagonal", "full", LENGTHS)
 ADAPTIVE = ("std", "parts")  # widths of intervals that vary with the row
-GAPS = ("fill", "refuse")  # treatments of cells without a value
 
 seed = whole(0, (1 << 32) - 1)
 

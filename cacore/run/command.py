@@ -147,13 +147,11 @@ def _held_out_error(family: AnyFamily, document: Report) -> Report:
     if name := next((name for name in ("rmse", "accuracy") if name in metrics), ""):
         return {"error": {"score": f"{name} on {document['data']['n_test']:,} test rows", "value": metrics[name]}}
     columns = family.columns(document) if grid else None
-    values = (
-        [row[columns.score] for row in grid if row[columns.score] is not None and not row.get("ended")]
-        if columns
-        else []
-    )
-    best = min if columns is not None and columns.smaller else max
-    return {"error": {"score": columns.title, "value": best(values)}} if columns and values else {}
+    if columns is None:
+        return {}
+    values = [row[columns.score] for row in grid if row[columns.score] is not None and not row.get("ended")]
+    best = min if columns.smaller else max
+    return {"error": {"score": columns.title, "value": best(values)}} if values else {}
 
 
 def _tell(line: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cacore.checks import (
+    GAPS,
     column_name,
     column_names,
     columns_file,
@@ -28,7 +29,7 @@ from cacore.comm import Communicator, alone_by_mistake, first_prints, launched, 
 from cacore.errors import InputError, MemoryLimitError, OutputError
 from cacore.files import printing
 from cacore.learn.method import same_command
-from cacore.learn.options import ADAPTIVE, FILES, GAPS, RESOURCES, UNCERTAINTY, Options, argument, option
+from cacore.learn.options import ADAPTIVE, FILES, RESOURCES, UNCERTAINTY, Options, argument, option
 from cacore.machine import deadline
 from cacore.progress import COMPILING, line_while_compiling, spinner
 from cacore.terminal import open_closed_streams, put, say

@@ -188,7 +188,7 @@ class Candidate:
         computed: dict[str, Any] = {"n_parts": max(parts, ranks) if self.svm else parts, "random_state": seed}
         if divisions > 1 and "n_divisions" in kind().get_params() and computed["n_parts"] > 1:
             computed["n_divisions"] = divisions
-        searched = _WIDTHS if self._near and n <= _MANY else ()
+        searched = _WIDTHS if self._searches_widths and not self._looks_around(n) else ()
         chosen = {key: value for key, value in self.chosen.items() if key not in searched}
         arguments = {**self.settings, **chosen, **computed}
         return kind(**{name: value for name, value in arguments.items() if value is not None})
@@ -201,24 +201,23 @@ class Candidate:
 
     def kernel_cost(self, rows: int) -> float:
         """Cost of the search on so many rows, in kernels that it compares; few widths of one are a part of it."""
-        return _NEAR_SEARCH if rows > _MANY and self._near else self.kernels
+        return _NEAR_SEARCH if self._looks_around(rows) and "sigma" in self.chosen else self.kernels
 
     def kernel_cost_after(self, rows: int, last: bool) -> float:
         """The same cost after a training on fewer rows."""
         if self.on_points:
             return 1 if last else len(NEAR_WIDTHS)
-        return _NEAR_SEARCH if rows > _MANY and self._searches_widths else 1
+        return _NEAR_SEARCH if self._looks_around(rows) else 1
+
+    def _looks_around(self, rows: int) -> bool:
+        """True if so many rows are so many that few values around the chosen ones are compared."""
+        return rows > _MANY and self._searches_widths
 
     @property
     def _searches_widths(self) -> bool:
         """True for ridge regression in parts that chooses sigma and lambda; a metric changes what they mean."""
         settings = self.settings
         return settings.get("sigma") == "auto" and settings["kernel"] != "linear" and "metric" not in settings
-
-    @property
-    def _near(self) -> bool:
-        """True if widths and lambdas around the best ones on fewer rows are known."""
-        return self._searches_widths and "sigma" in self.chosen
 
     @property
     def in_folds(self) -> bool:

@@ -248,15 +248,16 @@ class Race(Standings):
     def _on_all_rows(self, spent: float, remaining: float) -> tuple[Candidate, int] | None:
         """A quick candidate for the highest rung, if none has been there."""
         top, best = self.sizes[-1], self.best
-        if self.budget.seconds is None or best is None or best.rows == top:
-            return None
-        if any(trial.rows == top for trial in self.trials):
+        if self.budget.seconds is None or best is None or any(trial.rows == top for trial in self.trials):
             return None
         share = _QUICK if spent < _SOON * self.budget.seconds else MAIN_SHARE
-        brief = min(remaining, share * self.budget.seconds)
-        for trial in self._not_yet_on(top, ranked(self._good())):
-            if trial.error <= CLOSE * best.error and self.seconds(trial, top) * self.folds <= brief:
-                return trial.candidate.after(trial.fitted), top
+        return self._close_and_quick(ranked(self._good()), top, min(remaining, share * self.budget.seconds))
+
+    def _close_and_quick(self, trials: Sequence[Trial], rows: int, seconds: float) -> tuple[Candidate, int] | None:
+        """The first candidate for so many rows that is near the best one of `trials`, the first, and ends in time."""
+        for trial in self._not_yet_on(rows, trials):
+            if trial.error <= CLOSE * trials[0].error and self.seconds(trial, rows) * self.folds <= seconds:
+                return trial.candidate.after(trial.fitted), rows
         return None
 
     def _any_promoted(self) -> bool:
@@ -280,10 +281,8 @@ class Race(Standings):
                 return trial.candidate.after(trial.fitted), next_rows
         brief = min(remaining, _BRIEF * (self.budget.seconds or 0.0))
         for rows, next_rows in rungs:
-            rung = self.on(rows)
-            for trial in self._not_yet_on(next_rows, rung):
-                if trial.error <= CLOSE * rung[0].error and self.seconds(trial, next_rows) * self.folds <= brief:
-                    return trial.candidate.after(trial.fitted), next_rows
+            if (quick := self._close_and_quick(self.on(rows), next_rows, brief)) is not None:
+                return quick
         return None
 
     def _best_third(self, rung: Sequence[Trial], rows: int) -> list[Trial]:
