@@ -72,7 +72,7 @@ def whole(path: Path, name: str, partitions: int, rounds: int) -> bool:
         train = load(path, Communicator())["train"]
         options = RidgeOptions(partitions=partitions, sigma=sigmas, lam=lams)
         begun = time.perf_counter()
-        fits[which] = RidgeTask.in_parts(METHOD, train, options, Communicator())
+        fits[which] = RidgeTask.train(METHOD, train, options, Communicator())
         print(f"  {which}: {time.perf_counter() - begun:.1f} s", flush=True)
 
     usual = local.BAND_FROM

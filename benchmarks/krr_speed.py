@@ -87,7 +87,7 @@ def trained(n: int, d: int, P: int) -> RidgeFit:
     rng = np.random.default_rng(2)
     X = rng.normal(size=(n, d))
     train = Dataset(X, X[:, 0] + rng.normal(size=n), n, "generated")
-    return RidgeTask.in_parts(METHOD, train, RidgeOptions(partitions=P, lam=(1e-2,), standardize=False), Communicator())
+    return RidgeTask.train(METHOD, train, RidgeOptions(partitions=P, lam=(1e-2,), standardize=False), Communicator())
 
 
 def prediction(n: int, d: int, P: int, rounds: int) -> bool:

@@ -1,16 +1,11 @@
 """Parameter search: grids, scores that add up over parts, early stopping of settings, the choice, and results.
 
-Grids of parameters: a number, a comma list, or ``lo:hi:COUNT`` spaced by powers.
-
-Early stopping of settings: those significantly worse than the best are not tried on the remaining folds.
-
-Scores of classifiers, named as in scikit-learn, from counts that add up over parts, folds and ranks.
-
-These scores depend only on the counts of right, predicted and true rows of each class. So no rows are sent: the counts
-of all parts are added up, and their score is that of all rows together. Other scores, such as the area under the ROC
-curve, are refused.
-
-Results of a parameter search: scores by setting and fold, the choice, and their form in reports and tables.
+1. :func:`parse` reads a grid: a number, a comma list, or ``lo:hi:COUNT`` spaced by powers.
+2. :func:`survivors` stops settings early: those significantly worse than the best skip the remaining folds.
+3. :func:`scores` rates classifiers by scikit-learn's names, from counts of right, predicted and true rows of each
+   class. No rows are sent: the counts of all parts and folds add up, and their score is that of all rows together.
+   Other scores, such as the area under the ROC curve, are refused.
+4. :func:`choose` takes the best setting, and :class:`Results` holds all of them for reports and tables.
 """
 
 from __future__ import annotations

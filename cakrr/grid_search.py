@@ -1,7 +1,9 @@
-"""The grid search for sigma and lambda.
+"""The grid search for sigma and lambda: errors of all pairs, from one reduction (Algorithm 10, lines 8 to 22).
 
-The rows that judge settings (held-out or test rows), the models that predict them, and the errors of all pairs, which
-are one reduction.
+1. :class:`ValidationRows`: the rows on which pairs are compared, sent to the models that predict them.
+2. :func:`hold_out`, :func:`fold_first`: the choice of these rows.
+3. :class:`Search`: for each part and sigma, one system, its solutions for all lambdas, and their predictions.
+4. :func:`best`: the pair with the smallest error.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ from partition.redistribute import Parts, redistribute
 
 
 @dataclass
-class JudgedRows:
-    """The judging rows that the model of one part predicts.
+class RowsOfPart:
+    """The validation rows that the model of one part predicts.
 
     Attributes
     ----------
     X : ndarray or CSR, shape (q, d)
     number : ndarray of int64, shape (q,)
-        Places of these rows in :class:`Judges`.
+        Places of these rows in :class:`ValidationRows`.
     share : ndarray, shape (K, q)
         Weight of this model's prediction, in each of K soft routes.
     """
@@ -52,22 +54,22 @@ class JudgedRows:
 
 
 @dataclass
-class Judges:
-    """The judging rows, on which settings are compared: validation rows of the training set, or test rows.
+class ValidationRows:
+    """The rows on which settings are compared: held-out rows of the training set, or test rows.
 
     Attributes
     ----------
     rule : {"nearest", "shared", "oracle"}
         One model predicts each row, weighted predictions of several models add up, or only the best model counts.
-    parts : dict of int to JudgedRows
+    parts : dict of int to RowsOfPart
         The rows that each of this rank's parts predicts.
     y : ndarray, shape (q, C, t)
-        Targets per candidate; of this rank's judging rows for "nearest", of all ranks' otherwise.
+        Targets per candidate; of this rank's validation rows for "nearest", of all ranks' otherwise.
     weights : ndarray, shape (q,)
     """
 
     rule: str
-    parts: dict[int, JudgedRows]
+    parts: dict[int, RowsOfPart]
     y: NDArray[np.float64]
     weights: NDArray[np.float64]
 
@@ -75,8 +77,8 @@ class Judges:
     def routed(
         cls, rows: Samples, route: str, soft: list[Soft], centers: NDArray[np.float64], owners: NDArray[np.int64],
         comm: Communicator,
-    ) -> Judges:  # fmt: skip
-        """Send each of this rank's judging rows to the models that predict it; collective.
+    ) -> ValidationRows:  # fmt: skip
+        """Send each of this rank's validation rows to the models that predict it; collective.
 
         Parameters
         ----------
@@ -94,7 +96,7 @@ class Judges:
             columns = {"weight": weights, "y": y}
             owned = redistribute(Samples(X, columns), nearest(X, centers), owners, comm)
             parts = {
-                p: JudgedRows(take_rows(owned.X, r), np.arange(r.start, r.stop), np.ones((1, r.stop - r.start)))
+                p: RowsOfPart(take_rows(owned.X, r), np.arange(r.start, r.stop), np.ones((1, r.stop - r.start)))
                 for p, r in owned
             }
             return cls("nearest", parts, owned["y"], owned["weight"])
@@ -110,21 +112,21 @@ class Judges:
             repeated = Samples(take_rows(X, np.arange(len(labels)).repeat(k)), columns)
             owned = redistribute(repeated, labels.ravel(), owners, comm)
             share = np.stack([owned[f"share{i}"] for i in range(len(soft))])
-            parts = {p: JudgedRows(take_rows(owned.X, r), owned["number"][r], share[:, r]) for p, r in owned}
+            parts = {p: RowsOfPart(take_rows(owned.X, r), owned["number"][r], share[:, r]) for p, r in owned}
             return cls("shared", parts, *everywhere)
         gathered = gather_rows(X, comm)
         number, share = np.arange(gathered.shape[0]), np.full((1, gathered.shape[0]), 1.0 / P)
-        parts = {int(p): JudgedRows(gathered, number, share) for p in np.flatnonzero(owners == comm.rank)}
+        parts = {int(p): RowsOfPart(gathered, number, share) for p in np.flatnonzero(owners == comm.rank)}
         return cls("oracle" if route == "oracle" else "shared", parts, *everywhere)
 
     @classmethod
-    def of_own_parts(cls, parts: Parts, held: NDArray[np.bool_], y: NDArray[np.float64]) -> Judges:
+    def of_own_parts(cls, parts: Parts, held: NDArray[np.bool_], y: NDArray[np.float64]) -> ValidationRows:
         """Each part's held-out rows, predicted by the part's own model; nothing is sent. `y`: shape (n_local, 1, t)."""
         first, own_rows = 0, {}
         for part, rows in parts:
             count = int(held[rows].sum())  # the first ones
             X = take_rows(parts.X, slice(rows.start, rows.start + count))
-            own_rows[part] = JudgedRows(X, np.arange(first, first + count), np.ones((1, count)))
+            own_rows[part] = RowsOfPart(X, np.arange(first, first + count), np.ones((1, count)))
             first += count
         return cls("nearest", own_rows, y[held], parts.row_weights()[held])
 
@@ -132,20 +134,21 @@ class Judges:
         """Array in which the parts' contributions are added up, for all C x S x L settings."""
         if self.rule == "nearest":
             return np.zeros((*shape, 1))
-        # Ordered by target. The last entry shows if any part, even one without judging rows, had no solution.
+        # Ordered by target. The last entry shows if any part, even one without validation rows, had no solution.
         return np.full((*shape, len(self.y) * self.y.shape[2] + 1), np.inf if self.rule == "oracle" else 0.0)
 
-    def judge(self, part: int, predicted: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Contribution of one part's predictions, shape (L, C, t, q).
+    def contribution(self, part: int, predicted: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Contribution of one part to the sums of :meth:`totals`, given its predictions, shape (L, C, t, q).
 
-        Shape (C, L, t, q), or (C, L, 1) for "nearest".
+        Shape (C, L, 1), sums of squared errors, for "nearest". Otherwise (C, L, t, q): weighted predictions for
+        "shared", squared errors for "oracle".
         """
-        judged_rows = self.parts[part]
+        rows_of_part = self.parts[part]
         predicted = predicted.astype(np.float64).transpose(1, 0, 2, 3)
         if self.rule == "shared":
-            return predicted * judged_rows.share[:, None, None, :]
-        gap = np.square(predicted - self.y[judged_rows.number].transpose(1, 2, 0)[:, None])
-        return gap if self.rule == "oracle" else weighted_sum(gap, self.weights[judged_rows.number])[..., None]
+            return predicted * rows_of_part.share[:, None, None, :]
+        gap = np.square(predicted - self.y[rows_of_part.number].transpose(1, 2, 0)[:, None])
+        return gap if self.rule == "oracle" else weighted_sum(gap, self.weights[rows_of_part.number])[..., None]
 
     def add(
         self, totals: NDArray[np.float64], part: int, contribution: NDArray[np.float64], solved: NDArray[np.bool_]
@@ -180,7 +183,7 @@ class Judges:
 
 
 def weighted_sum(gap: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of gaps, shape (..., L, t, q), over q judging rows with these weights and over t targets."""
+    """Sum of gaps, shape (..., L, t, q), over q validation rows with these weights and over t targets."""
     *shape, t, q = gap.shape
     by_target = gap.reshape(*shape[:-1], shape[-1] * t, q) @ weights
     return np.asarray(by_target.reshape(*shape, t).sum(axis=-1))
@@ -244,7 +247,7 @@ class GridErrors:
         return cls(errors, np.max([fold.failed for fold in folds], axis=0), by_part)
 
 
-_JUDGED = 1 << 14  # validation rows predicted at a time
+_PREDICTED = 1 << 14  # validation rows predicted at a time
 CHOOSING = "choosing sigma and lambda"  # label of the progress bar
 
 
@@ -294,14 +297,14 @@ class Search:
         """Numbers of coarse-model candidates, of widths and of lambdas, (C, S, L)."""
         return self.targets.shape[1], len(self.widths), len(self.lams)
 
-    def errors(self, judges: Judges, comm: Communicator, ways: int = 1) -> GridErrors:
+    def errors(self, validation: ValidationRows, comm: Communicator, routes: int = 1) -> GridErrors:
         """Mean squared error of every setting on the validation rows; collective.
 
         Parameters
         ----------
-        judges : Judges
+        validation : ValidationRows
         comm : Communicator
-        ways : int
+        routes : int
             Number of soft routes to compare, in place of candidates; there is only one candidate then.
 
         Raises
@@ -314,8 +317,8 @@ class Search:
         per setting, validation row and target for other rules.
         """
         t = self.targets.shape[2]
-        rows = 1 if judges.rule == "nearest" else len(judges.y) * t
-        shape = (max(ways, self.shape[0]), *self.shape[1:])
+        rows = 1 if validation.rule == "nearest" else len(validation.y) * t
+        shape = (max(routes, self.shape[0]), *self.shape[1:])
         with comm.agreed():
             # The sums, a copy for the reduction, and two parts' contributions per thread that wait to be added.
             need = 8 * int(np.prod(shape)) * rows * (4 + 2 * threads.current())
@@ -324,41 +327,45 @@ class Search:
             what = f"the grid's predictions ({int(np.prod(shape)):,} settings, {rows:,} rows)"
             memory.require(need, self.workspace.limit, what, "use a smaller grid or --validation-fraction")
 
-        def judge(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
+        def contribution_of(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
             alphas, solved = system.solve(kernel, self._lams(part), y.reshape(len(y), -1).T)
-            judged_rows = judges.parts[part]
+            rows_of_part = validation.parts[part]
             coefficients = alphas.reshape(-1, alphas.shape[-1]).T
-            predicted = np.empty((judged_rows.X.shape[0], coefficients.shape[1]), coefficients.dtype)
-            for lo, hi in threads.blocks(len(predicted), _JUDGED):
-                rows = kernel.points(judged_rows.X[lo:hi], like=system.points)
+            predicted = np.empty((rows_of_part.X.shape[0], coefficients.shape[1]), coefficients.dtype)
+            for lo, hi in threads.blocks(len(predicted), _PREDICTED):
+                rows = kernel.points(rows_of_part.X[lo:hi], like=system.points)
                 predicted[lo:hi] = kernel.apply(rows, system.points, coefficients)
-            return judges.judge(part, predicted.T.reshape(len(alphas), *y.shape[1:], -1)), solved
+            return validation.contribution(part, predicted.T.reshape(len(alphas), *y.shape[1:], -1)), solved
 
-        return self._totals(judge, judges, shape, comm)
+        return self._totals(contribution_of, validation, shape, comm)
 
     def left_out_errors(self, comm: Communicator) -> GridErrors:
         """Leave-one-out errors in closed form, each row by its own part's model; returns what :meth:`errors` does."""
         weights = self.parts.row_weights()
         rows = dict(self.parts)
 
-        def judge(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
+        def contribution_of(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
             errors, solved = system.left_out(kernel, self._lams(part), y[:, 0].T)
             return weighted_sum(np.square(errors), weights[rows[part]])[None, :, None], solved
 
         # Each row evaluates the model of its own part, on the rank where it is.
-        return self._totals(judge, Judges("nearest", {}, self.targets, weights), self.shape, comm)
+        return self._totals(contribution_of, ValidationRows("nearest", {}, self.targets, weights), self.shape, comm)
 
     def _lams(self, part: int) -> tuple[float, ...]:
         return (self.per_part[part][1],) if self.per_part else self.lams
 
     def _totals(
-        self, judge: Callable[..., tuple[Any, Any]], judges: Judges, shape: tuple[int, int, int], comm: Communicator
-    ) -> GridErrors:
-        """Call `judge` for every part and sigma, add up the results in the order of the parts, and reduce once."""
-        totals, failed = judges.totals(shape), np.full(self.shape[1:], -1, np.int64)
+        self, contribution_of: Callable[..., tuple[Any, Any]], validation: ValidationRows, shape: tuple[int, int, int],
+        comm: Communicator,
+    ) -> GridErrors:  # fmt: skip
+        """Call `contribution_of` for every part and sigma, add up the results in the order of the parts, reduce once.
+
+        Lines 9 to 17 are `of_all_pairs`, of one part; line 18, the sum over this rank's parts, is `add`.
+        """
+        totals, failed = validation.totals(shape), np.full(self.shape[1:], -1, np.int64)
         by_part: dict[int, NDArray[np.float64]] = {}
 
-        def whole(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        def of_all_pairs(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
             work_left, step = cost(rows) * shape[1], cost(rows)
 
             def work() -> Kept:
@@ -373,7 +380,7 @@ class Search:
                     X = self.parts.X[learn]
                     system = ridge_system(X, self.workspace, steepest(kernels, X), weights, grid=True)
                     for kernel in kernels:
-                        results.append(judge(part, system, kernel, y))
+                        results.append(contribution_of(part, system, kernel, y))
                         self.advance(step)
                         work_left -= step
                 contributions, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])
@@ -386,21 +393,21 @@ class Search:
 
         parts_done = 0
 
-        def take(part: int, rows: slice, result: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> None:
+        def add(part: int, rows: slice, result: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> None:
             nonlocal parts_done
             parts_done += 1
             contributions, solved = result
-            judges.add(totals, part, contributions, solved)
-            if judges.rule == "nearest":
+            validation.add(totals, part, contributions, solved)
+            if validation.rule == "nearest":
                 by_part[part] = np.where(solved, contributions[0, ..., 0], np.nan)
                 self._tell(totals[..., 0] + self.before, parts_done)
             failed[...] = np.where(solved, failed, np.maximum(failed, part))
 
         with comm.phase("train"):
-            self.workspace.over_parts(whole, self.parts, take)
+            self.workspace.over_parts(of_all_pairs, self.parts, add)
         comm.wait()
         with comm.phase("predict"):
-            errors = judges.errors(totals, comm)
+            errors = validation.errors(totals, comm)
             if np.isnan(errors).any():  # on all ranks: a pair failed, and only then is the part needed
                 failed = comm.allreduce(failed, "max")
             return GridErrors(errors, failed, by_part)

@@ -581,7 +581,7 @@ class RidgeOptions(
         """True if the rows are divided more than once."""
         return self.metric != "none" or self.divisions > 1
 
-    def ways(self) -> list[RidgeOptions]:
+    def per_kernel(self) -> list[RidgeOptions]:
         """These options; or one copy per kernel, if a metric is learned and several kernels are compared."""
         if self.metric == "none" or not self.chooses_kernel:
             return [self]

@@ -128,7 +128,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         return task
 
     @classmethod
-    def in_parts(cls, method: Any, train: Dataset, options: Any, comm: Communicator) -> SVMFit[Trained]:
+    def train(cls, method: Any, train: Dataset, options: Any, comm: Communicator) -> SVMFit[Trained]:
         """Train one model per part (Algorithm 5 and its clustered relatives); a collective call.
 
         Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.

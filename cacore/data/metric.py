@@ -4,13 +4,7 @@ M is the mean over the rows of grad f(x) grad f(x)^T, scaled to trace d, with f 
 multiplied by the symmetric root of M, so that kernels measure distances in the metric M (Radhakrishnan, Beaglehole,
 Pandit and Belkin, Science, 2024). The diagonal of M gives the importance of the features.
 
-The loop over rounds, which trains, judges and updates the metric, is :func:`best_round`.
-
-Length scales of the features that minimise leave-one-out errors of kernel ridge regression, by their gradient.
-
-With G = K + diag(ridge) and H its inverse, the error of row i by the model without it is e_i = alpha_i / H_ii. If G
-changes by dG, alpha changes by -H dG alpha and H by -H dG H. The weighted sum of e_i^2 then changes by -<dG, B> with
-B = (H u) alpha^T + H diag(v) H, u_i = 2 w_i e_i / H_ii and v_i = -2 w_i e_i^2 / H_ii.
+The loop over rounds, which trains, validates and updates the metric, is :func:`best_round`.
 """
 
 from __future__ import annotations
@@ -99,15 +93,15 @@ class Round(Protocol):
 
 
 def best_round(
-    ways: Sequence[Sequence[AnyRound]], rounds: int, comm: Communicator
+    alternatives: Sequence[Sequence[AnyRound]], rounds: int, comm: Communicator
 ) -> tuple[AnyRound, list[float], list[str]]:
     """Train in rounds, each in the metric learned in the round before, while the validation error improves; collective.
 
     Parameters
     ----------
-    ways : sequence of sequence of Round
-        Alternatives, such as kernels, that each get their own sequence of rounds. Each is one or more first rounds,
-        without a learned metric; its sequence continues from the best of them.
+    alternatives : sequence of sequence of Round
+        Kernels, say, that each get their own sequence of rounds. Each alternative is one or more first rounds, without
+        a learned metric, such as one per scaling; its sequence continues from the best of them.
     rounds : int
         Largest number of further rounds; `PATIENCE` consecutive rounds without improvement end a sequence.
     comm : Communicator
@@ -133,22 +127,22 @@ def best_round(
     `BEHIND` times that of the best after `TRIAL` rounds. This race is no use of :func:`cacore.tuning.choose`: the next
     setting, a metric, comes from the model before, and how many are tried depends on the errors.
     """
-    begun, notes = _first_rounds(ways, comm)
-    best, errors, run_notes = _way(*begun[0], rounds, comm, [])
+    begun, notes = _first_rounds(alternatives, comm)
+    best, errors, run_notes = _rounds_from(*begun[0], rounds, comm, [])
     for start, error in begun[1:]:
-        run, others, way_notes = _way(start, error, rounds, comm, errors)
+        run, others, other_notes = _rounds_from(start, error, rounds, comm, errors)
         if min(others) < min(errors):
-            best, errors, run_notes = run, others, way_notes
+            best, errors, run_notes = run, others, other_notes
     return best, errors, notes + run_notes
 
 
 def _first_rounds(
-    ways: Sequence[Sequence[AnyRound]], comm: Communicator
+    alternatives: Sequence[Sequence[AnyRound]], comm: Communicator
 ) -> tuple[list[tuple[AnyRound, float]], list[str]]:
-    """The best first round of each way with its error, the best way first; and notes on ways that failed."""
+    """The best first round of each alternative with its error, the best first; and notes on those that failed."""
     begun: list[tuple[AnyRound, float]] = []
     failed: list[InputError] = []
-    for starts in ways:
+    for starts in alternatives:
         try:
             for start in starts:
                 start.choose(comm)
@@ -162,10 +156,10 @@ def _first_rounds(
     return sorted(begun, key=lambda start_and_error: start_and_error[1]), [f"left out: {error}" for error in failed]
 
 
-def _way(
+def _rounds_from(
     start: AnyRound, error: float, rounds: int, comm: Communicator, ahead: list[float]
 ) -> tuple[AnyRound, list[float], list[str]]:
-    """Run the rounds of one way; returns as :func:`best_round`. `ahead` holds the errors of the best way so far."""
+    """Run the rounds of one alternative; returns as :func:`best_round`. `ahead`: the errors of the best one so far."""
     best = run = start
     errors = [error]
     for number in range(1, rounds + 1):

@@ -1,6 +1,6 @@
 """Commands ``convert``, which rewrites data files of any size in the native HDF5 layout, and ``info``.
 
-Summary lines of data files: number, type and sparsity of the rows, and a summary of their targets.
+``info`` prints the number, type and sparsity of the rows, and a summary of their targets.
 """
 
 from __future__ import annotations

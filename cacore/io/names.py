@@ -1,6 +1,6 @@
 """Matching of columns by name: the one place that decides which column of a file is which feature.
 
-Names of columns in a native file: the arrays `names`, `target_names` and `kinds` beside the rows of a split.
+A native file has its names in the arrays `names`, `target_names` and `kinds` beside the rows of a split.
 """
 
 from __future__ import annotations

@@ -5,9 +5,7 @@ a nonzero meets a whole panel in vector registers, zeros included. Every other f
 contain it, and a nonzero meets only these. So the work is proportional to the pairs of nonzeros that meet, and the
 memory to the nonzeros: a packed feature stores at most 1 / FREQUENT numbers per nonzero.
 
-Compiled passes over sparse rows with very many features, for :mod:`cacore.kernels.wide`.
-
-They take the arrays of its classes ``Arranged`` and ``Wide``.
+:class:`Arranged` and :class:`Wide` hold the arrays, and the compiled passes over them follow.
 """
 
 from __future__ import annotations

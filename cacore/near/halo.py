@@ -30,6 +30,9 @@ Number = TypeVar("Number", bound=np.generic)
 class Halo:
     """The rows that this rank lends to others, and those that it borrows.
 
+    :meth:`fetch` copies the rows themselves, once, and so learns how many rows each rank lends. Each product then moves
+    their entries: from the owners by :meth:`begin`, or sums back to the owners by :meth:`begin_home`.
+
     Parameters
     ----------
     n_owned : int
@@ -89,7 +92,7 @@ class Halo:
         return border
 
     def begin(self, V: NDArray[Number]) -> BorrowedEntries[Number]:
-        """Begin to fetch the entries of borrowed rows in `V`, shape (t, own)."""
+        """Begin to fetch the entries of borrowed rows in `V`, shape (t, own); those of own rows are there at once."""
         entries = np.empty((self.n_owned + self.size, len(V)), V.dtype)
         entries[: self.n_owned] = V.T
         leaving, arriving = entries[self._lent], entries[self.n_owned :]

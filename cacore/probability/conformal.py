@@ -1,7 +1,5 @@
 """Split conformal intervals, which contain a new target with a given probability for any model and any noise.
 
-Rows set aside before training, by which intervals are calibrated.
-
 The half width is the ceil((n + 1) coverage)-th smallest of the errors |y - f(x)| of n calibration rows that training
 never saw (Vovk, Gammerman and Shafer, 2005; Lei et al., 2018). If these rows and a new row are exchangeable, the
 interval contains the new target with at least this probability, over the draw of all of them.
@@ -18,10 +16,6 @@ width varies with the row as the noise does. A negative order statistic narrows 
 Leave-one-out errors need no calibration rows, but give the plain jackknife, which guarantees no coverage: the rows were
 used to choose sigma and lambda, and to train the model. For intervals that account for the effect of each row on the
 prediction, see :mod:`cakrr.uncertainty.answer`.
-
-Pairs of predicted quantiles, whose intervals are widened until they hold on rows that were held out.
-
-Romano, Patterson and Candes (2019); the order statistics of the scores are in :mod:`cacore.probability.conformal`.
 """
 
 from __future__ import annotations

@@ -96,25 +96,27 @@ class Race(Standings):
 
     Notes
     -----
-    The promotion rule, after Li and others, A system for massively parallel hyperparameter tuning (MLSys 2020), for one
-    job at a time:
+    The next training is the first of these that there is: a candidate for all rows, a promotion, a new candidate.
+    Promotions follow Li and others, A system for massively parallel hyperparameter tuning (MLSys 2020), for one job at
+    a time:
 
-    * When: as soon as no initial candidate waits. With a limit on the time also earlier: once three candidates, the
-      reduction factor, have been tried on the lowest rung and none was promoted, so that a good model is there soon;
-      and always after 40 % of the time.
-    * From which rung: the highest one with a candidate to promote, so that a good candidate soon has many rows. The
-      lowest one first, until one was promoted from it.
-    * Who: the best third of a rung, at least one, by error; of classifiers that only chance sets apart, by the squared
-      error of their probabilities (:func:`cakernels.search.trial.ranked`). With a limit on the time, classifiers that
-      only chance sets apart from the best one join if they are expected to take no longer; then all but the best one
-      are ordered by their expected seconds, and it comes before those that are not much quicker. If nobody is left
-      there: a candidate whose error is at most 1.25 times the smallest one of its rung, and whose training is expected
-      to take at most 3 % of the time.
+    * For all rows, once: the best candidate, or the best one with at most 1.25 times its error, goes to the highest
+      rung at once if that is expected to take at most a tenth of the time; after an eighth of the time, at most 40 %.
+    * When promotions begin: as soon as no initial candidate waits. With a limit on the time also earlier: once three
+      candidates, the reduction factor, have been tried on the lowest rung and none was promoted, so that a good model
+      is there soon; and always after 40 % of the time.
+    * From which rung: the highest one with a candidate to promote, so that a good candidate soon has many rows; but the
+      lowest one first, until a candidate was promoted from it.
+    * Who: the best third of a rung, at least one candidate, by error. Classifiers within a standard deviation of the
+      smallest error count as equal, and are ordered by the squared error of their probabilities
+      (:func:`cakernels.search.trial.ranked`). With a limit on the time, classifiers equal to the best one join the
+      third if they are expected to take no longer than it does. All but the best one are then ordered by their expected
+      seconds, and only those that are more than 1.5 times as quick come before it.
+    * If the best third of no rung has such a candidate: one whose error is at most 1.25 times the smallest error of its
+      rung, and whose training is expected to take at most 3 % of the time.
     * Never: a candidate that has been on the next rung, or whose training is not expected to end in time; nor one of
-      the best third that another candidate beats on a lower rung.
-    * Before all that: the best candidate, or the best one with at most 1.25 times its error, goes to the highest rung
-      at once if that is expected to take at most a tenth of the time; after an eighth of the time, at most 40 %.
-    * Otherwise a new candidate starts on the lowest rung: a neighbour of the best ones once no initial one waits.
+      the best third that another candidate beats with fewer rows.
+    * A new candidate starts on the lowest rung: an initial one, or, when none is left, a neighbour of the best ones.
     """
 
     data: Data

@@ -36,8 +36,6 @@ class RidgeClassifier(Labelled, KernelRidge):
     chose as well or better in 12 of 18 cases.
     """
 
-    probability: bool | str | None = None
-
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`, shape (n_local,); neither is changed.
 
@@ -84,7 +82,14 @@ class RidgeClassifier(Labelled, KernelRidge):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BKRR2Classifier(RidgeInParts, RidgeClassifier):
+class CalibratedClassifier(RidgeClassifier):
+    """A classifier whose probabilities can be calibrated."""
+
+    probability: bool | str | None = None
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BKRR2Classifier(RidgeInParts, CalibratedClassifier):
     """Classifier by :class:`cakrr.BKRR2`: balanced parts; predictions by the nearest centre's model (Algorithm 10).
 
     Parameters
@@ -203,7 +208,7 @@ class KKRRClassifier(BKRR2Classifier):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TwoLevelKRRClassifier(OnTwoLevels, RidgeClassifier):
+class TwoLevelKRRClassifier(OnTwoLevels, CalibratedClassifier):
     """Classifier by :class:`cakrr.TwoLevelKRR`.
 
     Parameters are those of :class:`cakrr.TwoLevelKRR`, plus `class_weight` and `probability`; attributes are those of
@@ -225,7 +230,7 @@ class TwoLevelKRRClassifier(OnTwoLevels, RidgeClassifier):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DKRRClassifier(Iterated, RidgeClassifier):
+class DKRRClassifier(Iterated, CalibratedClassifier):
     """Classifier by the exact :class:`cakrr.DKRR`.
 
     Parameters are those of :class:`cakrr.DKRR`, plus `class_weight` and `probability`; attributes are those of

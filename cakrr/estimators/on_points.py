@@ -1,15 +1,12 @@
 """Least squares on M points as a scikit-learn regressor and classifier.
 
-Least squares on M points as a scikit-learn regressor, of training rows or of observations that a user generates.
-
-scikit-learn classifier on M points.
+The regressor also learns from observations that a user generates, in place of training rows.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,9 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cacore.checks import whole
-from cacore.comm import CommLike, Communicator, collective, shared_name
+from cacore.comm import Communicator, collective, shared_name
 from cacore.data.estimators import same_fit
-from cacore.data.labels import ClassWeight
 from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import shared_seed
 from cacore.errors import InputError
@@ -27,7 +23,6 @@ from cacore.io.checkpoint import Checkpoint
 from cacore.learn.options import from_estimator
 from cacore.linalg.tsqr import MOST_LEAVES
 from cacore.machine import memory, threads
-from cacore.tuning import GridLike
 from cakrr.estimators.classifiers import RidgeClassifier
 from cakrr.estimators.ridge_base import KernelRidge, Regressor
 from cakrr.methods.least_squares import fit_observed
@@ -37,11 +32,14 @@ from cakrr.ridge_model import RidgeFit
 from cakrr.subset import subset
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OnPoints(KernelRidge):
-    """Base of the estimators on M points: options, and the attributes of the points."""
+    """Base of the estimators on M points: parameters, options, and the attributes of the points."""
 
-    centers: int | list[int] | Rows | None
-    checkpoint: str | os.PathLike[str] | None
+    centers: int | list[int] | Rows | None = None
+    pick: str = "random"
+    select: str = "loo"
+    checkpoint: str | os.PathLike[str] | None = None
 
     def _checked_options(self, **extra: Any) -> SubsetOptions:
         extra |= self._automatic()
@@ -67,6 +65,7 @@ class OnPoints(KernelRidge):
         return self
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SubsetKRR(OnPoints, Regressor):
     """Least squares on M points, by QR over all ranks: many rows, few coefficients, any lambda.
 
@@ -140,17 +139,8 @@ class SubsetKRR(OnPoints, Regressor):
 
     _method = subset
 
-    def __init__(
-        self, *, centers: int | list[int] | Rows | None = None, sigma: GridLike | None = "auto",
-        lam: GridLike = "auto", kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian", degree: int = 3,
-        coef0: float = 0.0, pick: str = "random", select: str = "loo", rows: UserRows | None = None, shares: int = 16,
-        checkpoint: str | os.PathLike[str] | None = None, scaling: str = "deviation", standardize: bool = True,
-        dtype: str = "float64", random_state: int | np.random.RandomState | None = None, comm: CommLike = None,
-    ) -> None:  # fmt: skip
-        self.centers, self.sigma, self.lam, self.kernel, self.degree = centers, sigma, lam, kernel, degree
-        self.coef0, self.pick, self.select, self.rows, self.shares = coef0, pick, select, rows, shares
-        self.checkpoint, self.scaling, self.standardize, self.dtype = checkpoint, scaling, standardize, dtype
-        self.random_state, self.comm = random_state, comm
+    rows: UserRows | None = None
+    shares: int = 16
 
     def fit(
         self, X: RowsLike | None = None, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
@@ -184,6 +174,7 @@ class SubsetKRR(OnPoints, Regressor):
         return replace(options, seed=seed, memory_limit=limit)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SubsetKRRClassifier(OnPoints, RidgeClassifier):
     """Classifier by :class:`cakrr.SubsetKRR`: least squares of the classes' columns on M points.
 
@@ -221,15 +212,3 @@ class SubsetKRRClassifier(OnPoints, RidgeClassifier):
     """
 
     _method = subset
-
-    def __init__(
-        self, *, centers: int | list[int] | Rows | None = None, sigma: GridLike | None = "auto",
-        lam: GridLike = "auto", kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian", degree: int = 3,
-        coef0: float = 0.0, pick: str = "random", select: str = "loo", class_weight: ClassWeight = None,
-        checkpoint: str | os.PathLike[str] | None = None, scaling: str = "deviation", standardize: bool = True,
-        dtype: str = "float64", random_state: int | np.random.RandomState | None = None, comm: CommLike = None,
-    ) -> None:  # fmt: skip
-        self.centers, self.sigma, self.lam, self.kernel, self.degree = centers, sigma, lam, kernel, degree
-        self.coef0, self.pick, self.select, self.class_weight = coef0, pick, select, class_weight
-        self.checkpoint, self.scaling, self.standardize, self.dtype = checkpoint, scaling, standardize, dtype
-        self.random_state, self.comm = random_state, comm

@@ -1,8 +1,6 @@
 """scikit-learn regressors: the exact method, the methods in parts, and the two-level method.
 
-The exact method as a scikit-learn regressor.
-
-scikit-learn regressors: the methods in parts, and the two-level method.
+Their parameters come first, in groups that the classifiers share.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from sklearn.utils import Tags
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.metric import expose as expose_metric
 from cacore.data.rows import RowsLike, in_memory, is_sparse
 from cacore.data.validation import checked_weights
 from cacore.errors import InputError
@@ -26,7 +25,7 @@ from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
 from cakrr.dckrr import dckrr
 from cakrr.dkrr import dkrr
-from cakrr.estimators.ridge_base import Regressor, is_auto
+from cakrr.estimators.ridge_base import KernelRidge, Regressor, is_auto
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
 from cakrr.options import RidgeOptions
@@ -35,7 +34,26 @@ from cakrr.twolevel import twolevel
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Iterated:
+class Validated(KernelRidge):
+    """Parameters of methods that compare settings on held-out rows, in a metric that they may learn."""
+
+    validation_fraction: float = 0.1
+    metric: str = "none"
+    metric_rounds: int = 10
+
+    def _expose(self, fitted: RidgeFit) -> None:
+        expose_metric(self, fitted)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Calibrated(Regressor):
+    """A regressor whose intervals can be calibrated."""
+
+    calibrate: float | str | None = None
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Iterated(Validated):
     """Parameters of the exact method, and attributes of its iterations."""
 
     solver: str = "cholesky"
@@ -48,6 +66,7 @@ class Iterated:
     scratch: str | os.PathLike[str] | None = None
 
     def _expose(self, fitted: RidgeFit) -> None:
+        super()._expose(fitted)
         for name in ("n_iter_", "residual_", "near_"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -61,7 +80,7 @@ class Iterated:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DKRR(Iterated, Regressor):
+class DKRR(Iterated, Calibrated):
     """Exact kernel ridge regression: one system of all rows, distributed over the ranks (Algorithm 6).
 
     Parameters
@@ -181,7 +200,7 @@ class DKRR(Iterated, Regressor):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Divided:
+class Divided(Validated):
     """Parameters of all methods in parts, and the number of parts that was chosen."""
 
     n_parts: int | None = field(default=None, kw_only=False)
@@ -189,6 +208,7 @@ class Divided:
     route: str | None = None
 
     def _expose(self, fitted: RidgeFit) -> None:
+        super()._expose(fitted)
         self.n_parts_ = len(fitted.sizes) // fitted.model.divisions
 
 
@@ -212,14 +232,14 @@ class OnTwoLevels(Divided):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Factors:
-    """Parameter of regressors in parts that can store the factors of their matrices."""
+class Factored(Calibrated):
+    """A regressor in parts that can store the factors of their matrices."""
 
     keep_factors: bool = False
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BKRR2(RidgeInParts, Factors, Regressor):
+class BKRR2(RidgeInParts, Factored):
     """Balanced parts by K-balance; predictions by the model of the nearest centre (Algorithm 10).
 
     Parameters
@@ -420,7 +440,7 @@ class KKRR(BKRR2):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TwoLevelKRR(OnTwoLevels, Factors, Regressor):
+class TwoLevelKRR(OnTwoLevels, Factored):
     """A coarse model of all rows, and models of its residual on balanced parts: the most accurate method in parts.
 
     Parameters

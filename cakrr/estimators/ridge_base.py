@@ -16,7 +16,6 @@ from cacore.checks import one_of
 from cacore.comm import CommLike, Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.estimators import Loaded, Regressing, Saved, asking, same_fit
-from cacore.data.metric import expose as expose_metric
 from cacore.data.resolution import check_given
 from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import check_same_names, shared_seed, validated
@@ -40,9 +39,6 @@ class KernelRidge(Saved, Explains, BaseEstimator):
     kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian"
     degree: int = 3
     coef0: float = 0.0
-    validation_fraction: float = 0.1
-    metric: str = "none"
-    metric_rounds: int = 10
     scaling: str = "deviation"
     standardize: bool = True
     dtype: str = "float64"
@@ -86,7 +82,6 @@ class KernelRidge(Saved, Explains, BaseEstimator):
         self.sizes_ = fitted.sizes
         self.centers_: Rows = fitted.model.centers
         self._expose(fitted)
-        expose_metric(self, fitted)
         return self
 
     def _expose(self, fitted: RidgeFit) -> None:
@@ -157,8 +152,6 @@ def is_auto(value: object) -> bool:
 @dataclass(eq=False, repr=False, kw_only=True)
 class Regressor(Regressing, Loaded, KernelRidge):
     """Base of the regressors: one or several targets, with standard deviations and intervals."""
-
-    calibrate: float | str | None = None
 
     _model = KRRModel
 

@@ -1,10 +1,7 @@
 """Preconditioner (F F^T + B)^-1 for every ridge, and the distributed rows that it is made of.
 
-Rows distributed over ranks, prepared for kernel values in single and in double precision.
-
-Preconditioner (F F^T + B)^-1 for every ridge: a low-rank factor F, and optionally blocks of the residual K - F F^T.
-
-B is mu I, or blocks(K - F F^T) + mu I for blocks of rows of one rank. By Woodbury's identity
+F is a low-rank factor of K, and B is mu I, or blocks(K - F F^T) + mu I for blocks of rows of one rank. By Woodbury's
+identity
 
     (F F^T + B)^-1 r = B^-1 r - B^-1 F (I + F^T B^-1 F)^-1 F^T B^-1 r:
 

@@ -1,6 +1,6 @@
 """Products of the kernel matrix of all ranks' rows with a few vectors; no kernel value is computed twice.
 
-Kernel values kept between products: in memory as far as they fit, then in a file.
+Values are stored between products as far as they fit, first in memory and then in a file (:class:`Keep`).
 
 K is symmetric. Rank r computes the blocks between its rows and those of the ranks r, r + 1, ..., r + R/2 (modulo R)
 once each, and multiplies by both the block and its transpose. If R is even, two ranks at distance R/2 compute half of

@@ -30,8 +30,8 @@ from cacore.learn.options import LENGTHS
 from cakrr.grid_search import (
     CHOOSING,
     GridErrors,
-    Judges,
     Search,
+    ValidationRows,
     best,
     cost,
     fold_first,
@@ -57,8 +57,10 @@ def choose_in_rounds(starts: Sequence[RidgeParts], comm: Communicator) -> tuple[
     better scaling. Without a metric there is one round.
     """
     options = starts[0].options
-    ways = [[PartsRound(replace(division, options=way)) for division in starts] for way in options.ways()]
-    best, errors, notes = best_round(ways, options.rounds, comm)
+    alternatives = [
+        [PartsRound(replace(division, options=of_kernel)) for division in starts] for of_kernel in options.per_kernel()
+    ]
+    best, errors, notes = best_round(alternatives, options.rounds, comm)
     best.chosen.rounds = errors
     best.chosen.notes += notes
     return best.division, best.chosen
@@ -192,7 +194,7 @@ def choose(division: RidgeParts, grid: RidgeGrid, comm: Communicator) -> Chosen:
         unit = 1.0
         if soft:
             with comm.phase("partition"):  # the unit of t, from the distances of the held-out rows
-                unit = gap(first.judging.X, division.parts.centers, comm)
+                unit = gap(first.validation.X, division.parts.centers, comm)
         if settings > 1 or not soft:
             _choose_pair(division, grid, first, SOFT.scaled(unit, len(division.parts.sizes)), chosen, comm)
         if soft:
@@ -322,7 +324,7 @@ class Fold:
         Mask of the held-out rows.
     targets : ndarray, shape (n_local, C, t)
         Targets of the parts, for each of C candidates of the coarse model.
-    judging : Samples
+    validation : Samples
         The rows on which settings are compared, with the columns "y", shape (q, C, t), and "weight".
     name : str
         Prefix of the fold's pieces in the checkpoint.
@@ -331,7 +333,7 @@ class Fold:
     parts: Parts
     held: NDArray[np.bool_]
     targets: NDArray[np.float64]
-    judging: Samples
+    validation: Samples
     name: str = ""
 
     @classmethod
@@ -354,8 +356,8 @@ class Fold:
 
     def of_candidate(self, c: int) -> Fold:
         """This fold, restricted to one candidate of the coarse model."""
-        judging = Samples(self.judging.X, {**self.judging.columns, "y": self.judging["y"][:, [c]]})
-        return Fold(self.parts, self.held, self.targets[:, [c]], judging, self.name)
+        validation = Samples(self.validation.X, {**self.validation.columns, "y": self.validation["y"][:, [c]]})
+        return Fold(self.parts, self.held, self.targets[:, [c]], validation, self.name)
 
 
 def _choose_pair(
@@ -475,13 +477,13 @@ def compare_on_folds(
         if loo:
             results.append(search.left_out_errors(comm))
         elif own_parts:
-            results.append(search.errors(Judges.of_own_parts(fold.parts, fold.held, fold.targets), comm))
+            results.append(search.errors(ValidationRows.of_own_parts(fold.parts, fold.held, fold.targets), comm))
         else:
             with comm.phase("predict" if options.select == "test" else "partition"):
                 centers, owners = division.parts.centers, division.parts.owners
-                judges = Judges.routed(fold.judging, division.route, routes, centers, owners, comm)
-            results.append(search.errors(judges, comm, len(routes)))
-        weights.append(fold.judging["weight"].sum())
+                validation = ValidationRows.routed(fold.validation, division.route, routes, centers, owners, comm)
+            results.append(search.errors(validation, comm, len(routes)))
+        weights.append(fold.validation["weight"].sum())
     if len(results) == 1:
         return results[0]
     with comm.phase("predict"):

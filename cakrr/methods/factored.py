@@ -393,14 +393,16 @@ class Exact:
         """Name of this round's piece in the checkpoint."""
         return self.prepared.piece(name, self.number, self.options)
 
-    def _grid(self, split: RowSplit, judging: Samples, comm: Communicator) -> tuple[NDArray[np.float64], PairOutcomes]:
+    def _grid(
+        self, split: RowSplit, validation: Samples, comm: Communicator
+    ) -> tuple[NDArray[np.float64], PairOutcomes]:
         """This rank's share of every pair's predictions, (S, L, q, ...), and how their solutions ended.
 
-        `judging` are the rows on which pairs are compared, on every rank, with the columns "y" and "weight".
+        `validation` are the rows on which pairs are compared, on every rank, with the columns "y" and "weight".
         """
-        lams, validation = self.options.lam, in_memory(judging.X)
+        lams, X_validation = self.options.lam, in_memory(validation.X)
         X, number, y = self.X[split.learned], split.number, split.y[split.held :]
-        shape = (validation.shape[0], *y.shape[1:])
+        shape = (X_validation.shape[0], *y.shape[1:])
         with comm.phase("partition"):
             system = BlockCyclicSystem(X, number, split.weights[split.held :], self.like, comm)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
@@ -416,7 +418,7 @@ class Exact:
                         return {"given": np.full(shape, np.nan), "solved": np.array(False)}
                     self.sent += system.matrix.predicted_bytes()
                     model = PartModel(X, system.matrix.solve(y)[number].astype(X.dtype))
-                    return {"given": model.predict(validation, kernel), "solved": np.array(True)}
+                    return {"given": model.predict(X_validation, kernel), "solved": np.array(True)}
 
                 done = remembered(self.checkpoint, self._piece(f"{split.name}pair-{s:04d}-{ell:04d}"), work, comm)
                 predicted[s, ell] = done["given"]

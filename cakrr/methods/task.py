@@ -75,7 +75,7 @@ class RidgeTask(PartTask[PartModel, KRRModel, RidgeFit]):
         )  # fmt: skip
 
     @classmethod
-    def in_parts(
+    def train(
         cls, method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator, test: Dataset | None = None
     ) -> RidgeFit:
         """Train one model per part; a collective call.
@@ -193,4 +193,4 @@ class RidgeTask(PartTask[PartModel, KRRModel, RidgeFit]):
         return fitted
 
 
-train = around(RidgeTask.in_parts, intervals=calibrated)  # what the methods in parts name as their trainer
+train = around(RidgeTask.train, intervals=calibrated)  # what the methods in parts name as their trainer

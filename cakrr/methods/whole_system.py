@@ -1,10 +1,9 @@
 """The exact method: one n x n system over all ranks, solved by factorisation or iteration (Algorithm 6).
 
-``--solver auto``: the available solver with the lower predicted cost.
-
-The exact method by conjugate gradients: rows stay on their ranks, and lambdas of a sigma share kernel values.
-
-``--early``: stop right-hand sides whose validation error no longer changes.
+:func:`cheaper` is ``--solver auto``: the available solver with the lower predicted cost. The factorisation is in
+:mod:`cakrr.methods.factored`. :class:`Iterative` uses conjugate gradients: rows stay on their ranks, and all lambdas of
+a sigma share kernel values. :class:`SettledErrors` is ``--early``: it stops right-hand sides whose validation error no
+longer changes.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from partition.in_parts import around
 def fit(
     method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator, test: Dataset | None = None
 ) -> RidgeFit:
-    """Solve (K + lambda n I) alpha = y on all rows; arguments as for :meth:`cakrr.methods.task.RidgeTask.in_parts`.
+    """Solve (K + lambda n I) alpha = y on all rows; arguments as for :meth:`cakrr.methods.task.RidgeTask.train`.
 
     Raises
     ------
@@ -65,10 +64,10 @@ def fit(
     begun = comm.seconds["train"]
     kind, reasons = _solver(method, prepared, options, comm)
     scaled = scalings(prepared, options, comm)
-    ways = [[kind(method, rows, way, comm) for rows in scaled] for way in options.ways()]
+    alternatives = [[kind(method, rows, of_kernel, comm) for rows in scaled] for of_kernel in options.per_kernel()]
     # Algorithm 6, lines 1 to 14: train and predict with every pair of sigma and lambda, and compare the errors.
-    run, errors, notes = best_round(ways, options.rounds, comm)
-    del ways
+    run, errors, notes = best_round(alternatives, options.rounds, comm)
+    del alternatives
     # Lines 3 to 6 once more, with the chosen pair and all rows.
     solution = run.solve(comm)
     model = run.model(solution.alpha, comm)
@@ -197,9 +196,11 @@ class Iterative(Exact):
         """1: one held-out share; repeating the iterations on folds would take too long."""
         return 1
 
-    def _grid(self, split: RowSplit, judging: Samples, comm: Communicator) -> tuple[NDArray[np.float64], PairOutcomes]:
+    def _grid(
+        self, split: RowSplit, validation: Samples, comm: Communicator
+    ) -> tuple[NDArray[np.float64], PairOutcomes]:
         """See :meth:`cakrr.methods.factored.Exact._grid`: every lambda of a sigma at once."""
-        lams, shape = self.options.lam, (judging.X.shape[0], *split.y.shape[1:])
+        lams, shape = self.options.lam, (validation.X.shape[0], *split.y.shape[1:])
         X, number = self.X[split.learned], split.number
         y, weights = self._targets()[split.learned], self._weights(split.learned)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
@@ -216,13 +217,13 @@ class Iterative(Exact):
                 criteria = self._criteria(max(self.options.tol, GRID_TOL), False)
                 if self.options.early is not None:
                     criteria.early = SettledErrors(
-                        judging, X, kernel, self.options.early, len(lams), self.prepared.scale
+                        validation, X, kernel, self.options.early, len(lams), self.prepared.scale
                     )
                 wanted = RidgeProblem(X, number, y, weights, kernel, lams, name, piece)
                 alpha, solution = self.systems.solve(wanted, criteria, comm)
                 with comm.phase("predict"):
                     model = PartModel(X, np.ascontiguousarray(alpha.T, X.dtype))
-                    values = model.predict(in_memory(judging.X), kernel).astype(np.float64)
+                    values = model.predict(in_memory(validation.X), kernel).astype(np.float64)
                 values = values.T.reshape(len(lams), y.shape[1], len(values)).swapaxes(1, 2)
                 return {
                     "given": values.reshape(len(lams), *shape),
@@ -366,7 +367,7 @@ class SettledErrors:
 
     Parameters
     ----------
-    judging : Samples
+    validation : Samples
         The rows on which pairs are compared, on every rank, with the columns "y" and "weight".
     X : ndarray or CSR, shape (m, d)
         This rank's rows of the system.
@@ -384,12 +385,12 @@ class SettledErrors:
     """
 
     def __init__(
-        self, judging: Samples, X: Rows, kernel: Kernel, share: float, lams: int, scale: NDArray[np.float64]
+        self, validation: Samples, X: Rows, kernel: Kernel, share: float, lams: int, scale: NDArray[np.float64]
     ) -> None:
-        self.judging, self.kernel, self.share, self.scale = judging, kernel, share, scale
+        self.validation, self.kernel, self.share, self.scale = validation, kernel, share, scale
         self.targets = len(scale)
         self.points = kernel.points(X)
-        self.rows = kernel.points(in_memory(judging.X), like=self.points)
+        self.rows = kernel.points(in_memory(validation.X), like=self.points)
         self.history = np.full((lams * self.targets, SETTLED + 1), np.nan)
         self.sent = 0
 
@@ -398,18 +399,18 @@ class SettledErrors:
 
         One Allreduce of predictions. Rank 0 decides, since long sums may differ in the last bit between ranks.
         """
-        rows, settled = len(self.judging), self._settled(x, ids, comm).astype(np.uint8)
+        rows, settled = len(self.validation), self._settled(x, ids, comm).astype(np.uint8)
         if comm.size > 1:
             self.sent += 8 * comm.size * rows * len(ids) + (comm.size - 1) * (64 + settled.nbytes)
         return comm.bcast(settled).astype(np.bool_)
 
     def _settled(self, x: cg.Vectors, ids: NDArray[np.int64], comm: Communicator) -> NDArray[np.bool_]:
-        judging = self.judging
+        validation = self.validation
         predicted = comm.allreduce(self.kernel.apply(self.rows, self.points, np.ascontiguousarray(x.T)))
         targets = ids % self.targets
-        y = judging["y"].reshape(len(judging), -1)[:, targets]
+        y = validation["y"].reshape(len(validation), -1)[:, targets]
         gap = np.square((predicted - y) / self.scale[targets])
-        errors = judging["weight"] @ gap
+        errors = validation["weight"] @ gap
         recent = np.column_stack([self.history[ids, 1:], errors])
         self.history[ids] = recent
         moved = recent.max(axis=1) - recent.min(axis=1)

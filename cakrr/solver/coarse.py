@@ -9,10 +9,9 @@ on, which is up to max k(x,x) / lambda, the rows of K_nM are folded into triangl
 condition is the square root of that. Each rank sums its rows' share of W^T W, and one Allreduce of M x M + M numbers
 adds the shares (M x M + 3 M if validation rows are summed separately; M x M + (2 t + 1) M for t targets).
 
-Predictive variance of the coarse model, from the factor of its normal equations.
-
-The coarse model f(x) = beta^T k(x), with k(x) = K(centers, x), is linear in beta. The coefficients have the prior
-covariance s^2 K_MM^-1, and the targets have the noise variance v = s^2 lambda n. So f(x) has the variance
+The predictive variance of f(x) = beta^T k(x), with k(x) = K(centers, x), comes from the same factor. The coefficients
+have the prior covariance s^2 K_MM^-1, and the targets have the noise variance v = s^2 lambda n. So f(x) has the
+variance
 
     v k^T (K_Mn K_nM + lambda n K_MM)^-1 k,
 

@@ -1,15 +1,14 @@
-"""Prediction intervals on all ranks, jackknife+ intervals, and calibrated probabilities of classifiers.
+"""Prediction intervals on all ranks, and calibrated probabilities of classifiers.
 
-Prediction intervals on all ranks: of constant width, per part, scaled by standard deviations, or per row.
+Intervals have a constant width, one per part, one scaled by standard deviations (:func:`answered`), or one per row
+(:func:`predict`, jackknife+).
 
-Calibrated probabilities of a classifier, from leave-one-out predictions for its training rows.
-
-Least squares needs no folds: the model without row i predicts y_i - alpha_i / (G^-1)_ii, where G is the part's matrix
+Probabilities are calibrated by leave-one-out predictions for the training rows (:func:`calibrator`). Least squares
+needs no folds: the model without row i predicts y_i - alpha_i / (G^-1)_ii, where G is the part's matrix
 (:mod:`cakrr.solver.variance`).
 
-Jackknife+ intervals, from leave-one-out models in closed form (Barber, Candes, Ramdas and Tibshirani, 2021).
-
-A part's model predicts f(x) = w^T y at x, with weights w = G^-1 K(rows, x) and G = K + lambda m I. The leave-one-out
+Jackknife+ intervals come from leave-one-out models in closed form (Barber, Candes, Ramdas and Tibshirani, 2021). A
+part's model predicts f(x) = w^T y at x, with weights w = G^-1 K(rows, x) and G = K + lambda m I. The leave-one-out
 error of row i is r_i = alpha_i / (G^-1)_ii. The model without row i, with the same ridge lambda m, has the coefficients
 alpha - G^-1 e_i r_i, which are 0 at i, and predicts f(x) - w_i r_i. An interval with coverage c extends from the
 floor((m + 1) (1 - c))-th smallest value of f(x) - w_i r_i - |r_i|, over the part's m rows, to the ceil((m + 1) c)-th

@@ -31,7 +31,7 @@ def in_parts(
     """Train one classifier per part; see :func:`partition.in_parts.in_parts`."""
     from casvm.tasks import ClassesTask
 
-    return _of_classes(ClassesTask.in_parts, method, train, options, comm)
+    return _of_classes(ClassesTask.train, method, train, options, comm)
 
 
 def in_a_tree(
@@ -61,7 +61,7 @@ def of_values(
     from partition.in_parts import around
 
     kind = QuantilesTask if options.quantile is not None else ValuesTask
-    fit: ValueTrainer = partial(all_rows.of_values, kind) if options.exact else kind.in_parts
+    fit: ValueTrainer = partial(all_rows.of_values, kind) if options.exact else kind.train
     return around(fit, intervals=calibrated, lengths=_lengths_of_values)(method, train, options, comm)
 
 

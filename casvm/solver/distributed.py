@@ -4,6 +4,12 @@ In each round every rank proposes its worst violators, one collective gives the 
 solve the same small problem (:class:`WorkingSet`). Each then updates the gradient of its own rows. A row is sent when
 it is first chosen, and every rank keeps a copy of it (:class:`Pool`). With a working set of two rows this is the
 textbook algorithm, with one combined reduction per pair.
+
+The ranks agree without a leader. :meth:`Distributed._look` gathers the same lines on every rank; from these each rank
+computes the same violation, the same decision to stop and the same working set (:meth:`Distributed._chosen`). All
+solve it with the same arithmetic (:meth:`Distributed._step`). Where processors or libraries differ, so may the last
+bits: rank 0's solution is then sent to the others. The loop that calls these steps is
+:meth:`casvm.solver.active_set.SMO.run`.
 """
 
 from __future__ import annotations
@@ -157,7 +163,21 @@ class OnRanks(SMO):
 
 
 class Distributed(OnRanks):
-    """SMO on all ranks; rows are numbered globally, in the order of the ranks."""
+    """SMO on all ranks; rows are numbered globally, in the order of the ranks.
+
+    Attributes
+    ----------
+    q : int
+        Rows of a working set.
+    pool : Pool
+        Copies of rows that were in a working set, in the same slots on every rank.
+    quota : ndarray of int64, shape (ranks, 2)
+        Rows that each rank may propose to rise and to fall; a rank with more violators gets more of the next round.
+    seen : tuple of float
+        The largest v of a row that may rise, and the smallest of one that may fall, in the last round.
+    looks : int
+        Number of checks whether idle rows should be shrunk.
+    """
 
     gram: KernelRows
 
@@ -230,17 +250,17 @@ class Distributed(OnRanks):
             )
             proposals.append(proposed.ravel())
         lengths = _HEAD + self.width * self.quota.sum(axis=1)
-        numbers = self.comm.allgather(np.concatenate([[top, bottom, *counts, self._time()], *proposals]), lengths)
+        numbers = self.comm.allgather(np.concatenate([[top, bottom, *counts, self._flags()], *proposals]), lengths)
         lines = self._lines = np.zeros((self.comm.size, lengths.max()))
         lines[:, _HEAD + self.width - 1 :: self.width] = -1.0
         lines[np.arange(lines.shape[1]) < lengths[:, None]] = numbers
-        times = lines[:, 4].astype(np.int64)
-        if (times & _DUE).any():
+        flags = lines[:, 4].astype(np.int64)
+        if (flags & _DUE).any():
             self._keep(self.active.all_beta())
-        return float(lines[:, 0].max()), float(lines[:, 1].min()), bool((times & _LATE).any())
+        return float(lines[:, 0].max()), float(lines[:, 1].min()), bool((flags & _LATE).any())
 
-    def _time(self) -> int:
-        """Flags of what is due: _LATE, _DUE, both or 0."""
+    def _flags(self) -> int:
+        """Flags that are due on this rank: _LATE, _DUE, both or 0."""
         return _LATE * self._out_of_time() + _DUE * self._checkpoint_due()
 
     def _chosen(self, top: float, bottom: float) -> WorkingSet:
@@ -265,7 +285,7 @@ class Distributed(OnRanks):
         return self._last.with_rows(both[np.unique(both[:, -1], return_index=True)[1]])
 
     def _step(self, top: float, bottom: float, max_pairs: int) -> bool:
-        """Solve a working set's problem on every rank."""
+        """Solve a working set's problem on every rank, with the same result, and update this rank's gradient."""
         chosen, active = self._chosen(top, bottom), self.active
         slots, size = self._slots(chosen.numbers), len(chosen.numbers)
         order, stay = self.gram.arranged(slots, chosen.numbers)

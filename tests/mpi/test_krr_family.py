@@ -39,7 +39,7 @@ def train(name, X, y, my=slice(None), comm=None, test=None, dtype=np.float64, we
     """On this rank's rows `my` of all ranks', or all rows on one rank; a rank that is stopped does not stop others."""
     method, more = METHODS[name]
     given = RidgeOptions(**{"partitions": 5, "seed": 2, **more, **options})
-    result = RidgeTask.in_parts(method, dataset(X, y, my, dtype, weights), given, comm or Communicator(), test)
+    result = RidgeTask.train(method, dataset(X, y, my, dtype, weights), given, comm or Communicator(), test)
     result.model.comm = comm
     return result
 
