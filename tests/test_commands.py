@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import refusal
-from helpers.commands import flat, predicted, read, reported, run, without_names
+from helpers.commands import flat, one_by_one, predicted, read, reported, run, without_names
 from helpers.data import changed, split_rows, write_hdf5, write_rare_class
 from helpers.families import model_of, predict
 from sklearn.metrics import confusion_matrix
@@ -275,3 +275,17 @@ def test_refused_at_once(program, words, message, inputs, refuses, forbidden):
 
 def test_usage_errors_are_input_errors():
     refusal(Parser(prog="x").parse_args, ["--nonsense"], match="unrecognized arguments: --nonsense")
+
+
+def test_commands_do_without_scikit_learn(inputs, python, tmp_path):
+    """Estimators alone need it: its import, with that of pandas, takes longer than all else that a small run does."""
+    trained = {"cakrr.bkrr2": ["--sigma", "2"], "casvm.cpsvm": [], "asygcd": [],
+               "cakriging": ["--range", "1", "--sill", "1", "--nugget", "0.1"]}  # fmt: skip
+    commands = []
+    for program, words in trained.items():
+        model = tmp_path / f"{program}.h5"
+        commands.append([program, inputs / "good.h5", *words, "--model", model, "--quiet"])
+        commands.append([predict(program), model, inputs / "good.h5", "--quiet"])
+    flag, code, words = one_by_one(commands)
+    done = python(flag, code + "print(*{'sklearn', 'pandas', 'scipy.stats'} & set(sys.modules))", words)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

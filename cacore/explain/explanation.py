@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.estimators import asking
 from cacore.data.rows import AnyRows, RowsLike
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -250,6 +249,8 @@ class Explains:
             check_is_fitted(self, "model_")
             explanation: Explanation = vars(self)["model_"].explain(X, background, groups, interactions=interactions)
             return explanation
+        from cacore.data.estimators import asking  # scikit-learn, which commands do without
+
         with asking(self, "explain") as comm:
             model: Any = vars(self)["model_"]
             return model.explain(X, background, groups, comm, interactions)  # type: ignore[no-any-return]
