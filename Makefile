@@ -80,12 +80,12 @@ sanitize: $(VENV)/.test
 bench: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.krr_speed
 
-# All variants of the tests of tests/mpi on 1, 2, 3 and 4 ranks; `make test` runs each on two of these numbers.
+# All variants of the tests of tests/mpi on 1, 2, 3 and 4 ranks; `make test` runs each on one of these numbers.
 test-ranks: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_ALL_VARIANTS=1 $(BIN)/python -m pytest tests/test_under_mpi.py -k test_distributed
 
 # Under Open MPI and Intel MPI, each from its wheel: tests of the communicator and of failures, trainings, and jobs that
-# another library's mpiexec starts. `make test` runs them as well, where the libraries are in the environment, with half of
+# another library's mpiexec starts. `make test` runs them as well, where the libraries are in the environment, with some of
 # the variants.
 test-mpi: $(VENV)/.mpi
 	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_ALL_VARIANTS=1 $(BIN)/python -m pytest tests/test_under_mpi.py tests/test_info.py -k another_library

@@ -20,7 +20,7 @@ from helpers.mpi_libraries import OTHERS
 ROOT = Path(__file__).resolve().parent.parent
 
 # Not captured (-s): what a rank says before it aborts the job must not be lost.
-VARIANTS = () if "CAKERNELS_ALL_VARIANTS" in os.environ else ("--half-of-variants",)
+VARIANTS = () if "CAKERNELS_ALL_VARIANTS" in os.environ else ("--spread-variants",)
 PYTEST = ("-m", "pytest", "--with-mpi", "-s", "--tb=short", *VARIANTS)
 
 
@@ -31,13 +31,13 @@ def all_pass(ranks, done, tmp_path):
     assert done.returncode == 0, shown
     printed = [done.stdout, *(file.read_text() for file in sorted(tmp_path.glob("rank*.txt")))]
     outcomes = [dict(reversed(pair) for pair in re.findall(r"(\d+) (passed|skipped)", text)) for text in printed]
-    assert int(outcomes[0]["passed"]) > 100, shown  # tests really ran,
+    assert int(outcomes[0]["passed"]) > 50, shown  # tests really ran,
     assert outcomes == [outcomes[0]] * ranks, shown  # and the same ones on every rank
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_distributed(ranks, mpiexec, tmp_path):
-    """Each test on 1, 2, 3 and 4 ranks; each of its variants on two of these, or, in `make test-ranks`, on all."""
+    """Each test on 1, 2, 3 and 4 ranks; each of its variants on one of these, or, in `make test-ranks`, on all."""
     all_pass(
         ranks, mpiexec(ranks, *PYTEST, "tests/mpi", cwd=ROOT, timeout=3600, CAKERNELS_MPI_TESTS=str(tmp_path)), tmp_path
     )
@@ -47,7 +47,7 @@ def test_distributed(ranks, mpiexec, tmp_path):
 def test_distributed_by_another_library(library, tmp_path):
     """The parts that depend most on the MPI library: calls, and failures.
 
-    Half of their variants on 2 ranks, which wait in loops; in `make test-mpi` all of them on 3.
+    The variants of 2 ranks, which wait in loops; in `make test-mpi` all of them on 3.
     """
     ranks = 2 if VARIANTS else 3
     options = [*PYTEST, *(f"tests/mpi/test_{name}.py" for name in ("comm", "failures", "manners"))]

@@ -46,20 +46,6 @@ def even(n):
     return slice(n * RANK // R, n * (RANK + 1) // R)
 
 
-def some(values):
-    """Every other one of a parameter's values; the rest are tried on one rank more, and on one less."""
-    return list(values)[R % 2 :: 2]
-
-
-def crossed(first, second):
-    """Every other pair of two parameters' values, as the squares of one colour; the rest are tried on one rank more.
-
-    Each value meets every number of ranks, with half of the other parameter's values, and each pair meets two numbers.
-    """
-    pairs = [(a, b, i + j) for i, a in enumerate(first) for j, b in enumerate(second)]
-    return [(a, b) for a, b, square in pairs if square % 2 == R % 2]
-
-
 def dataset(X, y, block=EVERY_ROW, dtype=np.float64, weights=None):
     """Rows, targets and weights of this rank, as a regression is given them."""
     return Dataset(X[block].astype(dtype), y[block].copy(), weights=None if weights is None else weights[block])

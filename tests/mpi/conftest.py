@@ -24,27 +24,34 @@ TRIED = {1: "even", 2: "uneven", 3: "rank without rows", 4: "even"}  # on one ra
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--half-of-variants", action="store_true",
-        help="run half of the variants of each test: those that another number of ranks, one more or less, leaves out",
+        "--spread-variants", action="store_true",
+        help="run each variant of a test on one of 1, 2, 3 and 4 ranks, and each test on all of these numbers",
     )  # fmt: skip
 
 
 def pytest_collection_modifyitems(config, items):
-    """With --half-of-variants, leave every second variant of a test out, in an order that no parameter knows.
+    """With --spread-variants, deal the variants of a test to the numbers of ranks, in an order that no parameter knows.
 
-    So each test runs on every number of ranks, and each of its variants on 1 and 3 ranks, or on 2 and 4.
+    So each test runs on every number of ranks, and each of its variants on one of them; of two or three variants, each
+    number of ranks has one.
     """
-    if not config.getoption("half_of_variants"):
+    if not config.getoption("spread_variants"):
         return
     variants = {}
     for item in items:
         variants.setdefault((item.path, item.originalname), []).append(item)
     left_out = set()
-    for some in variants.values():
-        shuffled = sorted(some, key=lambda item: zlib.crc32(item.name.encode()))
-        left_out |= {item for number, item in enumerate(shuffled) if len(some) > 1 and (number + R) % 2}
+    for tests in variants.values():
+        shuffled, hands = sorted(tests, key=_place), min(4, len(tests))
+        left_out |= {item for number, item in enumerate(shuffled) if (number + R) % hands}
     config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
     items[:] = [item for item in items if item not in left_out]
+
+
+def _place(item):
+    """Number that orders the variants of a test by their parameters, without the split of the rows, which R decides."""
+    indices = item.callspec.indices if hasattr(item, "callspec") else {}
+    return zlib.crc32(repr(sorted(pair for pair in indices.items() if pair[0] != "mine")).encode())
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from helpers.checks import inodes, names, near
 from helpers.data import FORMS, drawn_clouds
 from helpers.dissmo_on_ranks import GAMMA, KERNEL, PLENTY, T_ROWS, C, N, serial, signs, train
-from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all, some
+from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all
 from sklearn.exceptions import ConvergenceWarning
 
 from cacore.comm import Communicator
@@ -58,7 +58,7 @@ def test_a_killed_run_goes_on(folder):
 # -- models, checkpoints -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("k", "csr"), some([(2, False), (3, True)]))
+@pytest.mark.parametrize(("k", "csr"), [(2, False), (3, True)])
 def test_saved_by_many_and_loaded_by_one(k, csr, folder, half, everywhere):
     (X, y), (T, _) = drawn_clouds(k=k, csr=csr), drawn_clouds(T_ROWS, 1, k, csr)
     model = train(X, y, even(N), Communicator(WORLD), standardize=True).model
@@ -130,7 +130,7 @@ def test_checkpoint(folder, recorded):
 # -- the estimator --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", some(["dense", "csr float32"]))
+@pytest.mark.parametrize("form", ["dense", "csr float32"])
 def test_estimator(form, mine, everywhere):
     """Labels of text; rows of weight 0 count as absent."""
     csr, dtype = FORMS[form]

@@ -7,7 +7,7 @@ import pytest
 from helpers.checks import close, names
 from helpers.data import formats
 from helpers.data import smooth as rows
-from helpers.distributed import RANK, WORLD, R, by_one, crossed, dataset, even, refused_by_all, some
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -36,7 +36,8 @@ def test_fixed_pair(name, csr, mine, everywhere):
     assert traffic["train"] == {"bytes": 0, "messages": 0}
 
 
-@pytest.mark.parametrize(("name", "select"), crossed(METHODS, ["validation", "test"]))
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("select", ["validation", "test"])
 def test_grid(name, select, mine):
     (X, y), (T, t) = rows(), rows(41, seed=1)
     options = RidgeOptions(partitions=5, sigma=(0.5, 1.5, 4.0), lam=(1e-5, 1e-3, 1e-1), select=select, seed=2)
@@ -64,7 +65,7 @@ def test_one_reduction_for_the_grid():
 
 
 @methods
-@pytest.mark.parametrize(("csr", "standardize"), some([(False, True), (False, False), (True, True)]))
+@pytest.mark.parametrize(("csr", "standardize"), [(False, True), (False, False), (True, True)])
 def test_model_file(name, csr, standardize, folder, everywhere):
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     options = RidgeOptions(partitions=6, sigma=(2.0,), standardize=standardize)
@@ -91,7 +92,8 @@ def test_model_of_other_ranks():
         model.predict(X, WORLD)
 
 
-@pytest.mark.parametrize(("name", "csr"), crossed(METHODS, [False, True]))
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("csr", [False, True])
 def test_estimator(name, csr, mine, everywhere):
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     make, given = ESTIMATORS[name], {"n_parts": 5, "sigma": 2.0, "lam": [1e-4, 1e-2], "random_state": 7}
@@ -102,7 +104,8 @@ def test_estimator(name, csr, mine, everywhere):
     close(got, serial.predict(T))
 
 
-@pytest.mark.parametrize(("name", "absent"), crossed(METHODS, [False, True]))
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("absent", [False, True])
 def test_weights(name, absent, mine, everywhere):
     """Rows of weight 0 count as absent, also if they are all that a rank has."""
     (X, y), (T, _), my = rows(), rows(41, seed=1), mine(157)

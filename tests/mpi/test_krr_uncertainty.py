@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.data import smooth
-from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all, sent, some
+from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all, sent
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
@@ -77,7 +77,7 @@ def test_is_a_gaussian_process(cls, mine, everywhere):
     near(std, np.sqrt(s2 * (deviation**2 + 0.157)), 1e-8 * std.max())
 
 
-@pytest.mark.parametrize("csr", some([False, True]))
+@pytest.mark.parametrize("csr", [False, True])
 @pytest.mark.parametrize("name", ["nearest", "soft", "all", "two levels", pytest.param("exact", marks=exact)])
 def test_is_the_same_on_one_rank(name, csr, everywhere, folder):
     """Standard deviations and both kinds of intervals, of a model that is trained, and of its file."""

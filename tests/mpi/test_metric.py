@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import close, near, scalapack_is_missing
 from helpers.data import ripples
-from helpers.distributed import RANK, WORLD, R, by_one, crossed, dataset, even, refused_by_all, some
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all
 
 from cacore.comm import Communicator
 from cacore.io import Dataset
@@ -42,7 +42,7 @@ def _scalapack(request):
 
 
 @pytest.mark.parametrize(
-    ("name", "metric"), some(zip(RIDGE, ["full", "diagonal", "full", "diagonal", "full"], strict=True))
+    ("name", "metric"), [*zip(RIDGE, ["full", "diagonal", "full", "diagonal", "full"], strict=True)]
 )
 def test_ridge(name, metric, mine, everywhere):
     (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
@@ -66,7 +66,8 @@ def test_csr(name, metric, everywhere):
     close(values, serial.model.predict(T), 1e-5)
 
 
-@pytest.mark.parametrize(("name", "metric"), crossed([name for name in RIDGE if name != "dkrr"], ["diagonal", "full"]))
+@pytest.mark.parametrize("name", [name for name in RIDGE if name != "dkrr"])
+@pytest.mark.parametrize("metric", ["diagonal", "full"])
 def test_what_training_sends(name, metric):
     """One Allreduce of d x d numbers, or d, a round, beside what training sends without a metric."""
     X, y = ripples(80)
@@ -93,7 +94,7 @@ def test_what_the_exact_method_sends(tuned):
     assert sent[0]["bytes"] - sent[1]["bytes"] == (8 * R * 62 * D if R > 1 else 0)
 
 
-@pytest.mark.parametrize(("name", "metric"), some([("cpsvm", "full"), ("dissmo", "full"), ("dcsvm", "diagonal")]))
+@pytest.mark.parametrize(("name", "metric"), [("cpsvm", "full"), ("dissmo", "full"), ("dcsvm", "diagonal")])
 def test_svm(name, metric, mine, everywhere):
     (X, y), (T, _), comm = ripples(83), ripples(41, 1), Communicator(WORLD)
     method, more = SVM[name]
@@ -139,7 +140,7 @@ def test_auto(everywhere):
     assert comm.totals()[0]["train"] == {"bytes": 0, "messages": 0}
 
 
-@pytest.mark.parametrize("name", some(["bkrr2", "dkrr", "cpsvm"]))
+@pytest.mark.parametrize("name", ["bkrr2", "dkrr", "cpsvm"])
 def test_checkpoint(name, folder):
     """Another run of the same command ends with the same bits, and trains nothing anew."""
     X, y = ripples(80)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.data import as_csr
-from helpers.distributed import RANK, WORLD, by_one, dataset, even, refused_by_all, some
+from helpers.distributed import RANK, WORLD, by_one, dataset, even, refused_by_all
 
 from cacore.comm import Communicator
 from casvm import CAQuantileSVR, QuantileModel, SMOQuantileSVR
@@ -26,7 +26,7 @@ def rows(csr=False):
     return X, y, rng.choice([0.5, 1.0, 2.0], N)
 
 
-@pytest.mark.parametrize(("csr", "route"), some([(False, "nearest"), (True, "soft"), (True, "all"), (False, "soft")]))
+@pytest.mark.parametrize(("csr", "route"), [(False, "nearest"), (True, "soft"), (True, "all"), (False, "soft")])
 def test_parts_and_intervals_as_one_process_makes_them(csr, route, folder):
     """The same rows are set aside; the model that many ranks wrote predicts in one process."""
     X, y, weights = rows(csr)
@@ -58,7 +58,7 @@ def test_exact_on_all_ranks():
     near(fitted.model.predict(np.ones((1, 2)), WORLD), [[0.5, 4.5, 8.5]], 1e-5)
 
 
-@pytest.mark.parametrize("exact", some([False, True]))
+@pytest.mark.parametrize("exact", [False, True])
 def test_length_scales_of_one_process(exact):
     """The same rows are sampled, and the first rank learns from them for all."""
     X, y, weights = rows()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.checks import names, near, same_part
 from helpers.data import FORMS, dense, drawn_clouds
-from helpers.distributed import RANK, WORLD, R, by_one, crossed, even, in_order, some
+from helpers.distributed import RANK, WORLD, R, by_one, even, in_order
 from helpers.svm_on_ranks import GAMMA, METHODS, NAMES, PARTITIONED, T_ROWS, N, methods, train
 from sklearn.exceptions import ConvergenceWarning
 
@@ -29,7 +29,8 @@ pytestmark = pytest.mark.mpi(min_size=1)
 # -- against one process ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "form"), crossed(PARTITIONED, FORMS))
+@pytest.mark.parametrize("name", PARTITIONED)
+@pytest.mark.parametrize("form", FORMS)
 def test_parts_as_one_process_trains_them(name, form, mine, everywhere):
     """The partitioners divide the rows of any number of ranks alike, and a part's rows come in the same order."""
     csr, dtype = FORMS[form]
@@ -66,7 +67,7 @@ def test_parts_of_other_kernels(kernel, csr, everywhere):
     near(everywhere(model.decision_function(T[even(T_ROWS)])), serial.model.decision_function(T), 1e-10)
 
 
-@pytest.mark.parametrize(("csr", "dtype"), some(FORMS.values()))
+@pytest.mark.parametrize(("csr", "dtype"), [*FORMS.values()])
 def test_random_parts(csr, dtype):
     """Each rank deals its own rows to its own parts and sends nothing: as casvm on each rank's rows by itself."""
     k = 2 if csr else 3
@@ -93,7 +94,7 @@ def test_random_parts(csr, dtype):
 
 
 @methods
-@pytest.mark.parametrize(("route", "k"), some([("nearest", 2), ("soft", 3), ("all", 3), ("all", 2)]))
+@pytest.mark.parametrize(("route", "k"), [("nearest", 2), ("soft", 3), ("all", 3), ("all", 2)])
 def test_saved_by_many_and_loaded_by_one(name, route, k, folder, half, everywhere):
     """The same labels, and decisions to 1e-12 (a mean over ranks is summed in another order)."""
     csr, comm = name == "bkmsvm", Communicator(WORLD)
@@ -116,7 +117,8 @@ def test_saved_by_many_and_loaded_by_one(name, route, k, folder, half, everywher
     assert names(folder) == ["many.h5"]
 
 
-@pytest.mark.parametrize(("name", "route"), crossed(PARTITIONED, ["soft", "all"]))
+@pytest.mark.parametrize("name", PARTITIONED)
+@pytest.mark.parametrize("route", ["soft", "all"])
 def test_routes_of_many_classes(name, route, mine, everywhere):
     """Parts hold different classes; shares and weights are those of one process, and weights cost no byte."""
     rng = np.random.default_rng(3)
@@ -194,7 +196,8 @@ def test_gamma_and_balance_with_a_rank_without_rows(name):
 # -- the estimator -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "form"), crossed(METHODS, ["dense", "csr float32"]))
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("form", ["dense", "csr float32"])
 def test_estimator(name, form, mine, everywhere):
     csr, dtype = FORMS[form]
     (X, y), (T, u) = drawn_clouds(csr=csr, dtype=dtype, k=3), drawn_clouds(T_ROWS, 1, 3, csr, dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.data import drawn_clouds
-from helpers.distributed import RANK, WORLD, R, by_one, even, in_order, some
+from helpers.distributed import RANK, WORLD, R, by_one, even, in_order
 
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes
@@ -33,7 +33,7 @@ def test_rank_of_one_class(partitioner, everywhere):
 
 
 @pytest.mark.parametrize("partitioner", ["random", "kmeans"])
-@pytest.mark.parametrize("k", some([2, 3]))
+@pytest.mark.parametrize("k", [2, 3])
 def test_words(partitioner, k, everywhere, folder):
     """Labels of one length on all ranks, some of which lack a class."""
     (X, y), (T, _) = drawn_clouds(90, k=k), drawn_clouds(T_ROWS, 1, k=k)

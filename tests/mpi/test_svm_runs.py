@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import inodes, names, same_part
 from helpers.data import drawn_clouds, write_hdf5
-from helpers.distributed import RANK, WORLD, R, even, refused_by_all, some
+from helpers.distributed import RANK, WORLD, R, even, refused_by_all
 from helpers.svm_on_ranks import METHODS, NAMES, PARTITIONED, T_ROWS, N, methods, train
 
 from cacore.comm import Communicator
@@ -50,7 +50,7 @@ def data(folder):
 
 @pytest.mark.parametrize(
     ("name", "initial"),  # casvm alone reads at the root, and is there on every number of ranks
-    some([("casvm", "local"), ("casvm", "root"), *((name, "local") for name in PARTITIONED)]),
+    [("casvm", "local"), ("casvm", "root"), *((name, "local") for name in PARTITIONED)],
 )
 def test_command(name, initial, data):
     """The report's counts are those of all ranks; only a root that deals rows out sends them."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.data import drawn_clouds, forms, write_hdf5
-from helpers.distributed import RANK, WORLD, R, by_one, even, labelled, some
+from helpers.distributed import RANK, WORLD, R, by_one, even, labelled
 
 from cacore.comm import Communicator
 from cacore.data.rows import bcast_rows, exchange_rows, gather_rows, recv_rows, send_rows
@@ -32,7 +32,7 @@ def exact(X, y, weights=None):
 
 
 @forms
-@pytest.mark.parametrize("k", some([2, 3]))
+@pytest.mark.parametrize("k", [2, 3])
 def test_exact_on_any_number_of_ranks(csr, dtype, k):
     X, y = drawn_clouds(N, k=k, csr=csr, dtype=dtype)
     reference = exact(X, y)
@@ -68,7 +68,7 @@ def test_sorted_by_label_and_unevenly_spread(name):
 
 
 @pytest.mark.parametrize("name", ["dcsvm", "dcfilter"])
-@pytest.mark.parametrize("P", some([4, 5, 8]))
+@pytest.mark.parametrize("P", [4, 5, 8])
 def test_trees_are_the_same_on_any_number_of_ranks(name, P):
     X, y = drawn_clouds(N, k=3)
     made = train(name, X, y, even(N), partitions=P)

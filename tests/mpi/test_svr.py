@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.data import FORMS, as_csr
-from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all, some
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all
 from sklearn.svm import SVR
 
 from cacore.comm import Communicator
@@ -36,7 +36,7 @@ def uneven(n):
 
 
 @pytest.mark.parametrize(("csr", "dtype"), FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("block", some([even, uneven]))
+@pytest.mark.parametrize("block", [even, uneven])
 def test_as_libsvm_solves_it(csr, dtype, block):
     """Rounds of 16 rows, so that there are many; with weights."""
     X, y, weights = rows(csr, dtype, FEW)
@@ -86,7 +86,7 @@ PARTITIONERS = ("kmeans", "bkm", "fcfs", "kbalance", KMeans(n_parts=7))
 P = 7  # no multiple of any number of ranks but 1
 
 
-@pytest.mark.parametrize("partitioner", some(PARTITIONERS), ids=str)
+@pytest.mark.parametrize("partitioner", PARTITIONERS, ids=str)
 def test_parts_as_one_process_trains_them(partitioner):
     X, y, weights = rows(dtype=np.float32)
     mine = even(N)
