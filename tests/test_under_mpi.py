@@ -286,7 +286,7 @@ def test_interrupt_during_start_ends_the_job(moment, mpiexec, tmp_path):
 
 @pytest.mark.parametrize(
     ("program", "ranks", "signal", "victim", "moment"),
-    [("casvm.dissmo", 2, "KILL", 1, 0.6), ("cakrr.bkrr2", 3, "TERM", -1, 0.8), ("cakrr.dkrr", 2, "KILL", 0, 0.8),
+    [("casvm.dissmo", 2, "KILL", 1, 0.6), ("cakrr.bkrr2", 2, "TERM", -1, 0.8), ("cakrr.dkrr", 2, "KILL", 0, 0.8),
      ("casvm.cascade", 2, "STOP", 0, 0.6)],
 )  # fmt: skip
 def test_killed(program, ranks, signal, victim, moment, tmp_path):
