@@ -93,9 +93,10 @@ def test_a_system_solved_again_and_again(csr):
 # -- one reduction for many lambdas ------------------------------------------------------------
 
 
-@formats
-@weighting
-@pytest.mark.parametrize("sigma", [0.3, 2.0])
+# Each pair of values.
+@pytest.mark.parametrize(
+    ("sigma", "weighted", "csr"), [(0.3, False, False), (0.3, True, True), (2.0, True, False), (2.0, False, True)]
+)
 @pytest.mark.parametrize("m", [3, 40, 330])
 @kernels
 def test_band_is_cholesky(kernel, scale, m, sigma, weighted, csr, tuned):
