@@ -55,7 +55,7 @@ def measured(X: NDArray[np.float64], chosen: Algorithm, ranks: int, levels: int,
         lo, hi = block_bounds(len(X), comm.size, comm.rank)
         found[comm.rank] = (chosen.divide(X[lo:hi], comm=comm), comm.sent("partition"))
 
-    with patch("partition.algorithms.kmeans.ONE_LEVEL", chosen.n_parts if levels == 1 else 1):
+    with patch("partition.algorithms.clusters.ONE_LEVEL", chosen.n_parts if levels == 1 else 1):
         World(ranks).run(work)
         traces = World(ranks).run(work)
     kept = [[step for step in trace if step.phase == "partition"] for trace in traces]

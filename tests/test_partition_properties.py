@@ -49,7 +49,7 @@ def problems(draw):
 @settings(max_examples=60, deadline=None)
 def test_parts(name, problem, most):
     """In one level, and in two from 2 parts on."""
-    with patch("partition.algorithms.kmeans.ONE_LEVEL", most):
+    with patch("partition.algorithms.clusters.ONE_LEVEL", most):
         check_parts(name, *problem)
 
 

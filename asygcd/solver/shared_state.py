@@ -20,7 +20,7 @@ from cacore.compiled.pointers import give_way, publish, seen
 from cacore.data.rows import Rows
 from cacore.machine.clock import working_time
 from cacore.machine.threads import cores
-from partition.algorithms.kmeans import KMeans
+from partition.algorithms.clusters import KMeans
 from partition.parts_model import nearest
 
 if TYPE_CHECKING:

@@ -93,8 +93,8 @@ CONSTANTS = {
     "stored_block": "cacore.data.stored.BLOCK_BYTES",
     "stored_gap": "cacore.data.stored._OVER",  # gaps up to this many bytes are read and dropped
     # partition, the front and exports
-    "one_level": "partition.algorithms.kmeans.ONE_LEVEL",  # most parts whose centres are found in one level
-    "message_numbers": "partition.algorithms.balanced._MESSAGE",  # numbers sent in the time of one more message
+    "one_level": "partition.algorithms.clusters.ONE_LEVEL",  # most parts whose centres are found in one level
+    "message_numbers": "partition.algorithms.clusters._MESSAGE",  # numbers sent in the time of one more message
     "loading_seconds": "cakernels.dropin.calls._LOADING",
     "onnx_numbers": "cakernels.onnx.svm._MOST",
     "onnx_bytes": "cakernels.onnx.graph._LARGEST",
