@@ -277,15 +277,23 @@ def test_usage_errors_are_input_errors():
     refusal(Parser(prog="x").parse_args, ["--nonsense"], match="unrecognized arguments: --nonsense")
 
 
-def test_commands_do_without_scikit_learn(inputs, python, tmp_path):
-    """Estimators alone need it: its import, with that of pandas, takes longer than all else that a small run does."""
-    trained = {"cakrr.bkrr2": ["--sigma", "2"], "casvm.cpsvm": [], "asygcd": [],
-               "cakriging": ["--range", "1", "--sill", "1", "--nugget", "0.1"]}  # fmt: skip
+TRAINED = {"cakrr.bkrr2": ["--sigma", "2"], "casvm.cpsvm": [], "asygcd": [],
+           "cakriging": ["--range", "1", "--sill", "1", "--nugget", "0.1"]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("programs", "modules"),
+    [(["cakriging"], ["sklearn", "pandas", "scipy.stats"]),
+     (["cakrr.bkrr2", "casvm.cpsvm", "asygcd"], ["sklearn", "pandas", "scipy.stats", "scipy.spatial"])],
+    ids=["kriging", "others"],
+)  # fmt: skip
+def test_commands_load_what_they_need(programs, modules, inputs, python, tmp_path):
+    """scikit-learn, which estimators alone need, takes longer to import than all else that a small run does."""
     commands = []
-    for program, words in trained.items():
+    for program in programs:
         model = tmp_path / f"{program}.h5"
-        commands.append([program, inputs / "good.h5", *words, "--model", model, "--quiet"])
+        commands.append([program, inputs / "good.h5", *TRAINED[program], "--model", model, "--quiet"])
         commands.append([predict(program), model, inputs / "good.h5", "--quiet"])
     flag, code, words = one_by_one(commands)
-    done = python(flag, code + "print(*{'sklearn', 'pandas', 'scipy.stats'} & set(sys.modules))", words)
+    done = python(flag, code + f"print(*{set(modules)} & set(sys.modules))", words)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

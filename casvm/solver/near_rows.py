@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from scipy.spatial.distance import cdist
 
 from cacore.arrays import Reals
 from cacore.data.rows import Rows, dense
@@ -42,6 +41,8 @@ _SAMPLED = 500  # rows from which the share of near pairs is estimated
 
 def share_near(X: Rows, kernel: Kernel, squared: float) -> float:
     """Estimate from a sample the share of pairs of rows within this squared distance, which the kernel defines."""
+    from scipy.spatial.distance import cdist  # a sixth of the start of a command, which wide kernels do not need
+
     step = max(1, X.shape[0] // _SAMPLED)
     sample = dense(X[::step]).astype(np.float64)
     norm = "chebyshev" if kernel.separable else "euclidean"  # see cacore.kernels.near
