@@ -1,11 +1,12 @@
 """C and gamma by cross-validation inside parts, against scikit-learn's SVC on the same rows and folds."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 from helpers.checks import near, refusal, same_content
-from helpers.data import clouds, curved, read_only
+from helpers.data import clouds, curved, drawn_clouds, forms, read_only
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.svm import SVC
@@ -84,6 +85,46 @@ def test_scores_are_those_of_grid_search_cv(k, csr, kind):
         search = GridSearchCV(theirs, {"C": grid["C"]}, cv=PredefinedSplit(fold)).fit(X, y)
         expected = [[search.cv_results_[f"split{f}_test_score"][ell] for f in range(4)] for ell in range(len(CS))]
         near(got[g], expected, 1e-12)
+
+
+@forms
+def test_scores_of_many_classes_are_those_of_fits_on_each_fold(csr, dtype):
+    """With weights, at a tolerance of 1e-5: one of the 60 rows of a fold may have another class."""
+    X, y = drawn_clouds(180, k=4, csr=csr, dtype=dtype)
+    weights, fold = 0.5 + np.arange(180) % 3, stratified(y, 3)
+    task = ClassFolds(X, y, weights, fold, np.ones((len(GAMMAS), len(CS), 3), bool))
+    result = judge(task, [Kernel("gaussian", gamma) for gamma in GAMMAS], CS, 4, tol=1e-5)
+    accuracies = scores("accuracy", result["counts"])
+    for g, ell, f in np.ndindex(accuracies.shape):
+        out = fold == f
+        model = SVC(C=CS[ell], gamma=GAMMAS[g], tol=1e-5).fit(X[~out], y[~out], weights[~out])
+        near(accuracies[g, ell, f], model.score(X[out], y[out]), 1.01 / 60)
+    assert result["solved"] == accuracies.size * 6
+    assert not result["stopped"].any()
+
+
+def test_all_folds_and_values_of_c_share_kernel_values(recorded):
+    """Of many classes: per pair, distances once, and kernel values once for each gamma."""
+    X, y = clouds(120, k=5)
+    distances = recorded(Kernel, "compare_all", lambda _, self, points, out: len(points))
+    values = recorded(Kernel, "values_from", lambda _, self, compared, points, out: self.gamma)
+    task = ClassFolds(X, y, np.ones(120), stratified(y, 4), np.ones((len(GAMMAS), len(CS), 4), bool))
+    assert judge(task, [Kernel("gaussian", gamma) for gamma in GAMMAS], CS, 5)["solved"] == 10 * task.todo.size
+    sizes = np.bincount(y)
+    assert sorted(distances) == sorted(sizes[i] + sizes[j] for i, j in combinations(range(5), 2))
+    assert sorted(values) == sorted(GAMMAS * 10)
+
+
+def test_gammas_apart_have_the_same_scores(tuned):
+    """If the coefficients of all gammas are too much memory, gammas are compared one after the other."""
+    X, y = clouds(120, k=5)
+    task = ClassFolds(X, y, np.ones(120), stratified(y, 4), np.ones((len(GAMMAS), len(CS), 4), bool))
+    kernels = [Kernel("gaussian", gamma) for gamma in GAMMAS]
+    together = judge(task, kernels, CS, 5)
+    tuned(search_coefficients=1)
+    apart = judge(task, kernels, CS, 5)
+    for name in together:
+        np.testing.assert_array_equal(apart[name], together[name])
 
 
 def test_settings_that_are_not_asked_for():

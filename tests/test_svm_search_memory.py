@@ -64,18 +64,30 @@ def test_memory_that_does_not_suffice():
 
 
 def test_the_bytes_of_a_part():
-    """With more than two classes, a pair's kernel values are copied: at worst, all of them."""
+    """Of more than two classes, the matrices of one pair are in memory at a time."""
     import tracemalloc
 
     X = np.random.default_rng(0).normal(size=(1000, 2))
-    for k, y in ((2, np.arange(1000) % 2), (3, np.minimum(np.arange(1000), 2))):
+    for k, y, rows in ((2, np.arange(1000) % 2, 1000), (5, np.arange(1000) % 5, 400)):
         task = ClassFolds(X, y, np.ones(1000), stratified(y, 2), np.ones((1, 1, 2), bool))
         judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)
         tracemalloc.start()
         judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)  # of a large C in double precision
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert 0.6 * bytes_needed(1000, k) < peak < 1.1 * bytes_needed(1000, k)
+        assert 0.6 * bytes_needed(rows) < peak < 1.1 * bytes_needed(rows)
+
+
+def test_parts_of_many_classes_stay_whole(tuned, recorded):
+    """A part is cut only if its two largest classes are too many rows for one kernel matrix."""
+    X, y = np.random.default_rng(0).normal(size=(400, 2)), np.arange(400) % 8
+    tuned(piece_most=110, piece_rows=50, whole_parts=399)
+    seen = recorded(classes, "judge", lambda _, task, *rest: task.X.shape[0])
+    SMOSVC(C=CS, gamma=0.5).fit(X, y)
+    assert set(seen) == {400}
+    tuned(piece_most=90)
+    SMOSVC(C=CS, gamma=0.5).fit(X, y)
+    assert max(seen[-8:]) <= 50
 
 
 def test_pieces_of_another_size_are_not_mixed(tmp_path):

@@ -127,7 +127,7 @@ def _tasks(columns: Columns, layout: Layout, rows: int) -> list[tuple[int, int]]
 
 
 def decisions_of_pairs(
-    kernel: Kernel | None, A: Rows, coef: NDArray[np.float64], b: NDArray[np.float64], n_support: NDArray[np.int64],
+    kernel: Kernel | None, A: Rows, coef: NDArray[Any], b: NDArray[np.float64], n_support: NDArray[np.int64],
     X: Rows, of_decisions: Callable[[NDArray[np.float64]], NDArray[np.float64]], columns: int,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Result of `of_decisions` for the decisions of all pairs of k classes, block by block of rows, on all threads.
@@ -137,15 +137,16 @@ def decisions_of_pairs(
     kernel : Kernel or None
     A : ndarray or CSR, shape (s, d)
         Support vectors, class by class. Without a `kernel`, their columns in `X`, shape (s,).
-    coef : ndarray of float64, shape (k - 1, s)
-        Coefficients alpha y in LIBSVM's layout, see :class:`casvm.model.part_svm.PartSVM`.
-    b : ndarray of float64, shape (k (k - 1) / 2,)
+    coef : ndarray, shape (t (k - 1), s)
+        Coefficients alpha y in LIBSVM's layout, see :class:`casvm.model.part_svm.PartSVM`; of t models of the same
+        support vectors, one below the other.
+    b : ndarray of float64, shape (t k (k - 1) / 2,)
     n_support : ndarray of int64, shape (k,)
         Support vectors of each class.
     X : ndarray or CSR, shape (n, d)
         Rows; without a `kernel`, kernel values, shape (n, n_train).
     of_decisions : callable
-        Maps the decisions of some rows, shape (m, k (k - 1) / 2), to an array of shape (m, columns).
+        Maps the decisions of some rows, shape (m, len(b)), to an array of shape (m, columns).
     columns : int
 
     Returns
@@ -162,7 +163,7 @@ def decisions_of_pairs(
     """
     k, out = len(n_support), np.empty((X.shape[0], columns))
     stops = np.concatenate([[0], np.cumsum(n_support)]).tolist()
-    sides, pairs = [slice(lo, hi) for lo, hi in pairwise(stops)], _pairs_of_classes(k)
+    sides, pairs = [slice(lo, hi) for lo, hi in pairwise(stops)], _pairs_of_classes(k, len(b))
     linear = kernel is not None and kernel.kind == "linear"
     if kernel is not None and len(b) <= _PAIRS and (linear or (b.all() and may_pay(kernel, [A], X))):
         weights = np.zeros((stops[-1], len(b)))
@@ -200,12 +201,12 @@ def decisions_of_pairs(
     return out
 
 
-def _pairs_of_classes(k: int) -> list[NDArray[np.int64]]:
-    """Numbers of the k - 1 pairs that have each of k classes, in the order of the other class."""
-    number = np.zeros((k, k), np.int64)
-    number[np.triu_indices(k, 1)] = np.arange(k * (k - 1) // 2)
+def _pairs_of_classes(k: int, decisions: int) -> list[NDArray[np.int64]]:
+    """Numbers of the k - 1 pairs that have each of k classes, in the order of the other class, model by model."""
+    number, pairs = np.zeros((k, k), np.int64), k * (k - 1) // 2
+    number[np.triu_indices(k, 1)] = np.arange(pairs)
     number += number.T
-    return [np.delete(number[i], i) for i in range(k)]
+    return [np.add.outer(np.arange(0, decisions, pairs), np.delete(number[i], i)).ravel() for i in range(k)]
 
 
 def _of_near_pairs(
@@ -229,12 +230,14 @@ def _of_near_pairs(
 def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     """Scores of k classes from the decisions of all pairs: the votes, plus a term below 1/3 for their margin."""
     votes, sure = np.zeros((2, len(decisions), k))
-    for column, (i, j) in enumerate(combinations(range(k), 2)):
-        first = decisions[:, column] > 0
-        votes[:, i] += first
-        votes[:, j] += ~first
-        sure[:, i] += decisions[:, column]
-        sure[:, j] -= decisions[:, column]
+    ends = np.cumsum([0, *range(k - 1, 0, -1)])
+    for i, (lo, hi) in enumerate(pairwise(ends.tolist())):
+        against = decisions[:, lo:hi]  # class i against all after it
+        first = against > 0
+        votes[:, i] += first.sum(axis=1)
+        votes[:, i + 1 :] += ~first
+        sure[:, i] += against.sum(axis=1)
+        sure[:, i + 1 :] -= against
     return votes + sure / (3.0 * (np.abs(sure) + 1.0))
 
 

@@ -350,9 +350,10 @@ class SMOSVC(OneProcessSVC):
     verbose : bool
         Print progress about once per second.
     cv : int or None
-        Number of stratified folds for choosing C and gamma. With more than 6,000 rows, settings are compared inside
-        parts of about 2,000 neighbouring rows; the final model is trained on all rows. None means 5 folds, or as many
-        as the rarest class has rows, if C or gamma has several values.
+        Number of stratified folds for choosing C and gamma. With more than 6,000 rows, more than 3,000 of them in the
+        two largest classes, settings are compared inside parts of about 2,000 neighbouring rows; the final model is
+        trained on all rows. None means 5 folds, or as many as the rarest class has rows, if C or gamma has several
+        values.
     scoring : str
         Score to compare: "accuracy", "balanced_accuracy", "f1", "precision", "recall", "jaccard", or an average of one
         of the last four, such as "f1_macro".

@@ -32,7 +32,7 @@ from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning import TRUE, Results, scores, spaced
 from casvm.options import GRID, SVMOptions
-from casvm.search.cross_validation import LOOSE, ClassFolds, bytes_needed, judge
+from casvm.search.cross_validation import COEFFICIENTS, LOOSE, ClassFolds, bytes_needed, judge
 from casvm.svm_fit import predicted_cost
 from partition.algorithms import divide
 from partition.redistribute import Parts
@@ -67,10 +67,9 @@ def search_classes(
     Notes
     -----
     The cost is that of :func:`casvm.search.cross_validation.judge` for every piece. With more than 6,000 rows in all,
-    a part of
-    more than 3,000 rows is cut into pieces of about 2,000 neighbouring rows (random rows if the kernel is precomputed);
-    so is a part whose matrices do not fit. There are two or three reductions of 3 k numbers per setting and fold, or P
-    times as many with `per_part`.
+    a part whose two largest classes have more than 3,000 rows is cut into pieces of about 2,000 neighbouring rows
+    (random rows if the kernel is precomputed); so is a part whose matrices do not fit. There are two or three
+    reductions of 3 k numbers per setting and fold, or P times as many with `per_part`.
     """
     k = len(classes)
     with comm.phase("search"):
@@ -86,7 +85,7 @@ def search_classes(
         if folds < 2:
             return None
         begun = working_time()
-        searched = pieces(parts, P, lambda rows: bytes_needed(rows, k), options, comm)
+        searched = pieces(parts, P, options, comm, parts["code"])
         compared = settings(options, parts.X, [piece.rows for piece in searched], comm)
         with comm.agreed():
             total = len(compared.Cs) * len(compared.kernels)
@@ -250,11 +249,13 @@ class Piece:
         return int(predicted_cost(np.array(float(len(self.rows)))))
 
 
-def pieces(parts: Parts, P: int, needed: Callable[[int], int], options: DualOptions, comm: Communicator) -> list[Piece]:
+def pieces(
+    parts: Parts, P: int, options: DualOptions, comm: Communicator, codes: NDArray[np.int64] | None = None
+) -> list[Piece]:
     """This rank's pieces, part by part; collective.
 
-    A piece has at most :data:`MOST` or :data:`WHOLE` rows, or fewer if memory is short. ``needed(rows)`` returns the
-    bytes that a thread needs for a piece.
+    The problem of a piece, which is that of its two largest classes, has at most :data:`MOST` or :data:`WHOLE` rows, or
+    fewer if memory is short. `codes` are the classes of the rows; None for a regression.
     """
     sizes = np.zeros(P, np.int64)
     sizes[parts.parts] = np.diff(parts.bounds)
@@ -262,16 +263,20 @@ def pieces(parts: Parts, P: int, needed: Callable[[int], int], options: DualOpti
     max_rows = MOST if sizes.sum() > WHOLE else WHOLE
     with comm.agreed():
         room = options.memory_limit - nbytes(parts.X)
-        while max_rows > _LEAST and needed(max_rows) * threads.current() > room:
+        while max_rows > _LEAST and bytes_needed(max_rows) * threads.current() > room:
             max_rows //= 2
-        need = needed(_LEAST) * threads.current()
+        need = bytes_needed(_LEAST) * threads.current()
         what = f"a kernel matrix of {_LEAST} rows in each thread"
         memory.require(need, room, what, "allow more memory (--memory-limit) or use fewer threads (--threads)")
     max_rows = int(comm.allreduce(np.array([max_rows]), "min")[0])
     before = np.cumsum(sizes) - sizes
     result: list[Piece] = []
     for number, rows in parts:
-        labels = _cut(parts.X[rows], max_rows, options)
+        classes = np.sort(np.unique(codes[rows], return_counts=True)[1]) if codes is not None else np.zeros(0, np.int64)
+        m = rows.stop - rows.start
+        fits = SETTINGS * m * len(classes) * np.dtype(np.float32).itemsize <= COEFFICIENTS
+        problem = int(classes[-2:].sum()) if len(classes) > 1 and fits else m
+        labels = _cut(parts.X[rows], max_rows, options) if problem > max_rows else np.zeros(m, np.int32)
         first = int(before[number])
         for piece in range(int(labels.max(initial=0)) + 1):
             chosen = rows.start + np.flatnonzero(labels == piece)
@@ -281,13 +286,11 @@ def pieces(parts: Parts, P: int, needed: Callable[[int], int], options: DualOpti
 
 
 def _cut(X: Rows, max_rows: int, options: DualOptions) -> NDArray[np.int32]:
-    """Piece of each row of a part; a piece consists of neighbouring rows, since kernels depend on near rows.
+    """Piece of each row of a large part; a piece consists of neighbouring rows, since kernels depend on near rows.
 
     With a precomputed kernel there are no distances, and rows are dealt at random.
     """
     m = X.shape[0]
-    if m <= max_rows:
-        return np.zeros(m, np.int32)
     count = -(-m // min(ROWS, max_rows))
     if isinstance(options.kernel, Precomputed):
         return np.asarray(np.random.default_rng(options.seed).permutation(m) % count, np.int32)

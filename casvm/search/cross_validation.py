@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -23,11 +23,12 @@ from cacore.kernels import Kernel, Points
 from cacore.kernels.evaluate import DIFFERENCES
 from cacore.kernels.precision import WIDEST, Accuracy, Extent, cheapest, value_rounding
 from cacore.machine import threads
+from cacore.machine.threads import blocks
 from cacore.svm.decision import counted as votes_of
-from cacore.svm.decision import votes
+from cacore.svm.decision import decisions_of_pairs, votes
 from cacore.svm.problem import overflow
 from cacore.tuning import counted
-from casvm.solver.active_set import Pairs, extremes
+from casvm.solver.active_set import Pairs, middle
 from casvm.solver.kernel_rows import padded
 from casvm.solver.units import Origin
 
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
 LOOSE = 0.1  # tolerance for a pair's violation that suffices to compare settings; the margin is 1
 PAIRS = 50  # limit of pairs per row and solution; a well-behaved problem takes 1 to 10
 
+# Most bytes of the coefficients of several gammas, which share distances.
+COEFFICIENTS = 1 << 28
+
 Told = TypeVar("Told")
+Vector = NDArray[np.float64]
 
 
 @dataclass
@@ -65,12 +70,9 @@ class ClassFolds:
     todo: NDArray[np.bool_] = field(repr=False)
 
 
-def bytes_needed(rows: int, k: int) -> int:
-    """Bytes that a thread needs in double precision for a part with this number of rows and k classes.
-
-    They hold distances, kernel values and, for more than two classes, the kernel values of a pair of classes.
-    """
-    return (2 if k == 2 else 3) * 8 * rows * padded(rows)
+def bytes_needed(rows: int) -> int:
+    """Bytes that a thread needs in double precision for the distances and kernel values of so many rows."""
+    return 2 * 8 * rows * padded(rows)
 
 
 def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE) -> Kept:
@@ -104,26 +106,19 @@ def judge(task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k:
 
     Notes
     -----
-    m^2 d multiplications for the distances, m^2 kernel values per gamma, and the cost of
-    :func:`casvm.search.cross_validation.along` per fold. The caller's threads process gammas in parallel, with one
-    matrix of distances and one matrix of kernel values per thread, in single precision if that is accurate enough.
+    Per pair of classes with m rows: m^2 d multiplications for the distances, m^2 kernel values per gamma for all C and
+    folds, and the cost of :func:`casvm.search.cross_validation.along` per fold. With more than two classes, also the
+    kernel values of each left-out row with the support vectors of its fold, once per gamma for all C. The caller's
+    threads process pairs, or the gammas of few pairs, in parallel, in single precision if that is accurate enough.
     """
-    counts = np.zeros((*task.todo.shape, 3, k), np.int64)
-    stopped, solved = np.zeros(counts.shape[:2], np.int64), 0
-    if len(task.codes) > 1 and np.ptp(task.codes) == 0:  # a single class, which every model predicts correctly
-        for f in range(task.todo.shape[2]):
-            codes = task.codes[task.fold == f]
-            counts[:, :, f][task.todo[:, :, f]] = counted(codes, codes, k)
-    elif len(task.codes) > 1:  # leaving out the only row would leave none to train on
-
-        def of_gamma(g: int, K: NDArray[np.floating]) -> int:
-            return _Folds(task, K, Cs, k, tol).judge(task.todo[g], counts[g], stopped[g])
-
-        points = points_of(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
-        wanted = np.flatnonzero(task.todo.any(axis=(1, 2)))
-        with for_kernels(points, kernels, wanted, of_gamma) as steps:
-            solved = sum(steps)
-    return {"counts": counts, "solved": np.array(solved), "stopped": stopped}
+    results = {"counts": np.zeros((*task.todo.shape, 3, k), np.int64), "solved": np.zeros((), np.int64),
+               "stopped": np.zeros(task.todo.shape[:2], np.int64)}  # fmt: skip
+    if len(task.codes) > 1:  # leaving out the only row would leave none to train on
+        folds, wanted = _Folds(task, kernels, Cs, k, tol), np.flatnonzero(task.todo.any(axis=(1, 2)))
+        each = task.todo[0].size * k * len(task.codes) * np.dtype(np.float32).itemsize
+        for lo, hi in blocks(len(wanted), max(1, COEFFICIENTS // each)):
+            folds.judge(task.todo, wanted[lo:hi], results)
+    return results
 
 
 def for_kernels(
@@ -174,78 +169,116 @@ def points_of(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Point
     return Points(points.X.astype(real), gaps=sums == DIFFERENCES)
 
 
+@dataclass(frozen=True, eq=False)
+class _FoldModels:
+    """Models of all pairs of classes for one gamma, without the rows of a fold; one per C.
+
+    Attributes
+    ----------
+    Cs : ndarray of int64, shape (L,)
+        Numbers of the C.
+    coef : ndarray, shape (L, classes - 1, m)
+        As in :class:`casvm.model.part_svm.PartSVM`, of all rows.
+    b : ndarray of float64, shape (L, pairs)
+    decisions : ndarray of float64, shape (L, rows of the fold)
+        On the left-out rows, if there is a single pair.
+    converged : ndarray of bool, shape (L, pairs)
+    """
+
+    Cs: NDArray[np.int64]
+    coef: NDArray[np.floating]
+    b: Vector
+    decisions: Vector
+    converged: NDArray[np.bool_]
+
+
 class _Folds:
-    """The folds for one gamma, with its kernel matrix `K`."""
+    """A task with its rows class by class, in the precision that its solutions need."""
 
-    def __init__(self, task: ClassFolds, K: NDArray[np.floating], Cs: tuple[float, ...], k: int, tol: float) -> None:
-        self.task, self.K, self.Cs, self.k, self.tol = task, K, Cs, k, tol
-        self.solved = 0
+    def __init__(
+        self, task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float
+    ) -> None:  # fmt: skip
+        self.kernels, self.Cs, self.k, self.tol = kernels, Cs, k, tol
+        self.classes = np.unique(task.codes[task.factor > 0])
+        members = [np.flatnonzero(task.codes == code) for code in self.classes]
+        self.ends, order = np.cumsum([0, *map(len, members)]).tolist(), np.concatenate(members)
+        self.codes, self.factor, self.fold = task.codes[order], task.factor[order], task.fold[order]
+        self.pairs = list(combinations(range(len(members)), 2))
+        self.points = points_of(task.X[order], kernels, max(Cs) * float(task.factor.max()), tol)
 
-    def judge(self, todo: NDArray[np.bool_], counts: NDArray[np.int64], stopped: NDArray[np.int64]) -> int:
-        """Fill `counts`, shape (L, F, 3, k), where `todo`, shape (L, F), is True; return the number of solutions.
+    def judge(self, todo: NDArray[np.bool_], wanted: NDArray[np.intp], results: Kept) -> None:
+        """Fill the results of the wanted kernels where `todo`, shape (G, L, F), is True; see :func:`judge`."""
+        models = {(int(g), f): self._empty(todo[g, :, f], f) for g in wanted for f in _folds_of(todo[g])}
+        # Many pairs are solved in parallel; of a few, the kernels are.
+        together = len(self.pairs) >= 2 * threads.current()
 
-        `stopped`, shape (L,): those of each C that stopped at the iteration limit are added.
+        def of_pair(pair: int) -> None:
+            i, j = self.pairs[pair]
+            chosen = np.r_[self.ends[i] : self.ends[i + 1], self.ends[j] : self.ends[j + 1]]
+
+            def of_gamma(g: int, K: NDArray[np.floating]) -> None:
+                for f in _folds_of(todo[g]):
+                    self._solve(K, chosen, pair, f, models[g, f])
+
+            with for_kernels(self.points[chosen], self.kernels, wanted, of_gamma) as steps:
+                for _ in steps:
+                    pass
+
+        threads.for_blocks(of_pair, [(pair,) for pair in range(len(self.pairs))], together)
+        for (g, f), model in models.items():
+            held = self.codes[self.fold == f]
+            for ell, predicted in zip(model.Cs, self._predicted(self.kernels[g], f, model), strict=True):
+                results["counts"][g, ell, f] = counted(held, self.classes[predicted], self.k)
+            results["solved"] += model.converged.size
+            results["stopped"][g, model.Cs] += np.count_nonzero(~model.converged, axis=1)
+
+    def _empty(self, todo: NDArray[np.bool_], f: int) -> _FoldModels:
+        """Models to be filled, for each C of `todo`, shape (L,)."""
+        Cs, pairs = np.flatnonzero(todo), len(self.pairs)
+        coef = np.zeros((len(Cs), len(self.classes) - 1 if pairs > 1 else 0, len(self.codes)), self.points.X.dtype)
+        held = np.count_nonzero(self.fold == f) if pairs < 2 else 0
+        return _FoldModels(
+            Cs, coef, np.zeros((len(Cs), pairs)), np.zeros((len(Cs), held)), np.zeros((len(Cs), pairs), np.bool_)
+        )
+
+    def _solve(self, K: NDArray[np.floating], chosen: NDArray[np.int64], pair: int, f: int, model: _FoldModels) -> None:
+        """Solve a pair without a fold, for each C; without one of its classes, the other one is always predicted."""
+        (i, j), held = self.pairs[pair], self.fold[chosen] == f
+        n = self.ends[i + 1] - self.ends[i]
+        y = np.where(np.arange(len(chosen)) < n, 1.0, -1.0)
+        factor, Cs = np.where(held, 0.0, self.factor[chosen]), tuple(self.Cs[ell] for ell in model.Cs)
+        for place, solution in enumerate(along(K, y, factor, Cs, self.tol, PAIRS * len(chosen))):
+            model.b[place, pair], model.converged[place, pair] = solution.b, solution.converged
+            if len(self.pairs) == 1:
+                model.decisions[place] = solution.decision[held]
+            else:
+                model.coef[place, j - 1, chosen[:n]] = solution.beta[:n]
+                model.coef[place, i, chosen[n:]] = solution.beta[n:]
+
+    def _predicted(self, kernel: Kernel, f: int, model: _FoldModels) -> NDArray[np.int64]:
+        """Place of the predicted class of each left-out row, by votes, for each C; shape (L, rows of the fold).
+
+        A class without rows to train on has lost to all that have some.
         """
-        codes, fold = self.task.codes, self.task.fold
-        present = self.task.factor > 0
-        collected: dict[int, list[NDArray[np.float64]]] = {int(f): [] for f in np.flatnonzero(todo.any(axis=0))}
-        trained = {f: np.unique(codes[present & (fold != f)]) for f in collected}
-        for i, j in combinations(np.unique(codes[present]).tolist(), 2):
-            chosen = np.flatnonzero((codes == i) | (codes == j))
-            K = self._kernel_of(chosen)
-            for f, decisions in collected.items():
-                if i in trained[f] and j in trained[f]:
-                    decisions.append(self._pair(K, chosen, i, f, np.flatnonzero(todo[:, f]), stopped))
-            del K  # before the next pair's
-        for f, decisions in collected.items():
-            held = codes[fold == f]
-            for place, ell in enumerate(np.flatnonzero(todo[:, f])):
-                predicted = self._winners(trained[f], [column[place] for column in decisions], len(held))
-                counts[ell, f] = counted(held, predicted, self.k)
-        return self.solved
+        k, P, held = len(self.classes), len(self.pairs), self.fold == f
+        if P < 2:
+            return (P * (model.decisions <= 0)).astype(np.int64)
 
-    def _kernel_of(self, chosen: NDArray[np.int64]) -> NDArray[np.floating]:
-        """Kernel matrix of these rows, padded for the solver."""
-        if len(chosen) == len(self.K):
-            return self.K
-        K = np.zeros((len(chosen), padded(len(chosen))), self.K.dtype)
-        for line, row in zip(K, chosen, strict=True):  # row by row, to avoid a copy of the whole block
-            line[: len(chosen)] = self.K[row, chosen]
-        return K
+        def winners(decisions: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.stack([votes(votes_of(decisions[:, at : at + P], k)) for at in range(0, P * len(model.Cs), P)], 1)
 
-    def _pair(
-        self, K: NDArray[np.floating], chosen: NDArray[np.int64], first: int, f: int, which: NDArray[np.int64],
-        stopped: NDArray[np.int64],
-    ) -> NDArray[np.float64]:  # fmt: skip
-        """Decisions of a pair's solutions on the left-out rows, for some C; shape (len(which), rows of the fold)."""
-        task, left_out = self.task, np.flatnonzero(self.task.fold == f)
-        y = np.where(task.codes[chosen] == first, 1.0, -1.0)
-        held = task.fold[chosen] == f
-        factor = np.where(held, 0.0, task.factor[chosen])
-        inside = np.isin(left_out, chosen, assume_unique=True)
-        others = self.K[np.ix_(left_out[~inside], chosen)] if not inside.all() else None
-        out = np.empty((len(which), len(left_out)))
-        Cs = tuple(self.Cs[ell] for ell in which)
-        path = along(K, y, factor, Cs, self.tol, PAIRS * len(chosen))
-        for line, ell, solution in zip(out, which, path, strict=True):
-            line[inside] = solution.decision[held]
-            if others is not None:
-                line[~inside] = others @ solution.beta + solution.b
-            self.solved += 1
-            stopped[ell] += not solution.converged
-        return out
-
-    def _winners(self, classes: NDArray[np.int64], pairs: list[NDArray[np.float64]], rows: int) -> NDArray[np.int64]:
-        """Predicted class of each left-out row, by the votes of a model of these classes."""
-        if len(classes) == 1:
-            return np.full(rows, classes[0])
-        decisions = np.stack(pairs, axis=1)
-        if len(classes) == 2:
-            return classes[votes(-decisions)]
-        return classes[votes(votes_of(decisions, len(classes)))]
+        support = np.asarray(model.coef.any(axis=(0, 1)))
+        support[0] |= not support.any()  # with rows of a single class to train on
+        sizes = np.array([np.count_nonzero(support[lo:hi]) for lo, hi in pairwise(self.ends)])
+        X, coef = self.points.X, model.coef[:, :, support].reshape(-1, int(sizes.sum()))
+        return decisions_of_pairs(
+            kernel, X[support], coef, model.b.ravel(), sizes, X[held], winners, len(model.Cs)
+        ).astype(np.int64).T  # fmt: skip
 
 
-Vector = NDArray[np.float64]
+def _folds_of(todo: NDArray[np.bool_]) -> list[int]:
+    """Folds with settings to evaluate, of a mask of shape (L, F)."""
+    return [int(f) for f in np.flatnonzero(todo.any(axis=0))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,27 +349,16 @@ def path(
     max_pairs: int,
 ) -> Iterator[Solved]:  # fmt: skip
     """Solve the dual with p = -y, this epsilon, and bounds C `low` and C `high` for each C, like :func:`along`."""
-    m = len(y)
-    beta, v, last = np.zeros(m), y.copy(), 0.0
-    diagonal, where = np.diagonal(K)[:m].astype(np.float64), np.arange(m)
+    m, zeros = len(y), np.zeros(len(y))
+    problem = Pairs(y, zeros, zeros, zeros, np.diagonal(K)[:m].astype(np.float64), epsilon)
+    where, used, last = np.arange(m), np.zeros(len(K), np.int64), 0.0
     for C in Cs:
-        lower, upper = C * low, C * high
-        if last:
-            gain, square = float((y * beta).sum() - epsilon * np.abs(beta).sum()), float(beta @ (y - v))
-            # Of the feasible multiples of beta, the one with the largest dual objective, by gain - by^2/2 beta'K beta.
-            by = C / last if square <= 0.0 else float(np.clip(gain / square, 1.0, C / last))
-            v = y - by * (y - v)
-            at_low, at_high = beta == last * low, beta == last * high
-            beta = by * beta
-            if by == C / last:  # rows at a bound must stay exactly at it, despite rounding
-                beta = np.where(at_high, upper, np.where(at_low, lower, beta))
-            beta = np.clip(beta, lower, upper)  # and none may exceed it
-        problem = Pairs(v, beta, lower, upper, diagonal, epsilon)
-        problem.optimise(K, where, tol, max_pairs)
-        v, beta, last = problem.v.copy(), problem.beta.copy(), C
-        top, bottom = extremes(v, beta, lower, upper, epsilon)
+        before = problem.iterations
+        problem.rescale(y, low, high, last, C)
+        problem.optimise(K, where, tol, max_pairs, used)
+        v, last = problem.v, C
         if np.isnan(v).any():
             raise overflow()
-        sides = [side for side in (top, bottom) if np.isfinite(side)] or [0.0]
-        b = 0.5 * (sides[0] + sides[-1])
-        yield Solved(y - v + b, beta, b, problem.iterations, top - bottom < tol)
+        ((top, bottom),) = problem.extremes()
+        b = middle(top, bottom)
+        yield Solved(y - v + b, problem.beta.copy(), b, problem.iterations - before, top - bottom < tol)

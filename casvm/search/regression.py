@@ -24,7 +24,7 @@ from cacore.metrics import pinball
 from cacore.tuning import Results, spaced
 from casvm.options import GRID, SCALE, SCALED, ValueOptions
 from casvm.search.classes import Piece, Settings, check_settings, kernels, over_pieces, pieces
-from casvm.search.cross_validation import PAIRS, bytes_needed, for_kernels, path, points_of
+from casvm.search.cross_validation import PAIRS, for_kernels, path, points_of
 from partition.redistribute import Parts
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def search_values(
         with comm.agreed():
             folds, n_folds = _folds(options.cv, n)
         begun = working_time()
-        searched = pieces(parts, P, lambda rows: bytes_needed(rows, 2), options, comm)
+        searched = pieces(parts, P, options, comm)
         counts = QUICK if options.quick else COUNTS
         Cs = _values("C", options.C, CS, counts[0], unit)
         levels = options.levels

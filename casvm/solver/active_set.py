@@ -30,7 +30,7 @@ from cacore.machine.clock import working_time
 from cacore.machine.deadline import poll
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow
-from casvm.solver.kernel_rows import Index, Shrinkable, Vector, padded
+from casvm.solver.kernel_rows import Index, RowSource, Shrinkable, Vector, fetch, padded
 
 if TYPE_CHECKING:
     from cacore.arrays import Bytes, Doubles, Longs, Reals
@@ -536,6 +536,8 @@ class Pairs(PairState):
         The dual's epsilon.
     by_sign : bool
         True if both rows of a pair must have the same sign, as in the dual.
+    source : RowSource, optional
+        Computes rows of K when they are missing.
 
     Attributes
     ----------
@@ -546,9 +548,10 @@ class Pairs(PairState):
 
     def __init__(
         self, v: Vector, beta: Vector, lower: Vector, upper: Vector, diagonal: Vector, epsilon: float = 0.0,
-        by_sign: bool = False,
+        by_sign: bool = False, source: RowSource | None = None,
     ) -> None:  # fmt: skip
         super().__init__(padded(len(v)), epsilon, v, beta, lower, upper, diagonal)
+        self._source = source
         v, beta, lower, upper, _ = self._state
         # The padding of the last lanes neither rises nor falls.
         may = RISE * (beta < upper) + FALL * (beta > lower)
@@ -586,49 +589,33 @@ class Pairs(PairState):
         double precision, used if K is, or if single precision cannot resolve violations of `tol`. One thread.
         """
         used = np.zeros(len(K), np.int64) if used is None else used
-        max_pairs, missing, going_on = self.iterations + max_iter, -1, K.dtype == np.float32
-        while going_on and missing < 0:
+        v, beta, lower, upper, diagonal = self._state
+        single = np.empty(len(v), np.float32) if K.dtype == np.float32 else None
+        width, last = 2.0 * self.epsilon or None, self.iterations + max_iter
+        while True:
             poll()
-            steps, before = min(_STEPS, max_pairs - self.iterations), self.iterations
-            missing = self._in_single_precision(K, where, tol, steps, used, now)
-            going_on = 0 < steps == self.iterations - before
-        if missing < 0:
-            poll()
-            missing = self._optimise(self._state[0], K, where, tol, max_pairs - self.iterations, used, now)
-        return missing
+            done, missing, unfinished = optimise_some(
+                self._source, K, where, v, single, beta, lower, upper, diagonal.astype(K.dtype), self._may, width, tol,
+                last - self.iterations, _STEPS, used, now,
+            )  # fmt: skip
+            self.iterations += done
+            if not unfinished:
+                return int(missing)
+
+    def rescale(self, y: Vector, low: Vector, high: Vector, last: float, C: float) -> None:
+        """Turn from the bounds `last` times `low` and `high` to those with `C`, in the dual of p = -y.
+
+        The start is t times beta, which is feasible for t from 1 to C / last; t maximises the dual in this range.
+        Without a `last`, 0, beta stays. Not by sign.
+        """
+        v, beta, lower, upper, _ = self._state
+        _rescale(v, beta, lower, upper, self._may[0], y, low, high, last, C, self.epsilon)
 
     def extremes(self) -> list[tuple[float, float]]:
         """The largest v of a row that may rise and the smallest of one that may fall; by sign, one such pair each."""
         v, finite = self._state[0], self._state[1]
         width = 2.0 * self.epsilon or None
         return [_line_extremes(v, side, finite, width) for side in self._may]
-
-    def _in_single_precision(
-        self, K: NDArray[np.floating], where: Index, tol: float, max_iter: int, used: Index, now: int
-    ) -> int:
-        """Optimise in single precision as far as it resolves violations; then update v in double precision."""
-        sizes = np.abs(self._state[0])
-        if not sizes.max() < _LARGEST:
-            return -1
-        largest = float(np.max(sizes, where=self._may.any(axis=0), initial=0.0))
-        v, beta, single = np.array(self.v), self.beta.copy(), self._state[0].astype(np.float32)
-        missing = self._optimise(single, K, where, max(tol, _SINGLE_ROUNDING * largest), max_iter, used, now)
-        moved = np.flatnonzero(self.beta != beta)
-        add_rows(K, where[moved], (beta - self.beta)[moved], v, 0, self.size)
-        self._state[0, : self.size] = rising(v, self.beta, self.epsilon)
-        return missing
-
-    def _optimise(
-        self, v: NDArray[np.floating], K: NDArray[np.floating], where: Index, tol: float, max_iter: int, used: Index,
-        now: int,
-    ) -> int:  # fmt: skip
-        _, beta, lower, upper, diagonal = self._state
-        done, missing = optimise_pairs(
-            K, where, v, beta, lower, upper, diagonal.astype(K.dtype), self._may, 2.0 * self.epsilon or None, tol,
-            max_iter, used, now,
-        )  # fmt: skip
-        self.iterations += done
-        return int(missing)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -683,6 +670,98 @@ def optimise_pairs(
             if width is not None:
                 may[side, row] += AT_KINK * (beta[row] == 0)
         done += 1
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def optimise_some(
+    source: RowSource | None, K: Reals, where: Longs, v: Doubles, single: Reals | None, beta: Doubles, lower: Doubles,
+    upper: Doubles, diagonal: Reals, may: Bytes, width: float | None, tol: float, max_iter: int, steps: int,
+    used: Longs, now: int,
+) -> tuple[int, int, bool]:  # fmt: skip  # pragma: no cover - compiled
+    """:meth:`Pairs.optimise` for at most `steps` pairs in single precision, after which v is exact again.
+
+    Parameters
+    ----------
+    source : tuple or None
+        :attr:`casvm.solver.class_pairs.PairRows.source`.
+    single : float32, shape (size,), or None
+        Scratch for v, if K is float32: pairs are in single precision as far as it resolves violations.
+
+    Others are those of :func:`optimise_pairs`. Returns the number of pairs, the missing row or -1, and True if pairs
+    in single precision are not finished.
+    """
+    done = 0
+    if single is not None:
+        largest, fits = 0.0, True
+        for k in range(v.size):
+            size, moves = abs(v[k]), may[0, k] | may[-1, k]
+            fits &= size < _LARGEST
+            single[k] = v[k]
+            largest = max(largest, size if moves else 0.0)
+        if fits:
+            before, least, most = beta.copy(), max(tol, _SINGLE_ROUNDING * largest), min(steps, max_iter)
+            done, missing = _optimise_fetching(
+                source, K, where, single, beta, lower, upper, diagonal, may, width, least, most, used, now
+            )
+            moved = np.flatnonzero(beta != before)
+            add_rows(K, where[moved], before[moved] - beta[moved], v, 0, where.size)
+            if width is not None:
+                for row in moved:
+                    v[row] += width * (np.int64(beta[row] < 0) - np.int64(before[row] < 0))
+            if missing >= 0 or steps <= done < max_iter:
+                return done, missing, missing < 0
+    others, missing = _optimise_fetching(
+        source, K, where, v, beta, lower, upper, diagonal, may, width, tol, max_iter - done, used, now
+    )
+    return done + others, missing, False
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _optimise_fetching(
+    source: RowSource | None, K: Reals, where: Longs, v: Reals, beta: Doubles, lower: Doubles, upper: Doubles,
+    diagonal: Reals, may: Bytes, width: float | None, tol: float, max_iter: int, used: Longs, now: int,
+) -> tuple[int, int]:  # fmt: skip  # pragma: no cover - compiled
+    """:func:`optimise_pairs` that computes missing rows of K, if it has their source."""
+    done = 0
+    while True:
+        pairs, missing = optimise_pairs(
+            K, where, v, beta, lower, upper, diagonal, may, width, tol, max_iter - done, used, now
+        )
+        done += pairs
+        if source is None or missing < 0:
+            return done, missing
+        if source is not None:  # so that numba leaves this out without a source
+            fetch(source, missing, K, where)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _rescale(
+    v: Doubles, beta: Doubles, lower: Doubles, upper: Doubles, may: Bytes, y: Doubles, low: Doubles, high: Doubles,
+    last: float, C: float, epsilon: float,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """:meth:`Pairs.rescale` of arrays of shape (size,); `v` is that of rising rows."""
+    gain = square = 0.0
+    for k in range(y.size):
+        v[k] += -epsilon if beta[k] < 0 else epsilon
+        gain += y[k] * beta[k] - epsilon * abs(beta[k])
+        square += beta[k] * (y[k] - v[k])
+    largest = C / last if last else 1.0
+    by = largest if square <= 0.0 else min(max(gain / square, 1.0), largest)
+    to_bounds = last > 0 and by == largest
+    for k in range(y.size):
+        v[k] = y[k] - by * (y[k] - v[k])
+        at_low, at_high = beta[k] == last * low[k], beta[k] == last * high[k]
+        lower[k], upper[k] = C * low[k], C * high[k]
+        beta[k] *= by
+        if to_bounds and at_high:  # rows at a bound must stay exactly at it, despite rounding
+            beta[k] = upper[k]
+        elif to_bounds and at_low:
+            beta[k] = lower[k]
+        beta[k] = min(max(beta[k], lower[k]), upper[k])  # and none may exceed it
+        v[k] += epsilon if beta[k] < 0 else -epsilon
+        may[k] = RISE * (beta[k] < upper[k]) + FALL * (beta[k] > lower[k])
+        if epsilon:
+            may[k] += AT_KINK * (beta[k] == 0)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

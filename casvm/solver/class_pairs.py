@@ -15,36 +15,25 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
-from cacore.kernels.evaluate import Parameters, finish, with_zeros
-from cacore.kernels.panels import Panels, add_norms, add_rows
+from cacore.kernels.panels import Panels, add_rows
 from cacore.kernels.precision import WIDEST, Accuracy
-from cacore.kernels.sums import meet_at, width
+from cacore.kernels.sums import width
 from cacore.limits import Limits
 from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow, precision
-from casvm.solver.active_set import HIDDEN, Pairs, biases, optimise_pairs
-from casvm.solver.kernel_rows import Index, Vector, padded
+from casvm.solver.active_set import HIDDEN, Pairs, biases
+from casvm.solver.kernel_rows import Index, RowSource, Vector, fetch, padded
 from casvm.solver.units import Unit
-
-if TYPE_CHECKING:
-    from cacore.arrays import Bytes, Doubles, Ints, Longs, Reals
-
 
 _UNVERIFIED = 0.1  # share of the tolerance that single precision may hide in violations, which are not verified
 MOST = 8192  # rows of a problem at most; larger ones gain from rounds, and from sparse kernel matrices
-# Packed rows and their norms; room for the numbers of a row and their columns; the kernel; the first panels of both
-# classes; rows of the first class; rows of K computed so far, shape (1,).
-RowSource: TypeAlias = "tuple[Reals, Reals, Reals, Ints, Parameters, int, int, int, Longs]"
 
 
 class PairWorkspace:
@@ -186,40 +175,6 @@ class PairRows:
         return int(self._computed[0])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def fetch(source: RowSource, row: int, K: Reals, where: Longs) -> None:  # pragma: no cover - compiled
-    """Compute a row of K.
-
-    Parameters
-    ----------
-    source : tuple
-        :attr:`PairRows.source`.
-    row : int
-        Row of the pair.
-    K : float32 or float64, shape (n, stride)
-    where : int64, shape (n,)
-        Updated.
-    """
-    data, norms, values, columns, kernel, first, second, n, computed = source
-    W, panel, measure = data.shape[2], data.shape[1] * data.shape[2], kernel[4]
-    place = first * W + row if row < n else second * W + row - n
-    x, lane, count = data[place // W], place % W, 0
-    for c in range(x.shape[0]):
-        values[count], columns[count] = x[c, lane], c
-        count += with_zeros(measure) or x[c, lane] != 0
-    slot = computed[0]
-    where[row], computed[0] = slot, slot + 1
-    for at, end, start in ((0, n, first), (n, where.size, second)):
-        for p in range(-(-(end - at) // W)):
-            to = slot * K.shape[1] + at + p * W
-            meet_at(values, columns, 0, count, data, (start + p) * panel, K, to, kernel)
-    for at, end, start in ((0, n, first), (n, where.size, second)):
-        begin, size = start * W, end - at
-        add_norms(K[slot : slot + 1, at:], 1, norms, begin, begin + size, measure)
-        finish(K[slot, at:end], norms[place], norms[begin : begin + size], kernel)
-    K[slot, where.size :] = 0  # what vector instructions read beyond the last row must be finite
-
-
 _PASSED = 4 * 10**8  # rows that pairs pass between two looks at the clock
 
 
@@ -240,7 +195,7 @@ def solve_classes(
 
 def _solve(rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None) -> Solution:
     begun, before = working_time(), rows.count
-    problem, max_pairs, moved = _Fetching(rows, dual), limits.iterations(dual.n), True
+    problem, max_pairs, moved = _problem(rows, dual), limits.iterations(dual.n), True
     while True:
         sides = problem.extremes()
         gap, late = max(top - bottom for top, bottom in sides), working_time() - begun > limits.max_time
@@ -264,27 +219,14 @@ def _solve(rows: PairRows, dual: Dual, limits: Limits, watch: Callable[[Progress
     )  # fmt: skip
 
 
-class _Fetching(Pairs):
-    """Pairs of rows that compute rows of K when they are missing."""
-
-    def __init__(self, rows: PairRows, dual: Dual) -> None:
-        beta, v, self.rows = dual.initial(), -dual.linear, rows
-        moved = np.flatnonzero(beta)
-        if moved.size:
-            rows.fetch(moved[rows.where[moved] < 0])
-            add_rows(rows.K, rows.where[moved], -beta[moved], v, 0, dual.n)
-        super().__init__(v, beta, dual.lower, dual.upper, rows.diagonal, dual.epsilon, dual.by_sign)
-
-    def _optimise(
-        self, v: NDArray[np.floating], K: NDArray[np.floating], where: Index, tol: float, max_iter: int, used: Index,
-        now: int,
-    ) -> int:  # fmt: skip
-        _, beta, lower, upper, diagonal = self._state
-        self.iterations += _with_rows(
-            self.rows.source, K, where, v, beta, lower, upper, diagonal.astype(K.dtype), self._may,
-            2.0 * self.epsilon or None, tol, max_iter, used,
-        )  # fmt: skip
-        return -1
+def _problem(rows: PairRows, dual: Dual) -> Pairs:
+    """The pairs of rows of a dual at its start, which compute rows of K when they are missing."""
+    beta, v = dual.initial(), -dual.linear
+    moved = np.flatnonzero(beta)
+    if moved.size:
+        rows.fetch(moved[rows.where[moved] < 0])
+        add_rows(rows.K, rows.where[moved], -beta[moved], v, 0, dual.n)
+    return Pairs(v, beta, dual.lower, dual.upper, rows.diagonal, dual.epsilon, dual.by_sign, rows.source)
 
 
 def _objective(problem: Pairs, dual: Dual) -> float:
@@ -292,23 +234,3 @@ def _objective(problem: Pairs, dual: Dual) -> float:
     beta = problem.beta
     value = 0.5 * float(beta @ (problem.v - dual.linear))
     return value - dual.epsilon * float(np.abs(beta).sum()) if dual.epsilon else value
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _with_rows(
-    source: RowSource, K: Reals, where: Longs, v: Doubles, beta: Doubles, lower: Doubles, upper: Doubles,
-    diagonal: Reals, may: Bytes, width: float | None, tol: float, max_iter: int, used: Longs,
-) -> int:  # fmt: skip  # pragma: no cover - compiled
-    """:func:`casvm.solver.active_set.optimise_pairs` that computes missing rows of K; returns the number of pairs.
-
-    `source` is :attr:`PairRows.source`.
-    """
-    done = 0
-    while True:
-        steps, missing = optimise_pairs(
-            K, where, v, beta, lower, upper, diagonal, may, width, tol, max_iter - done, used, 0
-        )  # fmt: skip
-        done += steps
-        if missing < 0:
-            return done
-        fetch(source, missing, K, where)

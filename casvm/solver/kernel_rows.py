@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numba
 import numpy as np
@@ -20,15 +20,17 @@ from cacore.compiled.vectors import STEP
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Columns, Layout, weighted
+from cacore.kernels.evaluate import Parameters, finish, with_zeros
 from cacore.kernels.given import Precomputed, given_kernel, numbered
-from cacore.kernels.panels import add_rows
+from cacore.kernels.panels import add_norms, add_rows
 from cacore.kernels.precision import Accuracy
+from cacore.kernels.sums import meet_at
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks, in_order
 from cacore.svm.problem import precision
 
 if TYPE_CHECKING:
-    from cacore.arrays import Doubles, Longs, Reals
+    from cacore.arrays import Doubles, Ints, Longs, Reals
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -549,6 +551,45 @@ class KernelRows:
         """``change @ K(X[rows], columns)``; `exact`: in double precision."""
         layout = replace(self.layout, dtype=np.dtype(np.float64)) if exact else self.layout
         return weighted(self.kernel, layout, X, rows, change, self.X, columns)
+
+
+# Packed rows and their norms; room for the numbers of a row and their columns; the kernel; the first panels of both
+# classes; rows of the first class; rows of K computed so far, shape (1,).
+RowSource: TypeAlias = "tuple[Reals, Reals, Reals, Ints, Parameters, int, int, int, Longs]"
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def fetch(source: RowSource, row: int, K: Reals, where: Longs) -> None:  # pragma: no cover - compiled
+    """Compute a row of K.
+
+    Parameters
+    ----------
+    source : tuple
+        The rows of two classes, see :attr:`casvm.solver.class_pairs.PairRows.source`.
+    row : int
+        Row of the pair.
+    K : float32 or float64, shape (n, stride)
+    where : int64, shape (n,)
+        Updated.
+    """
+    data, norms, values, columns, kernel, first, second, n, computed = source
+    W, panel, measure = data.shape[2], data.shape[1] * data.shape[2], kernel[4]
+    place = first * W + row if row < n else second * W + row - n
+    x, lane, count = data[place // W], place % W, 0
+    for c in range(x.shape[0]):
+        values[count], columns[count] = x[c, lane], c
+        count += with_zeros(measure) or x[c, lane] != 0
+    slot = computed[0]
+    where[row], computed[0] = slot, slot + 1
+    for at, end, start in ((0, n, first), (n, where.size, second)):
+        for p in range(-(-(end - at) // W)):
+            to = slot * K.shape[1] + at + p * W
+            meet_at(values, columns, 0, count, data, (start + p) * panel, K, to, kernel)
+    for at, end, start in ((0, n, first), (n, where.size, second)):
+        begin, size = start * W, end - at
+        add_norms(K[slot : slot + 1, at:], 1, norms, begin, begin + size, measure)
+        finish(K[slot, at:end], norms[place], norms[begin : begin + size], kernel)
+    K[slot, where.size :] = 0  # what vector instructions read beyond the last row must be finite
 
 
 @numba.njit(cache=True, nogil=True)

@@ -35,6 +35,7 @@ CONSTANTS = {
     "search_whole": "casvm.methods.all_rows.WHOLE",
     "piece_rows": "casvm.search.classes.ROWS",  # rows per piece of a part
     "piece_most": "casvm.search.classes.MOST",  # a larger part is cut into pieces
+    "search_coefficients": "casvm.search.cross_validation.COEFFICIENTS",  # bytes; 1: gammas one after the other
     "whole_parts": "casvm.search.classes.WHOLE",  # rows up to which parts stay whole
     "errors_apart": "cacore.tuning.ERRORS",  # standard errors by which a setting trails that is dropped
     "telling_rows": "cacore.tuning._TELLING",  # rows per fold from which a round has one fold
