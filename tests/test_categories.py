@@ -135,6 +135,16 @@ def test_columns_of_text_are_categories_unless_all_words_are_numbers(estimator, 
             np.testing.assert_array_equal(model.model_.predict(frame), model.predict(frame))
 
 
+@learners
+def test_standardised_indicators_share_a_scale(estimator, target):
+    if "standardize" not in estimator.get_params():
+        pytest.skip("it does not standardise")
+    frame = frames({"a": GOOD[:, 0], "town": np.array(["Oslo", "Rome", "Bonn"])[np.arange(N) % 3]})["pyarrow"]
+    standardizer = clone(estimator).set_params(standardize=True).fit(frame, target).model_.standardizer
+    np.testing.assert_allclose(standardizer.scale[1:], np.sqrt(3 * (1 / 3) * (2 / 3)), rtol=1e-12)
+    np.testing.assert_allclose(standardizer.scale[0], GOOD[:, 0].std(), rtol=1e-12)
+
+
 def categories(name, frame):
     """With the column town as categories."""
     if name == "pandas":

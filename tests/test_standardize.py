@@ -103,3 +103,23 @@ def test_in_place():
     got = fitted.apply(X, in_place=True)
     assert got is X
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["equal", "weighted"])
+def test_indicators_of_a_category_count_as_one_feature(weights):
+    levels = RNG.choice(4, 9000, p=[0.5, 0.3, 0.195, 0.005])
+    X = np.column_stack([DENSE[:, 0], np.zeros(9000), levels[:, None] == np.arange(4), DENSE[:, 1], DENSE[:, 2] > 0])
+    kinds = "f" + "clll" + "l" + "fb"  # a category of five levels, of which the first is not there, between two numbers
+    plain = Standardizer.fit(X, Communicator(), weights)
+    ours = Standardizer.fit(X, Communicator(), weights, kinds)
+    np.testing.assert_array_equal(ours.scale[[0, 6, 7]], plain.scale[[0, 6, 7]])
+    Z = ours.apply(X)
+    variances = np.cov(Z.T, aweights=weights, ddof=0).diagonal()
+    np.testing.assert_allclose([variances[1:6].sum(), variances[0], variances[6]], 1.0, rtol=1e-10)
+    assert len(set(ours.scale[1:6])) == 1
+    np.testing.assert_array_equal(ours.mean, plain.mean)
+
+
+def test_levels_that_do_not_occur_leave_the_scale_at_1():
+    X = np.column_stack([DENSE[:50, 0], np.zeros((50, 2))])
+    assert Standardizer.fit(X, Communicator(), kinds="fcl").scale[1:].tolist() == [1.0, 1.0]

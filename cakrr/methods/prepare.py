@@ -105,7 +105,7 @@ def prepare(
         X, standardizer = train.give(), None
         width = _widest(method, options, X.shape[1])
         if options.standardize:
-            standardizer = _standardizer(X, weights, options, comm)
+            standardizer = _standardizer(X, weights, train.columns.kinds, options, comm)
             if standardizer.levels is None:
                 scale = np.where(standardizer.scale == 1.0, 0.0, standardizer.scale)  # 1 for constant columns
                 with comm.agreed():
@@ -136,15 +136,15 @@ def _widest(method: RidgeMethod, options: GridOptions, d: int) -> float:
 
 
 def _standardizer(
-    X: AnyRows, weights: NDArray[np.float64] | None, options: RidgeOptions, comm: Communicator
+    X: AnyRows, weights: NDArray[np.float64] | None, kinds: str, options: RidgeOptions, comm: Communicator
 ) -> Standardizer:  # fmt: skip
     """The standardiser of these rows, with levels if they are wanted; collective."""
     if options.scaling != LEVELS:
-        return Standardizer.fit(X, comm, weights)
+        return Standardizer.fit(X, comm, weights, kinds)
     with comm.agreed():
         if not isinstance(X, np.ndarray):
             raise InputError(f"scaling {LEVELS}: columns for levels need dense rows in memory; leave it out")
-    standardizer = Standardizer.with_levels(X, comm, weights)
+    standardizer = Standardizer.with_levels(X, comm, weights, kinds)
     columns = len(standardizer.mean)
     with comm.agreed():
         size = X.itemsize * len(X) * columns

@@ -100,7 +100,8 @@ def fit(
         X, standardizer = rows.give(), None
         if options.standardize:
             present = slice(None) if weights is None else weights > 0  # rows of weight 0 count as absent
-            standardizer = Standardizer.fit(X[present], comm, None if weights is None else weights[present])
+            present_weights = None if weights is None else weights[present]
+            standardizer = Standardizer.fit(X[present], comm, present_weights, rows.columns.kinds)
             X = standardizer.apply(X)
         check_squares(X, comm)
     begun = working_time()
