@@ -43,23 +43,23 @@ def test_decisions_on_a_fold_are_those_of_svc(weighted, dtype):
     K = np.zeros((130, padded(130)), dtype)
     K[:, :130] = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1))
     Cs = (0.1, 1.0, 5.0, 500.0)
-    found = list(along(K, y, np.where(held, 0.0, weights), Cs, 1e-5, 10**7))
-    for C, one in zip(Cs, found, strict=True):
+    solutions = along(K, y, np.where(held, 0.0, weights), Cs, 1e-5, 10**7)
+    assert solutions.converged.all()
+    for C, decision, beta in zip(Cs, solutions.decision, solutions.beta, strict=True):
         theirs = SVC(C=C, gamma=0.5, tol=1e-5).fit(X[~held], y[~held], weights[~held])
         expected = theirs.decision_function(X)
-        near(one.decision, expected, 2e-4 if C < 100 else 5e-3)
-        assert one.converged
-        assert not one.beta[held].any()
-        assert abs(one.beta.sum()) < 1e-9 * C
-        assert (np.abs(one.beta) <= C * weights).all()
+        near(decision, expected, 2e-4 if C < 100 else 5e-3)
+        assert not beta[held].any()
+        assert abs(beta.sum()) < 1e-9 * C
+        assert (np.abs(beta) <= C * weights).all()
 
 
 def test_path_over_c_stops_at_its_iteration_limit():
     X, y = curved(130)
     K = np.zeros((130, padded(130)))
     K[:, :130] = np.exp(-0.01 * ((X[:, None] - X) ** 2).sum(-1))
-    (one,) = along(K, y, np.ones(130), (1e4,), 1e-6, 40)
-    assert (one.iterations, one.converged) == (40, False)
+    solutions = along(K, y, np.ones(130), (1e4,), 1e-6, 40)
+    assert (solutions.iterations.tolist(), solutions.converged.tolist()) == ([40], [False])
 
 
 # -- a part ----------------------------------------------------------------------------------------

@@ -168,8 +168,8 @@ def left_out(
                     D[held] = solve_classes(K, Dual.classification(y, fold_bound), limits).decision[held]
                 elif matrix is not None:
                     max_pairs = PAIRS * len(first) if limits.max_iter < 0 else limits.max_iter
-                    (solution,) = along(matrix, y, fold_bound, (1.0,), limits.tol, max_pairs)
-                    D[held] = solution.decision[held]
+                    solutions = along(matrix, y, fold_bound, (1.0,), limits.tol, max_pairs)
+                    D[held] = solutions.decision[0, held]
                 else:
                     mine = chosen[~held]
                     part, _ = fit_part(rows.X[mine], np.where(first, 0, 1)[~held], bound[~held], mine, training)

@@ -15,24 +15,28 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.compiled.vectors import AT_KINK, FALL, RISE
 from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
 from cacore.kernels.evaluate import DIFFERENCES
 from cacore.kernels.precision import WIDEST, Accuracy, Extent, cheapest, value_rounding
 from cacore.machine import threads
+from cacore.machine.deadline import poll
 from cacore.machine.threads import blocks
 from cacore.svm.decision import counted as votes_of
 from cacore.svm.decision import decisions_of_pairs, votes
 from cacore.svm.problem import overflow
 from cacore.tuning import counted
-from casvm.solver.active_set import Pairs, middle
+from casvm.solver.active_set import line_extremes, optimise_some
 from casvm.solver.kernel_rows import padded
 from casvm.solver.units import Origin
 
 if TYPE_CHECKING:
+    from cacore.arrays import Bytes, Doubles, Longs, Reals
     from cacore.io.checkpoint import Kept
 
 # Reasoned, not measured.
@@ -247,13 +251,13 @@ class _Folds:
         n = self.ends[i + 1] - self.ends[i]
         y = np.where(np.arange(len(chosen)) < n, 1.0, -1.0)
         factor, Cs = np.where(held, 0.0, self.factor[chosen]), tuple(self.Cs[ell] for ell in model.Cs)
-        for place, solution in enumerate(along(K, y, factor, Cs, self.tol, PAIRS * len(chosen))):
-            model.b[place, pair], model.converged[place, pair] = solution.b, solution.converged
-            if len(self.pairs) == 1:
-                model.decisions[place] = solution.decision[held]
-            else:
-                model.coef[place, j - 1, chosen[:n]] = solution.beta[:n]
-                model.coef[place, i, chosen[n:]] = solution.beta[n:]
+        solutions = along(K, y, factor, Cs, self.tol, PAIRS * len(chosen))
+        model.b[:, pair], model.converged[:, pair] = solutions.b, solutions.converged
+        if len(self.pairs) == 1:
+            model.decisions[:] = solutions.decision[:, held]
+        else:
+            model.coef[:, j - 1, self.ends[i] : self.ends[i + 1]] = solutions.beta[:, :n]
+            model.coef[:, i, self.ends[j] : self.ends[j + 1]] = solutions.beta[:, n:]
 
     def _predicted(self, kernel: Kernel, f: int, model: _FoldModels) -> NDArray[np.int64]:
         """Place of the predicted class of each left-out row, by votes, for each C; shape (L, rows of the fold).
@@ -282,31 +286,31 @@ def _folds_of(todo: NDArray[np.bool_]) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
-    """A solution for one C.
+class Path:
+    """Solutions for L values of C.
 
     Attributes
     ----------
-    decision : ndarray of float64, shape (m,)
+    decision : ndarray of float64, shape (L, m)
         Decisions on all rows, including left-out ones; positive for +1.
-    beta : ndarray of float64, shape (m,)
+    beta : ndarray of float64, shape (L, m)
         alpha y.
-    b : float
-    iterations : int
+    b : ndarray of float64, shape (L,)
+    iterations : ndarray of int64, shape (L,)
         Pairs of rows optimised.
-    converged : bool
+    converged : ndarray of bool, shape (L,)
     """
 
     decision: Vector
     beta: Vector
-    b: float
-    iterations: int
-    converged: bool
+    b: Vector
+    iterations: NDArray[np.int64]
+    converged: NDArray[np.bool_]
 
 
 def along(
     K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], tol: float, max_pairs: int
-) -> Iterator[Solved]:
+) -> Path:
     """Solve C-SVC for each C, starting from the solution for the previous C.
 
     Parameters
@@ -324,10 +328,9 @@ def along(
     max_pairs : int
         Limit of pairs per solution.
 
-    Yields
-    ------
-    Solved
-        The solution for each C.
+    Returns
+    -------
+    Path
 
     Raises
     ------
@@ -336,9 +339,9 @@ def along(
 
     Notes
     -----
-    The solver is :class:`casvm.solver.active_set.Pairs`; it needs a few numbers per row besides `K`. The start is t
-    times the last solution, which is feasible for t from 1 to the ratio of the two C. The t that maximises the dual is
-    sum(alpha) / beta'K beta, clipped to this range. The gradient at the start costs one pass over m numbers.
+    The solver is :func:`casvm.solver.active_set.optimise_some`; it needs a few numbers per row besides `K`. The start
+    is t times the last solution, which is feasible for t from 1 to the ratio of the two C. The t that maximises the
+    dual is sum(alpha) / beta'K beta, clipped to this range. The gradient at the start costs one pass over m numbers.
     """
     bound = factor * y
     return path(K, y, np.minimum(bound, 0.0), np.maximum(bound, 0.0), 0.0, Cs, tol, max_pairs)
@@ -347,18 +350,94 @@ def along(
 def path(
     K: NDArray[np.floating], y: Vector, low: Vector, high: Vector, epsilon: float, Cs: tuple[float, ...], tol: float,
     max_pairs: int,
-) -> Iterator[Solved]:  # fmt: skip
+) -> Path:  # fmt: skip
     """Solve the dual with p = -y, this epsilon, and bounds C `low` and C `high` for each C, like :func:`along`."""
-    m, zeros = len(y), np.zeros(len(y))
-    problem = Pairs(y, zeros, zeros, zeros, np.diagonal(K)[:m].astype(np.float64), epsilon)
-    where, used, last = np.arange(m), np.zeros(len(K), np.int64), 0.0
-    for C in Cs:
-        before = problem.iterations
-        problem.rescale(y, low, high, last, C)
-        problem.optimise(K, where, tol, max_pairs, used)
-        v, last = problem.v, C
-        if np.isnan(v).any():
-            raise overflow()
-        ((top, bottom),) = problem.extremes()
-        b = middle(top, bottom)
-        yield Solved(y - v + b, problem.beta.copy(), b, problem.iterations - before, top - bottom < tol)
+    m, L, room = len(y), len(Cs), padded(len(y))
+    state, may, diagonal = np.zeros((4, room)), np.zeros((1, room), np.uint8), np.zeros(room, K.dtype)
+    state[0, :m], diagonal[:m] = y - epsilon, np.diagonal(K)[:m]
+    decision, beta = np.empty((2, L, m))
+    solutions = Path(decision, beta, np.empty(L), np.empty(L, np.int64), np.empty(L, np.bool_))
+    single = np.empty(room, np.float32) if K.dtype == np.float32 else None
+    C, place, done = np.array(Cs), 0, -1
+    while place < L:
+        poll()
+        place, done = _follow(
+            K, *state, single, diagonal, may, y, low, high, epsilon, 2.0 * epsilon or None, C, tol, max_pairs, place,
+            done, solutions.decision, solutions.beta, solutions.b, solutions.iterations, solutions.converged,
+        )  # fmt: skip
+    if np.isnan(solutions.decision).any():
+        raise overflow()
+    return solutions
+
+
+_STEPS, _PASSED = 10_000, 4 * 10**8  # pairs before v is exact again; rows that pairs pass between two polls
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _follow(
+    K: Reals, v: Doubles, beta: Doubles, lower: Doubles, upper: Doubles, single: Reals | None, diagonal: Reals,
+    may: Bytes, y: Doubles, low: Doubles, high: Doubles, epsilon: float, width: float | None, Cs: Doubles, tol: float,
+    max_pairs: int, place: int, done: int, decisions: Doubles, betas: Doubles, b: Doubles, iterations: Longs,
+    converged: Bytes,
+) -> tuple[int, int]:  # fmt: skip  # pragma: no cover - compiled
+    """Follow a path for a while: from C number `place` on, with `done` pairs, or -1 before its start; return both.
+
+    v, beta and the bounds have the shape (padded(m),), `may` (1, padded(m)); `v` is that of rising rows. The last five
+    are the fields of :class:`Path`.
+    """
+    m, passed = y.size, 0
+    where, used = np.arange(m), np.zeros(m, np.int64)
+    while place < Cs.size and passed < _PASSED:
+        if done < 0:
+            done = 0
+            _rescale(v, beta, lower, upper, may[0], y, low, high, Cs[place - 1] if place else 0.0, Cs[place], epsilon)
+        most = min(_STEPS, max_pairs - done)
+        pairs, _, _ = optimise_some(
+            None, K, where, v, single, beta, lower, upper, diagonal, may, width, tol, most, most, used, 0
+        )
+        done, passed = done + pairs, passed + pairs * m
+        if 0 < pairs == most and done < max_pairs:
+            continue
+        top, bottom = line_extremes(v, may[0], beta, width)
+        iterations[place], converged[place] = done, top - bottom < tol
+        b[place] = 0.5 * (top + bottom)
+        if not np.isfinite(b[place]):  # a side on which no row may move is ignored
+            b[place] = top if np.isfinite(top) else bottom if np.isfinite(bottom) else 0.0
+        for k in range(m):
+            betas[place, k] = beta[k]
+            decisions[place, k] = y[k] - v[k] + (epsilon if beta[k] < 0 else -epsilon) + b[place]
+        place, done = place + 1, -1
+    return place, done
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _rescale(
+    v: Doubles, beta: Doubles, lower: Doubles, upper: Doubles, may: Bytes, y: Doubles, low: Doubles, high: Doubles,
+    last: float, C: float, epsilon: float,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """Turn from the bounds `last` times `low` and `high` to those with `C`, from the best multiple of beta.
+
+    Without a `last`, 0, beta stays. `v` is that of rising rows; both, the bounds and `may` are updated.
+    """
+    gain = square = 0.0
+    for k in range(y.size):
+        v[k] += -epsilon if beta[k] < 0 else epsilon
+        gain += y[k] * beta[k] - epsilon * abs(beta[k])
+        square += beta[k] * (y[k] - v[k])
+    largest = C / last if last else 1.0
+    by = largest if square <= 0.0 else min(max(gain / square, 1.0), largest)
+    to_bounds = last > 0 and by == largest
+    for k in range(y.size):
+        v[k] = y[k] - by * (y[k] - v[k])
+        at_low, at_high = beta[k] == last * low[k], beta[k] == last * high[k]
+        lower[k], upper[k] = C * low[k], C * high[k]
+        beta[k] *= by
+        if to_bounds and at_high:  # rows at a bound must stay exactly at it, despite rounding
+            beta[k] = upper[k]
+        elif to_bounds and at_low:
+            beta[k] = lower[k]
+        beta[k] = min(max(beta[k], lower[k]), upper[k])  # and none may exceed it
+        v[k] += epsilon if beta[k] < 0 else -epsilon
+        may[k] = RISE * (beta[k] < upper[k]) + FALL * (beta[k] > lower[k])
+        if epsilon:
+            may[k] += AT_KINK * (beta[k] == 0)

@@ -75,10 +75,10 @@ class TargetFolds:
         for level in self.levels or (None,):
             low, high = (-1.0, 1.0) if level is None else (level - 1.0, level)
             solutions = path(K, self.y, low * learned, high * learned, epsilon, Cs, tol, max_pairs)
-            for number, solution in enumerate(solutions):
-                error = y - solution.decision[left_out]
+            for number, decision in enumerate(solutions.decision):
+                error = y - decision[left_out]
                 loss = np.square(error) if level is None else pinball(error, level)
-                yield number, float(factor @ loss), solution.converged
+                yield number, float(factor @ loss), bool(solutions.converged[number])
 
 
 def judge(

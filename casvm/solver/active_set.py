@@ -602,20 +602,11 @@ class Pairs(PairState):
             if not unfinished:
                 return int(missing)
 
-    def rescale(self, y: Vector, low: Vector, high: Vector, last: float, C: float) -> None:
-        """Turn from the bounds `last` times `low` and `high` to those with `C`, in the dual of p = -y.
-
-        The start is t times beta, which is feasible for t from 1 to C / last; t maximises the dual in this range.
-        Without a `last`, 0, beta stays. Not by sign.
-        """
-        v, beta, lower, upper, _ = self._state
-        _rescale(v, beta, lower, upper, self._may[0], y, low, high, last, C, self.epsilon)
-
     def extremes(self) -> list[tuple[float, float]]:
         """The largest v of a row that may rise and the smallest of one that may fall; by sign, one such pair each."""
         v, finite = self._state[0], self._state[1]
         width = 2.0 * self.epsilon or None
-        return [_line_extremes(v, side, finite, width) for side in self._may]
+        return [line_extremes(v, side, finite, width) for side in self._may]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -735,37 +726,7 @@ def _optimise_fetching(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _rescale(
-    v: Doubles, beta: Doubles, lower: Doubles, upper: Doubles, may: Bytes, y: Doubles, low: Doubles, high: Doubles,
-    last: float, C: float, epsilon: float,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """:meth:`Pairs.rescale` of arrays of shape (size,); `v` is that of rising rows."""
-    gain = square = 0.0
-    for k in range(y.size):
-        v[k] += -epsilon if beta[k] < 0 else epsilon
-        gain += y[k] * beta[k] - epsilon * abs(beta[k])
-        square += beta[k] * (y[k] - v[k])
-    largest = C / last if last else 1.0
-    by = largest if square <= 0.0 else min(max(gain / square, 1.0), largest)
-    to_bounds = last > 0 and by == largest
-    for k in range(y.size):
-        v[k] = y[k] - by * (y[k] - v[k])
-        at_low, at_high = beta[k] == last * low[k], beta[k] == last * high[k]
-        lower[k], upper[k] = C * low[k], C * high[k]
-        beta[k] *= by
-        if to_bounds and at_high:  # rows at a bound must stay exactly at it, despite rounding
-            beta[k] = upper[k]
-        elif to_bounds and at_low:
-            beta[k] = lower[k]
-        beta[k] = min(max(beta[k], lower[k]), upper[k])  # and none may exceed it
-        v[k] += epsilon if beta[k] < 0 else -epsilon
-        may[k] = RISE * (beta[k] < upper[k]) + FALL * (beta[k] > lower[k])
-        if epsilon:
-            may[k] += AT_KINK * (beta[k] == 0)
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _line_extremes(
+def line_extremes(
     v: Reals, may: Bytes, unused: Reals, width: float | None
 ) -> tuple[float, float]:  # pragma: no cover - compiled
     """:meth:`Pairs.extremes` of one line of `may`; `unused` are any finite numbers."""
