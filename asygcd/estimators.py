@@ -77,6 +77,8 @@ class AsyGCDSVC(KernelClassifier):
         for bit.
     verbose : bool
         Print the progress about once per second.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------

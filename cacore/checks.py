@@ -6,6 +6,7 @@ A check takes the value and the option's name. It returns the converted value or
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -220,12 +221,16 @@ def path(value: object, name: str) -> Path:
         written = name.startswith("-") and name not in _READ
         hint = " (/dev/stdout prints to the terminal)" if written else ""
         raise InputError(f"{name} {value!r}: it must be the name of a file{hint}")
-    return Path(value)
+    file = Path(value)
+    return file.absolute() if file == STDOUT else file  # ./- is a file
 
 
 def column_names(value: object, name: str) -> tuple[str, ...]:
-    """Names of columns, as a list or as text with commas, each without the blanks around it."""
-    words = value.split(",") if isinstance(value, str) else value
+    """Names of columns, as a list or as text with commas, each without the blanks around it.
+
+    In text, a name that has a comma itself is quoted: ``"height, cm",age``.
+    """
+    words = next(csv.reader([value], skipinitialspace=True), [""]) if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word.strip() for word in words):
         raise refused(name, value, "names of columns, such as a,b")
     return tuple(" ".join(word.strip(" \"'#").split()) for word in words)
@@ -238,6 +243,8 @@ def path_or_stdout(value: object, name: str) -> Path:
 
 def column_name(value: object, name: str) -> str:
     """Name of a column."""
+    if not isinstance(value, str) or not value.strip():
+        raise refused(name, value, "the name of a column")
     return column_names([value], name)[0]
 
 

@@ -18,7 +18,7 @@ from cacore.comm import CommLike, Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.estimators import Labelled, Regressing, Saved, asking, same_fit
 from cacore.data.rows import Rows, RowsLike, in_memory
-from cacore.data.validation import check_same_names, shared_seed, validated
+from cacore.data.validation import check_same_names, shared_seed, validated, with_features
 from cacore.errors import InputError
 from cacore.explain.explanation import Explains
 from cacore.machine import threads
@@ -57,6 +57,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
         with collective(self.comm) as comm:
             same_fit(self, comm)
             threads.share_once(comm)
+            X = with_features(self, X, y, sample_weight, comm)
             with comm.agreed(own_rows=True):
                 train = self._checked(X, y, sample_weight, int(comm.size == 1)).weighted()
                 score = SCORES[checks.one_of(*self._scores())(self.scoring or DEFAULTS[self._task], "scoring =")]
@@ -166,6 +167,8 @@ class AutoKernelRegressor(Regressing, AutoKernel):
     comm : mpi4py communicator or None
         With one, `fit` and `predict` take this rank's own rows and are collective calls. The same rows are held out on
         any number of ranks.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -254,6 +257,8 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
         Weights of the classes in the training of every candidate.
     probability : bool, {"sigmoid", "isotonic"}
         Calibrate probabilities for `predict_proba` on the held-out rows; this costs no training. True means "sigmoid".
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -322,4 +327,4 @@ class AutoKernelClassifier(Probabilistic, Labelled, AutoKernel):
         self.classes_ = self.model_.classes
         k = len(self.classes_)
         self.confusion_ = np.array(result.held_out.get("confusion", np.zeros((k, k))), np.int64)
-        self.recall_ = np.array([share or 0.0 for share in recalls(self.confusion_.tolist())])
+        self.recall_ = np.array([np.nan if share is None else share for share in recalls(self.confusion_.tolist())])

@@ -75,7 +75,18 @@ def convert(argv: list[str]) -> None:
 
 def info(argv: list[str]) -> None:
     """``cakernels info MODEL``; of DATA as ``python -m cacore.io info``, without a file ``python -m cacore.info``."""
-    if any(not word.startswith("-") for word in argv[:1]):
+    if argv[:1] in (["-h"], ["--help"]):
+        parser = Parser(
+            prog="cakernels info", description="Describe a file of rows or a saved model, or check the installation.",
+            epilog="without a file, options are those of python -m cacore.info --help",
+        )  # fmt: skip
+        parser.add_argument("file", nargs="?", metavar="DATA or MODEL", help="rows: their number, target, and the kind "
+                            "of each column; a model: its method, rows, error and columns; no file: versions, ranks, "
+                            "cores, memory and speeds of this job, and what is wrong with it")  # fmt: skip
+        parser.add_argument("--target", metavar="COLUMN", help="of DATA: name or number of the target column")
+        parser.add_argument("--memory-limit", metavar="GIB", help="memory that may be used")
+        run_alone(lambda comm: parser.print_help(), "cakernels info", "it works in one process", argv)
+    elif any(not word.startswith("-") for word in argv[:1]):
         from cacore.io.model_file import is_model
 
         if is_model(Path(argv[0])):

@@ -14,7 +14,7 @@ from cacore.checks import share
 from cacore.comm import CommLike, Communicator, collective
 from cacore.data.estimators import Loaded, Regressing, asking, same_fit
 from cacore.data.rows import RowsLike
-from cacore.data.validation import check_same_names, shared_seed, validated
+from cacore.data.validation import check_same_names, shared_seed, validated, with_features
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator, seed
 from cacore.machine import memory, threads
@@ -67,6 +67,8 @@ class Kriging(Loaded, Regressing):
         Seed of the random order of the points.
     comm : mpi4py communicator or None
         Ranks that each pass their own rows.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -136,6 +138,7 @@ class Kriging(Loaded, Regressing):
         with collective(self.comm) as comm:
             same_fit(self, comm)
             threads.share_once(comm)
+            X = with_features(self, X, y, None, comm)
             with comm.agreed(own_rows=True):
                 least = int(comm.size == 1)
                 rows: dict[str, Any] = {"dtype": "float64", "order": "C", "copy": True, "ensure_min_samples": least}

@@ -11,7 +11,7 @@ from cacore.arrays import usual_errors
 from cacore.comm import CommLike, collective
 from cacore.data.estimators import same_fit
 from cacore.data.rows import AnyRows, RowsLike
-from cacore.data.validation import check_same_names, validated
+from cacore.data.validation import EncodedRows, check_same_names, validated, with_features
 from partition import algorithms
 from partition.base import REGISTERED, Algorithm
 from partition.parts_model import distances, nearest
@@ -83,12 +83,15 @@ class Partitioner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         """
         with collective(comm) as ranks:
             same_fit(self, ranks)
-            division = self.divide(X, y, ranks)
+            X = with_features(self, X, None, None, ranks)
+            rows = X.features if isinstance(X, EncodedRows) else X
+            division = self.divide(rows, y, ranks)
             with ranks.agreed():
                 validated(self, X, skip_check_array=True)  # records the names of the columns
             check_same_names(self, ranks)
         self.labels_, self.centers_, self.sizes_ = division.labels, division.centers, division.sizes
-        self.n_features_in_ = division.centers.shape[1]
+        if rows is X:
+            self.n_features_in_ = division.centers.shape[1]
         return self
 
     def fit_predict(self, X: RowsLike, y: ArrayLike | None = None, comm: CommLike = None) -> NDArray[np.int32]:
@@ -108,8 +111,7 @@ class Partitioner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     def _rows(self, X: RowsLike) -> AnyRows:
         """Checked rows for the fitted centres."""
         check_is_fitted(self)
-        validated(self, X, reset=False, skip_check_array=True)
-        return self._checked(X)
+        return self._checked(validated(self, X, reset=False, skip_check_array=True))
 
     @property
     def _n_features_out(self) -> int:

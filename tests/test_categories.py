@@ -86,12 +86,13 @@ def test_what_is_not_a_value_is_told_as_before():
     refused(BKRR2(n_parts=1, dtype="float32").fit, cells(0, 0, 1e300, float), y, message=".*too large for dtype")
 
 
-def test_partitioners_refuse_words_in_data_frames():
+def test_partitioners_take_words_in_data_frames():
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(GOOD, columns=["a", "b"])
-    message = rf"X, column 'town': row 0 is 'Oslo', .*{ENCODE}"
-    refused(KBalance(n_parts=2).fit, frame.assign(town=["Oslo", "Rome"] * (N // 2)), message=message)
-    refused(KBalance(n_parts=2).fit, frame.assign(age=np.nan), message=f"X, column 'age': row 0 is NaN.*{FILL}")
+    frame = pandas.DataFrame(GOOD, columns=["a", "b"]).assign(town=["Oslo", "Rome"] * (N // 2))
+    division = KBalance(n_parts=2, random_state=0).fit(frame)
+    assert division.centers_.shape == (2, 4)
+    features = np.column_stack([GOOD, np.arange(N) % 2 == 0, np.arange(N) % 2 == 1]).astype(float)
+    np.testing.assert_array_equal(division.labels_, KBalance(n_parts=2, random_state=0).fit(features).labels_)
 
 
 def frames(columns):

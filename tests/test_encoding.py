@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from helpers.columns import random_table
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
@@ -25,24 +26,6 @@ def encoded(columns, y=None, **overrides):
     assert X.shape == (table.num_rows, len(names)) == (table.num_rows, len(encoding.column_of))
     assert np.isfinite(X).all()
     return {column.name: column for column in encoding.columns}, dict(zip(names, X.T, strict=True)), encoding
-
-
-def random_table(rng):
-    """A random table of numbers and words."""
-    n = int(rng.integers(1, 400))
-    numbers, categories = {}, {}
-    for j in range(rng.integers(1, 5)):
-        values = rng.normal(size=n) * 10.0 ** rng.integers(-3, 6)
-        values[rng.random(n) < rng.choice([0.0, 0.0, 0.3])] = np.nan
-        numbers[f"number {j}"] = values
-    for j in range(rng.integers(1, 5)):
-        levels = [f"{'äß€x'[k % 4]}{k}" for k in range(int(rng.choice([1, 2, 5, 29, 300])))]
-        values = rng.choice(levels, n).astype(object)
-        values[rng.random(n) < rng.choice([0.0, 0.0, 0.2])] = None
-        categories[f"word {j}"] = values
-    names = [*numbers, *categories]
-    rng.shuffle(names)
-    return pd.DataFrame({**numbers, **categories})[names]
 
 
 def check_numbers(column, rows, X, features, fitted):

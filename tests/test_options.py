@@ -274,6 +274,7 @@ FAMILIES = {
 # Parameters of estimators that are no options: they choose the method, say how a call is made, serve scikit-learn, or
 # belong to a machine that has no command.
 OTHERS = {
+    "columns",
     "comm", "random_state", "partitioner", "dtype", "class_weight", "shrinking", "decision_function_shape", "verbose",
     "warm_start", "nu",
 }  # fmt: skip

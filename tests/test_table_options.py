@@ -14,7 +14,7 @@ import pytest
 from helpers.commands import flat, reported, run
 
 from cacore import __version__
-from cacore.checks import columns_file
+from cacore.checks import column_names, columns_file
 from cacore.comm import Communicator
 from cacore.data.containers import arrow_table
 from cacore.data.encoding import Encoding, Overrides, learned
@@ -145,6 +145,65 @@ def test_a_file_of_columns_trains_the_same_model(files, tmp_path):
     assert of_file["data"]["columns"]["target"] == ["y"]  # the last column is the weight
 
 
+def test_a_name_with_a_comma_is_quoted():
+    overrides = Overrides({"height, cm": "category", "age": "category"}, ("a, b",))
+    words = overrides.words
+    assert words == ["--category", '"height, cm",age', "--drop", '"a, b"']
+    assert column_names(words[1], "--category") == ("height, cm", "age")
+    assert column_names(" a ,b", "--drop") == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plain.h5", "--out-of-core", "--weight", "w"], "plain.csv: --weight: --out-of-core reads HDF5, which has"),
+        (["--id", "y", "--target", "y"], "plain.csv: column y is the target, and named by another option: drop one"),
+        (["--id", "prediction"], "--id prediction: predictions have a column of this name; rename it in the data"),
+        (["--weight", ""], "--weight : it must be the name of a column"),
+    ],
+)
+def test_messages_name_the_option_that_is_wrong(files, capfd, words, message):
+    words = [word for word in words if not word.endswith(".h5")]
+    assert message in refused(capfd, "cakrr.bkrr2", [files / "plain.csv", *RIDGE, *words])
+
+
+def test_other_files_name_the_options_that_they_cannot_have(files, tmp_path, capfd):
+    (tmp_path / "c.toml").write_text("weight = 5")
+    words = [files / "plain.csv", "--columns", tmp_path / "c.toml", *RIDGE]
+    assert "c.toml: weight 5: it must be the name of a column" in refused(capfd, "cakrr.bkrr2", words)
+    np.savez(tmp_path / "rows.npz", x=np.eye(2))
+    message = refused_prediction(capfd, files / "plain.h5", tmp_path / "rows.npz", tmp_path / "p.csv", "--id", "key")
+    assert "rows.npz: --id is for CSV, TSV, Parquet and Arrow files" in message
+    message = refused(capfd, "cacore.io", ["convert", files / "train.csv", tmp_path / "t.h5", "--quiet"])
+    assert "(town): " in message
+    assert "training commands take a table with words or gaps as it is" in message
+
+
+def test_estimators_take_the_users_word_on_columns(files, tmp_path):
+    table = pd.read_csv(files / "train.csv", dtype={"key": str})
+    X, ridge = table[["size", "zip", "key"]], {"sigma": 2.0, "lam": 1e-3}
+    word = {"category": ["zip"], "drop": "key"}
+    (tmp_path / "c.json").write_text(json.dumps(word))
+    model = DKRR(columns=word, **ridge).fit(X, table.y)
+    assert [column.kind for column in model.encoding_.columns] == ["number", "category", "dropped"]
+    again = DKRR(columns=str(tmp_path / "c.json"), **ridge).fit(X, table.y)
+    assert again.encoding_ == model.encoding_
+    np.testing.assert_allclose(again.predict(X), model.predict(X[["zip", "size"]]), rtol=1e-9)
+    svm = SMOSVC(columns={"category": "zip"}).fit(X[["size", "zip"]], table["y"] > 0)
+    assert svm.encoding_.columns[1].kind == "category"
+    for word, rows, message in (
+        ({"weight": "zip"}, X, "columns = weight: pass the weights of the rows as sample_weight"),
+        ({"drop": "zip"}, X[["size", "zip"]].to_numpy(), "columns = names columns of a table, and X is none"),
+        ({"drop": "zap"}, X, "X: no feature column zap; the columns are size, zip, key"),
+        ({"kind": "zip"}, X, "columns = no such keys: kind"),
+    ):
+        with pytest.raises(InputError, match=message):
+            DKRR(columns=word, **ridge).fit(rows, table.y)
+    gaps = X[["size"]].where(X["size"] < 1)
+    with pytest.raises(InputError, match="NaN"):
+        DKRR(columns={"gaps": "refuse"}, **ridge).fit(gaps, table.y)
+
+
 # -- keys -------------------------------------------------------------------------------------
 
 
@@ -163,6 +222,15 @@ def test_predictions_carry_the_key_of_training(files, tmp_path):
         assert file["key"].asstr()[:].tolist() == keys
     pd.read_csv(files / "new.csv").drop(columns="key").to_csv(tmp_path / "bare.csv", index=False)
     assert predicting(files / "table.h5", tmp_path / "bare.csv", tmp_path / "r.csv").read_text().startswith("pred")
+
+
+def test_explained_values_carry_the_key(files, tmp_path):
+    for model, words, key in (("table.h5", [], "key"),
+                              ("plain.h5", ["--id", "key", "--ignore-extra-columns"], "key")):  # fmt: skip
+        run("cakernels", ["explain", files / model, files / "new.csv", "-o", tmp_path / "v.csv", "--quiet", *words])
+        values = pd.read_csv(tmp_path / "v.csv", dtype=str)
+        assert values.columns[0] == key
+        assert values[key].tolist() == pd.read_csv(files / "new.csv", dtype=str)[key].tolist()
 
 
 def test_keys_beside_a_model_of_numbers(files, tmp_path):
@@ -241,7 +309,7 @@ def test_keys_that_are_refused(files, tmp_path, capfd):
     assert "plain.csv: no column key; the columns are size, zip, y" in message
     np.savez(tmp_path / "rows.npz", x=np.eye(2))
     message = refused_prediction(capfd, files / "plain.h5", tmp_path / "rows.npz", tmp_path / "p.csv", "--id", "key")
-    assert "--id are for CSV, TSV, Parquet and Arrow files" in message
+    assert "--id is for CSV, TSV, Parquet and Arrow files" in message
     pd.read_csv(files / "plain.csv").assign(prediction=1).to_csv(tmp_path / "same.csv", index=False)
     words = (tmp_path / "same.csv", tmp_path / "p.csv", "--id", "prediction")
     assert "the predictions have a column of this name" in refused_prediction(capfd, files / "plain.h5", *words)
@@ -334,6 +402,31 @@ def test_means_of_levels_are_weighted():
         np.testing.assert_allclose(means[name], mean, err_msg=name)
 
 
+def test_medians_shares_and_means_count_weights_as_repeated_rows():
+    rng = np.random.default_rng(3)
+    n = 500
+    table = pd.DataFrame({
+        "x": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)), "few": rng.choice(list("abcd"), n),
+        "many": rng.choice([f"t{j}" for j in range(60)], n),
+        "rare gap": np.where(np.arange(n) < 2, np.nan, rng.random(n)),
+        "day": pd.date_range("2020-01-01", periods=n).where(rng.random(n) < 0.9),
+    })  # fmt: skip
+    weights, y = rng.integers(1, 4, n).astype(float), rng.normal(size=n)
+    weights[table.few == "d"] *= 5
+    weights[:2] = 50.0  # 2 of 500 gaps are not marked, 100 of some 2,000 are
+    again = np.repeat(np.arange(n), weights.astype(int))
+    weighted, repeated = (
+        learned(arrow_table(table), y, weights=weights)[0], learned(arrow_table(table.iloc[again]), y[again])[0]
+    )  # fmt: skip
+    for mine, other in zip(weighted.columns, repeated.columns, strict=True):
+        assert (mine.fill, mine.indicator, mine.levels) == (other.fill, other.indicator, other.levels)
+    assert [column.indicator for column in weighted.columns] == [True, False, False, True, True]
+    assert weighted.columns[1].levels[0] == "d"
+    plain = learned(arrow_table(table), y)[0]
+    assert plain.columns[0].fill == table.x.median() != weighted.columns[0].fill
+    assert not plain.columns[3].indicator
+
+
 @pytest.mark.parametrize("end", ["csv", "parquet"])
 def test_rows_of_weight_0_count_in_messages(tmp_path, end):
     """A wrong cell's line or row is that in the file."""
@@ -389,6 +482,13 @@ def test_standard_output_has_predictions_alone(files, tmp_path, capsys):
     assert shown.out == predicting(files / "table.h5", files / "new.csv", tmp_path / "p.csv").read_text()
     assert "predict on" in shown.err
     assert not (tmp_path / "-").exists()
+
+
+def test_a_file_may_be_called_as_standard_output(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    predicting(files / "table.h5", files / "new.csv", "./-")
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "-").read_text().startswith("key,prediction")
 
 
 def test_a_reader_that_leaves_ends_no_command_with_an_error(files, tmp_path):
@@ -478,6 +578,13 @@ def test_a_damaged_model_is_not_described(files, tmp_path, capfd):
     with h5py.File(tmp_path / "odd.h5", "w") as file:
         file.attrs["schema"], file.attrs["attributes"] = "cakernels-model/1", "{}"
     assert "odd.h5: not a model file, or a damaged one" in refused(capfd, "cakernels", ["info", tmp_path / "odd.h5"])
+
+
+def test_info_says_that_it_describes_files(capsys):
+    run("cakernels", ["info", "--help"])
+    text = flat(capsys.readouterr().out)
+    assert "DATA or MODEL" in text
+    assert "the kind of each column" in text
 
 
 def test_the_version(capsys):

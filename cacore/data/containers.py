@@ -23,8 +23,8 @@ from cacore.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_GAPS = {"", "na", "n/a", "#n/a", "nan", "<na>", "nat", "null"}
-MISSING = _GAPS | {"-", ".", "?", "none"}  # in lower case
+GAPS = {"", "na", "n/a", "#n/a", "nan", "<na>", "nat", "null"}
+MISSING = GAPS | {"-", ".", "?", "none"}  # in lower case
 _REBUILD = "build the matrix again from rows, columns and values"
 _MASK = "masked: fill masked cells, as numpy.ma.MaskedArray.filled does, or leave their rows out"
 # Names of types in numpy, pandas, polars and Arrow whose values are not real numbers, and a remedy for each.
@@ -45,7 +45,7 @@ def is_missing(word: str) -> bool:
 
 def is_gap(word: str) -> bool:
     """True if this word marks a missing value even among words, where "none", "-", "." and "?" may be classes."""
-    return word.strip().lower() in _GAPS
+    return word.strip().lower() in GAPS
 
 
 def other_type(kind: str) -> str | None:

@@ -27,8 +27,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.cells import DATE_FORMS, FORMS, NUMERAL, ColumnCells, WrongCellError, all_numbers, dates_of, matching
-from cacore.data.containers import is_missing
+from cacore.data.cells import (
+    DATE_FORMS,
+    FORMS,
+    NUMERAL,
+    ColumnCells,
+    OrderedNumbers,
+    WrongCellError,
+    all_numbers,
+    dates_of,
+    matching,
+)
+from cacore.data.containers import MISSING as GAPS
+from cacore.data.level_means import level_means
 from cacore.data.resolution import check_whole_numbers
 from cacore.errors import InputError
 
@@ -38,18 +49,18 @@ if TYPE_CHECKING:
 
 NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY = "number", "category", "date", "identifier", "constant", "copy"
 SUMMARY = ("column", "kind", "values", "gaps", "becomes")  # heads of a table of :attr:`TableColumn.summary`
+PREDICTED = ("prediction", "mean", "std", "lower", "upper")  # columns of predictions, of which no key has the name
 DROPPED, KEY, WEIGHT = "dropped", "key", "weight"  # by the user
 KINDS = (NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY, DROPPED, KEY, WEIGHT)
 MOST_LEVELS = 30  # indicators of a category; with more, kernels see little but which rows share a level
 RARE = 0.005  # least share of the rows for a level of its own
-FEW_GAPS = 0.005  # up to this share of gaps, there is no indicator of them
 DIFFERENT = 0.9  # share of different words from which on a column is an identifier
 SMALL = 20  # least number of rows that can show an identifier
 MOST_CLASSES = 12  # classes whose shares are features of a category with many levels
-FOLDS = 5
 MISSING, OTHER = "(missing)", "(other)"  # names of the levels of gaps, and of rare and unseen words
 LEVEL, FIRST_LEVEL = "l", "c"  # letters in Columns.kinds: indicators, of which the first begins a category
 
+_BLOCK = 1 << 20  # bytes of features that are written at a time: columns of all rows would miss the cache at each row
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}  # days
 
 
@@ -380,6 +391,8 @@ class Overrides:
         for key in ("weight", "id"):
             if key in values:
                 meanings[values[key]].add(key)
+        if values.get("id") in PREDICTED:
+            raise InputError(f"--id {values['id']}: predictions have a column of this name; rename it in the data")
         if several := [f"{name} ({', '.join(sorted(keys))})" for name, keys in meanings.items() if len(keys) > 1]:
             raise InputError(f"column {', '.join(several)}: give each column one meaning")
         kinds = {name: kind for kind in (NUMBER, CATEGORY) for name, keys in meanings.items() if kind in keys}
@@ -401,7 +414,10 @@ class Overrides:
     def words(self) -> list[str]:
         """The options that say the same, as they are written in a command."""
         lists = {kind: [name for name, of_name in self.kinds.items() if of_name == kind] for kind in (CATEGORY, NUMBER)}
-        options = {key: ",".join(names) for key, names in (lists | {"drop": list(self.drop)}).items()}
+        options = {
+            key: ",".join(f'"{name}"' if "," in name else name for name in names)
+            for key, names in (lists | {"drop": list(self.drop)}).items()
+        }
         options |= {"weight": self.weight, "id": self.key, "gaps": self.gaps if self.gaps != "fill" else ""}
         return [word for key, value in options.items() if value for word in (f"--{key}", value)]
 
@@ -431,7 +447,8 @@ def learned(
     comma : bool
         Read ``1,234`` as 1.234.
     weights : ndarray of float64, shape (n,), optional
-        Positive weights of the rows in the means of levels; a common factor changes nothing.
+        Positive weights of the rows in medians, shares of levels and gaps, and means of levels; a common factor changes
+        nothing. Numbers of rows stay such: `counts`, and the two rows that a level needs.
 
     Returns
     -------
@@ -450,27 +467,33 @@ def learned(
     overrides.check(table.column_names)
     if not table.num_rows:
         raise InputError("no rows: there is nothing to learn")
-    targets = None if y is None else _targets(y)
-    weights = np.ones(table.num_rows) if weights is None else weights * (table.num_rows / weights.sum())
+    weights = np.ones(table.num_rows) if weights is None else weights
+    targets = None if y is None else _targets(y, weights)
     columns: list[TableColumn] = []
     featured: list[_Featured] = []
-    signatures: dict[bytes, str] = {}
+    alike = defaultdict[tuple[bool, int, int], list[tuple[TableColumn, ColumnCells]]](list)
     for name, typed in zip(table.column_names, table.columns, strict=True):
         if name in overrides.aside:
             columns.append(TableColumn(name, overrides.aside[name]))
             continue
         cells = ColumnCells.of(name, typed)
-        column = _column(cells, overrides.kinds.get(name), comma, targets is not None)
+        column = _column(cells, overrides.kinds.get(name), comma, targets is not None, weights)
         if column.gaps and overrides.gaps == "refuse":
             raise WrongCellError(name, _first_gap(column, cells, comma), "missing: fill the gap or remove the row")
         if column.kind in (NUMBER, CATEGORY, DATE):
-            signature = _signature(column, cells, comma)
-            if signature in signatures:
-                column = TableColumn(name, COPY, column.gaps, column.distinct, original=signatures[signature])
-            signatures.setdefault(signature, name)
+            others = alike[column.kind == CATEGORY, column.gaps, column.distinct]
+            mine = _signature(column, cells, comma) if others else b""
+            if original := next((c.name for c, there in others if _signature(c, there, comma) == mine), ""):
+                column = TableColumn(name, COPY, column.gaps, column.distinct, original=original)
+            else:
+                others.append((column, cells))
         means = None
         if column.kind == CATEGORY and targets is not None and column.distinct > MOST_LEVELS:
-            column, means = _with_means(column, cells.levels(), targets, weights)
+            words, codes = cells.ascending()
+            by_level, overall, means = level_means(codes, len(words), targets, weights * (len(weights) / weights.sum()))
+            named = [*words.to_pylist(), MISSING] if column.gaps else words.to_pylist()
+            table_of_means = {"": overall} | dict(zip(named, by_level, strict=False))
+            column = replace(column, means={level: tuple(row.tolist()) for level, row in table_of_means.items()})
         columns.append(column)
         if column.features:
             featured.append((column, cells, means))
@@ -488,27 +511,41 @@ def cleaned(table: pa.Table) -> pa.Table:
     return table.rename_columns(names)
 
 
-def _column(cells: ColumnCells, kind: str | None, comma: bool, targets: bool) -> TableColumn:
+def _column(
+    cells: ColumnCells, kind: str | None, comma: bool, targets: bool, weights: NDArray[np.float64]
+) -> TableColumn:  # fmt: skip
     """The kind of a column and how its features are made; `kind` if the user has said it."""
     if kind == CATEGORY or (cells.categorical and kind is None):
-        return _category(cells, targets, said=kind == CATEGORY)
+        return _category(cells, targets, weights, said=kind == CATEGORY)
     if kind == NUMBER:
         numbers = all_numbers(cells, comma, None, ", as --number says: correct it or remove the row")
-        return _numeric(cells.name, numbers, (cells.as_numbers(None, comma) or (None, ""))[1] if cells.words else "")
+        form = "" if cells.words is None else (cells.as_numbers(None, comma) or (None, ""))[1]
+        return _numeric(cells.name, numbers, form, weights)
     if cells.numbers is not None:
         _check_typed(cells)
-        return _numeric(cells.name, cells.numbers, "")
+        return _numeric(cells.name, cells.numbers, "", weights)
     if cells.days is not None:
-        return _dated(cells.name, cells.days, "", cells.zone)
+        return _dated(cells.name, cells.days, "", cells.zone, weights)
     if (reading := cells.as_numbers(None, comma)) is not None:
-        whole = [int(word) for word in cells.words if len(word) > 15 and word.lstrip("+-").isdecimal()]
-        if len(whole) > 1:
-            check_whole_numbers(np.array(whole, object), f"column {cells.name}")
-        return _numeric(cells.name, *reading)
+        _check_whole(cells)
+        return _numeric(cells.name, *reading, weights)
     if (reading := cells.as_days(None)) is not None:
-        return _dated(cells.name, *reading, reading[1].endswith("Z"))
+        return _dated(cells.name, *reading, reading[1].endswith("Z"), weights)
     _check_mixed(cells)
-    return _category(cells, targets, said=False)
+    return _category(cells, targets, weights, said=False)
+
+
+def _check_whole(cells: ColumnCells) -> None:
+    """Refuse words of whole numbers that double precision does not tell apart."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = cells.words
+    assert words is not None  # they have been read as numbers
+    long = words.filter(pa.array(pc.binary_length(words).to_numpy() > 15))
+    whole = [int(word) for word in long.to_pylist() if word.lstrip("+-").isdecimal()]
+    if len(whole) > 1:
+        check_whole_numbers(np.array(whole, object), f"column {cells.name}")
 
 
 def _check_typed(cells: ColumnCells) -> None:
@@ -526,70 +563,59 @@ def _check_typed(cells: ColumnCells) -> None:
 
 def _check_mixed(cells: ColumnCells) -> None:
     """Refuse a column of numbers with a few words: they are mistakes, and no levels."""
-    words, codes = cells.among(is_missing)
+    words, codes = cells.among(GAPS)
     numeric = matching(words, NUMERAL)
-    counts = np.bincount(codes[codes >= 0], minlength=len(words))
+    counts = np.bincount(codes + 1, minlength=len(words) + 1)[1:]
     if np.count_nonzero(numeric) > MOST_LEVELS and 2 * counts[numeric].sum() >= counts.sum():
         share = 100.0 * counts[numeric].sum() / counts.sum()
         remedy = f"correct it or remove the row; --category {cells.name} takes all its cells for words"
-        word = words[int(np.flatnonzero(~numeric)[0])]
+        word = words[int(np.flatnonzero(~numeric)[0])].as_py()
         raise cells.wrong(word, f"not a number, as {share:.0f} % of the column's cells are: {remedy}")
 
 
-def _numeric(name: str, numbers: NDArray[np.float64], form: str) -> TableColumn:
-    there = numbers[~np.isnan(numbers)]
-    n, gaps, distinct = len(numbers), int(np.isnan(numbers).sum()), len(np.unique(there))
-    if distinct == 0 or (distinct == 1 and not _marked(gaps, n)):
-        return TableColumn(name, CONSTANT, gaps, distinct)
-    if not gaps and n >= SMALL and _are_row_numbers(there):
-        return TableColumn(name, IDENTIFIER, 0, distinct)
-    return TableColumn(name, NUMBER, gaps, distinct, form, float(np.median(there)), _marked(gaps, n))
+def _numeric(name: str, numbers: NDArray[np.float64], form: str, weights: NDArray[np.float64]) -> TableColumn:
+    values = OrderedNumbers.of(numbers, weights)
+    if values.distinct == 0 or (values.distinct == 1 and not values.marked):
+        return TableColumn(name, CONSTANT, values.gaps, values.distinct)
+    if not values.gaps and len(numbers) >= SMALL and values.are_row_numbers():
+        return TableColumn(name, IDENTIFIER, 0, values.distinct)
+    return TableColumn(name, NUMBER, values.gaps, values.distinct, form, values.median(), values.marked)
 
 
-def _are_row_numbers(numbers: NDArray[np.float64]) -> bool:
-    """True for different whole numbers from about 0 that fill half of their range or more, as row numbers do.
-
-    So are those of a random half of the rows. Years are not, since they do not begin near 0.
-    """
-    n, least, most = len(numbers), numbers.min(), numbers.max()
-    whole = bool((numbers == np.rint(numbers)).all())
-    return bool(whole and 0.0 <= least < n and most - least < 2 * n and len(np.unique(numbers)) == n)
-
-
-def _marked(gaps: int, n: int) -> bool:
-    """True if so many gaps of n cells have an indicator."""
-    return gaps > FEW_GAPS * n
-
-
-def _dated(name: str, days: NDArray[np.float64], form: str, zone: bool) -> TableColumn:
-    there = days[~np.isnan(days)]
-    n, gaps, distinct = len(days), int(np.isnan(days).sum()), len(np.unique(there))
-    if distinct < 2:
-        return TableColumn(name, CONSTANT, gaps, distinct)
-    span = float(np.ptp(there))
-    circles = tuple(period for period, length in PERIODS.items() if span >= length and _varies(there / length))
-    middle = float(np.median(there))
-    return TableColumn(name, DATE, gaps, distinct, form, middle, _marked(gaps, n), circles=circles, zone=zone)
+def _dated(
+    name: str, days: NDArray[np.float64], form: str, zone: bool, weights: NDArray[np.float64]
+) -> TableColumn:  # fmt: skip
+    values = OrderedNumbers.of(days, weights)
+    if values.distinct < 2:
+        return TableColumn(name, CONSTANT, values.gaps, values.distinct)
+    span = float(values.ordered[-1] - values.ordered[0])
+    circles = tuple(period for period, length in PERIODS.items() if span >= length and _varies(values.ordered / length))
+    return TableColumn(
+        name, DATE, values.gaps, values.distinct, form, values.median(), values.marked, circles=circles, zone=zone
+    )
 
 
 def _varies(phases: NDArray[np.float64]) -> bool:
     """True if these places on a circle, in turns, are not all the same."""
-    return len(np.unique(np.round(phases % 1.0, 3))) > 2
+    few = len(np.unique(np.round(phases[:1000] % 1.0, 3))) <= 2
+    return not few or len(np.unique(np.round(phases % 1.0, 3))) > 2
 
 
-def _category(cells: ColumnCells, targets: bool, said: bool) -> TableColumn:
+def _category(cells: ColumnCells, targets: bool, weights: NDArray[np.float64], said: bool) -> TableColumn:
     """A category: indicators of the frequent levels, the most frequent first, of gaps, and of the others."""
     words, codes = cells.levels()
-    n, gaps, distinct = len(codes), int((codes < 0).sum()), len(words)
-    counts = np.bincount(codes[codes >= 0], minlength=distinct)
+    n, gaps, distinct = len(codes), int(np.count_nonzero(codes < 0)), len(words)
     if distinct + (gaps > 0) < 2:
         return TableColumn(cells.name, CONSTANT, gaps, distinct)
     if not said and n >= SMALL and distinct >= DIFFERENT * (n - gaps):
         return TableColumn(cells.name, IDENTIFIER, gaps, distinct)
-    order = np.argsort(-counts, kind="stable")
-    frequent = [k for k in order[:MOST_LEVELS] if counts[k] >= max(2, RARE * n)]
-    levels, sizes = [words[k] for k in frequent], [int(counts[k]) for k in frequent]
-    rare = () if targets and distinct > MOST_LEVELS else tuple(words[k] for k in order if k not in frequent)
+    words, codes = cells.ascending()
+    counts = np.bincount(codes + 1, minlength=distinct + 1)[1:]
+    shares = np.bincount(codes + 1, weights, distinct + 1)[1:] / weights.sum()
+    order = np.argsort(-shares, kind="stable")
+    frequent = [k for k in order[:MOST_LEVELS].tolist() if counts[k] >= 2 and shares[k] >= RARE]
+    levels, sizes = [words[k].as_py() for k in frequent], counts[frequent].tolist()
+    rare = () if targets and distinct > MOST_LEVELS else tuple(words.take(order[~np.isin(order, frequent)]).to_pylist())
     if gaps:
         levels, sizes = [*levels, MISSING], [*sizes, gaps]
     if sum(sizes) < n:
@@ -601,125 +627,108 @@ def _category(cells: ColumnCells, targets: bool, said: bool) -> TableColumn:
     return TableColumn(cells.name, CATEGORY, gaps, distinct, levels=tuple(levels), counts=tuple(sizes), rare=rare)
 
 
-def _targets(y: NDArray[np.generic]) -> NDArray[np.float64]:
+def _targets(y: NDArray[np.generic], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Targets of which levels have means, shape (n, t): numbers, or a column of 0 and 1 for each frequent class."""
     if y.dtype.kind == "f":
         return y.reshape(len(y), -1).astype(np.float64)
-    classes, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
-    most = np.argsort(-counts, kind="stable")[: 1 if len(classes) == 2 else MOST_CLASSES]
+    classes, codes = np.unique(y, return_inverse=True)
+    codes = codes.ravel()
+    most = np.argsort(-np.bincount(codes, weights), kind="stable")[: 1 if len(classes) == 2 else MOST_CLASSES]
     return np.asarray(codes.reshape(-1, 1) == np.sort(most), np.float64)
-
-
-def _with_means(
-    column: TableColumn, levels: tuple[list[str], NDArray[np.int64]], targets: NDArray[np.float64],
-    weights: NDArray[np.float64],
-) -> tuple[TableColumn, NDArray[np.float64]]:  # fmt: skip
-    """The category with the means of its levels, and the means for each training row, without the row's own fold."""
-    words, all_codes = levels
-    codes = np.where(all_codes < 0, len(words), all_codes)
-    k = len(words) + 1
-    fold = np.random.default_rng(0).permutation(len(codes)) % FOLDS
-    rows = np.empty_like(targets)
-    for f in range(FOLDS):
-        out = fold == f
-        means, _ = _shrunken(codes[~out], targets[~out], weights[~out], k)
-        rows[out] = means[codes[out]]
-    means, overall = _shrunken(codes, targets, weights, k)
-    named = [*words, MISSING] if column.gaps else words
-    table = {"": tuple(overall.tolist())} | {level: tuple(means[j].tolist()) for j, level in enumerate(named)}
-    return replace(column, means=table), rows
-
-
-def _shrunken(
-    codes: NDArray[np.int64], targets: NDArray[np.float64], weights: NDArray[np.float64], k: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weighted means of the targets by level, shape (k, t), shrunken towards those of all rows, shape (t,).
-
-    The share of a level's own mean is n / (n + s2 / v), for the sum n of the weights of its rows, the variance s2
-    within levels and v between them.
-    """
-    counts = np.bincount(codes, weights, k)
-    overall = (weights[:, None] * targets).sum(axis=0) / weights.sum()
-    means = np.tile(overall, (k, 1))
-    for t, y in enumerate(targets.T):
-        level = np.bincount(codes, weights * y, k) / np.where(counts > 0.0, counts, 1.0)
-        n, levels = float(weights.sum()), int(np.count_nonzero(counts))
-        within = float(np.sum(weights * (y - level[codes]) ** 2)) / max(1.0, n - levels)
-        between = max(0.0, float(counts @ (level - overall[t]) ** 2) - within * levels) / n
-        share = counts * between / np.maximum(counts * between + within, 1e-300)
-        means[:, t] += share * (level - overall[t])
-    return means, overall
 
 
 # A column with its cells and, of training rows, the means of its levels without each row's own fold.
 _Featured: TypeAlias = tuple[TableColumn, ColumnCells, NDArray[np.float64] | None]
 
 
+# Writes the features of some rows of a column into zeros, shape (m, k).
+_Write: TypeAlias = Callable[[NDArray[np.float64], slice], None]
+
+
 def _features(featured: Iterable[_Featured], shape: tuple[int, int], comma: bool) -> NDArray[np.float64]:
     """The features of columns, side by side."""
-    X = np.zeros(shape)
-    first = 0
+    writers: list[tuple[slice, _Write]] = []
     for column, cells, means in featured:
-        last = first + len(column.features)
-        _put_features(X[:, first:last], column, cells, means, comma)
-        first = last
+        first = writers[-1][0].stop if writers else 0
+        writer = _writer_of_levels(column, cells, means) if column.kind == CATEGORY else _writer(column, cells, comma)
+        writers.append((slice(first, first + len(column.features)), writer))
+    X = np.empty(shape)
+    step = max(1, _BLOCK // (8 * max(1, shape[1])))
+    for lo in range(0, len(X), step):
+        rows = slice(lo, lo + step)
+        block = X[rows]
+        block.fill(0.0)
+        for place, write in writers:
+            write(block[:, place], rows)
     return X
 
 
-def _put_features(
-    out: NDArray[np.float64], column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None, comma: bool
-) -> None:
-    """Write a column's features into `out`, zeros of shape (n, k).
+def _writer(column: TableColumn, cells: ColumnCells, comma: bool) -> _Write:
+    """The writer of a column's numbers, or of the days of its dates."""
+    values = _measured(column, cells, comma)
 
-    `means` are those of training rows, each without its own fold.
-    """
-    if column.kind == CATEGORY:
-        return _put_indicators(out, column, cells, means)
-    x = _measured(column, cells, comma)
-    gap = np.isnan(x)
-    filled = out[:, 0] = np.where(gap, column.fill, x)
-    for i, period in enumerate(column.circles):
-        angle = 2.0 * np.pi * filled / PERIODS[period]
-        out[:, 1 + 2 * i], out[:, 2 + 2 * i] = np.cos(angle), np.sin(angle)
-    if column.indicator:
-        out[:, -1] = gap
-    return None
+    def write(out: NDArray[np.float64], rows: slice) -> None:
+        x = values[rows]
+        gap = np.isnan(x)
+        filled = out[:, 0] = np.where(gap, column.fill, x)
+        for i, period in enumerate(column.circles):
+            angle = 2.0 * np.pi * filled / PERIODS[period]
+            out[:, 1 + 2 * i], out[:, 2 + 2 * i] = np.cos(angle), np.sin(angle)
+        if column.indicator:
+            out[:, -1] = gap
+
+    return write
 
 
-def _put_indicators(
-    out: NDArray[np.float64], column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None
-) -> None:
-    """Write a category's indicators and means into zeros."""
+def _writer_of_levels(column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None) -> _Write:
+    """The writer of a category's indicators and means; `means` are those of training rows without their own folds."""
     words, codes = cells.levels()
-    if cells.numbers is not None and words and not set(words) & {*column.levels, *column.means}:
+    named = (*column.levels, *column.means)
+    if cells.numbers is not None and len(words) and (_places(words, named) < 0).all():
         raise InputError(
             f"column {column.name} holds numbers such as {words[0]}, and the training rows have words such as "
-            f"{next(iter([*column.levels, *column.means]))!r}: read it as text"
+            f"{named[0]!r}: read it as text"
         )
     place, width = {level: j for j, level in enumerate(column.levels)}, len(column.levels)
     other = place.get(OTHER, width)
     # A word called (other) or (missing) is a word that was not seen often.
-    of_word = [place.get(word, other) if word not in (OTHER, MISSING) else other for word in words]
-    level = np.array([*of_word, place.get(MISSING, other)], np.int64)[codes]
-    rows = np.flatnonzero(level < width)
-    out[rows, level[rows]] = 1.0
+    of_word = _places(words, ["" if level in (OTHER, MISSING) else level for level in column.levels])
+    of_code = np.append(np.where(of_word < 0, other, of_word), place.get(MISSING, other))
     if column.means and means is None:
-        of_words = [column.means.get(word, column.means[""]) for word in words]
-        means = np.array([*of_words, column.means.get(MISSING, column.means[""])])[codes]
-    if means is not None:
-        out[:, width:] = means
+        levels = list(column.means)
+        of_word = _places(words, levels)  # other words have the mean of all rows, which is that of ""
+        of_gap = MISSING if MISSING in column.means else ""
+        by_code = np.append(np.where(of_word < 0, levels.index(""), of_word), levels.index(of_gap))
+        means = np.array(list(column.means.values()))[by_code][codes]
+
+    def write(out: NDArray[np.float64], rows: slice) -> None:
+        level = of_code[codes[rows]]
+        there = np.flatnonzero(level < width)
+        out[there, level[there]] = 1.0
+        if means is not None:
+            out[:, width:] = means[rows]
+
+    return write
+
+
+def _places(words: pa.StringArray, levels: Iterable[str]) -> NDArray[np.int64]:
+    """Place of each word among the levels, -1 for others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    places = pc.index_in(words, pa.array(levels, pa.string())).fill_null(-1)
+    return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
 
 
 def _of_new_levels(column: TableColumn, cells: ColumnCells) -> str:
     """Note on levels that no training row has; empty without them, or if the model does not know its rare levels."""
     if column.kind != CATEGORY or (OTHER in column.levels and not (column.rare or column.means)):
         return ""
-    words, codes = cells.levels()
-    levels = {*column.levels, *column.rare, *column.means}
-    new = [code for code, word in enumerate(words) if word not in levels]
-    if not new:
+    words, codes = cells.ascending()
+    new = np.flatnonzero(_places(words, [*column.levels, *column.rare, *column.means]) < 0)
+    if not len(new):
         return ""
-    count, listed = np.count_nonzero(np.isin(codes, new)), ", ".join(words[code] for code in new[:12])
+    count, listed = np.count_nonzero(np.isin(codes, new)), ", ".join(words.take(new[:12]).to_pylist())
     what = f"{count:,} of {len(codes):,} rows have levels that training had not: {listed}"
     return f"column {column.name}: {what}{', ...' if len(new) > 12 else ''}"
 
@@ -738,9 +747,9 @@ def _measured(column: TableColumn, cells: ColumnCells, comma: bool) -> NDArray[n
     elif (reading := cells.as_days(column.form)) is not None:
         days, zone = reading[0], reading[1].endswith("Z") if reading[1] else column.zone
     else:
-        words, _ = cells.among(is_missing)
+        words, _ = cells.among(GAPS)
         bad = np.isnan(dates_of(words, column.form)) if column.form else np.ones(len(words), np.bool_)
-        raise cells.wrong(words[int(np.argmax(bad))], f"no date{as_where}")
+        raise cells.wrong(words[int(np.argmax(bad))].as_py(), f"no date{as_where}")
     if zone != column.zone:
         here, there = ("a time zone", "none") if zone else ("no time zone", "one")
         raise InputError(f"column {column.name} has {here}, and the training rows have {there}: write both alike")
@@ -759,7 +768,8 @@ def _signature(column: TableColumn, cells: ColumnCells, comma: bool) -> bytes:
     if column.kind in (NUMBER, DATE):
         return hashlib.sha256(np.nan_to_num(_measured(column, cells, comma), nan=np.inf).tobytes()).digest()
     codes = cells.levels()[1]
-    distinct, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    rank = np.empty(len(distinct), np.int64)
-    rank[np.argsort(first)] = np.arange(len(distinct))
-    return hashlib.sha256(rank[inverse].tobytes() + (b"gaps" if distinct[0] < 0 else b"")).digest()
+    first = np.full(codes.max(initial=-1) + 2, len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last one written is the first row of a level; -1 is a gap
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return hashlib.sha256(rank[codes].tobytes() + (b"gaps" if (codes < 0).any() else b"")).digest()

@@ -26,7 +26,15 @@ from cacore.comm import CommLike, Communicator, Unquoted, collective, require_sa
 from cacore.data.dataset import Dataset
 from cacore.data.labels import ClassWeight
 from cacore.data.rows import RowsLike
-from cacore.data.validation import checked_weights, columns_of, is_plain_column, place_in_targets, validated
+from cacore.data.validation import (
+    ColumnsLike,
+    checked_weights,
+    columns_of,
+    is_plain_column,
+    place_in_targets,
+    validated,
+    with_features,
+)
 from cacore.errors import InputError
 
 
@@ -76,6 +84,7 @@ class Labelled(ClassifierMixin, BaseEstimator):
     """Checks of the rows, labels and weights passed to `fit`, and accuracy over all ranks."""
 
     class_weight: dict[Any, float] | Literal["balanced"] | None = None
+    columns: ColumnsLike = None
 
     def _class_weight(self, classes: NDArray[Any]) -> ClassWeight:
         """`class_weight`, checked, with the classes' codes as keys of a dict."""
@@ -96,7 +105,9 @@ class Labelled(ClassifierMixin, BaseEstimator):
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
     ) -> Dataset:  # fmt: skip
         """Validated rows, labels and weights of at least `least` rows; `rows`: options of ``validate_data`` for `X`."""
-        table, named = X, y
+        named, ranks = y, getattr(self, "comm", None)
+        X = with_features(self, X, y, sample_weight, Communicator()) if ranks is None else X
+        table = X
         X, y = validated(self, X, y, ensure_min_samples=least, **(rows or {"dtype": ("float64", "float32"), **ROWS}))
         columns = columns_of(table, named, vars(self).get("encoding_"))
         try:
@@ -131,8 +142,11 @@ def _are_plain(y: Any) -> bool:
     return is_plain_column(y) and 2 * len(np.unique(y)) <= len(y)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Regressing(RegressorMixin, BaseEstimator):
     """Checks of the rows, targets and weights passed to `fit`, and R^2 over all ranks."""
+
+    columns: ColumnsLike = None
 
     def _with_targets(
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, *, columns: bool = False, **rows: Any
@@ -141,6 +155,8 @@ class Regressing(RegressorMixin, BaseEstimator):
         if issparse(y):
             raise InputError("y: sparse targets cannot be used; give y.toarray()")
         targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
+        if getattr(self, "comm", None) is None:
+            X = with_features(self, X, y, sample_weight, Communicator())
         table = X
         X, read_targets = validated(self, X, y, validate_separately=(rows, targets))
         names = columns_of(table, y, vars(self).get("encoding_"))

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cacore.checks import columns_file
 from cacore.comm import Communicator
 from cacore.data.containers import (
     arrow_table,
@@ -27,7 +29,7 @@ from cacore.data.containers import (
     table_with_words,
     unmasked,
 )
-from cacore.data.encoding import Columns, clean
+from cacore.data.encoding import NO_OVERRIDES, Columns, Encoding, Overrides, clean, learned
 from cacore.data.resolution import check_whole_numbers, rounded_columns
 from cacore.data.rows import AnyRows, Rows, RowsLike, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
@@ -38,9 +40,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from sklearn.base import BaseEstimator
 
-    from cacore.data.encoding import Encoding
 
-
+ColumnsLike: TypeAlias = Mapping[str, object] | str | Path | None  # the user's word on columns, or a file of it
 ENCODE = "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder"
 FILL = "fill the gap with scikit-learn's SimpleImputer, or leave the row out"
 _LETTERS = {"int": "i", "uint": "u", "bool": "b", "boolean": "b"}  # numpy's for types of columns; others count as "f"
@@ -123,14 +124,14 @@ def shared_seed(random_state: int | np.random.RandomState | None, comm: Communic
 def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
     """scikit-learn's ``validate_data`` for an estimator, with InputErrors that name the position of a wrong value.
 
-    For a DataFrame, column names are stored or compared with the stored ones. One with words, dates or gaps is replaced
-    by the features of its columns (:mod:`cacore.data.encoding`), but with `comm`, where columns of text are refused.
+    For a DataFrame, column names are stored or compared with the stored ones. One with words, dates or gaps has been
+    replaced by :func:`with_features`, and rows to predict are replaced here.
     """
     reset = kwargs.get("reset", True)
     if reset:
         vars(estimator).pop("encoding_", None)
-        if (table := _with_words(estimator, args[0], kwargs)) is not None:
-            return _validated_table(estimator, table, *args[1:], **kwargs)
+        if isinstance(args[0], EncodedRows):
+            return _validated_table(estimator, *args, **kwargs)
     elif "encoding_" in vars(estimator):
         return _of_table(estimator, args[0], **kwargs)
     if _needs_nothing(estimator, *args, **kwargs):
@@ -153,32 +154,149 @@ def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
     return checked
 
 
-def _with_words(estimator: BaseEstimator, X: object, kwargs: dict[str, object]) -> pa.Table | None:
-    """The rows as an Arrow table, if features are to be made of its columns."""
-    if kwargs.get("skip_check_array") or getattr(estimator, "comm", None) is not None:
-        return None
-    return table_with_words(X)
+@dataclass(frozen=True)
+class EncodedRows:
+    """Features of a DataFrame with words, dates or gaps, in its place until they are checked.
+
+    Attributes
+    ----------
+    features : ndarray of float64, shape (n_local, d)
+    encoding : Encoding
+    names : list of str
+        Names of the DataFrame's columns.
+    """
+
+    features: NDArray[np.float64]
+    encoding: Encoding
+    names: list[str]
 
 
-def _validated_table(estimator: BaseEstimator, table: pa.Table, *y: Any, **kwargs: Any) -> Any:
-    """The features of a table's rows, and what ``validate_data`` returns for the targets; sets `encoding_`."""
+def with_features(
+    estimator: BaseEstimator, X: Any, y: Any, sample_weight: ArrayLike | None, comm: Communicator
+) -> Any:  # fmt: skip
+    """`X`, or its features if it is a table with words, dates or gaps on any rank; collective.
+
+    Rank 0 learns the encoding from the rows of all ranks, in their order, so that the number of ranks changes no bit.
+    It holds the whole table meanwhile; each rank sends it its rows, and receives their features. The estimator's
+    `columns` say what the cells of columns are, as ``--columns`` does.
+
+    Raises
+    ------
+    InputError
+        On all ranks: `X` is no table on some of them, or has other columns; a column that cannot be encoded.
+    """
     from sklearn.base import is_classifier
 
-    from cacore.data.encoding import learned
+    if isinstance(X, EncodedRows):  # on all ranks
+        return X
+    with comm.agreed(own_rows=True):
+        columns = getattr(estimator, "columns", None)
+        overrides = NO_OVERRIDES if columns is None else Overrides.of(columns_file(columns, "columns ="))
+        if overrides.weight:
+            raise InputError("columns = weight: pass the weights of the rows as sample_weight")
+        if overrides.any and column_types(X) is None:
+            raise InputError("columns = names columns of a table, and X is none: give a DataFrame or an Arrow table")
+        table = table_with_words(X) if overrides.gaps == "fill" else None
+        table = arrow_table(X) if table is None and overrides.any else table
+    if comm.all(table is None):
+        return X
+    with comm.agreed(own_rows=True):
+        if column_types(X) is None:
+            raise InputError("X is no table, and that of another rank has words, dates or gaps: give all ranks tables")
+        table = (arrow_table(X) if table is None else table).replace_schema_metadata(None)
+        weights = None if sample_weight is None else checked_weights(sample_weight, table.num_rows)
+    names = [str(name) for name in table.column_names]
+    _check_same(names, comm)
+    targets = _targets_of_means(y, table.num_rows, is_classifier(estimator))
+    features, encoding = np.zeros((0, 0)), np.zeros(0, np.uint8)
+    with comm.phase("read"):
+        rows = GatheredRows(table, targets, weights).on_root(comm)
+        counts = comm.allgather(np.array([table.num_rows], np.int64))
+        with comm.agreed():
+            if rows is not None:
+                learned_encoding, features = rows.learned(overrides)
+                encoding = np.frombuffer(json.dumps(learned_encoding.described()).encode(), np.uint8)
+        features = comm.scatter(features if rows is not None else None, counts)
+        described = json.loads(comm.bcast(encoding).tobytes())
+    return EncodedRows(features, Encoding.of(described), names)
 
-    try:
-        encoding, X = learned(table, _targets_of_means(y[0] if y else None, table.num_rows, is_classifier(estimator)))
-    except InputError as error:
-        raise InputError(f"X: {error}") from error
-    checked = validated(estimator, X, *y, **kwargs)
-    estimator.encoding_ = encoding
-    estimator.n_features_in_ = table.num_columns
-    estimator.feature_names_in_ = np.array(table.column_names, object)
+
+@dataclass(frozen=True)
+class GatheredRows:
+    """Rows of a table with what their encoding is learned from: targets, if they can be used, and weights, if any."""
+
+    table: pa.Table
+    targets: NDArray[np.generic] | None
+    weights: NDArray[np.float64] | None
+
+    def on_root(self, comm: Communicator) -> GatheredRows | None:
+        """The rows of all ranks, in their order, on rank 0; None elsewhere. Collective."""
+        import pyarrow as pa
+
+        if comm.size == 1:
+            return self
+        d, n = self.table.num_columns, self.table.num_rows
+        width = -1 if self.targets is None else self.targets[:1].size or -2
+        widths = comm.allgather(np.array([width], np.int64))  # of ranks without rows -2
+        beside: list[Any] = []
+        if widths.min() != -1 and len(used := np.unique(widths[widths > 0])) == 1 and self.targets is not None:
+            beside = [pa.array(column) for column in self.targets.reshape(n, int(used[0])).T]
+        weighted = not comm.all(self.weights is None)
+        if weighted:
+            beside.append(pa.array(np.ones(n) if self.weights is None else self.weights))
+        numbered = pa.Table.from_arrays([*self.table.columns, *beside], list(map(str, range(d + len(beside)))))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, numbered.schema) as stream:
+            stream.write_table(numbered)
+        sent = np.frombuffer(sink.getvalue(), np.uint8)
+        lengths, texts = comm.gather(np.array([len(sent)], np.int64)), comm.gather(sent)
+        with comm.agreed():
+            if lengths is None or texts is None:
+                return None
+            pieces = np.split(texts, np.cumsum(lengths)[:-1])
+            tables = [pa.ipc.open_stream(pa.py_buffer(piece)).read_all() for piece in pieces]
+            try:
+                whole = pa.concat_tables(tables, promote_options="permissive")
+            except pa.ArrowException as error:
+                what = f"X has columns of other types on other ranks ({' '.join(str(error).split())[:120]})"
+                raise InputError(f"{what}: convert them to one type") from error
+            extra = [column.to_numpy() for column in whole.columns[d:]]
+            weights = extra.pop() if weighted else None
+            targets = np.stack(extra, axis=1) if extra else None
+            if targets is not None and targets.dtype.kind == "O":
+                targets = targets[:, 0].astype(np.str_)
+            return GatheredRows(whole.select(range(d)).rename_columns(self.table.column_names), targets, weights)
+
+    def learned(self, overrides: Overrides) -> tuple[Encoding, NDArray[np.float64]]:
+        """The encoding, of rows with a positive weight; the features of all rows, 0 for others."""
+        there = np.flatnonzero(np.ones(self.table.num_rows) if self.weights is None else self.weights)
+        table, targets, weights = self.table, self.targets, self.weights
+        if 0 < len(there) < table.num_rows and weights is not None:
+            table, weights = table.take(there), weights[there]
+            targets = None if targets is None else targets[there]
+        weights = None if weights is None or not weights.any() else weights  # refused later
+        try:
+            encoding, X = learned(table, targets, overrides, weights=weights)
+        except InputError as error:
+            raise InputError(f"X: {error}") from error
+        if len(X) == self.table.num_rows:
+            return encoding, X
+        features = np.zeros((self.table.num_rows, X.shape[1]))
+        features[there] = X
+        return encoding, features
+
+
+def _validated_table(estimator: BaseEstimator, rows: EncodedRows, *y: Any, **kwargs: Any) -> Any:
+    """Result of ``validate_data`` for the features of a table's rows and the targets; sets `encoding_`."""
+    checked = validated(estimator, rows.features, *y, **kwargs)
+    estimator.encoding_ = rows.encoding
+    estimator.n_features_in_ = len(rows.names)
+    estimator.feature_names_in_ = np.array(rows.names, object)
     return checked
 
 
 def _targets_of_means(y: object, n: int, classes: bool) -> NDArray[np.generic] | None:
-    """Targets of which levels have means: numbers, or codes of classes; None for what ``validate_data`` refuses."""
+    """Targets of which levels have means: numbers, or classes as words; None for what ``validate_data`` refuses."""
     if y is None:
         return None
     targets = np.asarray(y)
@@ -186,7 +304,7 @@ def _targets_of_means(y: object, n: int, classes: bool) -> NDArray[np.generic] |
         return None
     try:
         if classes:
-            return np.unique(targets.astype(str).reshape(n, -1)[:, 0], return_inverse=True)[1]
+            return targets.astype(str).reshape(n, -1)[:, 0] if n else np.zeros(0, np.str_)
         numbers = targets.astype(np.float64)
     except (TypeError, ValueError):
         return None
@@ -200,6 +318,7 @@ def _of_table(estimator: BaseEstimator, X: Any, *, ensure_min_samples: int = 1, 
         raise InputError(
             f"X: this {type(estimator).__name__} was fitted to a table; give one with its columns: {names}"
         )
+    kwargs.pop("skip_check_array", None)
     try:
         features = estimator.encoding_.apply(arrow_table(X))
     except InputError as error:
@@ -244,8 +363,8 @@ def columns_of(X: object, y: object = None, encoding: Encoding | None = None) ->
 
     With the `encoding` of a table, those of the features that are made of its columns.
     """
-    typed = column_types(X)
-    if not typed or not (encoding is not None or all(isinstance(name, str) for name, _ in typed)):
+    typed = column_types(X) or []
+    if encoding is None and not (typed and all(isinstance(name, str) for name, _ in typed)):
         return Columns()
     target = [name for name, _ in column_types(y) or ()] or [getattr(y, "name", None)]
     named = all(isinstance(name, str) for name in target)
@@ -270,7 +389,11 @@ def check_names(X: object, source: dict[str, Any]) -> None:
 
 def check_same_names(estimator: BaseEstimator, comm: Communicator) -> None:
     """Raise an InputError on all ranks if DataFrame columns differ in name or order from rank 0's; collective."""
-    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    _check_same([str(name) for name in getattr(estimator, "feature_names_in_", ())], comm)
+
+
+def _check_same(names: list[str], comm: Communicator) -> None:
+    """Raise an InputError on all ranks if these names differ from rank 0's; collective."""
     mine = np.frombuffer(json.dumps(names).encode(), np.uint8)
     with comm.uncounted():
         first = json.loads(comm.bcast(mine).tobytes())

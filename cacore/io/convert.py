@@ -109,7 +109,11 @@ def _convert(args: argparse.Namespace, limit: int, parsers: Parsers | None) -> N
         )  # fmt: skip
         with native.data_file(spool.path) as file:
             store = Spool(file, spool.path, request, _watch(begin, [path for _, path in sources]))
-            rows = _alike(_read(store, args), args)
+            try:
+                stored = _read(store, args)
+            except CellError as error:
+                raise InputError(f"{error}; training commands take a table with words or gaps as it is") from error
+            rows = _alike(stored, args)
             store.close({split: chosen.width for split, chosen in rows.items()})
         spool.share()
         rows = _chosen(rows, args, limit)

@@ -181,8 +181,9 @@ def _require_table(path: Path, form: str, request: RowsRequest) -> None:
     if form in text.MIXED:
         return
     if request.expected.overrides.any:
-        names = "--category, --number, --drop, --weight and --id"
-        raise InputError(f"{path}: {names} are for CSV, TSV, Parquet and Arrow files")
+        names = [word for word in request.expected.overrides.words if word.startswith("--")]
+        verb = "is" if len(names) == 1 else "are"
+        raise InputError(f"{path}: {' and '.join(names)} {verb} for CSV, TSV, Parquet and Arrow files")
     if request.expected.columns.table is not None:
         where = request.expected.where
         raise InputError(f"{path}: {where} has columns of words, gaps or dates: give a CSV, Parquet or Arrow file")
@@ -242,11 +243,16 @@ def load_in_file(path: Path, comm: Communicator, request: RowsRequest, folder: P
     """
     with comm.phase("read"), stream.unchanging(path, comm):
         with comm.agreed():
-            _require_table(path, "hdf5", request)
+            if request.expected.overrides.any:
+                options = " and ".join(word for word in request.expected.overrides.words if word.startswith("--"))
+                raise InputError(
+                    f"{path}: {options}: --out-of-core reads HDF5, which has numbers alone: use one of them"
+                )
             if comm.rank == 0 and text.kind(path) != "hdf5":
                 raise InputError(
                     f"{path}: --out-of-core reads HDF5; run python -m cacore.io convert {path} OUT.h5 first"
                 )
+            _require_table(path, "hdf5", request)
         ranks_here = comm.node().size
         with comm.agreed():
             splits = _Splits.of(path, comm, request, dense=True)

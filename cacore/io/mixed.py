@@ -8,6 +8,7 @@ the encoding; test rows and rows to predict get that of the training rows.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _SEPARATORS = ",;\t|"
 _LOOKED_AT = 50  # lines that show which separator a text has
 _COPIES = 4  # of the text while it is read: pyarrow's columns, features, and what is made on the way
+_SEEN = 1 << 20  # bytes of a text that show, as a rule, which columns are decimal numbers
+_GAPS = [*MISSING, *map(str.upper, MISSING), "NaN", "NaT", "None"]  # beside numbers, in a text
 _FEATURES = 3  # times the features while they are made and handed out
 
 
@@ -56,6 +59,7 @@ class Mixed(Tabular):
     def __init__(self, path: Path, form: str, request: RowsRequest) -> None:
         self._encoding = encoding = request.expected.columns.table
         self._block: Part | None = None
+        self._alone = False  # True for a single rank, which takes all rows as they are
         self._weights: NDArray[np.float64] | None = None  # of the rows, on rank 0
         self.notes: list[str] = []  # on levels that the training rows do not have, on rank 0
         self._comma = False  # True if columns are not separated by commas, so that these may be decimal
@@ -80,6 +84,7 @@ class Mixed(Tabular):
 
     def table(self, comm: Communicator) -> Table:
         """Read all rows on rank 0, make their features, and give this rank its even block; collective."""
+        self._alone = comm.size == 1
         with comm.agreed(), reading(self.path):
             if comm.rank == 0:
                 self._block = self._made()
@@ -184,8 +189,9 @@ class Mixed(Tabular):
         if self._block is not None:
             X, y = self._block
             self._block = None
-            for lo in range(0, len(X), self.step):
-                yield X[lo : lo + self.step], y[lo : lo + self.step]
+            step = len(X) if self._alone else self.step
+            for lo in range(0, len(X), step):
+                yield X[lo : lo + step], y[lo : lo + step]
 
 
 def _expected(expected: Expected, encoding: Encoding, names: tuple[str, ...], where: str) -> Expected:
@@ -220,7 +226,7 @@ def column_beside(path: Path, form: str, name: str, request: RowsRequest) -> pa.
     import pyarrow as pa
 
     numbers = list(map(str, range(head.columns)))
-    return _parsed(head, numbers, {str(places[0]): pa.string()}, [], [str(places[0])]).column(0)
+    return _parsed(head, numbers, {str(places[0]): pa.string()}, [str(places[0])]).column(0)
 
 
 def keys_of(cells: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.str_]:
@@ -312,34 +318,34 @@ def _text_table(head: delimited.Head, words: Collection[int]) -> pa.Table:
 
     names = [str(j) for j in range(head.columns)]
     text = {str(j): pa.string() for j in words}
-    guessed = _parsed(head, names, text, [*MISSING, *map(str.upper, MISSING), "NaN", "NaT", "None"])
-    decimals = [name for name in names if pa.types.is_floating(guessed.schema.field(name).type)]
-    others = [name for name in names if name not in decimals]
-    columns = {name: guessed.column(name) for name in decimals}
-    if others:
-        table = _parsed(head, names, dict.fromkeys(names, pa.string()), [], others)
-        columns |= {name: table.column(name) for name in others}
-    return pa.table({name: columns[name] for name in names})
+
+    def read(schema: pa.Schema) -> pa.Table:
+        decimals = {name for name in names if pa.types.is_floating(schema.field(name).type)}
+        return _parsed(head, names, {name: pa.float64() if name in decimals else pa.string() for name in names})
+
+    try:
+        return read(_parsed(head, names, text, first=True).schema)
+    except InputError:  # later rows are of another kind
+        return read(_parsed(head, names, text).schema)
 
 
 def _parsed(
-    head: delimited.Head,
-    names: list[str],
-    types: Mapping[str, pa.DataType],
-    gaps: list[str],
-    chosen: Sequence[str] = (),
-) -> pa.Table:
-    """The chosen columns of a text, or all, of these types or those that pyarrow sees."""
+    head: delimited.Head, names: list[str], types: Mapping[str, pa.DataType], chosen: Sequence[str] = (),
+    first: bool = False,
+) -> pa.Table:  # fmt: skip
+    """The chosen columns of a text, or all, of these types or those that pyarrow sees; `first`: of its first MiB."""
     import pyarrow as pa
     import pyarrow.csv as pc
 
     with open_bytes(head.path) as stream:
+        few = stream.read(_SEEN) if first else b""
+        lines = few[: few.rfind(b"\n") + 1] if len(few) == _SEEN else few
         try:
             return pc.read_csv(
-                stream,
+                io.BytesIO(lines) if first else stream,
                 pc.ReadOptions(skip_rows=head.first_line - 1, column_names=names),
                 pc.ParseOptions(delimiter=head.delimiter, newlines_in_values=True),
-                pc.ConvertOptions(column_types=dict(types), null_values=gaps, include_columns=list(chosen)),
+                pc.ConvertOptions(column_types=dict(types), null_values=_GAPS, include_columns=list(chosen)),
             )
         except (pa.ArrowException, UnicodeError) as error:
             what = short(" ".join(str(error).split()), 160)

@@ -344,6 +344,15 @@ class Tabular(ABC):
         else:
             self.chosen = self._by_place(names, columns)
             self.features = [j for j in range(columns) if j not in self.chosen and j not in keys]
+        both = [
+            names[j]
+            for j in self.chosen
+            if names and names[j] in (*expected_overrides, *request.expected.overrides.kinds)
+        ]
+        if both:
+            raise InputError(
+                f"{path}: column {listed(both)} is the target, and named by another option: drop one of them"
+            )
         if not self.features:
             raise InputError(f"{path}: no feature columns other than the target")
         if len(self.chosen) > 1 and (binarize is not None or not wanted.many):
@@ -431,7 +440,8 @@ class Tabular(ABC):
         numbers, parts = self._handed_out(comm) if shared is None else shared
         counts = [len(X) for X, _ in parts]
         empty = np.empty((0, len(self.features))), np.empty((0, len(self.chosen)))
-        X, targets = (np.concatenate(pieces) for pieces in zip(empty, *parts, strict=True))
+        together = (np.concatenate(pieces) for pieces in zip(empty, *parts, strict=True))
+        X, targets = parts[0] if len(parts) == 1 else together  # a single part needs no copy
         if self.words is not None:
             targets = self.words.agree(comm, own_codes)[targets.astype(np.int64)]
         self.check_class()

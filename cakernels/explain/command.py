@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 
 from cacore import checks
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
+from cacore.data.dataset import Dataset, Keys
 from cacore.data.rows import in_memory
 from cacore.errors import InputError
 from cacore.explain import ABSENT
@@ -63,6 +63,10 @@ class Explaining(Job):
         checks.yes_or_no, action="store_true",
     )  # fmt: skip
     target: str | None = option(None, "target column, which is not explained, if the table has one", metavar="COLUMN")
+    key: str | None = option(
+        None, "column of DATA that is kept beside the values (default: the one that training was given, if there)",
+        checks.column_name, flag="--id", metavar="COLUMN",
+    )  # fmt: skip
     plot: Path | None = option(
         None, "draw the values of each feature, a dot per row, or the bars of a single row", checks.path,
         metavar="OUT.png",
@@ -92,9 +96,10 @@ def _explain(comm: Communicator, argv: list[str] | None) -> None:
     limit = start(job, comm)
     from cacore.run import report
 
-    explanation, model, n = _explained(job, limit, comm)
+    explanation, model, rows = _explained(job, limit, comm)
+    n = rows.n
     importances = _importances(explanation, comm)
-    _write(job, explanation, importances, comm)
+    _write(job, explanation, importances, rows.keys, comm)
     data = {"path": str(job.data), "n_train": 0, "n_test": n, "n_features": model.n_features}
     shares = dict(zip(explanation.players, importances.mean(axis=1).tolist(), strict=True))
     about = {"outputs": list(explanation.outputs), "importances": shares}
@@ -126,8 +131,8 @@ def _check(job: Explaining, comm: Communicator) -> None:
         figures.check(job.plot)
 
 
-def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explanation, Any, int]:
-    """The explanation of this rank's rows, the model, and the number of all rows; collective."""
+def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explanation, Any, Dataset]:
+    """The explanation of this rank's rows, the model, and the rows; collective."""
     from cacore.explain.shapley import warm_up
     from cacore.run import reading
     from cakernels.families import load_with_family
@@ -138,6 +143,8 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
 
     def read(path: Path) -> Dataset:
         asked = Predicting(model=job.model, data=path, target=job.target, ignore_extra_columns=job.ignore_extra_columns)
+        if path == job.data:
+            asked = replace(asked, key=job.key, output=job.output)
         return reading.read_to_predict(asked, comm, model, limit, *targets)
 
     compiled_ahead(warm_up, comm, not job.quiet)
@@ -148,18 +155,21 @@ def _explained(job: Explaining, limit: int, comm: Communicator) -> tuple[Explana
             background = sampled(read(job.background).X, comm)
         with comm.phase("predict"):
             explanation = model.explain(in_memory(rows.X), background, _groups(job.groups), comm, job.interactions)
-    return explanation, model, rows.n
+    return explanation, model, rows
 
 
-def _write(job: Explaining, explanation: Explanation, importances: NDArray[np.float64], comm: Communicator) -> None:
-    """Write the values and the picture; collective."""
+def _write(
+    job: Explaining, explanation: Explanation, importances: NDArray[np.float64], keys: Mapping[str, Keys],
+    comm: Communicator,
+) -> None:  # fmt: skip
+    """Write the values, beside the keys, and the picture; collective."""
     from cacore.io import predictions
 
     with comm.phase("write"):
         if job.output is not None:
             with comm.agreed():
                 columns = _columns(explanation)
-            predictions.write(job.output, columns, comm)
+            predictions.write(job.output, columns, comm, keys)
         if job.plot is not None:
             from cacore.run import figures
 

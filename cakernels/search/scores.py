@@ -181,7 +181,8 @@ def _surprises(y: NDArray[np.int64], P: NDArray[np.float64]) -> NDArray[np.float
 def _r2(y: NDArray[np.float64], predicted: NDArray[np.float64], w: NDArray[np.float64], k: int) -> Rated:
     from sklearn.metrics import r2_score
 
-    return float(r2_score(y, predicted, sample_weight=w)), 0.0
+    score = float(r2_score(y, predicted, sample_weight=w))
+    return (0.0 if abs(score) < 1e-12 else score), 0.0  # of the mean: 0 but for rounding
 
 
 def _f1(y: NDArray[np.int64], predicted: NDArray[np.int64], w: NDArray[np.float64], k: int) -> Rated:
@@ -254,7 +255,8 @@ class Baseline:
         y, w = data.targets(np.ones(len(data.y), np.bool_))
         if data.task == REGRESSION:
             with comm.uncounted(), np.errstate(over="ignore", invalid="ignore"):
-                total = comm.allreduce(np.append(w @ np.asarray(y, np.float64).reshape(len(y), -1), w.sum()))
+                y = np.asarray(y, np.float64).reshape(len(y), math.prod(y.shape[1:]))  # a rank may have no rows
+                total = comm.allreduce(np.append(w @ y, w.sum()))
                 mean = np.asarray(total[:-1] / total[-1])
             return cls(mean.reshape(data.y.shape[1:]), "the mean")
         with comm.uncounted():

@@ -105,6 +105,8 @@ class BKRR2Classifier(RidgeInParts, CalibratedClassifier):
     probability : bool, {"sigmoid", "isotonic"} or None
         Calibrate probabilities by leave-one-out predictions in closed form, which cost one more factorisation per part.
         True means "sigmoid". Not available if several models predict a row.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------

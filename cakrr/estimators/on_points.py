@@ -101,6 +101,8 @@ class SubsetKRR(OnPoints, Regressor):
         See :class:`BKRR2`.
     standardize, dtype, random_state, comm
         See :class:`BKRR2`.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -186,6 +188,8 @@ class SubsetKRRClassifier(OnPoints, RidgeClassifier):
         See :class:`cakrr.SubsetKRR`.
     class_weight : dict, "balanced" or None
         Weights of the rows by their labels; "balanced" is n / (classes x rows of the class), over all ranks.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------

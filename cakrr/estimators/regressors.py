@@ -116,6 +116,8 @@ class DKRR(Iterated, Calibrated):
         there is no useful solution yet, an error is raised.
     scratch : str, Path or None
         "cg": directory for kernel values that do not fit into memory, and for a factor of the given rank.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -313,6 +315,8 @@ class BKRR2(RidgeInParts, Factored):
     random_state : int, RandomState or None
     comm : mpi4py communicator or None
         With one, `fit` and `predict` take this rank's own rows and are collective calls.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -461,6 +465,8 @@ class TwoLevelKRR(OnTwoLevels, Factored):
         See :class:`BKRR2`.
     scaling, standardize, dtype, keep_factors, calibrate, random_state, comm
         See :class:`BKRR2`, also for the attributes. All parameters are chosen on held-out rows.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Notes
     -----

@@ -18,7 +18,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.estimators import Loaded, Regressing, Saved, asking, same_fit
 from cacore.data.resolution import check_given
 from cacore.data.rows import Rows, RowsLike
-from cacore.data.validation import check_same_names, shared_seed, validated
+from cacore.data.validation import EncodedRows, check_same_names, shared_seed, validated, with_features
 from cacore.errors import InputError
 from cacore.explain.explanation import Explains
 from cacore.learn.options import from_estimator
@@ -91,11 +91,12 @@ class KernelRidge(Saved, Explains, BaseEstimator):
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
     ) -> tuple[Dataset, RidgeOptions]:
         """This rank's rows, and the options of training; collective."""
+        X = with_features(self, X, y, sample_weight, comm)
         with comm.agreed(own_rows=True):
             train = self._checked(X, y, sample_weight, int(comm.size == 1))
         check_same_names(self, comm)
         if self.dtype == "float32":
-            check_given(X, train.X, comm, tuple(getattr(self, "feature_names_in_", ())))
+            check_given(X.features if isinstance(X, EncodedRows) else X, train.X, comm, train.columns.features)
         return train, self._options(train, comm)
 
     def _checked(

@@ -21,7 +21,7 @@ from cacore.data.estimators import ROWS, Regressing, asking, same_fit
 from cacore.data.labels import all_classes
 from cacore.data.metric import expose as expose_metric
 from cacore.data.rows import Rows, RowsLike
-from cacore.data.validation import check_same_names, shared_seed
+from cacore.data.validation import check_same_names, shared_seed, with_features
 from cacore.errors import InputError
 from cacore.learn.method import Method
 from cacore.learn.options import from_estimator
@@ -60,6 +60,7 @@ class AllRanks(Documented, Generic[Trained]):
         with collective(self.comm) as comm:
             same_fit(self, comm)
             threads.share_once(comm)
+            X = with_features(self, X, y, sample_weight, comm)
             with comm.agreed(own_rows=True):
                 train = self._training_rows(X, y, sample_weight, int(comm.size == 1))
             check_same_names(self, comm)
@@ -219,6 +220,8 @@ class CASVC(CollectiveSVC):
         Seed of the random number generator.
     comm : mpi4py communicator or None
         With one, `fit` and `predict` take this rank's own rows and are collective calls.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -325,6 +328,8 @@ class DCSVC(OneModelSVC):
         if there are at most 6,000.
     probability : bool or {"sigmoid", "isotonic"}
         As for :class:`SMOSVC`; training is repeated without each of one to five folds of all rows.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -383,6 +388,8 @@ class CascadeSVC(DCSVC):
     n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
     cv, scoring, metric, metric_rounds, validation_fraction, standardize, cache_gib, probability, random_state, comm
         As for :class:`DCSVC`.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Examples
     --------
@@ -412,6 +419,8 @@ class DCFilterSVC(CascadeSVC):
     n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
     cv, scoring, metric, metric_rounds, validation_fraction, standardize, cache_gib, probability, random_state, comm
         As for :class:`CascadeSVC`.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Examples
     --------
@@ -440,6 +449,8 @@ class DisSMOSVC(OneModelSVC):
         Number of rows optimised per round. None lets the solver choose; 2 is one pair, as in standard SMO.
     metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, probability, comm
         As for :class:`DCSVC`.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Notes
     -----
@@ -590,6 +601,8 @@ class CASVR(PartsSVR):
     random_state : int, RandomState or None
     comm : mpi4py communicator or None
         With one, `fit`, `predict` and `score` take this rank's own rows and are collective calls.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -649,6 +662,8 @@ class DisSMOSVR(CollectiveSVR):
         As for :class:`CASVR`.
     working_set : int or None
         Number of rows optimised per round. None lets the solver choose; 2 is one pair, as in standard SMO.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------

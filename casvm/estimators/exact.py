@@ -361,6 +361,8 @@ class SMOSVC(OneProcessSVC):
         Enable `predict_proba`. True means "sigmoid" (Platt scaling). The sigmoid or isotonic curve is fitted to
         decisions on left-out rows, from one to five stratified folds: enough for 5,000 rows of each pair of classes.
         More than two classes use pairwise coupling, as in LIBSVM.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -451,6 +453,8 @@ class SMONuSVC(OneProcessSVC):
         As for :class:`SMOSVC`. Weights multiply the bound of a row's coefficient, which is 1 before scaling.
     probability, max_time, verbose
         As for :class:`SMOSVC`. Folds are solved as C-SVC with C = 1 / margin of the solution on all rows.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Examples
     --------

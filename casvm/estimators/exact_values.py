@@ -17,7 +17,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.estimators import ROWS
 from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets, dense, in_memory
-from cacore.data.validation import checked_weights, columns_of, validated
+from cacore.data.validation import ColumnsLike, checked_weights, columns_of, validated, with_features
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.svm.dual import Solution
@@ -39,6 +39,8 @@ _TRAIN = {"dtype": ("float64", "float32"), "ensure_min_samples": 2, **ROWS}
 @dataclass(eq=False, repr=False, kw_only=True)
 class OneProcessValues(OneProcess):
     """The base of these estimators: training, outputs and fitted attributes; subclasses define the dual."""
+
+    columns: ColumnsLike = None
 
     _problem: ClassVar[type[Problem]]
     _model = SVRModel
@@ -141,8 +143,9 @@ class _Regressor(RegressorMixin, OneProcessValues):
         are equal, since the model is then this constant.
         """
         with usual_errors():
-            columns = columns_of(X, y)
-            X, y = validated(self, X, y, y_numeric=True, **_TRAIN)
+            table, named = with_features(self, X, y, sample_weight, Communicator()), y
+            X, y = validated(self, table, y, y_numeric=True, **_TRAIN)
+            columns = columns_of(table, named, vars(self).get("encoding_"))
             try:
                 targets = np.asarray(column_or_1d(y, warn=True), np.float64)
             except ValueError as error:
@@ -222,6 +225,8 @@ class SMOSVR(SearchedRegressor):
         Number of folds for this choice. None means 5, or with more than 5,000 rows one held-out tenth. With more than
         6,000 rows, settings are compared inside parts of about 2,000 neighbouring rows; the final model is trained on
         all rows.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -288,6 +293,8 @@ class SMONuSVR(_Regressor):
         above 0, at most 1.
     C, kernel, gamma, degree, coef0, tol, shrinking, cache_gib, max_iter, max_time, verbose
         As for :class:`SMOSVR`.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -334,6 +341,8 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         bound on the outliers holds exactly for training rows; in LIBSVM's solutions it is exceeded for small nu.
     kernel, gamma, degree, coef0, tol, shrinking, cache_gib, max_iter, max_time, verbose
         As for :class:`SMOSVR`.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -361,8 +370,9 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached.
         """
         with usual_errors():
-            columns = columns_of(X)
-            X = validated(self, X, **_TRAIN)
+            table = with_features(self, X, None, sample_weight, Communicator())
+            X = validated(self, table, **_TRAIN)
+            columns = columns_of(table, None, vars(self).get("encoding_"))
             self._fit(X, np.zeros(X.shape[0]), sample_weight)
             self._keep_names(columns)
             return self

@@ -101,6 +101,8 @@ class SMOQuantileSVR(PredictsQuantiles, SearchedRegressor):
         As for :class:`SMOSVR`; None means "scale".
     max_iter, max_time, kernel, gamma, degree, coef0, shrinking, cache_gib, verbose, cv
         As for :class:`SMOSVR`. The limits apply to each quantile.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------
@@ -194,6 +196,8 @@ class CAQuantileSVR(PredictsQuantiles, PartsSVR):
         As for :class:`CASVR`; None means "scale".
     random_state : int, RandomState or None
         Makes the parts, and chooses the rows that are held out.
+    columns : mapping, file name or None
+        What the cells of a table's columns hold, as ``--columns`` says it: `category`, `number`, `drop`, `id`, `gaps`.
 
     Attributes
     ----------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import h5py
 import numpy as np
+import pandas as pd
 
 NAMES = ("a", "b", "c")
 
@@ -40,3 +41,21 @@ def write_columns(path, table, names, target="y"):
         lines = [between.join(map(str, row)) for row in rows]
         path.write_text("\n".join([between.join(names), *lines]) + "\n")
     return path
+
+
+def random_table(rng):
+    """A random table of numbers and words."""
+    n = int(rng.integers(1, 400))
+    numbers, categories = {}, {}
+    for j in range(rng.integers(1, 5)):
+        values = rng.normal(size=n) * 10.0 ** rng.integers(-3, 6)
+        values[rng.random(n) < rng.choice([0.0, 0.0, 0.3])] = np.nan
+        numbers[f"number {j}"] = values
+    for j in range(rng.integers(1, 5)):
+        levels = [f"{'äß€x'[k % 4]}{k}" for k in range(int(rng.choice([1, 2, 5, 29, 300])))]
+        values = rng.choice(levels, n).astype(object)
+        values[rng.random(n) < rng.choice([0.0, 0.0, 0.2])] = None
+        categories[f"word {j}"] = values
+    names = [*numbers, *categories]
+    rng.shuffle(names)
+    return pd.DataFrame({**numbers, **categories})[names]
