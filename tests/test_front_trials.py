@@ -361,3 +361,11 @@ def test_last_training_on_few_rows_uses_folds():
     metric, points = Candidate("BKRR2", {"metric": "full"}, 0), Candidate("SubsetKRR", {"centers": 50}, 0)
     assert metric.thorough() == metric
     assert points.thorough() == points
+
+
+def test_r2_of_the_mean_is_zero():
+    y = np.random.default_rng(0).normal(size=997) + 0.1
+    weights = np.full(997, 0.1)
+    for mean in (y.mean(), np.nextafter(y.mean(), 1.0)):
+        assert SCORES["r2"].rate(y, np.full(997, mean), weights, 0)[0] == 0.0
+    assert SCORES["r2"].rate(y, np.full(997, 0.2), weights, 0)[0] < 0.0
