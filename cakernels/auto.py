@@ -74,7 +74,7 @@ class AutoKernel(Saved, Explains, BaseEstimator):
                 if train.weights is not None and not n:
                     raise InputError("Sample weights must contain at least one non-zero number.")
             seed = shared_seed(self.random_state, comm)
-            data = Data.of(in_memory(train.X), train.target(), train.weights, self._task, comm)
+            data = Data.of(in_memory(train.X), train.target(), train.weights, self._task, comm, train.columns.kinds)
             race = started(data, score, budget, comm, self.comm, seed, max_candidates)
             race.fixed = self._shared()
             race.probability, race.calibrate = form, intervals

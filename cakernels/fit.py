@@ -146,7 +146,7 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
             )
     compiled_ahead(lambda: _warm_up(task), comm, not job.quiet)
     with may_compile(comm, not job.quiet):
-        rows = data.Data.of(in_memory(train.X), train.target(), train.weights, task, comm)
+        rows = data.Data.of(in_memory(train.X), train.target(), train.weights, task, comm, train.columns.kinds)
         name = ", ".join(train.columns.target) or str(train.chosen.get("column", "y"))
         of_target = data.target_notes(rows, "" if job.task else name, score.name == "accuracy", comm)
         for note in of_target if comm.rank == 0 and not job.quiet else ():

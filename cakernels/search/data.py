@@ -41,6 +41,8 @@ class Data:
         The labels, ascending; empty for a regression.
     columns : int
         Number of features if those with few levels had a column for each; see :mod:`cacore.data.standardize`.
+    kinds : str
+        Kinds of the features, see :class:`cacore.data.encoding.Columns`; empty if unknown.
     """
 
     X: Rows
@@ -50,6 +52,7 @@ class Data:
     n: int
     classes: NDArray[np.generic]
     columns: int = 0
+    kinds: str = ""
 
     @property
     def d(self) -> int:
@@ -63,7 +66,8 @@ class Data:
 
     @classmethod
     def of(
-        cls, X: Rows, y: NDArray[np.generic], weights: NDArray[np.float64] | None, task: str | None, comm: Communicator
+        cls, X: Rows, y: NDArray[np.generic], weights: NDArray[np.float64] | None, task: str | None,
+        comm: Communicator, kinds: str = "",
     ) -> Data:  # fmt: skip
         """Rows with their task, guessed from the targets if it is None; collective."""
         task = task or guessed(y, comm)
@@ -76,7 +80,7 @@ class Data:
         with comm.agreed():
             if n < 2:
                 raise InputError(f"n_samples = {n}: a search needs at least 2 rows, one of them to judge by")
-        return cls(X, y, weights, task, n, classes, _columns(X, comm))
+        return cls(X, y, weights, task, n, classes, _columns(X, comm), kinds)
 
     def targets(self, rows: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Targets and weights of this rank's rows in a mask; without weights, 1 for each row."""

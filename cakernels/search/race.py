@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from cacore.checks import FORMS
 from cacore.comm import CommLike, Communicator, collective
+from cacore.data.encoding import Columns
 from cacore.data.rows import Rows
 from cacore.errors import InputError, RankError
 from cacore.machine.deadline import TimeIsUp, until
@@ -457,7 +458,8 @@ class Race(Standings):
         estimator = candidate.make(rows, self.seed, divisions, self.comm.size)
         with collective(self.ranks) as comm, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a solver stopped early shows in its error
-            estimator.set_params(comm=comm if comm.size > 1 else None, **self.fixed)
+            known = {"columns": Columns(kinds=self.data.kinds)} if self.data.kinds else {}
+            estimator.set_params(comm=comm if comm.size > 1 else None, **known, **self.fixed)
             try:
                 estimator.fit(X, y, sample_weight=weights)
             finally:
