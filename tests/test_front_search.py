@@ -518,3 +518,17 @@ def test_slow_machine_judges_in_fewer_folds_and_on_smaller_samples():
     many.trials.append(None)  # only the first one may change how all are judged
     many._adapt(0, 99.0)
     assert many.sizes == before
+
+
+@pytest.mark.parametrize("task", [REGRESSION, CLASSIFICATION])
+def test_candidates_know_the_indicators_of_a_category(task):
+    """Whatever trains a candidate, standardised indicators have one scale, as a number of features count as one."""
+    X, y = saddle(120)
+    town = np.arange(120) % 3
+    X = np.column_stack([X[:, 0], town[:, None] == np.arange(3)])
+    y = y if task == REGRESSION else np.where(y > np.median(y), "high", "low")
+    running = race(Data.of(X, y, None, task, ALONE, "fcll"), Budget(None), 1)
+    for candidate in {candidate.estimator: candidate for candidate in running._waiting}.values():
+        if candidate.settings.get("standardize", not candidate.svm):
+            fitted = running.trained(candidate, np.ones(120, np.bool_), 120)
+            np.testing.assert_allclose(fitted.model_.standardizer.scale[1:], np.sqrt(3 * (1 / 3) * (2 / 3)), rtol=1e-12)

@@ -109,7 +109,7 @@ class Labelled(ClassifierMixin, BaseEstimator):
         X = with_features(self, X, y, sample_weight, Communicator()) if ranks is None else X
         table = X
         X, y = validated(self, X, y, ensure_min_samples=least, **(rows or {"dtype": ("float64", "float32"), **ROWS}))
-        columns = columns_of(table, named, vars(self).get("encoding_"))
+        columns = columns_of(table, named, vars(self).get("encoding_"), self.columns)
         try:
             if not _are_plain(y):
                 with np.errstate(invalid="ignore"):  # it casts labels of any size to integers
@@ -159,7 +159,7 @@ class Regressing(RegressorMixin, BaseEstimator):
             X = with_features(self, X, y, sample_weight, Communicator())
         table = X
         X, read_targets = validated(self, X, y, validate_separately=(rows, targets))
-        names = columns_of(table, y, vars(self).get("encoding_"))
+        names = columns_of(table, y, vars(self).get("encoding_"), self.columns)
         if not read_targets.ndim or not all(read_targets.shape[1:]):
             raise InputError(f"y has shape {read_targets.shape}: there is no target")
         try:

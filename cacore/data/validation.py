@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
 
-ColumnsLike: TypeAlias = Mapping[str, object] | str | Path | None  # the user's word on columns, or a file of it
+# The user's word on columns, or a file of it; or the columns of an array's features.
+ColumnsLike: TypeAlias = Mapping[str, object] | str | Path | Columns | None
 ENCODE = "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder"
 FILL = "fill the gap with scikit-learn's SimpleImputer, or leave the row out"
 _LETTERS = {"int": "i", "uint": "u", "bool": "b", "boolean": "b"}  # numpy's for types of columns; others count as "f"
@@ -191,7 +192,7 @@ def with_features(
         return X
     with comm.agreed(own_rows=True):
         columns = getattr(estimator, "columns", None)
-        overrides = NO_OVERRIDES if columns is None else Overrides.of(columns_file(columns, "columns ="))
+        overrides = NO_OVERRIDES if columns is None or isinstance(columns, Columns) else Overrides.of(columns_file(columns, "columns ="))
         if overrides.weight:
             raise InputError("columns = weight: pass the weights of the rows as sample_weight")
         if overrides.any and column_types(X) is None:
@@ -358,11 +359,16 @@ def is_plain_column(y: object) -> bool:
     return type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuU"
 
 
-def columns_of(X: object, y: object = None, encoding: Encoding | None = None) -> Columns:
+def columns_of(
+    X: object, y: object = None, encoding: Encoding | None = None, known: ColumnsLike = None
+) -> Columns:  # fmt: skip
     """Names and types of the columns of a DataFrame with names of text, and of the target; none of other input.
 
-    With the `encoding` of a table, those of the features that are made of its columns.
+    With the `encoding` of a table, those of the features that are made of its columns. `known` are those of an array,
+    which a search passes to its candidates.
     """
+    if isinstance(known, Columns):
+        return known
     typed = column_types(X) or []
     if encoding is None and not (typed and all(isinstance(name, str) for name, _ in typed)):
         return Columns()

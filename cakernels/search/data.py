@@ -224,5 +224,5 @@ class Split:
         return tuple(sizes)
 
 
-SMALLEST = 2_000  # least number of rows of a sample
+SMALLEST = 1_000  # least number of rows of a sample
 STEP = 4  # rows of a sample over those of the next smaller one: of a rung over the one below, in the race
