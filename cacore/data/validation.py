@@ -192,7 +192,8 @@ def with_features(
         return X
     with comm.agreed(own_rows=True):
         columns = getattr(estimator, "columns", None)
-        overrides = NO_OVERRIDES if columns is None or isinstance(columns, Columns) else Overrides.of(columns_file(columns, "columns ="))
+        overridden = columns is not None and not isinstance(columns, Columns)
+        overrides = Overrides.of(columns_file(columns, "columns =")) if overridden else NO_OVERRIDES
         if overrides.weight:
             raise InputError("columns = weight: pass the weights of the rows as sample_weight")
         if overrides.any and column_types(X) is None:
