@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cacore.data.encoding import FIRST_LEVEL
 from cacore.learn.options import LENGTHS
 from cakernels.search.data import CLASSIFICATION, FOLDED, HELD, Data
 
@@ -344,8 +345,10 @@ def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART, met
 
 def _classifiers(data: Data) -> list[Candidate]:
     whole = 0 if data.n <= _SVM_WHOLE else _SVM_PART
-    candidates = [_svm(False, part=whole), _svm(True, part=whole)]
-    if data.n > FOLDED:
+    # Numbers of one unit, such as pixels, are often best as they are; those of a table with words have several.
+    as_they_are = FIRST_LEVEL not in data.kinds
+    candidates = [*([_svm(False, part=whole)] if as_they_are else []), _svm(True, part=whole)]
+    if data.n > FOLDED and as_they_are:
         candidates.append(_on_points(data, "gaussian", standardize=False))
     if data.sparse:
         candidates += [_svm(False, "linear", whole), _ridge("BKRR2Classifier", "gaussian", part=2 * PART)]
@@ -354,7 +357,8 @@ def _classifiers(data: Data) -> list[Candidate]:
         candidates.append(_svm(True, "laplacian", whole, "lengths"))
     part = 2 * PART
     candidates.append(_ridge("BKRR2Classifier", "auto", part=part))
-    candidates.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
+    if as_they_are:
+        candidates.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
     if levels := _scaled_by_levels(data):
         candidates.append(_ridge("BKRR2Classifier", "auto", part=part, **levels))
     if data.n <= _WHOLE:
