@@ -307,3 +307,53 @@ def test_names_are_compared_in_their_clean_form_and_must_differ():
 def test_periods_are_dates():
     columns, features, _ = encoded({"when": pd.period_range("2020-01", periods=3, freq="M")})
     assert (columns["when"].kind, features["when"].tolist()) == ("date", [18262.0, 18293.0, 18322.0])
+
+
+@pytest.mark.parametrize(("words", "alone", "beside"), [
+    (["1,234", "2,500", "12,000"], ("1,234", 1234.0), "1,5"),
+    (["3,125", "4,5", "7,25"], ("3,125", 3.125), "1,234,567"),
+    (["1.234", "2.5", "3.75"], ("1.234", 1.234), "1,5"),
+    (["01/02/2020", "03/25/2020", "12/01/2020"], ("01/02/2020", 18263.0), "13/02/2020"),
+])  # fmt: skip
+def test_a_cell_reads_the_same_whatever_stands_beside_it(words, alone, beside):
+    """A word that would make the others stand for something else is refused."""
+    learning = pa.table({"a": words * 8, "b": np.arange(24.0) % 7})
+    encoding, _ = learned(learning)
+    word, value = alone
+    assert encoding.apply(pa.table({"a": [word], "b": [1.0]}))[0, 0] == value
+    with pytest.raises(InputError, match=f"row 1: '{beside}' is no"):
+        encoding.apply(pa.table({"a": [word, beside], "b": [1.0, 1.0]}))
+
+
+def test_other_forms_are_read_where_no_cell_is_ambiguous():
+    grouped, _ = learned(pa.table({"a": ["1,234", "2,500", "12,000"] * 8, "b": np.arange(24.0) % 7}))
+    assert grouped.apply(pa.table({"a": ["1234", "2e3"], "b": [1.0, 1.0]}))[:, 0].tolist() == [1234.0, 2000.0]
+    american, _ = learned(pa.table({"a": ["01/02/2020", "03/25/2020", "12/01/2020"] * 8, "b": np.arange(24.0) % 7}))
+    assert american.apply(pa.table({"a": ["2020-01-02"], "b": [1.0]}))[0, 0] == 18263.0
+
+
+def test_unsigned_codes_of_a_category():
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 10, pa.uint32()), pa.array(["a", "b"]))
+    encoding, X = learned(pa.table({"c": words, "b": np.arange(20.0) % 7}))
+    assert (encoding.columns[0].levels, X[:2, 0].tolist()) == (("a", "b"), [1.0, 0.0])
+
+
+@pytest.mark.parametrize("unit", [1e305, 5e-320])
+def test_the_unit_of_weights_changes_nothing(unit):
+    rows, weights = random_rows_of_levels(), np.arange(1.0, 61.0)
+    ours, plain = (learned(rows, np.arange(60.0), weights=weights * scale) for scale in (unit, 1.0))
+    np.testing.assert_allclose(ours[1], plain[1], rtol=1e-3 if unit < 1 else 1e-12)
+
+
+def random_rows_of_levels():
+    """Sixty rows of a category with 40 levels, which has means, and of a number with gaps."""
+    rng = np.random.default_rng(0)
+    number = rng.normal(size=60)
+    number[::7] = np.nan
+    return pa.table({"c": [f"level {k}" for k in rng.integers(0, 40, 60)], "n": pa.array(number, from_pandas=True)})
+
+
+def test_a_wrong_cell_among_truth_values_is_named():
+    encoding, _ = learned(pa.table({"a": ["true", "false"] * 12, "b": np.arange(24.0) % 7}))
+    with pytest.raises(InputError, match="row 1: 'x' is no number"):
+        encoding.apply(pa.table({"a": ["true", "x"], "b": [1.0, 1.0]}))

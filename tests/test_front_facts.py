@@ -188,7 +188,7 @@ def test_rivals_are_left_out_where_there_is_no_time():
 
 def test_the_note_on_trees_says_how_to_train_them():
     found = Found([SVC()], np.ones(1), [], [10], 0.2, [], rivals={"trees": (0.15, 1.0)})
-    assert "25.0 % smaller on the same rows" in found.trees_ahead
+    assert "what their score lacks of 1, is 25.0 % smaller" in found.trees_ahead
     assert "HistGradientBoostingRegressor().fit(X, y)" in found.trees_ahead
     assert Found([SVC()], np.ones(1), [], [10], 0.1, [], rivals={"trees": (0.15, 1.0)}).trees_ahead == ""
 

@@ -172,18 +172,27 @@ class ColumnCells:
         return WrongCellError(self.name, row, f"{word[:60]!r} is {what}")
 
     def as_numbers(self, form: str | None, comma: bool) -> Reading | None:
-        """Numbers that words stand for, and their form: `form`, if all have it; None if one is no number."""
+        """Numbers that words stand for, and their form: `form`, if all have it, or one in which none reads otherwise.
+
+        None if a word is no number, or if the words that have `form` would stand for other numbers beside the rest.
+        """
+        import pyarrow as pa
+
         if form in self.readings:
             return self.readings[form], form
         words, codes = self.among(MISSING)
         if len(words) <= _FEW and {word.lower() for word in words.to_pylist()} <= {"true", "false"}:
             return np.array([*(float(word.lower() == "true") for word in words.to_pylist()), np.nan])[codes], ""
         if form is None or not all_match(words, FORMS[form]):
-            form = _form_of_numbers(words, comma)
+            usual, form = form, _form_of_numbers(words, comma)
+            if usual is not None and form is not None:
+                of_usual_form = words.filter(pa.array(matching(words, FORMS[usual])))
+                if (_numbers(of_usual_form, usual) != _numbers(of_usual_form, form)).any():
+                    return None
         return None if form is None else self._read(form, _numbers(words, form), codes)
 
     def as_days(self, form: str | None) -> Reading | None:
-        """Days that words stand for, and their form: `form`, if all have it; None if one is no date."""
+        """Days that words stand for, and their form; None if one is no date. As :meth:`as_numbers`."""
         if form and form in self.readings:
             return self.readings[form], form
         words, codes = self.among(MISSING)
@@ -192,9 +201,11 @@ class ColumnCells:
         for shape in (form,) if form else ():
             if (days := _all_dates(words, shape)) is not None:
                 return self._read(shape, days, codes)
+        of_usual_form = dates_of(words, form) if form else np.full(len(words), np.nan)
         for shape in DATE_FORMS if _may_be_dates(words) else ():
             if (days := _all_dates(words, shape)) is not None:
-                return self._read(shape, days, codes)
+                alike = np.isnan(of_usual_form) | (of_usual_form == days)
+                return self._read(shape, days, codes) if alike.all() else None
         return None
 
     def _read(self, form: str, values: NDArray[np.float64], codes: NDArray[np.int32]) -> Reading:
@@ -213,7 +224,9 @@ def _coded(cells: pa.ChunkedArray) -> Coded:
     chunks = (cells.cast(pa.string()).dictionary_encode() if text else cells.unify_dictionaries()).chunks
     if not len(cells):
         return pa.array([], pa.string()), np.zeros(0, np.int32)
-    codes = np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in chunks])
+    codes = np.concatenate(
+        [chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) for chunk in chunks]
+    )
     codes, values = codes.astype(np.int32, copy=False), chunks[-1].dictionary
     if pa.types.is_boolean(values.type):
         values = pa.array(["False", "True"]).take(values.cast(pa.int8()))
@@ -329,7 +342,8 @@ def all_numbers(cells: ColumnCells, comma: bool, form: str | None = None, as_whe
         return cells.numbers
     if (reading := cells.as_numbers(form, comma)) is None:
         words, _ = cells.among(MISSING)
-        word = words[int(np.argmin(matching(words, FORMS[form or ""])))].as_py()
+        fits = matching(words, FORMS[form or ""]) | matching(words, "^(?i:true|false)$")
+        word = words[int(np.argmin(fits))].as_py()
         raise cells.wrong(word, f"no number{as_where}")
     return reading[0]
 

@@ -309,6 +309,7 @@ class Columns:
             return self
         numbers = list(order)
         kinds = "".join(self.kinds[j] for j in numbers) if self.kinds else ""
+        kinds = kinds.replace(FIRST_LEVEL, "b").replace(LEVEL, "b")  # some of a category are no category
         return Columns(tuple(self.features[j] for j in numbers), self.target, kinds)
 
     def described(self) -> dict[str, object]:
@@ -467,7 +468,7 @@ def learned(
     overrides.check(table.column_names)
     if not table.num_rows:
         raise InputError("no rows: there is nothing to learn")
-    weights = np.ones(table.num_rows) if weights is None else weights
+    weights = np.ones(table.num_rows) if weights is None else weights / weights.max(initial=np.finfo(np.float64).tiny)
     targets = None if y is None else _targets(y, weights)
     columns: list[TableColumn] = []
     featured: list[_Featured] = []

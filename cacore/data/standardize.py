@@ -111,7 +111,7 @@ SCORES = np.linspace(-3.9, 3.9, 1001)
 SAMPLE = 10_000  # rows of all ranks from which the quantiles are estimated
 
 
-def quantiles_of(X: NDArray[np.floating], seed: int, comm: Communicator) -> NDArray[np.float64]:
+def quantiles_of(X: NDArray[np.floating], seed: int, comm: Communicator, kinds: str = "") -> NDArray[np.float64]:
     """Value of each feature at each of `SCORES`, estimated from a sample of all ranks' rows; collective.
 
     Parameters
@@ -120,6 +120,8 @@ def quantiles_of(X: NDArray[np.floating], seed: int, comm: Communicator) -> NDAr
         This rank's rows; finite.
     seed : int
         Seed of the sample, which does not depend on the distribution of the rows over ranks.
+    kinds : str
+        Those of :meth:`Standardizer.fit`: indicators of a category stay as they are, up to the largest score.
     comm : Communicator
 
     Returns
@@ -136,7 +138,9 @@ def quantiles_of(X: NDArray[np.floating], seed: int, comm: Communicator) -> NDAr
     first, n = comm.offset(len(X))
     chosen = Shuffle(n, seed).position(np.arange(first, first + len(X))) < SAMPLE
     sample = comm.allgather(X[chosen].astype(np.float64, copy=False))
-    return np.asarray(np.quantile(sample, ndtr(SCORES), axis=0, method="hazen"))
+    quantiles = np.asarray(np.quantile(sample, ndtr(SCORES), axis=0, method="hazen"))
+    quantiles[:, [j for j, kind in enumerate(kinds) if kind in (FIRST_LEVEL, LEVEL)]] = SCORES[:, None]
+    return quantiles
 
 
 def normal_scores(X: NDArray[np.floating], quantiles: NDArray[np.float64]) -> NDArray[np.floating]:

@@ -361,15 +361,15 @@ def is_plain_column(y: object) -> bool:
 
 
 def columns_of(
-    X: object, y: object = None, encoding: Encoding | None = None, known: ColumnsLike = None
+    X: object, y: object = None, encoding: Encoding | None = None, columns: ColumnsLike = None
 ) -> Columns:  # fmt: skip
     """Names and types of the columns of a DataFrame with names of text, and of the target; none of other input.
 
-    With the `encoding` of a table, those of the features that are made of its columns. `known` are those of an array,
-    which a search passes to its candidates.
+    With the `encoding` of a table, those of the features that are made of its columns. `columns` are those of an array,
+    if they are `Columns`: a search passes them to its candidates.
     """
-    if isinstance(known, Columns):
-        return known
+    if encoding is None and isinstance(columns, Columns):
+        return columns
     typed = column_types(X) or []
     if encoding is None and not (typed and all(isinstance(name, str) for name, _ in typed)):
         return Columns()

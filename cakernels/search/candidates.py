@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cacore.data.encoding import FIRST_LEVEL
 from cacore.learn.options import LENGTHS
 from cakernels.search.data import CLASSIFICATION, FOLDED, HELD, Data
 
@@ -345,10 +344,8 @@ def _svm(standardize: bool, kernel: str = "gaussian", part: int = _SVM_PART, met
 
 def _classifiers(data: Data) -> list[Candidate]:
     whole = 0 if data.n <= _SVM_WHOLE else _SVM_PART
-    # Numbers of one unit, such as pixels, are often best as they are; those of a table with words have several.
-    as_they_are = FIRST_LEVEL not in data.kinds
-    candidates = [*([_svm(False, part=whole)] if as_they_are else []), _svm(True, part=whole)]
-    if data.n > FOLDED and as_they_are:
+    candidates = [*([_svm(False, part=whole)] if data.one_unit else []), _svm(True, part=whole)]
+    if data.n > FOLDED and data.one_unit:
         candidates.append(_on_points(data, "gaussian", standardize=False))
     if data.sparse:
         candidates += [_svm(False, "linear", whole), _ridge("BKRR2Classifier", "gaussian", part=2 * PART)]
@@ -357,7 +354,7 @@ def _classifiers(data: Data) -> list[Candidate]:
         candidates.append(_svm(True, "laplacian", whole, "lengths"))
     part = 2 * PART
     candidates.append(_ridge("BKRR2Classifier", "auto", part=part))
-    if as_they_are:
+    if data.one_unit:
         candidates.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
     if levels := _scaled_by_levels(data):
         candidates.append(_ridge("BKRR2Classifier", "auto", part=part, **levels))
@@ -390,9 +387,15 @@ def _resized(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
     return replace(parent, part=int(rng.choice(allowed)), chosen={})
 
 
+def _changes(parent: Candidate, data: Data) -> list[str]:
+    """Names of what may be changed."""
+    changes = _POINT_CHANGES if parent.on_points else _CHANGES
+    return [change for change in changes if change != "standardize" or data.one_unit]
+
+
 def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candidate:
     settings = dict(parent.settings)
-    what = str(rng.choice(_POINT_CHANGES if parent.on_points else _CHANGES))
+    what = str(rng.choice(_changes(parent, data)))
     svm = parent.svm
     if what == "size":
         return _resized(parent, data, rng)

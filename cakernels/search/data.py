@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.encoding import FIRST_LEVEL
 from cacore.data.holdout import Holdout, stratified
 from cacore.data.labels import all_classes, class_codes, require_classes
 from cacore.data.rows import Rows, dense, is_sparse
@@ -58,6 +59,11 @@ class Data:
     def d(self) -> int:
         """Number of features."""
         return int(self.X.shape[1])
+
+    @property
+    def one_unit(self) -> bool:
+        """True if numbers may have one unit, such as pixels, and need no standardisation; beside words they do."""
+        return FIRST_LEVEL not in self.kinds
 
     @property
     def sparse(self) -> bool:

@@ -59,7 +59,7 @@ _BRIEF = 0.03
 # without it, an error twice as large. Diamonds in three: after an eighth, a slow second candidate came before (54 s).
 _SOON, _QUICK = 0.125, 0.1
 _LOADED = 3  # times _BRIEF, up to which a first fold, which also loads code, is followed by a second one
-_FEWEST = SMALLEST // STEP  # rows of the lowest rung on a slow machine
+_FEWEST = SMALLEST // 2  # rows of the lowest rung on a slow machine
 _DULL = 200  # known candidates in a row, after which there is nothing left to try
 
 
@@ -458,12 +458,12 @@ class Race(Standings):
         estimator = candidate.make(rows, self.seed, divisions, self.comm.size)
         with collective(self.ranks) as comm, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a solver stopped early shows in its error
-            known = {"columns": Columns(kinds=self.data.kinds)} if self.data.kinds else {}
-            estimator.set_params(comm=comm if comm.size > 1 else None, **known, **self.fixed)
+            columns = Columns(kinds=self.data.kinds)
+            estimator.set_params(comm=comm if comm.size > 1 else None, columns=columns, **self.fixed)
             try:
                 estimator.fit(X, y, sample_weight=weights)
             finally:
                 self.comm.absorb(comm)
-        estimator.set_params(comm=self.ranks)
+        estimator.set_params(comm=self.ranks, columns=None)
         estimator.model_.comm = self.ranks
         return estimator

@@ -57,6 +57,8 @@ class RidgeRows:
         P.
     scaling : {"deviation", "quantile"}
         Scaling applied to the features.
+    kinds : str
+        Kinds of the features, see :class:`cacore.data.encoding.Columns`; empty if unknown.
     """
 
     samples: Samples
@@ -67,6 +69,7 @@ class RidgeRows:
     test: Dataset | None
     partitions: int
     scaling: str = "deviation"
+    kinds: str = ""
 
     def piece(self, name: str, number: int, options: RidgeOptions) -> str:
         """Name in the checkpoint of a piece of round `number` on these rows."""
@@ -126,7 +129,7 @@ def prepare(
         y = y - offset
         scale = np.ones(1) if y.ndim == 1 else _scale(y, w, np.asarray(offset), options, comm)
     columns = {"y": y} if weights is None else {"y": y, "weight": weights}
-    return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P)
+    return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P, kinds=train.columns.kinds)
 
 
 def _widest(method: RidgeMethod, options: GridOptions, d: int) -> float:
@@ -282,7 +285,7 @@ def _scored(rows: RidgeRows, seed: int, comm: Communicator) -> RidgeRows:
     assert rows.standardizer is not None
     X = dense(rows.samples.X)
     with comm.phase("read"):
-        quantiles = quantiles_of(X, seed, comm)
+        quantiles = quantiles_of(X, seed, comm, rows.kinds)
     samples = Samples(normal_scores(X, quantiles), dict(rows.samples.columns))
     standardizer = replace(rows.standardizer, quantiles=quantiles)
     return replace(rows, samples=samples, standardizer=standardizer, scaling="quantile")
