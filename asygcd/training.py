@@ -67,7 +67,7 @@ def fit(
     X: Rows = rows
     standardizer = None
     if options.standardize:
-        standardizer = Standardizer.fit(rows, comm, weights[present], train.columns.kinds)
+        standardizer = Standardizer.fit(rows, comm, weights[present])
         X = standardizer.apply(rows)
     else:
         check_resolved(rows, rows.dtype, comm)

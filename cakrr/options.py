@@ -205,9 +205,10 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
 
 
 SELECTIONS = ("validation", "test", "loo")
-LEVELS = "levels"
+LEVELS, CATEGORIES = "levels", "categories"
 OF_LEVELS = "levels: by deviation, after a column of 0 and 1 for each value of features with 3 to 20 whole numbers"
-SCALINGS = ("deviation", "quantile", LEVELS, "auto")
+OF_CATEGORIES = "categories: by deviation, but the indicators of a column of words count as one feature"
+SCALINGS = ("deviation", "quantile", LEVELS, CATEGORIES, "auto")
 SOLVERS = ("cholesky", "cg", "auto")
 PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
 
@@ -487,8 +488,8 @@ class FeatureOptions(Options):
     metric_rounds: int = options.metric_rounds()
     scaling: str = option(
         "deviation", "scale features by their standard deviation or by normal scores of their quantiles, or whichever "
-        f"of these validates better (auto); {OF_LEVELS}", checks.one_of(*SCALINGS), report=True, group=METRIC,
-        choices=SCALINGS,
+        f"of these validates better (auto); {OF_LEVELS}; {OF_CATEGORIES}",
+        checks.one_of(*SCALINGS), report=True, group=METRIC, choices=SCALINGS,
     )  # fmt: skip
     standardize: bool = options.standardize(True)
 

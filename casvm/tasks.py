@@ -158,7 +158,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         self.check_rows(comm)
         self.standardizer = None
         if self.options.standardize:
-            self.standardizer = Standardizer.fit(rows.X, comm, weights, train.columns.kinds)
+            self.standardizer = Standardizer.fit(rows.X, comm, weights)
             rows.X = self.standardizer.apply(rows.X)
         else:
             check_resolved(rows.X, rows.X.dtype, comm)

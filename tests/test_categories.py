@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 
 from asygcd import AsyGCDSVC
 from cacore.errors import InputError
-from cakrr import BKRR2
+from cakrr import BKRR2, DKRR, BKRR2Classifier
 from casvm import CASVC
 from partition import KBalance
 
@@ -136,14 +136,18 @@ def test_columns_of_text_are_categories_unless_all_words_are_numbers(estimator, 
             np.testing.assert_array_equal(model.model_.predict(frame), model.predict(frame))
 
 
-@learners
-def test_standardised_indicators_share_a_scale(estimator, target):
-    if "standardize" not in estimator.get_params():
-        pytest.skip("it does not standardise")
-    frame = frames({"a": GOOD[:, 0], "town": np.array(["Oslo", "Rome", "Bonn"])[np.arange(N) % 3]})["pyarrow"]
-    standardizer = clone(estimator).set_params(standardize=True).fit(frame, target).model_.standardizer
-    np.testing.assert_allclose(standardizer.scale[1:], np.sqrt(3 * (1 / 3) * (2 / 3)), rtol=1e-12)
-    np.testing.assert_allclose(standardizer.scale[0], GOOD[:, 0].std(), rtol=1e-12)
+@pytest.mark.parametrize("estimator", [BKRR2(n_parts=1), DKRR(), BKRR2Classifier(n_parts=1)])
+def test_indicators_of_a_column_count_as_one_feature(estimator):
+    town = np.array(["Oslo", "Rome", "Bonn"])[np.arange(N) % 3]
+    frame = frames({"a": GOOD[:, 0], "town": town})["pyarrow"]
+    target = GOOD[:, 1] > 0 if is_classifier(estimator) else GOOD[:, 1]
+    fitted = {scaling: clone(estimator).set_params(scaling=scaling).fit(frame, target).model_.standardizer
+              for scaling in ("deviation", "categories")}  # fmt: skip
+    deviation = np.sqrt((1 / 3) * (2 / 3))
+    np.testing.assert_allclose(fitted["deviation"].scale, [GOOD[:, 0].std(), *[deviation] * 3], rtol=1e-12)
+    np.testing.assert_allclose(fitted["categories"].scale, [GOOD[:, 0].std(), *[3**0.5 * deviation] * 3], rtol=1e-12)
+    with pytest.raises(InputError, match="scaling categories: no column of words is known; leave it out"):
+        clone(estimator).set_params(scaling="categories").fit(GOOD, target)
 
 
 def categories(name, frame):

@@ -191,7 +191,11 @@ def test_resumed_to_the_same_bits(monkeypatch, tmp_path):
 X4, Y4 = heavy(40)
 SPARSE = sp.csr_matrix(X4)
 BAD = {
-    "a word": (BKRR2(scaling="x"), X4, "scaling = 'x': it must be one of deviation, quantile, levels, auto"),
+    "a word": (
+        BKRR2(scaling="x"),
+        X4,
+        "one of deviation, quantile, levels, categories, auto",
+    ),
     "not scaled": (BKRR2(scaling="auto", standardize=False), X4, "features are only scaled with standardize"),
     "sparse": (BKRR2(scaling="quantile"), SPARSE, "normal scores would make the sparse rows dense"),
     "sparse, exact": (DKRR(scaling="auto"), SPARSE, "normal scores would make the sparse rows dense"),

@@ -522,17 +522,16 @@ def test_slow_machine_judges_in_fewer_folds_and_on_smaller_samples():
 
 
 @pytest.mark.parametrize("task", [REGRESSION, CLASSIFICATION])
-def test_candidates_know_the_indicators_of_a_category(task):
-    """Whatever trains a candidate, standardised indicators have one scale, as a number of features count as one."""
+def test_candidates_know_the_indicators_of_a_column_of_words(task):
+    """One of them counts these as one feature, and none takes the numbers beside words as they are."""
     X, y = saddle(120)
     town = np.arange(120) % 3
     X = np.column_stack([X[:, 0], town[:, None] == np.arange(3)])
     y = y if task == REGRESSION else np.where(y > np.median(y), "high", "low")
     running = race(Data.of(X, y, None, task, ALONE, "fcll"), Budget(None), 1)
-    for candidate in {candidate.estimator: candidate for candidate in running._waiting}.values():
-        if candidate.settings.get("standardize", not candidate.svm):
-            fitted = running.trained(candidate, np.ones(120, np.bool_), 120)
-            np.testing.assert_allclose(fitted.model_.standardizer.scale[1:], np.sqrt(3 * (1 / 3) * (2 / 3)), rtol=1e-12)
-            assert fitted.columns is None
-    names = [candidate.name for candidate in islice(further(running.data, first(running.data), running._rng), 300)]
+    (candidate,) = (candidate for candidate in running._waiting if candidate.settings.get("scaling") == "categories")
+    fitted = running.trained(candidate, np.ones(120, np.bool_), 120)
+    np.testing.assert_allclose(fitted.model_.standardizer.scale[1:], np.sqrt(3 * (1 / 3) * (2 / 3)), rtol=1e-12)
+    assert fitted.columns is None
+    names = [candidate.name for candidate in islice(further(running.data, running._waiting, running._rng), 300)]
     assert not any("not standardized" in name for name in names)

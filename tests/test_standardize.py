@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from sklearn.preprocessing import StandardScaler
 
 from cacore.comm import Communicator
-from cacore.data.standardize import Standardizer, normal_scores, quantiles_of
+from cacore.data.standardize import Standardizer
 
 RNG = np.random.default_rng(0)
 DENSE = RNG.standard_normal((9000, 5)) * [1, 10, 0.01, 1, 3] + [0, 50, -2, 0, 1e3]  # more than two blocks of rows
@@ -118,17 +118,6 @@ def test_indicators_of_a_category_count_as_one_feature(weights):
     np.testing.assert_allclose([variances[1:6].sum(), variances[0], variances[6]], 1.0, rtol=1e-10)
     assert len(set(ours.scale[1:6])) == 1
     np.testing.assert_array_equal(ours.mean, plain.mean)
-
-
-def test_indicators_have_no_normal_scores():
-    """Scores depend on ranks alone, and would give every indicator a scale of its own again."""
-    levels = RNG.choice(3, 900, p=[0.5, 0.3, 0.2])
-    X = np.column_stack([DENSE[:900, 0], levels[:, None] == np.arange(3)])
-    Z = Standardizer.fit(X, Communicator(), kinds="fcll").apply(X)
-    scores = normal_scores(Z, quantiles_of(Z, 0, Communicator(), "fcll"))
-    np.testing.assert_allclose(scores[:, 1:], Z[:, 1:], rtol=0, atol=1e-14)
-    assert np.abs(scores[:, 0]).max() > 2.9
-    assert (np.argsort(scores[:, 0], kind="stable") == np.argsort(Z[:, 0], kind="stable")).all()
 
 
 def test_levels_that_do_not_occur_leave_the_scale_at_1():

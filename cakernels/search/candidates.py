@@ -291,6 +291,12 @@ def _on_points(data: Data, kernel: str, **settings: Any) -> Candidate:
     return Candidate(estimator, {"kernel": kernel, "centers": _POINTS[1], **settings}, 0)
 
 
+def _scalings(data: Data, on_points: bool) -> list[str]:
+    """Scalings of the features that ridge regression may have."""
+    of_words = [] if data.one_unit or on_points else ["categories"]
+    return ["deviation", *([] if on_points else ["quantile"]), *of_words, *_scaled_by_levels(data).values()]
+
+
 def _scaled_by_levels(data: Data) -> dict[str, Any]:
     """Parameters for a column per level of the features that have few, if there are such features."""
     return {"scaling": "levels"} if data.d < data.columns <= _DEEP else {}
@@ -303,6 +309,8 @@ def _regressors(data: Data) -> list[Candidate]:
             *([_ridge("BKRR2", "gaussian", part=0)] if data.n <= _WHOLE else []),
         ]  # fmt: skip
     candidates, levels = [_ridge("BKRR2", "auto"), _ridge("BKRR2", "laplacian", "lengths")], _scaled_by_levels(data)
+    if not data.one_unit:
+        candidates.append(_ridge("BKRR2", "auto", scaling="categories"))
     if levels:
         candidates.append(_ridge("BKRR2", "auto", **levels))
     if data.d <= _DEEP:
@@ -354,8 +362,8 @@ def _classifiers(data: Data) -> list[Candidate]:
         candidates.append(_svm(True, "laplacian", whole, "lengths"))
     part = 2 * PART
     candidates.append(_ridge("BKRR2Classifier", "auto", part=part))
-    if data.one_unit:
-        candidates.append(_ridge("BKRR2Classifier", "auto", part=part, standardize=False))
+    other = {"standardize": False} if data.one_unit else {"scaling": "categories"}
+    candidates.append(_ridge("BKRR2Classifier", "auto", part=part, **other))
     if levels := _scaled_by_levels(data):
         candidates.append(_ridge("BKRR2Classifier", "auto", part=part, **levels))
     if data.n <= _WHOLE:
@@ -412,8 +420,7 @@ def _changed(parent: Candidate, data: Data, rng: np.random.Generator) -> Candida
         others = {key: value for key, value in settings.items() if not key.startswith("metric")}
         settings = others | _learned(str(rng.choice(forms)), svm)
     elif what == "scaling" and not svm and not data.sparse:
-        scalings = ["deviation", *([] if parent.on_points else ["quantile"])]
-        settings["scaling"] = str(rng.choice([*scalings, *_scaled_by_levels(data).values()]))
+        settings["scaling"] = str(rng.choice(_scalings(data, parent.on_points)))
     else:
         settings["standardize"] = not settings.get("standardize", not svm)
     if settings["kernel"] == "auto" and settings.get("metric", "none") != "none":

@@ -296,11 +296,12 @@ class BKRR2(RidgeInParts, Factored):
         at most 4,096 features, and makes CSR rows dense.
     metric_rounds : int
         Maximum number of rounds after the first; training stops after three rounds in a row without improvement.
-    scaling : {"deviation", "quantile", "levels", "auto"}
+    scaling : {"deviation", "quantile", "levels", "categories", "auto"}
         "quantile" replaces each feature by the normal score of its rank, estimated from 10,000 rows; it suits features
         with heavy tails, and needs dense rows. "auto" takes "deviation" or "quantile", whichever has the smaller
         validation error. "levels" replaces each feature with 3 to 20 different whole numbers, such as codes of
         categories, by a column of 0 and 1 for each of them; their variances add up to that of a feature, 1.
+        With "categories", so do those of the indicators that a column of words has become.
     standardize : bool
         Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
     dtype : {"float64", "float32"}

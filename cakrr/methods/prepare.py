@@ -13,6 +13,7 @@ from cacore import __version__
 from cacore.comm import Communicator
 from cacore.comm.alike import canonical
 from cacore.data.dataset import Dataset, Samples
+from cacore.data.encoding import FIRST_LEVEL
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
 from cacore.data.metric import change, check_features
 from cacore.data.resolution import check_resolved, check_steps
@@ -23,7 +24,7 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
 from cacore.machine import memory, threads
-from cakrr.options import LEVELS, ClassOptions, GridOptions, RidgeMethod, RidgeOptions
+from cakrr.options import CATEGORIES, LEVELS, ClassOptions, GridOptions, RidgeMethod, RidgeOptions
 from cakrr.ridge_predictor import Offset
 from cakrr.solver.local import Workspace
 from partition.algorithms import divide
@@ -57,8 +58,6 @@ class RidgeRows:
         P.
     scaling : {"deviation", "quantile"}
         Scaling applied to the features.
-    kinds : str
-        Kinds of the features, see :class:`cacore.data.encoding.Columns`; empty if unknown.
     """
 
     samples: Samples
@@ -69,7 +68,6 @@ class RidgeRows:
     test: Dataset | None
     partitions: int
     scaling: str = "deviation"
-    kinds: str = ""
 
     def piece(self, name: str, number: int, options: RidgeOptions) -> str:
         """Name in the checkpoint of a piece of round `number` on these rows."""
@@ -129,7 +127,7 @@ def prepare(
         y = y - offset
         scale = np.ones(1) if y.ndim == 1 else _scale(y, w, np.asarray(offset), options, comm)
     columns = {"y": y} if weights is None else {"y": y, "weight": weights}
-    return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P, kinds=train.columns.kinds)
+    return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P)
 
 
 def _widest(method: RidgeMethod, options: GridOptions, d: int) -> float:
@@ -142,12 +140,17 @@ def _standardizer(
     X: AnyRows, weights: NDArray[np.float64] | None, kinds: str, options: RidgeOptions, comm: Communicator
 ) -> Standardizer:  # fmt: skip
     """The standardiser of these rows, with levels if they are wanted; collective."""
-    if options.scaling != LEVELS:
+    if options.scaling == CATEGORIES:
+        with comm.agreed():
+            if FIRST_LEVEL not in kinds or is_sparse(X):
+                raise InputError(f"scaling {CATEGORIES}: no column of words is known; leave it out")
         return Standardizer.fit(X, comm, weights, kinds)
+    if options.scaling != LEVELS:
+        return Standardizer.fit(X, comm, weights)
     with comm.agreed():
         if not isinstance(X, np.ndarray):
             raise InputError(f"scaling {LEVELS}: columns for levels need dense rows in memory; leave it out")
-    standardizer = Standardizer.with_levels(X, comm, weights, kinds)
+    standardizer = Standardizer.with_levels(X, comm, weights)
     columns = len(standardizer.mean)
     with comm.agreed():
         size = X.itemsize * len(X) * columns
@@ -271,7 +274,7 @@ def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list
     InputError
         On all ranks: quantiles of sparse rows.
     """
-    if options.scaling in ("deviation", LEVELS):
+    if options.scaling in ("deviation", LEVELS, CATEGORIES):
         return [rows]  # levels have been prepared
     if is_sparse(rows.samples.X):
         with comm.agreed():
@@ -285,7 +288,7 @@ def _scored(rows: RidgeRows, seed: int, comm: Communicator) -> RidgeRows:
     assert rows.standardizer is not None
     X = dense(rows.samples.X)
     with comm.phase("read"):
-        quantiles = quantiles_of(X, seed, comm, rows.kinds)
+        quantiles = quantiles_of(X, seed, comm)
     samples = Samples(normal_scores(X, quantiles), dict(rows.samples.columns))
     standardizer = replace(rows.standardizer, quantiles=quantiles)
     return replace(rows, samples=samples, standardizer=standardizer, scaling="quantile")

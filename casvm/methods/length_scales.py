@@ -100,8 +100,7 @@ def fit(
         X, standardizer = rows.give(), None
         if options.standardize:
             present = slice(None) if weights is None else weights > 0  # rows of weight 0 count as absent
-            present_weights = None if weights is None else weights[present]
-            standardizer = Standardizer.fit(X[present], comm, present_weights, rows.columns.kinds)
+            standardizer = Standardizer.fit(X[present], comm, None if weights is None else weights[present])
             X = standardizer.apply(X)
         check_squares(X, comm)
     begun = working_time()

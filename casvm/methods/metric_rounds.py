@@ -52,9 +52,9 @@ def fit(train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, c
         X, standardizer = rows.give(), None
         if options.standardize:
             if weights is None:
-                standardizer = Standardizer.fit(X, comm, kinds=rows.columns.kinds)
+                standardizer = Standardizer.fit(X, comm)
             else:  # rows of weight 0 count as absent
-                standardizer = Standardizer.fit(X[weights > 0], comm, weights[weights > 0], rows.columns.kinds)
+                standardizer = Standardizer.fit(X[weights > 0], comm, weights[weights > 0])
             X = standardizer.apply(X)
     inner = replace(options, standardize=False, metric="none")
     first = _Round(train, method, Dataset(X, y, weights=weights), inner, options.metric, comm)
