@@ -357,3 +357,10 @@ def test_a_wrong_cell_among_truth_values_is_named():
     encoding, _ = learned(pa.table({"a": ["true", "false"] * 12, "b": np.arange(24.0) % 7}))
     with pytest.raises(InputError, match="row 1: 'x' is no number"):
         encoding.apply(pa.table({"a": ["true", "x"], "b": [1.0, 1.0]}))
+
+
+def test_categories_of_floats_keep_their_levels():
+    floats = np.array([1e-7, 1e20, 2.5])
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2] * 8), pa.array(floats))
+    encoding, X = learned(pa.table({"c": words, "b": np.arange(24.0) % 7}))
+    np.testing.assert_array_equal(encoding.apply(pa.table({"c": floats, "b": [0.0, 1.0, 2.0]})), X[:3])

@@ -14,7 +14,8 @@ from sklearn.exceptions import DataConversionWarning
 
 import cakernels
 from cacore.comm import Communicator
-from cacore.data.encoding import Overrides
+from cacore.data.containers import arrow_table
+from cacore.data.encoding import Overrides, learned
 from cacore.errors import InputError
 from cacore.io import load
 from cacore.io.names import Expected
@@ -307,3 +308,13 @@ def test_dropped_columns_may_be_there_in_other_files(files):
     assert not any(name.startswith("town") for name in train.columns.features)
     test = load(files / "test.csv", ALONE, expected=Expected(columns=train.columns, where="model"))["train"]
     assert test.columns.features == train.columns.features
+
+
+def test_means_of_classes_of_equal_size_are_those_of_a_data_frame(tmp_path):
+    """Of more classes than have means, the first ones in the order of labels have them, not those first in the file."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"c": [f"level {k}" for k in rng.integers(0, 39, 300)], "b": rng.normal(size=300)})
+    labels = rng.permutation(np.repeat([f"class {k:02}" for k in range(15)], 20))
+    rows.assign(y=labels).to_csv(tmp_path / "rows.csv", index=False)
+    table = load(tmp_path / "rows.csv", ALONE, wanted=LABELS, training=True)["train"]
+    np.testing.assert_array_equal(table.X, learned(arrow_table(rows), labels)[1])

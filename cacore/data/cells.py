@@ -162,7 +162,7 @@ class ColumnCells:
         distinct, places = np.unique(self.numbers[there] + 0.0, return_inverse=True)
         codes = np.full(len(self.numbers), -1, np.int32)
         codes[there] = places
-        return pa.array([f"{x:.0f}" if x == np.rint(x) else repr(x) for x in distinct.tolist()], pa.string()), codes
+        return pa.array([_word(x) for x in distinct.tolist()], pa.string()), codes
 
     def wrong(self, word: str, what: str) -> WrongCellError:
         """The error for the first row that has this word."""
@@ -214,6 +214,11 @@ class ColumnCells:
         return self.readings[form], form
 
 
+def _word(x: float) -> str:
+    """A number as a level: without a point if it is whole."""
+    return f"{x:.0f}" if np.isfinite(x) and x == np.rint(x) else repr(x)
+
+
 def _coded(cells: pa.ChunkedArray) -> Coded:
     """Distinct words of text or of a dictionary, without the blanks around them, and their codes; -1 for nulls."""
     import pyarrow as pa
@@ -230,6 +235,8 @@ def _coded(cells: pa.ChunkedArray) -> Coded:
     codes, values = codes.astype(np.int32, copy=False), chunks[-1].dictionary
     if pa.types.is_boolean(values.type):
         values = pa.array(["False", "True"]).take(values.cast(pa.int8()))
+    if pa.types.is_floating(values.type):  # as numbers that are no dictionary
+        values = pa.array([None if x is None else _word(x) for x in values.to_pylist()], pa.string())
     values = values.cast(pa.string())
     words = pc.utf8_trim_whitespace(values)
     if values.null_count or not (text and words.equals(values)):

@@ -168,7 +168,7 @@ class Mixed(Tabular):
         labels = self.words.labels()
         if self.request.wanted.labels == "guess" and labels.dtype.kind in "iuf" and len(labels) > FEW:
             return labels[codes].astype(np.float64)
-        return codes
+        return np.unique(labels, return_inverse=True)[1].ravel()[codes]  # in the order of labels, as of a DataFrame
 
     @property
     def columns(self) -> Columns:
