@@ -189,7 +189,7 @@ def test_parameters_are_options_of_the_command():
     """All but the way in which a call is made; and each refuses by its own name."""
     known = {what.estimator for one, what in declared(SubsetOptions) if what.estimator and METHOD.has(one.name)}
     parameters = set(SubsetKRR().get_params())
-    assert parameters - {"comm", "random_state", "dtype", "rows", "shares", "checkpoint"} == known
+    assert parameters - {"comm", "random_state", "dtype", "rows", "shares", "checkpoint", "columns"} == known
     X, y, _ = problem(30)
     for name, value in (
         ("degree", 1.5),

@@ -41,6 +41,7 @@ from cacore.data.cells import (
 from cacore.data.containers import MISSING as GAPS
 from cacore.data.level_means import level_means
 from cacore.data.resolution import check_whole_numbers
+from cacore.data.rows import power_of_two
 from cacore.errors import InputError
 
 if TYPE_CHECKING:
@@ -468,7 +469,7 @@ def learned(
     overrides.check(table.column_names)
     if not table.num_rows:
         raise InputError("no rows: there is nothing to learn")
-    weights = np.ones(table.num_rows) if weights is None else weights / weights.max(initial=np.finfo(np.float64).tiny)
+    weights = np.ones(table.num_rows) if weights is None else weights / power_of_two(weights.max(initial=0.0))
     targets = None if y is None else _targets(y, weights)
     columns: list[TableColumn] = []
     featured: list[_Featured] = []
