@@ -104,7 +104,7 @@ def test_scores_of_many_classes_are_those_of_fits_on_each_fold(csr, dtype):
 
 
 def test_all_folds_and_values_of_c_share_kernel_values(recorded):
-    """Of many classes: per pair, distances once, and kernel values once for each gamma."""
+    """With many classes, a pair computes its distances once, and its kernel values once for each gamma."""
     X, y = clouds(120, k=5)
     distances = recorded(Kernel, "compare_all", lambda _, self, points, out: len(points))
     values = recorded(Kernel, "values_from", lambda _, self, compared, points, out: self.gamma)

@@ -65,7 +65,7 @@ def test_memory_that_does_not_suffice():
 
 
 def test_the_bytes_of_a_part():
-    """Of more than two classes, the matrices of one pair a thread are in memory at a time."""
+    """With more than two classes, each thread has the matrices of one pair in memory at a time."""
     import tracemalloc
 
     X = np.random.default_rng(0).normal(size=(1000, 2))

@@ -311,7 +311,7 @@ def test_dropped_columns_may_be_there_in_other_files(files):
 
 
 def test_means_of_classes_of_equal_size_are_those_of_a_data_frame(tmp_path):
-    """Of more classes than have means, the first ones in the order of labels have them, not those first in the file."""
+    """With more classes than have means, the first in the order of labels have them, not those first in the file."""
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"c": [f"level {k}" for k in rng.integers(0, 39, 300)], "b": rng.normal(size=300)})
     labels = rng.permutation(np.repeat([f"class {k:02}" for k in range(15)], 20))

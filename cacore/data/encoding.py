@@ -635,8 +635,8 @@ def _targets(y: NDArray[np.generic], weights: NDArray[np.float64]) -> NDArray[np
         return y.reshape(len(y), -1).astype(np.float64)
     classes, codes = np.unique(y, return_inverse=True)
     codes = codes.ravel()
-    most = np.argsort(-np.bincount(codes, weights), kind="stable")[: 1 if len(classes) == 2 else MOST_CLASSES]
-    return np.asarray(codes.reshape(-1, 1) == np.sort(most), np.float64)
+    frequent = np.argsort(-np.bincount(codes, weights), kind="stable")[: 1 if len(classes) == 2 else MOST_CLASSES]
+    return np.asarray(codes.reshape(-1, 1) == np.sort(frequent), np.float64)
 
 
 # A column with its cells and, of training rows, the means of its levels without each row's own fold.

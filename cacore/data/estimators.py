@@ -105,10 +105,10 @@ class Labelled(ClassifierMixin, BaseEstimator):
         self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
     ) -> Dataset:  # fmt: skip
         """Validated rows, labels and weights of at least `least` rows; `rows`: options of ``validate_data`` for `X`."""
-        named, ranks = y, getattr(self, "comm", None)
-        X = with_features(self, X, y, sample_weight, Communicator()) if ranks is None else X
-        table = X
-        X, y = validated(self, X, y, ensure_min_samples=least, **(rows or {"dtype": ("float64", "float32"), **ROWS}))
+        table, named = with_features(self, X, y, sample_weight), y
+        X, y = validated(
+            self, table, y, ensure_min_samples=least, **(rows or {"dtype": ("float64", "float32"), **ROWS})
+        )
         columns = columns_of(table, named, vars(self).get("encoding_"), self.columns)
         try:
             if not _are_plain(y):
@@ -155,10 +155,8 @@ class Regressing(RegressorMixin, BaseEstimator):
         if issparse(y):
             raise InputError("y: sparse targets cannot be used; give y.toarray()")
         targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
-        if getattr(self, "comm", None) is None:
-            X = with_features(self, X, y, sample_weight, Communicator())
-        table = X
-        X, read_targets = validated(self, X, y, validate_separately=(rows, targets))
+        table = with_features(self, X, y, sample_weight)
+        X, read_targets = validated(self, table, y, validate_separately=(rows, targets))
         names = columns_of(table, y, vars(self).get("encoding_"), self.columns)
         if not read_targets.ndim or not all(read_targets.shape[1:]):
             raise InputError(f"y has shape {read_targets.shape}: there is no target")

@@ -173,13 +173,14 @@ class EncodedRows:
 
 
 def with_features(
-    estimator: BaseEstimator, X: Any, y: Any, sample_weight: ArrayLike | None, comm: Communicator
+    estimator: BaseEstimator, X: Any, y: Any, sample_weight: ArrayLike | None, comm: Communicator | None = None
 ) -> Any:  # fmt: skip
     """`X`, or its features if it is a table with words, dates or gaps on any rank; collective.
 
     Rank 0 learns the encoding from the rows of all ranks, in their order, so that the number of ranks changes no bit.
     It holds the whole table meanwhile; each rank sends it its rows, and receives their features. The estimator's
-    `columns` say what the cells of columns are, as ``--columns`` does.
+    `columns` say what the cells of columns are, as ``--columns`` does. Without `comm` the rows are those of one
+    process; an estimator that has a `comm` of its own has called this with it before.
 
     Raises
     ------
@@ -188,8 +189,9 @@ def with_features(
     """
     from sklearn.base import is_classifier
 
-    if isinstance(X, EncodedRows):  # on all ranks
+    if isinstance(X, EncodedRows) or (comm is None and getattr(estimator, "comm", None) is not None):
         return X
+    comm = comm or Communicator()
     with comm.agreed(own_rows=True):
         columns = getattr(estimator, "columns", None)
         overridden = columns is not None and not isinstance(columns, Columns)

@@ -143,7 +143,7 @@ class _Regressor(RegressorMixin, OneProcessValues):
         are equal, since the model is then this constant.
         """
         with usual_errors():
-            table, named = with_features(self, X, y, sample_weight, Communicator()), y
+            table, named = with_features(self, X, y, sample_weight), y
             X, y = validated(self, table, y, y_numeric=True, **_TRAIN)
             columns = columns_of(table, named, vars(self).get("encoding_"))
             try:
@@ -370,7 +370,7 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached.
         """
         with usual_errors():
-            table = with_features(self, X, None, sample_weight, Communicator())
+            table = with_features(self, X, None, sample_weight)
             X = validated(self, table, **_TRAIN)
             columns = columns_of(table, None, vars(self).get("encoding_"))
             self._fit(X, np.zeros(X.shape[0]), sample_weight)

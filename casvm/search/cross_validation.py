@@ -391,12 +391,12 @@ def _follow(
         if done < 0:
             done = 0
             _rescale(v, beta, lower, upper, may[0], y, low, high, Cs[place - 1] if place else 0.0, Cs[place], epsilon)
-        most = min(_STEPS, max_pairs - done)
+        steps = min(_STEPS, max_pairs - done)
         pairs, _, _ = optimise_some(
-            None, K, where, v, single, beta, lower, upper, diagonal, may, width, tol, most, most, used, 0
+            None, K, where, v, single, beta, lower, upper, diagonal, may, width, tol, steps, steps, used, 0
         )
         done, passed = done + pairs, passed + pairs * m
-        if 0 < pairs == most and done < max_pairs:
+        if 0 < pairs == steps and done < max_pairs:
             continue
         top, bottom = line_extremes(v, may[0], beta, width)
         iterations[place], converged[place] = done, top - bottom < tol

@@ -38,7 +38,7 @@ def frame(n=160, seed=0):
 
 
 def test_random_data_frames_have_the_bits_of_one_process(mine, everywhere):
-    """Of a hundred tables, a quarter on each number of ranks."""
+    """A hundred tables; each number of ranks has a quarter of them."""
     comm = Communicator(WORLD)
     for seed in range(R % 4, 100, 4):
         rng = np.random.default_rng(seed)
