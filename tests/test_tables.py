@@ -6,9 +6,11 @@ import json
 import pickle
 import re
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.columns import random_table
 from helpers.commands import predicted, run
 from sklearn.exceptions import DataConversionWarning
 
@@ -18,8 +20,9 @@ from cacore.data.containers import arrow_table
 from cacore.data.encoding import Overrides, learned
 from cacore.errors import InputError
 from cacore.io import load
+from cacore.io.mixed import Mixed, MixedBlocks
 from cacore.io.names import Expected
-from cacore.io.table import LABELS, Targets
+from cacore.io.table import LABELS, RowsRequest, Targets
 from cakernels import AutoKernelClassifier, to_onnx
 from cakrr import BKRR2, DKRR
 from casvm import SMOSVC
@@ -91,6 +94,111 @@ def test_a_data_frame_has_the_features_of_its_file(files):
     np.testing.assert_array_equal(again.predict(test), model.predict(test))
     np.testing.assert_array_equal(model.predict(test[test.columns[::-1]]), model.predict(test))
     assert model.score(test, test.price) > 0.8
+
+
+CONVERTED = ["train.csv", "train.csv.gz", "semicolons.csv", "quoted.csv", "train.parquet", "train.arrow"]
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_converted_tables_have_the_features_that_commands_make(files, tmp_path, name):
+    run("cacore.io", ["convert", files / name, tmp_path / "t.h5", "--test", files / "test.csv", "--quiet"])
+    expected = rows(files / name)
+    stored = load(tmp_path / "t.h5", ALONE, training=True)
+    assert stored["train"].columns == expected.columns
+    np.testing.assert_array_equal(stored["train"].X, expected.X)
+    np.testing.assert_array_equal(stored["train"].y, expected.y)
+    test = load(files / "test.csv", ALONE, expected=Expected(columns=expected.columns))["train"]
+    np.testing.assert_array_equal(stored["test"].X, test.X)
+
+
+@pytest.mark.parametrize("seed", range(0, 100, 4))
+def test_random_tables_in_blocks_have_the_bits_of_those_in_memory(tmp_path, monkeypatch, seed):
+    """Blocks of 7 rows; words begin after the first cells, by which columns of decimal numbers are taken for such."""
+    rng = np.random.default_rng(seed)
+    table = random_table(rng).assign(y=0.0)
+    table["y"] = rng.normal(size=len(table))
+    if seed % 8 == 0 and len(table) > 60:
+        table["late"] = [*rng.choice([0.5, 1.5], len(table) - 30), *rng.choice(["a", "b"], 30)]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setattr("cacore.io.mixed.BLOCK", 7 * 8 * table.shape[1])
+    monkeypatch.setattr("cacore.io.mixed._SEEN", 400)
+    request = RowsRequest(target="y", training=True)
+    try:
+        whole = Mixed(tmp_path / "t.csv", "csv", request).table(ALONE)
+    except InputError as error:
+        with pytest.raises(InputError, match=re.escape(str(error))):
+            list(MixedBlocks(tmp_path / "t.csv", "csv", request, tmp_path).blocks())
+        return
+    blocks = list(MixedBlocks(tmp_path / "t.csv", "csv", request, tmp_path).blocks())
+    assert len(blocks) > 1 or len(table) < 8
+    assert all(block.columns == whole.columns for block in blocks)
+    np.testing.assert_array_equal(np.concatenate([block.X for block in blocks]), whole.X)
+    np.testing.assert_array_equal(np.concatenate([block.y for block in blocks]), whole.y)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_a_converted_table_is_trained_on_out_of_core_and_its_model_takes_both_files(files, tmp_path):
+    train, test = (files / f"{part}.csv" for part in ("train", "test"))
+    run("cacore.io", ["convert", train, tmp_path / "t.h5", "--test", test, "--quiet"])
+    words = ["--partitions", "2", "--sigma", "2", "--lambda", "1e-3", "--quiet"]
+    run("cakrr.bkrr2", [tmp_path / "t.h5", "--out-of-core", "--model", tmp_path / "blocks.h5", *words])
+    run("cakrr.bkrr2", [train, "--model", tmp_path / "memory.h5", *words])
+    answers = []
+    for model, data in (("blocks", test), ("memory", test), ("memory", tmp_path / "t.h5")):
+        run("cakrr.predict", [tmp_path / f"{model}.h5", data, "-o", tmp_path / "out.csv", "--quiet"])
+        answers.append(predicted(tmp_path / "out.csv"))
+    np.testing.assert_allclose(answers[0], answers[1], rtol=1e-9)
+    np.testing.assert_allclose(answers[2][-len(answers[1]) :], answers[1], rtol=1e-12)
+
+
+REFUSED_TABLES = {
+    "several sources": (["{train}"], [], "several sources"),
+    "a split": ([], ["--split", "90"], "--split: test rows would be learned from"),
+    "duplicates": ([], ["--drop-duplicates"], "--drop-duplicates, which compares numbers"),
+    "refused gaps": ([], ["--columns", {"gaps": "refuse"}], "'id0-0' is not a number"),
+    "weights": ([], ["--columns", {"weight": "size"}], "weight: an HDF5 file has neither"),
+    "an unknown column": ([], ["--columns", {"drop": ["colour"]}], "no feature column colour"),
+    "a word among numbers": ([], ["--columns", {"number": ["town"]}], "line 2, column 1 (town)"),
+    "a target of words": ([], ["--target", "town"], "choose a class with --binarize"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_TABLES)
+def test_tables_that_are_not_converted(files, tmp_path, refuses, case):
+    sources, options, message = REFUSED_TABLES[case]
+    if options and isinstance(options[-1], dict):
+        (tmp_path / "columns.json").write_text(json.dumps(options[-1]))
+        options = [options[0], tmp_path / "columns.json"]
+    train = files / "train.csv"
+    sources = [word.format(train=train) for word in sources]
+    refuses("cacore.io", ["convert", train, *sources, tmp_path / "t.h5", *options], message, tmp_path)
+
+
+def test_kinds_of_columns_and_a_class_are_chosen_in_a_conversion(files, tmp_path):
+    (tmp_path / "columns.toml").write_text('category = ["rooms"]\ndrop = ["day"]\n')
+    options = ["--columns", tmp_path / "columns.toml", "--target", "town", "--binarize", "Rome"]
+    frame().dropna(subset=["town"]).to_csv(tmp_path / "t.csv", index=False)
+    run("cacore.io", ["convert", tmp_path / "t.csv", tmp_path / "t.h5", *options, "--quiet"])
+    stored = load(tmp_path / "t.h5", ALONE)["train"]
+    kinds = {column.name: column.kind for column in stored.columns.table.columns}
+    assert kinds == {"key": "identifier", "size": "number", "day": "dropped", "rooms": "category", "price": "number"}
+    assert set(np.unique(stored.y)) == {-1.0, 1.0}
+
+
+def test_the_columns_of_a_native_file_are_shown_and_checked(files, tmp_path, capsys):
+    run("cacore.io", ["convert", files / "train.csv", tmp_path / "t.h5", "--quiet"])
+    capsys.readouterr()
+    run("cacore.io", ["info", tmp_path / "t.h5"])
+    assert "town" in capsys.readouterr().out
+    other = tmp_path / "other.h5"
+    run("cacore.io", ["convert", files / "test.csv", other, "--quiet"])
+    expected = Expected(columns=load(tmp_path / "t.h5", ALONE)["train"].columns, where="the model")
+    with pytest.raises(InputError, match="its features are not made of columns as those of the model"):
+        load(other, ALONE, expected=expected)
+    with h5py.File(tmp_path / "t.h5", "r+") as file:
+        file["train/table"][:5] = 0
+    with pytest.raises(InputError, match="table does not describe columns: it is damaged"):
+        load(tmp_path / "t.h5", ALONE)
 
 
 COMMANDS = [

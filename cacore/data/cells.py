@@ -332,10 +332,10 @@ def _all_dates(words: pa.StringArray, form: str) -> NDArray[np.float64] | None:
     return days if np.isfinite(days).all() else None
 
 
-def numbers_of(name: str, cells: pa.ChunkedArray, comma: bool = False) -> NDArray[np.float64]:
-    """The cells of a column of numbers, shape (n,); a WrongCellError for a gap or a word."""
+def numbers_of(name: str, cells: pa.ChunkedArray, comma: bool = False, of_word: str = "") -> NDArray[np.float64]:
+    """The cells of a column of numbers, shape (n,); a WrongCellError for a gap, or a word, with its remedy `of_word`."""
     column = ColumnCells.of(name, cells)
-    numbers = all_numbers(column, comma)
+    numbers = all_numbers(column, comma, as_where=of_word and f": {of_word}")
     if len(gaps := np.flatnonzero(np.isnan(numbers))):
         raise WrongCellError(name, int(gaps[0]), "missing: remove the row")
     return numbers

@@ -60,6 +60,7 @@ SMALL = 20  # least number of rows that can show an identifier
 MOST_CLASSES = 12  # classes whose shares are features of a category with many levels
 MISSING, OTHER = "(missing)", "(other)"  # names of the levels of gaps, and of rare and unseen words
 LEVEL, FIRST_LEVEL = "l", "c"  # letters in Columns.kinds: indicators, of which the first begins a category
+LETTERS = ("f", "i", "u", "b", LEVEL, FIRST_LEVEL)
 
 _BLOCK = 1 << 20  # bytes of features that are written at a time: columns of all rows would miss the cache at each row
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}  # days
@@ -229,8 +230,9 @@ class Encoding:
         return cls(tuple(columns))
 
     def apply(
-        self, table: pa.Table, comma: bool = False, tell: Callable[[str], object] | None = None
-    ) -> NDArray[np.float64]:
+        self, table: pa.Table, comma: bool = False, tell: Callable[[str], object] | None = None,
+        means: Mapping[str, NDArray[np.float64]] = {},
+    ) -> NDArray[np.float64]:  # fmt: skip
         """The features of these rows, shape (n, d).
 
         Parameters
@@ -240,6 +242,8 @@ class Encoding:
             As for :func:`learned`.
         tell : callable, optional
             Called with a line on each column that has levels which no training row has.
+        means : dict of str to ndarray of float64, shape (n, t)
+            Of training rows: means of :func:`learned_by_column`, which replace those of the rows' levels.
 
         Raises
         ------
@@ -257,7 +261,7 @@ class Encoding:
                     cells = ColumnCells.of(column.name, table.column(column.name))
                     if tell is not None and (note := _of_new_levels(column, cells)):
                         tell(note)
-                    yield column, cells, None
+                    yield column, cells, means.get(column.name)
 
         return _features(featured(), (table.num_rows, len(self.column_of)), comma)
 
@@ -465,30 +469,66 @@ def learned(
     -----
     n log n comparisons per column; memory for the features and a few columns.
     """
+    featured = list(_learned_columns(table, y, overrides, comma, weights))
+    encoding = _with_features(column for column, _, _ in featured)
+    with_features = (entry for entry in featured if entry[0].features)
+    return encoding, _features(with_features, (table.num_rows, len(encoding.column_of)), comma)
+
+
+def learned_by_column(
+    table: pa.Table, y: NDArray[np.generic] | None = None, overrides: Overrides = NO_OVERRIDES, comma: bool = False
+) -> tuple[Encoding, dict[str, NDArray[np.float64]]]:  # fmt: skip
+    """The encoding that :func:`learned` has, with the cells of one column in memory at a time.
+
+    Parameters and errors are those of :func:`learned`; the table may be mapped from a file.
+
+    Returns
+    -------
+    Encoding, dict of str to ndarray of float64, shape (n, t)
+        By the name of a category with means: those of each row without its own fold, for :meth:`Encoding.apply`.
+    """
+    columns: list[TableColumn] = []
+    means: dict[str, NDArray[np.float64]] = {}
+    for column, _, of_rows in _learned_columns(table, y, overrides, comma, None):
+        columns.append(column)
+        if of_rows is not None:
+            means[column.name] = of_rows
+    return _with_features(columns), means
+
+
+def _with_features(columns: Iterable[TableColumn]) -> Encoding:
+    """The encoding of these columns; an InputError if none has features."""
+    encoding = Encoding(tuple(columns))
+    if not encoding.names:
+        raise InputError("no column with features: all are constant or identifiers")
+    return encoding
+
+
+def _learned_columns(
+    table: pa.Table, y: NDArray[np.generic] | None, overrides: Overrides, comma: bool,
+    weights: NDArray[np.float64] | None,
+) -> Iterator[_Featured]:  # fmt: skip
+    """The columns one after the other, with their cells; see :func:`learned`."""
     table = cleaned(table)
     overrides.check(table.column_names)
     if not table.num_rows:
         raise InputError("no rows: there is nothing to learn")
     weights = np.ones(table.num_rows) if weights is None else weights / power_of_two(weights.max(initial=0.0))
     targets = None if y is None else _targets(y, weights)
-    columns: list[TableColumn] = []
-    featured: list[_Featured] = []
-    alike = defaultdict[tuple[bool, int, int], list[tuple[TableColumn, ColumnCells]]](list)
+    originals: dict[tuple[bool, int, int, bytes], str] = {}
     for name, typed in zip(table.column_names, table.columns, strict=True):
         if name in overrides.aside:
-            columns.append(TableColumn(name, overrides.aside[name]))
+            yield TableColumn(name, overrides.aside[name]), None, None
             continue
         cells = ColumnCells.of(name, typed)
         column = _column(cells, overrides.kinds.get(name), comma, targets is not None, weights)
         if column.gaps and overrides.gaps == "refuse":
             raise WrongCellError(name, _first_gap(column, cells, comma), "missing: fill the gap or remove the row")
         if column.kind in (NUMBER, CATEGORY, DATE):
-            others = alike[column.kind == CATEGORY, column.gaps, column.distinct]
-            mine = _signature(column, cells, comma) if others else b""
-            if original := next((c.name for c, there in others if _signature(c, there, comma) == mine), ""):
+            values = column.kind == CATEGORY, column.gaps, column.distinct, _signature(column, cells, comma)
+            original = originals.setdefault(values, name)
+            if original != name:
                 column = TableColumn(name, COPY, column.gaps, column.distinct, original=original)
-            else:
-                others.append((column, cells))
         means = None
         if column.kind == CATEGORY and targets is not None and column.distinct > MOST_LEVELS:
             words, codes = cells.ascending()
@@ -496,13 +536,7 @@ def learned(
             named = [*words.to_pylist(), MISSING] if column.gaps else words.to_pylist()
             table_of_means = {"": overall} | dict(zip(named, by_level, strict=False))
             column = replace(column, means={level: tuple(row.tolist()) for level, row in table_of_means.items()})
-        columns.append(column)
-        if column.features:
-            featured.append((column, cells, means))
-    if not featured:
-        raise InputError("no column with features: all are constant or identifiers")
-    encoding = Encoding(tuple(columns))
-    return encoding, _features(featured, (table.num_rows, len(encoding.column_of)), comma)
+        yield column, cells, means
 
 
 def cleaned(table: pa.Table) -> pa.Table:
@@ -639,8 +673,8 @@ def _targets(y: NDArray[np.generic], weights: NDArray[np.float64]) -> NDArray[np
     return np.asarray(codes.reshape(-1, 1) == np.sort(frequent), np.float64)
 
 
-# A column with its cells and, of training rows, the means of its levels without each row's own fold.
-_Featured: TypeAlias = tuple[TableColumn, ColumnCells, NDArray[np.float64] | None]
+# A column, its cells (None if it is put aside) and, of training rows, the means of its levels without each row's fold.
+_Featured: TypeAlias = tuple[TableColumn, ColumnCells | None, NDArray[np.float64] | None]
 
 
 # Writes the features of some rows of a column into zeros, shape (m, k).
@@ -652,6 +686,7 @@ def _features(featured: Iterable[_Featured], shape: tuple[int, int], comma: bool
     writers: list[tuple[slice, _Write]] = []
     for column, cells, means in featured:
         first = writers[-1][0].stop if writers else 0
+        assert cells is not None  # a column with features
         writer = _writer_of_levels(column, cells, means) if column.kind == CATEGORY else _writer(column, cells, comma)
         writers.append((slice(first, first + len(column.features)), writer))
     X = np.empty(shape)

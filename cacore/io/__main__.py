@@ -42,6 +42,10 @@ def _parser(rank: int) -> argparse.ArgumentParser:
     convert.add_argument(
         "--drop-duplicates", action="store_true", help="keep only the first of several equal rows (target included)"
     )
+    convert.add_argument(
+        "--columns", metavar="FILE", type=path_argument,
+        help="TOML or JSON file with the columns of a table: category, number, drop (lists of names), gaps",
+    )  # fmt: skip
     convert.add_argument("--quiet", action="store_true", help="show no progress bar")
     limit = "memory that may be used (default: 0.9 of what is free)"
     convert.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+_ROWS = 1 << 16  # rows of any types that are read at a time
 _DATES = "write dates as numbers, such as days since the first"
 
 
@@ -101,6 +102,18 @@ def whole(path: Path, form: str, names: list[str]) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
     return table.select(names)
+
+
+def batches(path: Path, form: str, request: RowsRequest) -> Iterator[pa.RecordBatch]:
+    """The same columns as :func:`names`, of any types, in batches of rows."""
+    import pyarrow as pa
+
+    file, schema = _with_schema(path, form)
+    try:
+        for batch in _batches(file, form, _ROWS):
+            yield batch.select(_fields(schema, request))
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
 
 
 def names(path: Path, form: str, request: RowsRequest) -> list[str]:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.checks import columns_file
 from cacore.comm import Communicator
-from cacore.data.encoding import SUMMARY, Columns
+from cacore.data.encoding import NO_OVERRIDES, SUMMARY, Columns, Overrides
 from cacore.data.rows import is_sparse
 from cacore.errors import CellError, InputError
 from cacore.files import Temporary, check_apart, check_writable, printing, temporary
@@ -28,10 +29,10 @@ from cacore.io.mixed import Mixed
 from cacore.io.names import Expected, listed, quiet
 from cacore.io.native import write_columns
 from cacore.io.scanners import Parsers
-from cacore.io.spool import ANY, GrowingRows, Selection, Spool, Stored
+from cacore.io.spool import ANY, GrowingRows, Selection, Spool, Stored, Watch
 from cacore.io.stream import REMEDY, OnBytesRead, first_error
 from cacore.io.table import RowsRequest, Table, plain
-from cacore.io.words import printable
+from cacore.io.words import counted, printable
 from cacore.machine import memory
 from cacore.machine.threads import blocks, rows_in
 from cacore.progress import Advance, bar
@@ -102,19 +103,15 @@ def _convert(args: argparse.Namespace, limit: int, parsers: Parsers | None) -> N
     dtype = np.dtype(args.dtype)
     with bar(not args.quiet) as begin, temporary(args.destination) as spool:
         held = np.dtype(np.float64) if args.drop_duplicates else dtype  # compare rows before rounding
-        expected = Expected(needed=True, ignore_extra=args.ignore_extra_columns, tell=quiet if args.quiet else _tell)
+        expected = Expected(
+            needed=True, ignore_extra=args.ignore_extra_columns, tell=quiet if args.quiet else _tell,
+            overrides=_overrides(args),
+        )  # fmt: skip
         request = RowsRequest(
             held, args.target, binarize=args.binarize, limit=limit, wanted=ANY, expected=expected, held=False,
             parsers=parsers,
         )  # fmt: skip
-        with native.data_file(spool.path) as file:
-            store = Spool(file, spool.path, request, _watch(begin, [path for _, path in sources]))
-            try:
-                stored = _read(store, args)
-            except CellError as error:
-                raise InputError(f"{error}; training commands take a table with words or gaps as it is") from error
-            rows = _alike(stored, args)
-            store.close({split: chosen.width for split, chosen in rows.items()})
+        rows = _numbers_or_mixed(spool.path, request, lambda: _watch(begin, [path for _, path in sources]), args)
         spool.share()
         rows = _chosen(rows, args, limit)
         if all(_is_done(chosen, spool.path, dtype) for chosen in rows.values()):
@@ -122,6 +119,57 @@ def _convert(args: argparse.Namespace, limit: int, parsers: Parsers | None) -> N
         else:
             lines = _written(args.destination, rows, dtype, limit, begin)
     show_summary(lines)
+
+
+def _numbers_or_mixed(
+    path: Path, request: RowsRequest, watch: Callable[[], Watch], args: argparse.Namespace
+) -> dict[str, Selection]:
+    """Copy all rows to the file at `path`: numbers as they are, or features of columns with words, gaps or dates."""
+    overrides = request.expected.overrides
+    if not overrides.any:
+        try:
+            return _spooled(path, request, watch(), args)
+        except CellError as error:
+            of_training = any(str(error).startswith(f"{path}:") for path in args.source)
+            if overrides.gaps == "refuse" or not of_training or text.kind(args.source[0]) not in text.MIXED:
+                raise
+    where = args.source[0]
+    if len(args.source) > 1:
+        raise InputError(f"{where}: words, gaps or dates, and several sources: write them to one file, or encode them")
+    if args.split is not None:
+        raise InputError(
+            f"{where}: words, gaps or dates, and --split: test rows would be learned from; name them by --test"
+        )
+    if args.drop_duplicates:
+        raise InputError(f"{where}: words, gaps or dates, and --drop-duplicates, which compares numbers: leave it out")
+    rows = _spooled(path, request, watch(), args, mixed=True)
+    table = rows["train"].stored.shape.columns.table
+    if table is not None:
+        made = f"{counted(len(table.column_of), 'feature')} made of {counted(len(table.columns), 'column')}"
+        for line in (f"{where}: {made}; python -m cacore.io info {args.destination} shows them", *table.notes):
+            request.expected.tell(f"note: {line}")
+    return rows
+
+
+def _spooled(
+    path: Path, request: RowsRequest, watch: Watch, args: argparse.Namespace, mixed: bool = False
+) -> dict[str, Selection]:
+    """Copy all rows to the file at `path`, if need be, and select them."""
+    with native.data_file(path) as file:
+        store = Spool(file, path, request, watch, mixed)
+        rows = _alike(_read(store, args), args)
+        store.close({split: chosen.width for split, chosen in rows.items()})
+    return rows
+
+
+def _overrides(args: argparse.Namespace) -> Overrides:
+    """The kinds of columns that ``--columns`` says."""
+    if args.columns is None:
+        return NO_OVERRIDES
+    overrides = Overrides.of(columns_file(args.columns, "--columns"))
+    if aside := [name for name in ("weight", "id") if columns_file(args.columns, "--columns").get(name)]:
+        raise InputError(f"--columns {args.columns}: {' and '.join(aside)}: an HDF5 file has neither; leave them out")
+    return overrides
 
 
 def _tell(line: str) -> None:
@@ -135,7 +183,7 @@ def _check_split(args: argparse.Namespace) -> None:
         raise InputError(f"--seed {args.seed}: it must be from 0 to {2**32 - 1}")
 
 
-def _watch(begin: Begin, paths: list[Path]) -> Callable[[Path], OnBytesRead]:
+def _watch(begin: Begin, paths: list[Path]) -> Watch:
     """Progress callbacks for reading these files: a function that returns the callback for one file."""
     started, done = time.monotonic(), 0
     advance: Advance | None = None

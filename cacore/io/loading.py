@@ -184,7 +184,7 @@ def _require_table(path: Path, form: str, request: RowsRequest) -> None:
         names = [word for word in request.expected.overrides.words if word.startswith("--")]
         verb = "is" if len(names) == 1 else "are"
         raise InputError(f"{path}: {' and '.join(names)} {verb} for CSV, TSV, Parquet and Arrow files")
-    if request.expected.columns.table is not None:
+    if request.expected.columns.table is not None and form != "hdf5":
         where = request.expected.where
         raise InputError(f"{path}: {where} has columns of words, gaps or dates: give a CSV, Parquet or Arrow file")
 

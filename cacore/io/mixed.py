@@ -2,7 +2,8 @@
 
 Such a file is read as a whole by rank 0, which makes features of its columns (:mod:`cacore.data.encoding`) and
 distributes the rows, so that any number of ranks has the same features, to the bit. Rows that are trained on decide on
-the encoding; test rows and rows to predict get that of the training rows.
+the encoding; test rows and rows to predict get that of the training rows. A file that is converted need not fit in
+memory: of a copy of it on disk, columns are learned one at a time, and features made block by block.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import mmap
+import re
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +29,16 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.cells import WrongCellError, numbers_of
 from cacore.data.containers import MISSING
-from cacore.data.encoding import NUMBER, Columns, Encoding, clean, learned
+from cacore.data.encoding import NUMBER, Columns, Encoding, clean, learned, learned_by_column
 from cacore.data.rows import scatter_rows
 from cacore.errors import InputError
 from cacore.io import arrow, delimited
 from cacore.io.names import OPTION, Expected, listed, numbered
-from cacore.io.stream import Lines, OnBytesRead, Part, is_compressed, open_bytes, reading
-from cacore.io.table import RowsRequest, Table, Tabular
+from cacore.io.stream import Lines, OnBytesRead, Part, is_compressed, open_bytes, place, reading
+from cacore.io.table import BLOCK, RowsRequest, Table, Tabular
 from cacore.io.words import FEW, short
 from cacore.machine import memory
+from cacore.machine.threads import blocks, rows_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +49,7 @@ _COPIES = 4  # of the text while it is read: pyarrow's columns, features, and wh
 _SEEN = 1 << 20  # bytes of a text that show, as a rule, which columns are decimal numbers
 _GAPS = [*MISSING, *map(str.upper, MISSING), "NaN", "NaT", "None"]  # beside numbers, in a text
 _FEATURES = 3  # times the features while they are made and handed out
+_LEARNING = 80  # bytes a row while a column is learned: its words' codes, numbers, their order, and a hash of them
 
 
 class Mixed(Tabular):
@@ -102,10 +109,15 @@ class Mixed(Tabular):
     def _text(self) -> pa.Table:
         """The columns of a text; labels, categories and dates as words."""
         assert self._head is not None
+        return _text_table(self._head, self._words)
+
+    @property
+    def _words(self) -> set[int]:
+        """Numbers of the columns of a text that are read as words, whatever they look like."""
         encoding, kinds = self._encoding, self.request.expected.overrides.kinds
         as_words = set(kinds) if encoding is None else {c.name for c in encoding.columns if c.kind != NUMBER}
         words = {j for j, name in enumerate(self._names) if name in as_words}
-        return _text_table(self._head, words | set(self.chosen if self.words is not None else ()))
+        return words | set(self.chosen if self.words is not None else ())
 
     def _required(self) -> Encoding:
         assert self._encoding is not None  # learned before it is used
@@ -119,7 +131,7 @@ class Mixed(Tabular):
         table = self._read().rename_columns(self._names)
         width = 8 * table.num_rows * (table.num_columns + 1)
         memory.require(_FEATURES * width, self.request.limit, f"{self.path}: a table with words", "use fewer rows")
-        try:
+        with self._placed():
             table = self._with_weight(table)
             y, cells = self._targets(table.select(self.chosen)), table.select(self._cells)
             if self._encoding is None:
@@ -127,13 +139,19 @@ class Mixed(Tabular):
                 self._encoding, X = learned(cells, self._of_means(y), overrides, self._comma, self._weights)
             else:
                 X = self._encoding.apply(cells, self._comma, self.notes.append)
+        return X, y
+
+    @contextmanager
+    def _placed(self, first: int = 0) -> Iterator[None]:
+        """Name the file and the place in errors of the block, whose rows begin at number `first`."""
+        try:
+            yield
         except WrongCellError as wrong:
             column = f"column {self._names.index(wrong.column)} ({wrong.column})"
-            row = wrong.row if self.numbers is None else int(self.numbers[wrong.row])
+            row = first + wrong.row if self.numbers is None else int(self.numbers[wrong.row])
             raise InputError(f"{self.path}: {_place(self._head, row)}, {column}: {wrong.what}") from wrong
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from error
-        return X, y
 
     def _with_weight(self, table: pa.Table) -> pa.Table:
         """The rows with a positive weight; of others, no cell counts."""
@@ -149,7 +167,7 @@ class Mixed(Tabular):
         """Targets, shape (n, t); those that may be text as codes."""
         if self.words is None:
             named = zip(chosen.column_names, chosen.columns, strict=True)
-            columns = [numbers_of(name, column, self._comma) for name, column in named]
+            columns = [numbers_of(name, column, self._comma, self.request.wanted.remedy) for name, column in named]
             return np.stack(columns, axis=1) if columns else np.empty((chosen.num_rows, 0))
         column = chosen.column(0)
         if str(column.type).startswith("dictionary"):
@@ -165,6 +183,8 @@ class Mixed(Tabular):
         if self.words is None:
             return y if self.chosen else None
         codes = y[:, 0].astype(np.int64)
+        if self.request.binarize is not None:
+            return self.words.picked(self.request.binarize)[codes]
         labels = self.words.labels()
         if self.request.wanted.labels == "guess" and labels.dtype.kind in "iuf" and len(labels) > FEW:
             return labels[codes].astype(np.float64)
@@ -192,6 +212,78 @@ class Mixed(Tabular):
             step = len(X) if self._alone else self.step
             for lo in range(0, len(X), step):
                 yield X[lo : lo + step], y[lo : lo + step]
+
+
+class MixedBlocks(Mixed):
+    """Rows of such a file, block by block, of which a copy lies on disk meanwhile.
+
+    Parameters
+    ----------
+    path, form, request
+        As for :class:`Mixed`.
+    folder : Path
+        Folder of the copy, which has no name there.
+
+    Notes
+    -----
+    In memory are the targets, the means of levels, and the cells of one column at a time. The file is read once, and
+    once more for each column of text that looks like decimal numbers in its first MiB.
+    """
+
+    def __init__(self, path: Path, form: str, request: RowsRequest, folder: Path) -> None:
+        super().__init__(path, form, request)
+        self._form, self._folder = form, folder
+
+    def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
+        """Yield features and targets in blocks of rows."""
+        with tempfile.TemporaryFile(dir=self._folder) as file:
+            table = self._copied(file, on_read).rename_columns(self._names)
+            n, limit, means = table.num_rows, self.request.limit, dict[str, NDArray[np.float64]]()
+            memory.require(_LEARNING * n, limit, f"{self.path}: a column of {n:,} cells", "use fewer rows")
+            cells = table.select(self._cells)
+            with self._placed():
+                y = self._targets(table.select(self.chosen))
+                if self._encoding is None:
+                    overrides, targets = self.request.expected.overrides, self._of_means(y)
+                    self._encoding, means = learned_by_column(cells, targets, overrides, self._comma)
+            encoding = self._required()
+            self.features = list(range(len(encoding.column_of)))
+            for lo, hi in blocks(n, rows_in(BLOCK, len(self.features))):
+                with self._placed(lo):
+                    of_rows = {name: values[lo:hi] for name, values in means.items()}
+                    X = encoding.apply(cells.slice(lo, hi - lo), self._comma, means=of_rows)
+                yield X, y[lo:hi]
+
+    def _copied(self, file: IO[bytes], on_read: OnBytesRead | None) -> pa.Table:
+        """All columns, mapped from a copy of the rows that is written to the file."""
+        import pyarrow as pa
+
+        words = self._words
+        while (column := self._copy(file, words, on_read)) is not None:
+            words.add(column)
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(mapped))).read_all()
+
+    def _copy(self, file: IO[bytes], words: Collection[int], on_read: OnBytesRead | None) -> int | None:
+        """Copy the rows; number of a column of text if it has words, and its first cells are decimal numbers."""
+        import pyarrow as pa
+
+        file.seek(0)
+        file.truncate()
+        head, form = self._head, self._form
+        batches = arrow.batches(self.path, form, self.request) if head is None else _batches(head, words, on_read)
+        writer = None
+        try:
+            for batch in batches:
+                writer = writer or pa.ipc.new_stream(file, batch.schema)
+                writer.write_batch(batch)
+        except _LateWordError as error:
+            return error.column
+        finally:
+            if writer is not None:
+                writer.close()
+        return None
 
 
 def _expected(expected: Expected, encoding: Encoding, names: tuple[str, ...], where: str) -> Expected:
@@ -223,10 +315,7 @@ def column_beside(path: Path, form: str, name: str, request: RowsRequest) -> pa.
         raise InputError(f"{path}: {what} {name}; the columns are {listed(names)}")
     if head is None:
         return arrow.whole(path, form, [written[places[0]]]).column(0)
-    import pyarrow as pa
-
-    numbers = list(map(str, range(head.columns)))
-    return _parsed(head, numbers, {str(places[0]): pa.string()}, [str(places[0])]).column(0)
+    return _parsed(head, {str(places[0]): "string"}, [str(places[0])]).column(0)
 
 
 def keys_of(cells: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.str_]:
@@ -314,24 +403,49 @@ def _text_table(head: delimited.Head, words: Collection[int]) -> pa.Table:
     What words are is decided for files and frames alike, and whole numbers may be codes such as 007. Columns in `words`
     are words.
     """
+    text = {str(j): "string" for j in words}
+    try:
+        return _parsed(head, _decimals(_parsed(head, text, first=True).schema))
+    except InputError:  # later rows are of another kind
+        return _parsed(head, _decimals(_parsed(head, text).schema))
+
+
+def _decimals(schema: pa.Schema) -> dict[str, str]:
+    """Types of columns: double precision where pyarrow sees decimal numbers, and otherwise text."""
     import pyarrow as pa
 
-    names = [str(j) for j in range(head.columns)]
-    text = {str(j): pa.string() for j in words}
+    return {field.name: "float64" if pa.types.is_floating(field.type) else "string" for field in schema}
 
-    def read(schema: pa.Schema) -> pa.Table:
-        decimals = {name for name in names if pa.types.is_floating(schema.field(name).type)}
-        return _parsed(head, names, {name: pa.float64() if name in decimals else pa.string() for name in names})
 
+class _LateWordError(Exception):
+    """Column of text whose first cells are decimal numbers, and a later one is not; `column` is its number."""
+
+    def __init__(self, column: int) -> None:
+        super().__init__(column)
+        self.column = column
+
+
+def _batches(head: delimited.Head, words: Collection[int], on_read: OnBytesRead | None) -> Iterator[pa.RecordBatch]:
+    """The columns that :func:`_text_table` reads, in batches of rows; a _LateWordError if there are words in others."""
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    types = _decimals(_parsed(head, {str(j): "string" for j in words}, first=True).schema)
     try:
-        return read(_parsed(head, names, text, first=True).schema)
-    except InputError:  # later rows are of another kind
-        return read(_parsed(head, names, text).schema)
+        with open_bytes(head.path) as stream, pc.open_csv(stream, **_options(head, types)) as batches:
+            for batch in batches:
+                yield batch
+                if on_read is not None:
+                    on_read(place(stream))
+    except (pa.ArrowException, UnicodeError) as error:
+        late = re.search(r"column #(\d+):.*CSV conversion error to double", str(error))
+        if late is None:
+            raise _unread(head.path, error) from error
+        raise _LateWordError(int(late[1])) from error
 
 
 def _parsed(
-    head: delimited.Head, names: list[str], types: Mapping[str, pa.DataType], chosen: Sequence[str] = (),
-    first: bool = False,
+    head: delimited.Head, types: Mapping[str, str], chosen: Sequence[str] = (), first: bool = False
 ) -> pa.Table:  # fmt: skip
     """The chosen columns of a text, or all, of these types or those that pyarrow sees; `first`: of its first MiB."""
     import pyarrow as pa
@@ -341,12 +455,26 @@ def _parsed(
         few = stream.read(_SEEN) if first else b""
         lines = few[: few.rfind(b"\n") + 1] if len(few) == _SEEN else few
         try:
-            return pc.read_csv(
-                io.BytesIO(lines) if first else stream,
-                pc.ReadOptions(skip_rows=head.first_line - 1, column_names=names),
-                pc.ParseOptions(delimiter=head.delimiter, newlines_in_values=True),
-                pc.ConvertOptions(column_types=dict(types), null_values=_GAPS, include_columns=list(chosen)),
-            )
+            return pc.read_csv(io.BytesIO(lines) if first else stream, **_options(head, types, chosen))
         except (pa.ArrowException, UnicodeError) as error:
-            what = short(" ".join(str(error).split()), 160)
-            raise InputError(f"{head.path}: {what}: correct the line, or save the file as UTF-8") from error
+            raise _unread(head.path, error) from error
+
+
+def _options(head: delimited.Head, types: Mapping[str, str], chosen: Sequence[str] = ()) -> dict[str, Any]:
+    """Arguments of pyarrow's readers of text; columns have their numbers for names."""
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    of_columns = {name: pa.type_for_alias(kind) for name, kind in types.items()}
+    return {
+        "read_options": pc.ReadOptions(
+            skip_rows=head.first_line - 1, column_names=[str(j) for j in range(head.columns)]
+        ),
+        "parse_options": pc.ParseOptions(delimiter=head.delimiter, newlines_in_values=True),
+        "convert_options": pc.ConvertOptions(column_types=of_columns, null_values=_GAPS, include_columns=list(chosen)),
+    }
+
+
+def _unread(path: Path, error: Exception) -> InputError:
+    what = short(" ".join(str(error).split()), 160)
+    return InputError(f"{path}: {what}: correct the line, or save the file as UTF-8")

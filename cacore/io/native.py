@@ -1,5 +1,7 @@
 """Native data files: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y, and names of their columns.
 
+The features of a table with words, gaps or dates have its columns beside them, as JSON in the array `table`.
+
 Fill values, scales and offsets that attributes of HDF5 and netCDF arrays declare are applied as xarray applies them:
 numbers equal to ``_FillValue`` or ``missing_value`` become NaN; all others are multiplied by ``scale_factor``, and then
 ``add_offset`` is added. netCDF's own fill values count as well: of floats in any file, of integers in files that netCDF
@@ -8,6 +10,7 @@ wrote.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -20,7 +23,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.encoding import UNNAMED, Columns, clean
+from cacore.data.encoding import LETTERS, UNNAMED, Columns, Encoding, clean
 from cacore.data.resolution import Moments, rounded_columns
 from cacore.data.rows import CSR, Rows, csr, is_csr, is_sparse
 from cacore.errors import InputError
@@ -35,6 +38,7 @@ _MOST = 100  # numbers of an attribute that are read
 
 
 COLUMN_NAMES = ("names", "target_names", "kinds")
+TABLE = "table"  # array with the columns of a table with words, gaps or dates
 _LONGEST = 1 << 28  # bytes of all names
 
 
@@ -277,7 +281,7 @@ def _shape(group: h5py.Group, where: str) -> Shape:
         raise InputError(f"{where}: {n:,} rows, but y has shape {y.shape}")
     size = None if y is None else _one_or_many(y.shape)
     targets = 0 if size is None else size[1] if len(size) > 1 else 1
-    columns = read_columns({name: _child(group, name, where) for name in COLUMN_NAMES}, d, targets)
+    columns = read_columns({name: _child(group, name, where) for name in (*COLUMN_NAMES, TABLE)}, d, targets, where)
     scaled = packing.applied or ("" if y is None or text else Packing.of(y, f"{where}: y").applied)
     if text and targets > 1:
         raise InputError(f"{where}: the target beside it: y is text of shape {y.shape}; one word per row is needed")
@@ -518,16 +522,38 @@ def write_columns(group: h5py.Group, columns: Columns) -> None:
     for name, words in zip(COLUMN_NAMES, (columns.features, columns.target, tuple(columns.kinds)), strict=True):
         if words:
             group.create_dataset(name, data=np.array([word.encode(errors="replace") for word in words]))
+    if columns.table is not None:
+        text = json.dumps(columns.table.described()).encode()
+        group.create_dataset(TABLE, data=np.frombuffer(text, np.uint8))
 
 
-def read_columns(items: Mapping[str, Any], d: int, targets: int) -> Columns:
+def read_columns(items: Mapping[str, Any], d: int, targets: int, where: str) -> Columns:
     """The names in a group's arrays, for `d` features and `targets` targets; none unless every feature has one.
 
     Files from elsewhere may have arrays of these names that hold something else, such as names of the rows.
     """
     names = _words(items["names"], d)
-    kinds = [word if word in ("f", "i", "u", "b") else "f" for word in _words(items["kinds"], d)]
-    return Columns(names, _words(items["target_names"], targets), "".join(kinds)) if names else Columns()
+    if not names:
+        return Columns()
+    kinds = [word if word in LETTERS else "f" for word in _words(items["kinds"], d)]
+    table = _table(items[TABLE], names, f"{where}: {TABLE}")
+    return Columns(names, _words(items["target_names"], targets), "".join(kinds), table)
+
+
+def _table(item: Any, names: tuple[str, ...], where: str) -> Encoding | None:
+    """The columns in an array of bytes, of which features with these names are made; None if it is not such an array.
+
+    An InputError if it is damaged.
+    """
+    if not isinstance(item, h5py.Dataset) or item.dtype != np.uint8 or len(item.shape) != 1 or item.nbytes > _LONGEST:
+        return None
+    try:
+        table = Encoding.of(json.loads(item[:].tobytes()))
+    except (ValueError, RecursionError, InputError) as error:
+        raise InputError(f"{where} does not describe columns: it is damaged; convert the file again") from error
+    if table.features.features != names:
+        raise InputError(f"{where} does not describe the features: it is damaged; convert the file again")
+    return table
 
 
 def _words(item: Any, size: int) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from cacore.io import native, stream, text
 from cacore.io.fingerprints import row_hashes
 from cacore.io.libsvm import checked, row_ends
 from cacore.io.loading import ordered
+from cacore.io.mixed import MixedBlocks
 from cacore.io.names import Order
 from cacore.io.native import AS_THEY_LIE, Shape, write_columns
 from cacore.io.scanners import Scanned
@@ -210,10 +211,12 @@ class Spool:
         The names of the first file's columns are expected of the others, as its `expected` says.
     watch : callable
         Returns the progress callback for a file.
+    mixed : bool
+        True for tables with words, gaps or dates, of whose columns features are made.
     """
 
-    def __init__(self, file: h5py.File, path: Path, request: RowsRequest, watch: Watch) -> None:
-        self._file, self._path, self._request, self._watch = file, path, request, watch
+    def __init__(self, file: h5py.File, path: Path, request: RowsRequest, watch: Watch, mixed: bool = False) -> None:
+        self._file, self._path, self._request, self._watch, self._mixed = file, path, request, watch, mixed
         self._written: dict[str, GrowingRows] = {}
         self._readers: list[Tabular] = []
         self._expected = request.expected
@@ -317,7 +320,11 @@ class Spool:
         if kind in text.TABLES:
             text.check_target(path, request.target, kind)
             with stream.reading(path):
-                read = text.tabular(path, kind, request)
+                read: Tabular
+                if self._mixed:
+                    read = MixedBlocks(path, kind, request, self._path.parent)
+                else:
+                    read = text.tabular(path, kind, request)
                 self._readers.append(read)
                 for block in read.blocks(self._watch(path)):
                     yield "train", block
