@@ -57,15 +57,16 @@ class Fitting(Training):
     )  # fmt: skip
     metric_name: str | None = option(
         None, f"score that chooses; of numbers: {', '.join(METRICS[:4])}; of classes: {', '.join(METRICS[4:])} "
-        f"(default: {METRICS[0]}, {METRICS[4]})", checks.one_of(*METRICS), group=SEARCH, choices=METRICS,
-        metavar="METRIC",
+        f"(default: {METRICS[0]}, {METRICS[4]}; with --probability log_loss)", checks.one_of(*METRICS), group=SEARCH,
+        choices=METRICS, metavar="METRIC",
     )  # fmt: skip
     max_candidates: int | None = option(
         None, "maximum number of candidates (default: as many as there is time for)", checks.whole(1), group=SEARCH,
         metavar="N",
     )  # fmt: skip
     probability: str | None = option(
-        None, "form of the class probabilities, which the rows held out by the search calibrate (default: sigmoid)",
+        None, "judge candidates by their class probabilities, in this form, which held-out rows calibrate (default: "
+        "sigmoid, of candidates judged by their labels)",
         checks.one_of(*checks.FORMS, "none"), group=UNCERTAINTY, choices=(*checks.FORMS, "none"), nargs="?",
         const=checks.FORMS[0],
     )  # fmt: skip
@@ -131,13 +132,13 @@ def _fit(comm: Communicator, argv: list[str] | None) -> None:
             check_whole_numbers(train.target(), f"{train.where}: the target")
         train.y = train.target().astype(np.float64, copy=False)
     with comm.agreed():
-        score = scores.SCORES[job.metric_name or scores.DEFAULTS[task]]
+        if job.probability is not None and task != data.CLASSIFICATION:
+            raise InputError("--probability: it is for classes, and the task is regression: --task, or --calibrate")
+        score = scores.SCORES[job.metric_name or scores.default(task, job.probability)]
         if score.task != task:
             fitting = ", ".join(name for name, other in scores.SCORES.items() if other.task == task)
             wrong = f"it is for {score.task}, and the task is {task}"
             raise InputError(f"--metric-name {score.name}: {wrong}: choose {fitting}, or another --task")
-        if job.probability is not None and task != data.CLASSIFICATION:
-            raise InputError("--probability: it is for classes, and the task is regression: --task, or --calibrate")
         if job.calibrate and task != data.REGRESSION:
             raise InputError("--calibrate: it is for numbers, and the task is classification: --task, or --probability")
         if job.probability == "none" and score.of_probabilities:

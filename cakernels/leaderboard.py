@@ -118,11 +118,13 @@ def _method(estimator: BaseEstimator) -> tuple[Method, dict[str, object]]:
     return (estimator._method, {}) if trained_by is None else trained_by()
 
 
-def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, object], parts: int) -> Iterator[str]:
-    """Flags that set what the estimator's parameters, or the values it has chosen, set."""
-    options, parameters = method.options, estimator.get_params(deep=False)
+def _parameters(estimator: BaseEstimator, options: type, parts: int) -> dict[str, object]:
+    """The estimator's parameters, with what it has chosen in place of a search for it."""
+    parameters: dict[str, object] = estimator.get_params(deep=False)
     parameters |= {**({"n_parts": parts} if "n_parts" in parameters else {}), **getattr(estimator, "best_params_", {})}
     parameters["kernel"] = _kernel(estimator)
+    if parameters.get("metric_init") is not None:  # a command has none, and learns the metric from the beginning
+        parameters |= dict.fromkeys(("metric_rounds", "sigma", "lam"))
     if parameters.get("route") == "auto":
         parameters["route"] = estimator.model_.route
     # Searched anew where a metric is learned, in each of its rounds, or where few rows may have been compared in folds.
@@ -132,11 +134,20 @@ def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, obj
         if isinstance(parameters.get(name), str | list):
             chosen_value = getattr(estimator, f"{name}_")
             parameters[name] = None if anew or np.ndim(chosen_value) else chosen_value
+    return parameters
+
+
+def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, object], parts: int) -> Iterator[str]:
+    """Flags that set what the estimator's parameters, or the values it has chosen, set."""
+    options = method.options
+    parameters = _parameters(estimator, options, parts)
     for option, declaration in declared(options):
+        if not declaration.flag:
+            continue
         value = parameters.get(declaration.estimator) if declaration.estimator else chosen.get(option.name)
         usual = method.defaults.get(option.name, option.default)
         left_out = value is None or value == usual or (value is False and usual is None)
-        if not declaration.flag or left_out or not method.has(option.name):
+        if left_out or not method.has(option.name):
             continue
         if isinstance(value, bool):
             no = declaration.flag.replace("--", "--no-", 1)

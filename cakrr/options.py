@@ -10,6 +10,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cacore import checks, tuning
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
@@ -108,6 +111,22 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     Rule(
         lambda o, m: o.metric != "none" and callable(o.kernel),
         "metric: it needs the derivative of the kernel, and a callable has none; name a kernel",
+    ),
+    Rule(
+        lambda o, m: o.metric_rounds == 0 and o.metric != "none" and o.metric_init is None,
+        "metric_rounds 0: no metric would be learned; give 1 or more, or leave out the metric",
+    ),
+    Rule(
+        lambda o, m: o.metric_init is not None and o.metric == "none",
+        "metric_init: it is the first metric of those that are learned; choose a metric (metric_rounds=0 keeps it)",
+    ),
+    Rule(
+        lambda o, m: o.metric_init is not None and not o.standardize,
+        "metric_init: a metric is that of standardised features; leave out standardize=False",
+    ),
+    Rule(
+        lambda o, m: o.metric_init is not None and not m.partitioner,
+        lambda o, m: f"metric_init: {m.name} has no parts; leave it out",
     ),
     # The exact method's solver
     Rule(
@@ -485,7 +504,8 @@ class FeatureOptions(Options):
     """The metric and the scaling of the features."""
 
     metric: str = options.metric()
-    metric_rounds: int = options.metric_rounds()
+    metric_rounds: int = options.metric_rounds(0)
+    metric_init: NDArray[np.float64] | None = options.metric_init()
     scaling: str = option(
         "deviation", "scale features by their standard deviation or by normal scores of their quantiles, or whichever "
         f"of these validates better (auto); {OF_LEVELS}; {OF_CATEGORIES}",

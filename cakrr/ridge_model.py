@@ -111,6 +111,8 @@ class RidgeFit:
         Relative residual of each part's system, if it was refined.
     errors : list of float
         Validation error of every round of a metric.
+    lengths_seconds : float
+        Seconds in which length scales were learned.
     iteration : dict
         Entries of the report about conjugate gradients, if they were the solver.
     library_bytes : int
@@ -129,6 +131,7 @@ class RidgeFit:
     busy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     residual: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     errors: list[float] = field(default_factory=list)
+    lengths_seconds: float = 0.0
     iteration: dict[str, Any] = field(default_factory=dict)
     library_bytes: int = 0
     notes: list[str] = field(default_factory=list)

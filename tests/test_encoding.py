@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 
 import numpy as np
@@ -14,7 +15,8 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
 from cacore.data.containers import arrow_table
-from cacore.data.encoding import MISSING, OTHER, Encoding, Overrides, learned
+from cacore.data.encoding import MISSING, OTHER, Encoding, learned
+from cacore.data.kinds import Overrides
 from cacore.errors import InputError
 
 
@@ -91,6 +93,42 @@ def test_kinds():
     assert columns["word"].levels == ("a", "b") or columns["word"].levels == ("b", "a")
     assert features["gap missing"].sum() == 3
     assert any("identifiers: row, key" in note for note in encoding.notes)
+
+
+def test_times_of_the_day_are_minutes_since_midnight():
+    rng = np.random.default_rng(0)
+    at = rng.integers(0, 1440, 300)
+    hours, rest = at // 60, at % 60
+    columns, features, encoding = encoded({
+        "hhmm": 100 * hours + rest, "words": [f"{h}:{m:02d}" for h, m in zip(hours, rest, strict=True)],
+        "seconds": [f"{h:02d}:{m:02d}:30" for h, m in zip(hours, rest, strict=True)],
+        "typed": [datetime.time(int(h), int(m)) for h, m in zip(hours, rest, strict=True)],
+        "x": rng.normal(size=300),
+    })  # fmt: skip
+    assert [column.kind for column in columns.values()] == ["clock", "copy", "clock", "copy", "number"]
+    np.testing.assert_array_equal(features["hhmm"], at)
+    np.testing.assert_array_equal(features["seconds"], at + 0.5)
+    assert [note for note in encoding.notes if "--number hhmm" in note]
+    assert not [note for note in encoding.notes if "--number seconds" in note]  # of words there is no doubt
+    new = encoding.apply(arrow_table(pd.DataFrame({"hhmm": [5, 1999], "seconds": ["", "23:59:30"], "x": [0.0, 0.0]})))
+    np.testing.assert_allclose(new, [[5.0, columns["seconds"].fill, 0.0], [19 * 60 + 99, 1439.5, 0.0]])
+    as_numbers = encoded({"hhmm": 100 * hours + rest, "x": rng.normal(size=300)}, kinds={"hhmm": "number"})
+    np.testing.assert_array_equal(as_numbers[1]["hhmm"], 100 * hours + rest)
+    assert encoded({"gap": np.where(at < 9, np.nan, 100 * hours + rest)})[0]["gap"].fill == np.median(at[at >= 9])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        range(1900, 2020), range(2400), [50 * k for k in range(49)], [2000 + k for k in range(60)],
+        [100 * h + m for h in range(24) for m in (0, 15, 30, 45)], [100.5 * k for k in range(24)],
+        [-100 * h - m for h in range(24) for m in range(60)], [100 * h + m for h in range(30) for m in range(0, 60, 2)],
+    ],
+)  # fmt: skip
+def test_other_numbers_are_no_times(values):
+    columns, features, _ = encoded({"x": list(values), "y": np.arange(len(values)) % 7})
+    assert columns["x"].kind == "number" or list(values) == list(range(2400))  # numbers of rows are left out
+    assert "x" not in features or list(features["x"]) == list(values)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from helpers.running import Interrupted, interruptible
 from sklearn.base import clone
 
 from cacore.data.dataset import Dataset
+from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.linalg import scalapack
 from cakrr import (
@@ -149,6 +151,62 @@ def test_classifiers(make):
     assert model.score(T, expected) > make(**given).fit(X, labels).score(T, expected)
     assert model.feature_importances_[0] > 0.7
     near(model.predict_proba(T).sum(axis=1), 1.0, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["BKRR2", "DCKRR", "TwoLevelKRR"])
+@pytest.mark.parametrize("metric", ["diagonal", "full", "lengths"])
+def test_training_begins_in_the_metric_of_another_model(name, metric):
+    """A model in a metric that was learned is that of the learning; a further round begins from its error."""
+    make, more = IN_PARTS[name]
+    if (name, metric) == ("TwoLevelKRR", "lengths"):
+        return
+    (X, y), (T, _) = fast_and_slow(), fast_and_slow(50, 1)
+    given = {"n_parts": 3, "lam": 1e-4, "random_state": 0, "metric": metric, **more}
+    learned = make(**given, sigma=[1, 2, 4], metric_rounds=2).fit(X, y)
+    assert learned.metric_errors_.argmin() > 0
+    given |= {"sigma": learned.sigma_, "metric_init": learned.metric_, "lam": learned.lam_}
+    if name == "TwoLevelKRR":
+        coarse = {key: learned.params_[key] for key in ("centers", "coarse_sigma")}
+        given |= coarse | {"coarse_lam": learned.params_["coarse_lambda"]}
+    kept = make(**given, metric_rounds=0).fit(X, y)
+    close(kept.metric_, learned.metric_, 1e-9)
+    close(kept.predict(T), learned.predict(T), 1e-6)
+    assert kept.metric_errors_.shape == (1,)
+    assert kept.metric_errors_[0] == pytest.approx(learned.metric_errors_.min(), rel=1e-6)
+    further = make(**given, metric_rounds=1).fit(X, y)
+    assert further.metric_errors_[0] == pytest.approx(kept.metric_errors_[0], rel=1e-12)
+    assert len(further.metric_errors_) == 2
+
+
+def test_a_diagonal_metric_begins_a_full_one():
+    (X, y), (T, _) = fast_and_slow(), fast_and_slow(50, 1)
+    given = {"n_parts": 3, "sigma": 2.0, "lam": 1e-4, "metric_rounds": 0, "random_state": 0}
+    weights = np.array([4.0, 1.0, 0.5, 0.25, 0.25, 0.0])
+    full, diagonal = (BKRR2(**given, metric=form, metric_init=weights).fit(X, y) for form in ("full", "diagonal"))
+    close(full.predict(T), diagonal.predict(T), 1e-8)
+    scaled = BKRR2(**given | {"metric_rounds": 10}, standardize=False)
+    scale = np.sqrt(weights) / np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
+    close(scaled.fit((X - X.mean(axis=0)) * scale, y).predict((T - X.mean(axis=0)) * scale), full.predict(T), 1e-8)
+
+
+METRICS_REFUSED = {
+    "another shape": ({"metric_init": np.ones(3)}, r"shape (3,), and 6 features need (6,) or (6, 6)"),
+    "negative": ({"metric_init": -np.ones(6)}, "no negative eigenvalue"),
+    "zeros": ({"metric_init": np.zeros((6, 6)), "metric": "full"}, "not all are 0"),
+    "nan": ({"metric_init": np.full(6, np.nan)}, "no negative eigenvalue"),
+    "words": ({"metric_init": "lengths"}, "an array of numbers is needed"),
+    "directions for weights": ({"metric_init": np.eye(6)}, "begins with a weight a feature"),
+    "no metric": ({"metric_init": np.ones(6), "metric": "none"}, "choose a metric"),
+    "raw features": ({"metric_init": np.ones(6), "standardize": False}, "that of standardised features"),
+    "no rounds": ({"metric_rounds": 0}, "no metric would be learned"),
+}
+
+
+@pytest.mark.parametrize("case", METRICS_REFUSED)
+def test_metrics_that_training_cannot_begin_in(case):
+    parameters, message = METRICS_REFUSED[case]
+    with pytest.raises(InputError, match=re.escape(message)):
+        BKRR2(2, **{"metric": "diagonal", **parameters}, random_state=0).fit(*fast_and_slow(60))
 
 
 @metrics

@@ -17,7 +17,8 @@ from cacore import __version__
 from cacore.checks import column_names, columns_file
 from cacore.comm import Communicator
 from cacore.data.containers import arrow_table
-from cacore.data.encoding import Encoding, Overrides, learned
+from cacore.data.encoding import Encoding, learned
+from cacore.data.kinds import Overrides
 from cacore.errors import InputError
 from cacore.io import load, predictions
 from cacore.io.mixed import keys_of

@@ -17,7 +17,8 @@ from sklearn.exceptions import DataConversionWarning
 import cakernels
 from cacore.comm import Communicator
 from cacore.data.containers import arrow_table
-from cacore.data.encoding import Overrides, learned
+from cacore.data.encoding import learned
+from cacore.data.kinds import Overrides
 from cacore.errors import InputError
 from cacore.io import load
 from cacore.io.mixed import Mixed, MixedBlocks
@@ -112,7 +113,7 @@ def test_converted_tables_have_the_features_that_commands_make(files, tmp_path, 
 
 
 @pytest.mark.parametrize("seed", range(0, 100, 4))
-def test_random_tables_in_blocks_have_the_bits_of_those_in_memory(tmp_path, monkeypatch, seed):
+def test_random_tables_in_blocks_have_the_bits_of_those_in_memory(tmp_path, tuned, seed):
     """Blocks of 7 rows; words begin after the first cells, by which columns of decimal numbers are taken for such."""
     rng = np.random.default_rng(seed)
     table = random_table(rng).assign(y=0.0)
@@ -120,8 +121,7 @@ def test_random_tables_in_blocks_have_the_bits_of_those_in_memory(tmp_path, monk
     if seed % 8 == 0 and len(table) > 60:
         table["late"] = [*rng.choice([0.5, 1.5], len(table) - 30), *rng.choice(["a", "b"], 30)]
     table.to_csv(tmp_path / "t.csv", index=False)
-    monkeypatch.setattr("cacore.io.mixed.BLOCK", 7 * 8 * table.shape[1])
-    monkeypatch.setattr("cacore.io.mixed._SEEN", 400)
+    tuned(mixed_block=7 * 8 * table.shape[1], mixed_sample=400)
     request = RowsRequest(target="y", training=True)
     try:
         whole = Mixed(tmp_path / "t.csv", "csv", request).table(ALONE)

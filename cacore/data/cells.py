@@ -25,7 +25,11 @@ _WHOLE = r"(0|[1-9][0-9]*)"  # 007 is a code
 NUMERAL = rf"^[+-]?({_WHOLE}\.?|{_WHOLE}?\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _GROUPED = r"[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"  # 1,234,567.8
 _COMMA = rf"({_WHOLE}|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]+)?"  # 1.234.567,8
-FORMS = {"": NUMERAL, "grouped": rf"^[+-]?({_GROUPED}|{_WHOLE}(\.[0-9]*)?)$", "comma": rf"^[+-]?{_COMMA}$"}
+TIME = "time"
+FORMS = {
+    "": NUMERAL, "grouped": rf"^[+-]?({_GROUPED}|{_WHOLE}(\.[0-9]*)?)$", "comma": rf"^[+-]?{_COMMA}$",
+    TIME: r"^([01]?[0-9]|2[0-4]):[0-5][0-9](:[0-5][0-9](\.[0-9]+)?)?$",
+}  # fmt: skip
 # As pandas, R, Excel and public tables write dates; a column has one of these forms.
 DATE_FORMS = (
     "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M",
@@ -33,7 +37,8 @@ DATE_FORMS = (
     "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%b %d %Y", "%d %b %Y",
     "%d-%b-%Y", "%b %d, %Y", "%B %d, %Y", "%d %B %Y",
 )  # fmt: skip
-_DAY = 86_400e6  # microseconds
+_DAY, _MINUTE = 86_400e6, 60e6  # microseconds
+_MIDNIGHT, _TIMES, _HOURS = 2400.0, 30, 6  # most of a time of the day; fewest times and hours that show it for one
 _LONGEST_GAP = max(map(len, MISSING))
 FEW_GAPS = 0.005  # up to this share of gaps, there is no indicator of them
 _FEW = 20  # words that show most forms to be wrong, before all are read
@@ -67,6 +72,8 @@ class ColumnCells:
     numbers, days : ndarray of float64, shape (n,), or None
     zone : bool
         True if days are those of times with a time zone.
+    times : bool
+        True if the numbers are times of the day, see :func:`minutes`.
     words : pyarrow.StringArray
         Distinct words, without the blanks around them.
     codes : ndarray of int32, shape (n,)
@@ -81,6 +88,7 @@ class ColumnCells:
     numbers: NDArray[np.float64] | None = None
     days: NDArray[np.float64] | None = None
     zone: bool = False
+    times: bool = False
     words: pa.StringArray | None = None
     codes: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     categorical: bool = False
@@ -107,7 +115,9 @@ class ColumnCells:
         types, kind = pa.types, cells.type
         if types.is_null(kind):
             return cls(name, cells, numbers=np.full(len(cells), np.nan))
-        if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
+        if types.is_time(kind):
+            return cls(name, cells, numbers=_times(_whole(cells, pa.time64("us")) / _MINUTE), times=True)
+        if types.is_timestamp(kind) or types.is_date(kind):
             return cls(name, cells, days=_days(cells), zone=getattr(kind, "tz", None) is not None)
         if any(fits(kind) for fits in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
             return cls(name, cells, numbers=np.asarray(cells.cast("float64", safe=False).to_numpy(), np.float64))
@@ -156,7 +166,7 @@ class ColumnCells:
         if pa.types.is_boolean(kind):
             spelled = pa.array(["False", "True"]).take(self.typed.combine_chunks().cast(pa.int8()))
             return _coded(pa.chunked_array([spelled]))
-        if pa.types.is_integer(kind) or self.numbers is None:
+        if pa.types.is_integer(kind) or self.numbers is None or self.times:
             return _coded(self.typed.cast(pa.string()))
         there = np.isfinite(self.numbers)
         distinct, places = np.unique(self.numbers[there] + 0.0, return_inverse=True)
@@ -262,14 +272,18 @@ def _without(words: pa.StringArray, codes: NDArray[np.int32], out: NDArray[np.in
 
 
 def _days(cells: pa.ChunkedArray) -> NDArray[np.float64]:
-    """Dates and times as days since 1970; times of the day as parts of a day; NaN for gaps."""
+    """Dates and times as days since 1970; NaN for gaps."""
     import pyarrow as pa
 
-    unit = pa.time64("us") if pa.types.is_time(cells.type) else pa.timestamp("us")
     if pa.types.is_timestamp(cells.type) and cells.type.tz is not None:
         cells = cells.cast(pa.timestamp("us", cells.type.tz), safe=False)
+    return _whole(cells, pa.timestamp("us")) / _DAY
+
+
+def _whole(cells: pa.ChunkedArray, unit: pa.DataType) -> NDArray[np.float64]:
+    """Whole numbers of a unit; NaN for gaps."""
     whole = cells.cast(unit, safe=False).cast("int64")
-    return np.asarray(whole.cast("float64", safe=False).to_numpy(), np.float64) / _DAY
+    return np.asarray(whole.cast("float64", safe=False).to_numpy(), np.float64)
 
 
 def matching(words: pa.StringArray, pattern: str) -> NDArray[np.bool_]:
@@ -289,7 +303,7 @@ def _form_of_numbers(words: pa.StringArray, comma: bool) -> str | None:
 
     ``1,234`` can be read in two ways: as 1.234 if the columns of the file are not separated by commas (`comma`).
     """
-    forms = ("", "comma", "grouped") if comma else ("", "grouped", "comma")
+    forms = ("", "comma", "grouped", TIME) if comma else ("", "grouped", "comma", TIME)
     return next((form for form in forms if all_match(words, FORMS[form])), None)
 
 
@@ -298,6 +312,11 @@ def _numbers(words: pa.StringArray, form: str) -> NDArray[np.float64]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if form == TIME:
+        hours, rest = (pc.list_element(pc.split_pattern(words, ":", max_splits=1), k) for k in (0, 1))
+        parts = pc.split_pattern(pc.binary_join_element_wise(rest, "0", ":"), ":")
+        values = [pc.list_element(parts, k).cast(pa.float64()).to_numpy() for k in (0, 1)]
+        return np.asarray(100.0 * hours.cast(pa.float64()).to_numpy() + values[0] + values[1] / 60.0)
     if form == "grouped":
         words = pc.replace_substring(words, ",", "")
     elif form == "comma":
@@ -332,8 +351,18 @@ def _all_dates(words: pa.StringArray, form: str) -> NDArray[np.float64] | None:
     return days if np.isfinite(days).all() else None
 
 
+def minutes(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Minutes since midnight of times of the day such as 1435; NaN for gaps."""
+    return np.asarray(times - 40.0 * (times // 100.0))
+
+
+def _times(since_midnight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Times of the day such as 1435 of minutes since midnight."""
+    return np.asarray(since_midnight + 40.0 * (since_midnight // 60.0))
+
+
 def numbers_of(name: str, cells: pa.ChunkedArray, comma: bool = False, of_word: str = "") -> NDArray[np.float64]:
-    """The cells of a column of numbers, shape (n,); a WrongCellError for a gap, or a word, with its remedy `of_word`."""
+    """The cells of a column of numbers, shape (n,); a WrongCellError for a gap or a word, whose remedy is `of_word`."""
     column = ColumnCells.of(name, cells)
     numbers = all_numbers(column, comma, as_where=of_word and f": {of_word}")
     if len(gaps := np.flatnonzero(np.isnan(numbers))):
@@ -398,6 +427,20 @@ class OrderedNumbers:
         middle = total[-1] / 2.0 * (1.0 + np.array([-1e-10, 1e-10]))  # both sides of a half, in spite of rounding
         low, high = self.ordered[np.searchsorted(total, middle).clip(0, len(total) - 1)]
         return float((low + high) / 2.0)
+
+    def are_times(self) -> bool:
+        """True for whole numbers that are times of the day, as in 5, 905 and 1435 for 0:05, 9:05 and 14:35.
+
+        No number has 60 or more in its last two digits, and some have more than 50; there are 30 times in 6 hours or
+        more. Of 30 random numbers one in 5 million sets is such.
+        """
+        least, most = (self.ordered[k] for k in (0, -1))
+        if not (least >= 0.0 and 600.0 <= most <= _MIDNIGHT and self.distinct >= _TIMES):
+            return False
+        times = np.unique(self.ordered)
+        last = times % 100.0
+        whole = (times == np.rint(times)).all() and last.max() < 60.0
+        return bool(whole and last.max() > 50.0 and len(np.unique(times // 100.0)) >= _HOURS)
 
     def are_row_numbers(self) -> bool:
         """True for different whole numbers from about 0 that fill half of their range or more, as row numbers do.

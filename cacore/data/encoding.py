@@ -4,6 +4,8 @@ A :class:`Encoding` is learned from training rows: for each column its kind, its
 stand for it. The same encoding then makes the features of any other rows, so it is a part of the model.
 
 * ``number``: numbers, truth values, text of which all words are numbers. The number itself; a gap is the median.
+* ``clock``: times of the day, also as whole numbers such as 1435 for 14:35. Minutes since midnight, whose differences
+  are durations.
 * ``category``: words. An indicator for each frequent level, and one for gaps.
 * ``date``: dates and times. Days since 1970, and places on the circles of the year, the week and the day that vary.
 * ``identifier``: words of which nearly all differ, row numbers. No features.
@@ -19,10 +21,9 @@ all rows (Micci-Barreca, 2001); for the training rows without the row's own fold
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +32,32 @@ from cacore.data.cells import (
     DATE_FORMS,
     FORMS,
     NUMERAL,
+    TIME,
     ColumnCells,
     OrderedNumbers,
     WrongCellError,
     all_numbers,
     dates_of,
     matching,
+    minutes,
 )
 from cacore.data.containers import MISSING as GAPS
+from cacore.data.kinds import (
+    CATEGORY,
+    CLOCK,
+    CONSTANT,
+    COPY,
+    DATE,
+    DROPPED,
+    IDENTIFIER,
+    KEY,
+    KINDS,
+    MEASURED,
+    NO_OVERRIDES,
+    NUMBER,
+    WEIGHT,
+    Overrides,
+)
 from cacore.data.level_means import level_means
 from cacore.data.resolution import check_whole_numbers
 from cacore.data.rows import power_of_two
@@ -48,11 +67,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY = "number", "category", "date", "identifier", "constant", "copy"
 SUMMARY = ("column", "kind", "values", "gaps", "becomes")  # heads of a table of :attr:`TableColumn.summary`
-PREDICTED = ("prediction", "mean", "std", "lower", "upper")  # columns of predictions, of which no key has the name
-DROPPED, KEY, WEIGHT = "dropped", "key", "weight"  # by the user
-KINDS = (NUMBER, CATEGORY, DATE, IDENTIFIER, CONSTANT, COPY, DROPPED, KEY, WEIGHT)
 MOST_LEVELS = 30  # indicators of a category; with more, kernels see little but which rows share a level
 RARE = 0.005  # least share of the rows for a level of its own
 DIFFERENT = 0.9  # share of different words from which on a column is an identifier
@@ -119,7 +134,7 @@ class TableColumn:
     def features(self) -> tuple[tuple[str, str], ...]:
         """Name and letter of the kind of each feature; see :class:`Columns`."""
         gap = [(f"{self.name} missing", "b")] if self.indicator else []
-        if self.kind == NUMBER:
+        if self.kind in (NUMBER, CLOCK):
             return ((self.name, "f"), *gap)
         if self.kind == DATE:
             circles = [(f"{self.name} {part} of {period}", "f") for period in self.circles for part in ("cos", "sin")]
@@ -144,6 +159,8 @@ class TableColumn:
         filled = f"gaps are {self.fill:.6g}{', and marked' if self.indicator else ''}" if self.gaps else ""
         if self.kind == NUMBER:
             return filled or "as it is"
+        if self.kind == CLOCK:
+            return "minutes since midnight" + (f"; {filled}" if filled else "")
         if self.kind == DATE:
             circles = "".join(f", circle of the {period}" for period in self.circles)
             return f"days{circles}" + (f"; {filled}" if filled else "")
@@ -203,6 +220,9 @@ class Encoding:
                 lines.append(f"columns left out as {what}: {', '.join(names)}")
         lines += [f"column {c.name} left out: the same as {c.original}" for c in self.columns if c.kind == COPY]
         for column in self.columns:
+            if column.kind == CLOCK and column.form != TIME:
+                what = "times of the day, such as 1435 for 14:35"
+                lines.append(f"column {column.name}: {what}; --number {column.name} leaves them as they are")
             if column.form.startswith(("%m/%d", "%d/%m")):
                 lines.append(f"column {column.name}: dates are read as {column.form}")
             if column.form in ("comma", "grouped"):
@@ -356,87 +376,6 @@ class Columns:
 UNNAMED = Columns()
 
 
-@dataclass(frozen=True)
-class Overrides:
-    """The user's word on columns, which comes before what their cells suggest.
-
-    Attributes
-    ----------
-    kinds : dict of str to str
-        "number" or "category" by the name of a column.
-    drop : tuple of str
-        Names of columns that are left out.
-    gaps : {"fill", "refuse"}
-        What is done with cells without a value.
-    weight, key : str
-        Names of the columns with the weights of the rows, and with what is kept beside predictions; empty for none.
-    """
-
-    kinds: dict[str, str] = field(default_factory=dict)
-    drop: tuple[str, ...] = ()
-    gaps: str = "fill"
-    weight: str = ""
-    key: str = ""
-
-    @classmethod
-    def of(cls, *sources: Mapping[str, Any]) -> Overrides:
-        """The overrides of several sources, by the options' names: lists add up, other values replace those before.
-
-        Raises
-        ------
-        InputError
-            Columns have several meanings; it names all of them.
-        """
-        meanings = defaultdict[str, set[str]](set)
-        values: dict[str, str] = {}
-        for source in sources:
-            values |= {key: source[key] for key in ("weight", "id", "gaps") if source.get(key)}
-            for key in ("category", "number", "drop"):
-                for name in source.get(key, ()):
-                    meanings[name].add(key)
-        for key in ("weight", "id"):
-            if key in values:
-                meanings[values[key]].add(key)
-        if values.get("id") in PREDICTED:
-            raise InputError(f"--id {values['id']}: predictions have a column of this name; rename it in the data")
-        if several := [f"{name} ({', '.join(sorted(keys))})" for name, keys in meanings.items() if len(keys) > 1]:
-            raise InputError(f"column {', '.join(several)}: give each column one meaning")
-        kinds = {name: kind for kind in (NUMBER, CATEGORY) for name, keys in meanings.items() if kind in keys}
-        dropped = tuple(name for name, keys in meanings.items() if "drop" in keys)
-        return cls(kinds, dropped, values.get("gaps", "fill"), values.get("weight", ""), values.get("id", ""))
-
-    @property
-    def aside(self) -> dict[str, str]:
-        """Kinds of the columns that are no features, by name."""
-        named = {self.weight: WEIGHT, self.key: KEY}
-        return dict.fromkeys(self.drop, DROPPED) | {name: kind for name, kind in named.items() if name}
-
-    @property
-    def any(self) -> bool:
-        """True if a column is named."""
-        return bool(self.kinds or self.aside)
-
-    @property
-    def words(self) -> list[str]:
-        """The options that say the same, as they are written in a command."""
-        lists = {kind: [name for name, of_name in self.kinds.items() if of_name == kind] for kind in (CATEGORY, NUMBER)}
-        options = {
-            key: ",".join(f'"{name}"' if "," in name else name for name in names)
-            for key, names in (lists | {"drop": list(self.drop)}).items()
-        }
-        options |= {"weight": self.weight, "id": self.key, "gaps": self.gaps if self.gaps != "fill" else ""}
-        return [word for key, value in options.items() if value for word in (f"--{key}", value)]
-
-    def check(self, names: Sequence[str]) -> None:
-        """Raise an InputError for a column that a table with these names does not have, naming all of them."""
-        if unknown := [name for name in (*self.kinds, *self.aside) if name not in names]:
-            there = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-            raise InputError(f"no feature column {', '.join(unknown)}; the columns are {there}")
-
-
-NO_OVERRIDES = Overrides()
-
-
 def learned(
     table: pa.Table, y: NDArray[np.generic] | None = None, overrides: Overrides = NO_OVERRIDES, comma: bool = False,
     weights: NDArray[np.float64] | None = None,
@@ -524,7 +463,7 @@ def _learned_columns(
         column = _column(cells, overrides.kinds.get(name), comma, targets is not None, weights)
         if column.gaps and overrides.gaps == "refuse":
             raise WrongCellError(name, _first_gap(column, cells, comma), "missing: fill the gap or remove the row")
-        if column.kind in (NUMBER, CATEGORY, DATE):
+        if column.kind in (*MEASURED, CATEGORY):
             values = column.kind == CATEGORY, column.gaps, column.distinct, _signature(column, cells, comma)
             original = originals.setdefault(values, name)
             if original != name:
@@ -556,10 +495,10 @@ def _column(
     if kind == NUMBER:
         numbers = all_numbers(cells, comma, None, ", as --number says: correct it or remove the row")
         form = "" if cells.words is None else (cells.as_numbers(None, comma) or (None, ""))[1]
-        return _numeric(cells.name, numbers, form, weights)
+        return _numeric(cells.name, numbers, form, weights, said=True)
     if cells.numbers is not None:
         _check_typed(cells)
-        return _numeric(cells.name, cells.numbers, "", weights)
+        return _numeric(cells.name, cells.numbers, TIME if cells.times else "", weights)
     if cells.days is not None:
         return _dated(cells.name, cells.days, "", cells.zone, weights)
     if (reading := cells.as_numbers(None, comma)) is not None:
@@ -609,13 +548,18 @@ def _check_mixed(cells: ColumnCells) -> None:
         raise cells.wrong(word, f"not a number, as {share:.0f} % of the column's cells are: {remedy}")
 
 
-def _numeric(name: str, numbers: NDArray[np.float64], form: str, weights: NDArray[np.float64]) -> TableColumn:
+def _numeric(
+    name: str, numbers: NDArray[np.float64], form: str, weights: NDArray[np.float64], said: bool = False
+) -> TableColumn:  # fmt: skip
+    """A column of numbers; `said` if the user calls them so, which are then no times of the day."""
     values = OrderedNumbers.of(numbers, weights)
     if values.distinct == 0 or (values.distinct == 1 and not values.marked):
         return TableColumn(name, CONSTANT, values.gaps, values.distinct)
     if not values.gaps and len(numbers) >= SMALL and values.are_row_numbers():
         return TableColumn(name, IDENTIFIER, 0, values.distinct)
-    return TableColumn(name, NUMBER, values.gaps, values.distinct, form, values.median(), values.marked)
+    kind = CLOCK if form == TIME or (not (said or form) and values.are_times()) else NUMBER
+    fill = values.median() if kind == NUMBER else OrderedNumbers.of(minutes(numbers), weights).median()
+    return TableColumn(name, kind, values.gaps, values.distinct, form, fill, values.marked)
 
 
 def _dated(
@@ -775,8 +719,9 @@ def _measured(column: TableColumn, cells: ColumnCells, comma: bool) -> NDArray[n
     as_where = ", as in the training rows"
     if cells.numbers is not None and np.isnan(cells.numbers).all():
         return cells.numbers
-    if column.kind == NUMBER:
-        return all_numbers(cells, comma, column.form, as_where)
+    if column.kind in (NUMBER, CLOCK):
+        numbers = all_numbers(cells, comma, column.form, as_where)
+        return minutes(numbers) if column.kind == CLOCK else numbers
     if cells.numbers is not None:
         raise InputError(f"column {column.name} holds numbers, and dates are needed{as_where}")
     if cells.days is not None:
@@ -795,14 +740,14 @@ def _measured(column: TableColumn, cells: ColumnCells, comma: bool) -> NDArray[n
 
 def _first_gap(column: TableColumn, cells: ColumnCells, comma: bool) -> int:
     """Position of the first missing cell."""
-    if column.kind in (NUMBER, DATE):
+    if column.kind in MEASURED:
         return int(np.flatnonzero(np.isnan(_measured(column, cells, comma)))[0])
     return int(np.flatnonzero(cells.levels()[1] < 0)[0])
 
 
 def _signature(column: TableColumn, cells: ColumnCells, comma: bool) -> bytes:
     """The same for two columns whose values stand for each other one by one."""
-    if column.kind in (NUMBER, DATE):
+    if column.kind in MEASURED:
         return hashlib.sha256(np.nan_to_num(_measured(column, cells, comma), nan=np.inf).tobytes()).digest()
     codes = cells.levels()[1]
     first = np.full(codes.max(initial=-1) + 2, len(codes))

@@ -199,6 +199,33 @@ def matrix(root: Root) -> NDArray[np.float64]:
     return np.asarray(root**2 if root.ndim == 1 else root @ root)
 
 
+def root_of(M: NDArray[np.float64], form: str, d: int) -> Root:
+    """Root of a metric that the user gives for d standardised features, in the shape that the form of learning needs.
+
+    Parameters
+    ----------
+    M : ndarray of float64, shape (d, d) or (d,)
+    form : {"diagonal", "full", "lengths"}
+    d : int
+
+    Raises
+    ------
+    InputError
+        Another shape, a full matrix for a diagonal form, or a metric that is not positive semidefinite.
+    """
+    if M.shape not in ((d,), (d, d)):
+        raise InputError(f"metric_init: shape {M.shape}, and {d} features need ({d},) or ({d}, {d}), as `metric_` has")
+    if M.ndim == 2 and form != "full":
+        raise InputError(f"metric_init: metric {form} begins with a weight a feature; give a vector, or metric='full'")
+    if M.ndim == 1 and form == "full":
+        M = np.diag(M)
+    values, V = (M, None) if M.ndim == 1 else scipy.linalg.eigh((M + M.T) / 2.0)
+    if not (np.isfinite(values).all() and values.max() > 0.0 and values.min() >= -FLOOR * values.max()):
+        raise InputError("metric_init: a metric has no negative eigenvalue, or weight, and not all are 0")
+    root = np.sqrt(np.maximum(values, 0.0))
+    return root if V is None else np.asarray((V * root) @ V.T)
+
+
 def importances(root: Root) -> NDArray[np.float64]:
     """Importance of each standardised feature: the diagonal of M (mean squared derivatives), scaled to sum 1."""
     M = matrix(root)

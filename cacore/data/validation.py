@@ -29,7 +29,8 @@ from cacore.data.containers import (
     table_with_words,
     unmasked,
 )
-from cacore.data.encoding import NO_OVERRIDES, Columns, Encoding, Overrides, clean, learned
+from cacore.data.encoding import Columns, Encoding, clean, learned
+from cacore.data.kinds import NO_OVERRIDES, Overrides
 from cacore.data.resolution import check_whole_numbers, rounded_columns
 from cacore.data.rows import AnyRows, Rows, RowsLike, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer

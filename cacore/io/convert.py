@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from cacore.checks import columns_file
 from cacore.comm import Communicator
-from cacore.data.encoding import NO_OVERRIDES, SUMMARY, Columns, Overrides
+from cacore.data.encoding import SUMMARY, Columns
+from cacore.data.kinds import NO_OVERRIDES, Overrides
 from cacore.data.rows import is_sparse
 from cacore.errors import CellError, InputError
 from cacore.files import Temporary, check_apart, check_writable, printing, temporary

@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.cells import WrongCellError, numbers_of
 from cacore.data.containers import MISSING
-from cacore.data.encoding import NUMBER, Columns, Encoding, clean, learned, learned_by_column
+from cacore.data.encoding import Columns, Encoding, clean, learned, learned_by_column
+from cacore.data.kinds import CLOCK, NUMBER
 from cacore.data.rows import scatter_rows
 from cacore.errors import InputError
 from cacore.io import arrow, delimited
@@ -115,7 +116,9 @@ class Mixed(Tabular):
     def _words(self) -> set[int]:
         """Numbers of the columns of a text that are read as words, whatever they look like."""
         encoding, kinds = self._encoding, self.request.expected.overrides.kinds
-        as_words = set(kinds) if encoding is None else {c.name for c in encoding.columns if c.kind != NUMBER}
+        as_words = (
+            set(kinds) if encoding is None else {c.name for c in encoding.columns if c.kind not in (NUMBER, CLOCK)}
+        )
         words = {j for j, name in enumerate(self._names) if name in as_words}
         return words | set(self.chosen if self.words is not None else ())
 

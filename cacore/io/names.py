@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.encoding import NO_OVERRIDES, UNNAMED, Columns, Overrides
+from cacore.data.encoding import UNNAMED, Columns
+from cacore.data.kinds import NO_OVERRIDES, Overrides
 from cacore.errors import InputError
 from cacore.io.words import first_values
 

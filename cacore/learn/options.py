@@ -16,6 +16,9 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cacore.checks import FORMS, Convert, as_it_is, check_form, one_of, path, whole, yes_or_no
 from cacore.errors import InputError
 
@@ -255,11 +258,23 @@ def metric() -> str:
     return option("none", text, one_of(*METRICS), group=METRIC, choices=METRICS)
 
 
-def metric_rounds() -> int:
-    """Declare the number of rounds in which the metric is learned."""
+def metric_rounds(least: int = 1) -> int:
+    """Declare the number of rounds in which the metric is learned; 0 is for a metric that is given."""
     return option(
-        10, "maximum number of rounds of --metric; the best round is kept", whole(1), group=METRIC, metavar="N"
+        10, "maximum number of rounds of --metric; the best round is kept", whole(least), group=METRIC, metavar="N"
     )
+
+
+def metric_init() -> Any:
+    """Declare the metric in which training begins, an array as estimators' `metric_`; commands do not have it."""
+    return option(None, "metric of the first round", _array, flag="", group=METRIC)
+
+
+def _array(value: object, name: str) -> NDArray[np.float64]:
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} {str(value)[:40]!r}: an array of numbers is needed, as `metric_` is") from error
 
 
 def probability(

@@ -35,7 +35,7 @@ from cacore.progress import COMPILING, line_while_compiling, spinner
 from cacore.terminal import open_closed_streams, put, say
 
 if TYPE_CHECKING:
-    from cacore.data.encoding import Overrides
+    from cacore.data.kinds import Overrides
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Training(Job):
     @property
     def overrides(self) -> Overrides:
         """The user's word on the columns of a table; an InputError if a column has several meanings."""
-        from cacore.data.encoding import Overrides
+        from cacore.data.kinds import Overrides
 
         options: dict[str, Any] = {"category": self.category, "number": self.number, "drop": self.drop}
         options |= {"weight": self.weight, "id": self.key, "gaps": self.gaps}

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.encoding import NO_OVERRIDES, Columns, Overrides
+from cacore.data.encoding import Columns
+from cacore.data.kinds import NO_OVERRIDES, Overrides
 from cacore.data.labels import all_classes
 from cacore.data.rows import block_bounds, is_sparse, scatter_rows
 from cacore.data.shuffle import Shuffle

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import cacore
-from cacore.data.encoding import CATEGORY, MISSING, OTHER, PERIODS, Encoding, TableColumn
+from cacore.data.encoding import MISSING, OTHER, PERIODS, Encoding, TableColumn
+from cacore.data.kinds import CATEGORY, CLOCK
 from cacore.errors import InputError
 
 if TYPE_CHECKING:
@@ -246,8 +247,8 @@ _UNSEEN = "\0"  # stands for every word that the training rows do not have
 def features(g: Graph, table: Encoding) -> Value:
     """The features of a table's columns, shape (n, d), which are inputs by name, shape (n, 1).
 
-    Words are inputs of text, in which "" is a gap. Numbers, and dates as days since 1970, are inputs of float64, in
-    which NaN is a gap.
+    Words are inputs of text, in which "" is a gap. Numbers, times of the day such as 1435 for 14:35, and dates as days
+    since 1970 are inputs of float64, in which NaN is a gap.
     """
     if clashes := {"", *OUTPUTS} & set(table.names):
         raise InputError(f"column {min(clashes)!r} has the name of an output: rename it in the training rows")
@@ -273,9 +274,11 @@ def _levels(g: Graph, column: TableColumn) -> Value:
 
 
 def _numbers(g: Graph, column: TableColumn) -> Value:
-    """The number or days, the circles of dates, and the mark of a gap."""
+    """The number, minutes or days, the circles of dates, and the mark of a gap."""
     x = g.input(column.name, np.dtype(np.float64))
     gap = g.op("IsNaN", x)
+    if column.kind == CLOCK:
+        x = x - g.op("Floor", x / 100.0) * 40.0
     filled = g.op("Where", gap, column.fill, x)
     made = [filled]
     for period in column.circles:

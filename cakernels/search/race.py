@@ -374,7 +374,7 @@ class Race(Standings):
             self._judge(trial)
             undefined = "" if self.score.rate is None else f", or {self.score.name} is undefined for the held-out rows"
             trial.why = "" if math.isfinite(trial.error) else f"its predictions are not finite{undefined}"
-            trial.kernels = candidate.kernel_cost(rows)
+            trial.kernels, trial.rounds = candidate.kernel_cost(rows), candidate.rounds
             trial.settings = len(getattr(trial.fitted, "cv_results_", {"params": ()})["params"])
         trial.ended, trial.seconds = self.budget.spent(self.comm), self.budget.worked(self.comm) - begun
         self._compiling = max(trial.ended - spent - trial.seconds, 0.5 * self._compiling)

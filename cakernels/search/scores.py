@@ -18,6 +18,7 @@ from cacore.data.labels import class_codes
 from cacore.metrics import ERRORS
 from cakernels.search.data import CLASSIFICATION, REGRESSION, Data
 
+LOG_LOSS = "log_loss"
 Rated: TypeAlias = tuple[float, float]  # a score or its error, and its standard deviation by chance
 
 
@@ -223,12 +224,17 @@ SCORES = {
         Score("accuracy", CLASSIFICATION, _wrong),
         Score("balanced_accuracy", CLASSIFICATION, _wrong, by_class=True),
         Score("f1", CLASSIFICATION, rate=_f1),
-        Score("log_loss", CLASSIFICATION, _surprises, of_probabilities=True),
+        Score(LOG_LOSS, CLASSIFICATION, _surprises, of_probabilities=True),
         Score("roc_auc", CLASSIFICATION, rate=_ranking("roc_auc_score"), of_probabilities=True),
         Score("average_precision", CLASSIFICATION, rate=_ranking("average_precision_score"), of_probabilities=True),
     )
 }
 DEFAULTS = {REGRESSION: "rmse", CLASSIFICATION: "accuracy"}
+
+
+def default(task: str, probability: str | None) -> str:
+    """Name of the score that chooses, where the user names none: of probabilities if they are asked for."""
+    return DEFAULTS[task] if probability in (None, "none") else LOG_LOSS
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,9 @@ class Trial:
         Number of kernels that it has compared, see :meth:`Candidate.kernel_cost`; a training on more rows has the
         chosen one.
     scales : float
-        Those of the seconds in which an SVM learned length scales, on as many rows however many it has.
+        Those of the seconds in which length scales were learned, on as many rows however many it has.
+    rounds : int
+        Number of rounds in which they were learned.
     solving : float
         Those of the seconds in which an SVM's final solutions were found.
     judging : float
@@ -130,6 +132,7 @@ class Trial:
     settings: int = 0
     kernels: float = 1
     scales: float = 0.0
+    rounds: int = 1
     solving: float = 0.0
     judging: float = 0.0
     calibrator: Calibrator | None = None
@@ -137,18 +140,21 @@ class Trial:
     deviation: float = 0.0
 
     def add_seconds(self, fitted: BaseEstimator, comm: Communicator) -> None:
-        """Add the seconds in which an SVM has learned length scales, and those of its final solutions; collective.
+        """Add the seconds in which length scales were learned, and those of an SVM's final solutions; collective.
 
         They are rank 0's, on all ranks. Several parts are solved at once.
         """
         statistics = getattr(fitted, "solver_", {})
+        lengths_seconds = getattr(fitted, "lengths_seconds_", statistics.get(LENGTHS_SECONDS, 0.0))
         parts = np.asarray(statistics.get("seconds", ()), np.float64)
         at_once = max(1, min(len(parts), comm.size * threads.current()))
         with comm.uncounted():
-            took = comm.bcast(
-                np.array([statistics.get(LENGTHS_SECONDS, 0.0), parts.sum() / at_once], np.float64)
-            ).tolist()
+            took = comm.bcast(np.array([lengths_seconds, parts.sum() / at_once], np.float64)).tolist()
         self.scales, self.solving = self.scales + took[0], self.solving + took[1]
+
+    def scales_after(self, rows: int, last: bool) -> float:
+        """Seconds in which another training learns length scales: not where it keeps those that were learned."""
+        return self.scales / max(1, self.rounds) * self.candidate.rounds_after(rows, last)
 
     def share(self, rows: int, last: bool) -> float:
         """Share of its time that another training would take here if it searches as one on so many rows.
@@ -269,25 +275,25 @@ class Standings:
     def seconds(self, trial: Trial, rows: int, last: bool = False) -> float:
         """Predicted seconds of one training of this candidate on so many rows; the `last` one does not search."""
         scaled = (trial.seconds - trial.scales) * trial.share(rows, last)
-        return (trial.scales + scaled * self._growth(trial).factor(rows)) / self.folds
+        return (trial.scales_after(rows, last) + scaled * self._growth(trial).factor(rows)) / self.folds
 
     def _growth(self, trial: Trial) -> Growth:
-        """Growth of its time, but for an SVM's length scales: as measured, if it was trained on fewer rows as well."""
+        """Growth of its time, but for length scales: as measured, if it was trained on fewer rows as well."""
         key = trial.candidate.key
         before = [earlier for earlier in self._good() if earlier.candidate.key == key and earlier.rows < trial.rows]
         searched = [earlier.settings or earlier.kernels > 1 for earlier in (trial, *before[-1:])]
+        usual = trial.candidate.growth(trial.rows)
         if not before or any(searched) or trial.kernels != before[-1].kernels:
-            return trial.candidate.growth(trial.rows)
-        alike = trial.candidate.growth(trial.rows, lengths=False)
+            return usual
         factor = (before[-1].seconds - before[-1].scales) / max(trial.seconds - trial.scales, 1e-9)
-        return alike.through(before[-1].rows, factor)
+        return usual.through(before[-1].rows, factor)
 
     def rows_in(self, trial: Trial, seconds: float) -> int:
         """Largest number of rows on which training this candidate, and predicting, are expected to end in time.
 
         That is all rows, or fewer if these are at least half as many again as the candidate has had; otherwise 0.
         """
-        fixed = FINAL * trial.scales / self.folds
+        fixed = FINAL * trial.scales_after(self.data.n, last=True) / self.folds
         seconds_of_same = self.end(trial, trial.rows) - fixed
         rows = self._growth(trial).within(max(seconds - fixed, 0.0) / max(seconds_of_same, 1e-9))
         if rows >= self.data.n:

@@ -96,7 +96,7 @@ class BKRR2Classifier(RidgeInParts, CalibratedClassifier):
     ----------
     n_parts, sigma, lam, kernel, degree, coef0, n_divisions, select, validation_fraction, cv, per_part
         See :class:`cakrr.BKRR2`.
-    route, metric, metric_rounds
+    route, metric, metric_rounds, metric_init
         See :class:`cakrr.BKRR2`.
     scaling, standardize, dtype, random_state, comm
         See :class:`cakrr.BKRR2`.
@@ -114,7 +114,7 @@ class BKRR2Classifier(RidgeInParts, CalibratedClassifier):
     model_ : KRRModel
         `save` writes it. ``KRRModel.load(path)`` reads it; its `predict` returns outputs, and `labels` their labels.
     sigma_, lam_, n_parts_, params_, grid_, at_grid_end_, sizes_, centers_, n_features_in_
-    metric_, feature_importances_, metric_errors_
+    metric_, feature_importances_, metric_errors_, lengths_seconds_
         See :class:`cakrr.BKRR2`; the errors in `grid_` are summed over the columns.
 
     Notes

@@ -20,6 +20,7 @@ from cacore.data.rows import RowsLike, in_memory, is_sparse
 from cacore.data.validation import checked_weights
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered, of_new_rows
+from cacore.learn.options import LENGTHS
 from cacore.tuning import GridLike
 from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
@@ -43,6 +44,9 @@ class Validated(KernelRidge):
 
     def _expose(self, fitted: RidgeFit) -> None:
         expose_metric(self, fitted)
+        self.__dict__.pop("lengths_seconds_", None)
+        if self.metric == LENGTHS:
+            self.lengths_seconds_ = fitted.lengths_seconds
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -208,6 +212,7 @@ class Divided(Validated):
     n_parts: int | None = field(default=None, kw_only=False)
     n_divisions: int = 1
     route: str | None = None
+    metric_init: ArrayLike | None = None
 
     def _expose(self, fitted: RidgeFit) -> None:
         super()._expose(fitted)
@@ -296,6 +301,9 @@ class BKRR2(RidgeInParts, Factored):
         at most 4,096 features, and makes CSR rows dense.
     metric_rounds : int
         Maximum number of rounds after the first; training stops after three rounds in a row without improvement.
+    metric_init : array-like, shape (d,) or (d, d), or None
+        Metric of standardised features in which the first round is trained, such as `metric_` of a model of fewer rows.
+        With `metric_rounds` 0, it is the metric of the model.
     scaling : {"deviation", "quantile", "levels", "categories", "auto"}
         "quantile" replaces each feature by the normal score of its rank, estimated from 10,000 rows; it suits features
         with heavy tails, and needs dense rows. "auto" takes "deviation" or "quantile", whichever has the smaller
@@ -338,7 +346,9 @@ class BKRR2(RidgeInParts, Factored):
     feature_importances_ : ndarray, shape (d,)
         Diagonal of the metric, scaled to sum 1; all equal if the first round was the best.
     metric_errors_ : ndarray, shape (rounds,)
-        Validation error of every round; the first one is without a metric.
+        Validation error of every round; the first one is without a metric, or in `metric_init`.
+    lengths_seconds_ : float
+        Seconds in which length scales were learned, with metric "lengths".
     sizes_ : ndarray of int64, shape (P,)
         Number of rows of each part.
     centers_ : ndarray, shape (P, d)
@@ -462,7 +472,7 @@ class TwoLevelKRR(OnTwoLevels, Factored):
         Number of conjugate gradient iterations that refine the chosen coarse model towards the exact model with its
         kernel and ridge, in which all rows are centres. Every rank then holds all rows. The parts' models learn the
         residual of the refined model.
-    kernel, degree, coef0, n_divisions, validation_fraction, route, metric, metric_rounds
+    kernel, degree, coef0, n_divisions, validation_fraction, route, metric, metric_rounds, metric_init
         See :class:`BKRR2`.
     scaling, standardize, dtype, keep_factors, calibrate, random_state, comm
         See :class:`BKRR2`, also for the attributes. All parameters are chosen on held-out rows.

@@ -27,6 +27,7 @@ from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.kernels.gradients import moments, stacked
 from cacore.learn.options import LENGTHS
+from cacore.machine.clock import working_time
 from cakrr.grid_search import (
     CHOOSING,
     GridErrors,
@@ -61,7 +62,7 @@ def choose_in_rounds(starts: Sequence[RidgeParts], comm: Communicator) -> tuple[
         [PartsRound(replace(division, options=of_kernel)) for division in starts] for of_kernel in options.per_kernel()
     ]
     best, errors, notes = best_round(alternatives, options.rounds, comm)
-    best.chosen.rounds = errors
+    best.chosen.rounds, best.chosen.lengths_seconds = errors, sum(best.lengths_seconds)
     best.chosen.notes += notes
     return best.division, best.chosen
 
@@ -74,6 +75,8 @@ class PartsRound:
     division : RidgeParts
     grid : RidgeGrid, optional
         Settings to try; by default the whole grid.
+    lengths_seconds : list of float, optional
+        Seconds in which the rounds before have learned length scales; this one adds its own.
 
     Attributes
     ----------
@@ -83,8 +86,11 @@ class PartsRound:
 
     chosen: Chosen
 
-    def __init__(self, division: RidgeParts, grid: RidgeGrid | None = None) -> None:
+    def __init__(
+        self, division: RidgeParts, grid: RidgeGrid | None = None, lengths_seconds: list[float] | None = None
+    ) -> None:
         self.division, self.grid = division, grid or RidgeGrid.whole(division)
+        self.lengths_seconds = [] if lengths_seconds is None else lengths_seconds
         self.root: Root | None = division.root
         self.error = math.inf
         self.stretch: float | None = None  # factor by which the next metric changes distances, if known
@@ -98,14 +104,17 @@ class PartsRound:
         """Moments of the gradients, see :func:`gradient_moments`, or squares of the length scales; collective."""
         if self.division.options.metric != LENGTHS:
             return gradient_moments(self.division, self.chosen, comm)
+        begun = working_time()
         factors = scales(self.division, self.chosen, comm)
+        self.lengths_seconds.append(working_time() - begun)
         weights = factors if self.root is None else factors * self.root
         self.stretch = math.sqrt(len(weights) / np.square(weights).sum())  # the metric's trace will be d
         return np.asarray(np.square(factors))
 
     def again(self, root: Root, comm: Communicator) -> PartsRound:
         """The next round, which searches around the setting chosen in this one; collective."""
-        return PartsRound(self.division.in_metric(root, comm), self.grid.around(self.chosen, self.stretch, comm))
+        grid = self.grid.around(self.chosen, self.stretch, comm)
+        return PartsRound(self.division.in_metric(root, comm), grid, self.lengths_seconds)
 
 
 @dataclass(frozen=True)
@@ -241,6 +250,8 @@ class Chosen:
         Mean squared error of the chosen setting.
     rounds : list of float
         Error of each round of a metric.
+    lengths_seconds : float
+        Seconds in which length scales were learned.
     grid, params, notes, reasons
         See :class:`cakrr.ridge_model.RidgeFit`.
     """
@@ -260,6 +271,7 @@ class Chosen:
     errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros((1, 1, 1)))
     error: float = math.inf
     rounds: list[float] = field(default_factory=list)
+    lengths_seconds: float = 0.0
     grid: list[dict[str, Any]] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -279,6 +291,7 @@ class Chosen:
         """Copy the search's results for the report to `fitted`, whose first parts are those of the search."""
         fitted.seconds[: len(self.seconds)] += self.seconds
         fitted.grid, fitted.params, fitted.errors = self.grid, self.params, self.rounds
+        fitted.lengths_seconds = self.lengths_seconds
         fitted.notes, fitted.reasons = self.notes + fitted.notes, self.reasons + fitted.reasons
 
 

@@ -15,7 +15,7 @@ from cacore.comm.alike import canonical
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.encoding import FIRST_LEVEL
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
-from cacore.data.metric import change, check_features
+from cacore.data.metric import change, check_features, root_of
 from cacore.data.resolution import check_resolved, check_steps
 from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, dense, is_sparse, nbytes
 from cacore.data.standardize import Root, Standardizer, mapped, normal_scores, quantiles_of, relative
@@ -261,8 +261,9 @@ def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
 def _facts(method: RidgeMethod, options: RidgeOptions) -> dict[str, object]:
     """The options that determine the result."""
     values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint", *WHERE)}
-    if values.get("points") is not None:  # centres that the user gives: their digest
-        values["points"] = canonical(dense(values["points"]))
+    for name in ("points", "metric_init"):  # arrays that the user gives: their digests
+        if values.get(name) is not None:
+            values[name] = canonical(dense(values[name]))
     return {"method": method.name, **values, "kernel": named(options.kernel)}
 
 
@@ -335,9 +336,13 @@ class RidgeParts:
                 check_features(options.metric, rows.samples.X.shape[1], options.memory_limit)
         if options.compares:
             rows.samples.columns["order"] = order_of(rows.samples, options.seed, comm)
-        parts = divide_rows(method, rows, None, options, comm)
+        root = None
+        if options.metric_init is not None:
+            with comm.agreed():
+                root = root_of(options.metric_init, options.metric, rows.samples.X.shape[1])
+        parts = divide_rows(method, rows, root, options, comm)
         largest = int(np.diff(parts.bounds).max(initial=0))
-        return cls(method, options, rows, parts, Workspace(largest, parts.X.dtype, options.memory_limit))
+        return cls(method, options, rows, parts, Workspace(largest, parts.X.dtype, options.memory_limit), root)
 
     @cached_property
     def y(self) -> NDArray[np.float64]:

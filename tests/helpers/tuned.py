@@ -21,6 +21,9 @@ CONSTANTS = {
     "near_problem_share": "casvm.solver.near_smo.MOST_NEAR",  # largest share of kernel values not negligible
     "near_pool_rows": "casvm.solver.near_rows._LEAST",  # rows that always fit in the pool
     "pairs_pass": "casvm.solver.class_pairs._PASSED",  # rows that pairs pass between two looks at the clock
+    # Tables with words
+    "mixed_block": "cacore.io.mixed.BLOCK",  # bytes of features made at a time
+    "mixed_sample": "cacore.io.mixed._SEEN",  # bytes of a text that show which columns are decimal numbers
     # Dis-SMO
     "look": "casvm.solver.distributed._LOOK",  # rows of working sets between two checks for inactive rows
     "dissmo_shrinking": "casvm.solver.distributed.SHRINKING",
