@@ -121,10 +121,6 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
         "metric_init: it is the first metric of those that are learned; choose a metric (metric_rounds=0 keeps it)",
     ),
     Rule(
-        lambda o, m: o.metric_init is not None and not o.standardize,
-        "metric_init: a metric is that of standardised features; leave out standardize=False",
-    ),
-    Rule(
         lambda o, m: o.metric_init is not None and not m.partitioner,
         lambda o, m: f"metric_init: {m.name} has no parts; leave it out",
     ),

@@ -184,6 +184,9 @@ def test_a_diagonal_metric_begins_a_full_one():
     weights = np.array([4.0, 1.0, 0.5, 0.25, 0.25, 0.0])
     full, diagonal = (BKRR2(**given, metric=form, metric_init=weights).fit(X, y) for form in ("full", "diagonal"))
     close(full.predict(T), diagonal.predict(T), 1e-8)
+    raw = BKRR2(**given, metric="diagonal", metric_init=weights / np.where(X.std(axis=0) > 0, X.var(axis=0), 1.0),
+                standardize=False)  # fmt: skip
+    close(raw.fit(X, y).predict(T), full.predict(T), 1e-8)
     scaled = BKRR2(**given | {"metric_rounds": 10}, standardize=False)
     scale = np.sqrt(weights) / np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
     close(scaled.fit((X - X.mean(axis=0)) * scale, y).predict((T - X.mean(axis=0)) * scale), full.predict(T), 1e-8)
@@ -193,11 +196,12 @@ METRICS_REFUSED = {
     "another shape": ({"metric_init": np.ones(3)}, r"shape (3,), and 6 features need (6,) or (6, 6)"),
     "negative": ({"metric_init": -np.ones(6)}, "no negative eigenvalue"),
     "zeros": ({"metric_init": np.zeros((6, 6)), "metric": "full"}, "not all are 0"),
-    "nan": ({"metric_init": np.full(6, np.nan)}, "no negative eigenvalue"),
+    "nan": ({"metric_init": np.full(6, np.nan)}, "nan or infinite"),
+    "an infinite direction": ({"metric_init": np.full((6, 6), np.inf), "metric": "full"}, "nan or infinite"),
+    "complex": ({"metric_init": np.ones(6) * 1j}, "an array of numbers is needed"),
     "words": ({"metric_init": "lengths"}, "an array of numbers is needed"),
     "directions for weights": ({"metric_init": np.eye(6)}, "begins with a weight a feature"),
     "no metric": ({"metric_init": np.ones(6), "metric": "none"}, "choose a metric"),
-    "raw features": ({"metric_init": np.ones(6), "standardize": False}, "that of standardised features"),
     "no rounds": ({"metric_rounds": 0}, "no metric would be learned"),
 }
 

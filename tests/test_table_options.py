@@ -175,9 +175,9 @@ def test_other_files_name_the_options_that_they_cannot_have(files, tmp_path, cap
     np.savez(tmp_path / "rows.npz", x=np.eye(2))
     message = refused_prediction(capfd, files / "plain.h5", tmp_path / "rows.npz", tmp_path / "p.csv", "--id", "key")
     assert "rows.npz: --id is for CSV, TSV, Parquet and Arrow files" in message
-    message = refused(capfd, "cacore.io", ["convert", files / "train.csv", tmp_path / "t.h5", "--quiet"])
-    assert "(town): " in message
-    assert "training commands take a table with words or gaps as it is" in message
+    (tmp_path / "c.toml").write_text('drop = ["x"]')
+    words = ["convert", tmp_path / "rows.npz", tmp_path / "t.h5", "--columns", tmp_path / "c.toml"]
+    assert "rows.npz: --columns is for CSV, TSV, Parquet and Arrow files" in refused(capfd, "cacore.io", words)
 
 
 def test_estimators_take_the_users_word_on_columns(files, tmp_path):

@@ -151,6 +151,61 @@ def test_a_converted_table_is_trained_on_out_of_core_and_its_model_takes_both_fi
     np.testing.assert_allclose(answers[2][-len(answers[1]) :], answers[1], rtol=1e-12)
 
 
+def test_odd_words_are_names_of_features_in_native_files(tmp_path):
+    words = ["New  York", "C#", "'quoted'", "a\xa0b", "tab\there", "line\nbreak", "#"]
+    table = pd.DataFrame({"t": np.repeat(words, 4), "x": np.arange(28.0) % 5, "y": np.arange(28.0)})
+    table.to_parquet(tmp_path / "t.parquet")
+    run("cacore.io", ["convert", tmp_path / "t.parquet", tmp_path / "t.h5", "--quiet"])
+    stored, expected = load(tmp_path / "t.h5", ALONE)["train"], rows(tmp_path / "t.parquet")
+    assert stored.columns == expected.columns
+    np.testing.assert_array_equal(stored.X, expected.X)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "match"),
+    [
+        (["01/02/2020", "03/25/2020"], ["01/02/2020", "25/12/2020"], "'25/12/2020' is no date"),
+        (["1,234", "1,5"], ["1,234", "1234.5e0"], "is no number"),
+        (["14:35", "9:05"], ["14:35", "1435"], "is no number"),
+        (["1,234", "1,500"], ["2,345", "17"], ""),
+        (["2020-01-02", "2020-03-04"], ["01/02/2020", "03/25/2020"], ""),
+    ],
+)
+def test_cells_of_a_file_are_read_in_one_form_however_many_blocks_it_has(tmp_path, tuned, train, test, match):
+    """Cells of the second form stand in later blocks, as in memory they stand beside the others."""
+    tuned(mixed_block=8 * 8)
+    rng, paths = np.random.default_rng(0), {}
+    for name, cells in (("train", train), ("test", test)):
+        table = pd.DataFrame({"c": np.repeat(cells, 30), "w": rng.choice(["a", "b"], 60), "y": rng.normal(size=60)})
+        table["x"] = rng.normal(size=60)
+        paths[name] = tmp_path / f"{name}.csv"
+        table.to_csv(paths[name], index=False)
+    convert = ["convert", paths["train"], tmp_path / "t.h5", "--test", paths["test"], "--target", "y", "--quiet"]
+    columns = load(paths["train"], ALONE, target="y", training=True)["train"].columns
+    if match:
+        with pytest.raises(InputError, match=match):
+            load(paths["test"], ALONE, expected=Expected(columns=columns))
+        with pytest.raises(SystemExit):
+            run("cacore.io", convert)
+        return
+    run("cacore.io", convert)
+    expected = load(paths["test"], ALONE, expected=Expected(columns=columns))["train"]
+    np.testing.assert_array_equal(load(tmp_path / "t.h5", ALONE)["test"].X, expected.X)
+
+
+def test_sorted_codes_are_categories_in_every_block(tmp_path, tuned):
+    """Some blocks have rare levels alone, whose numbers are no other column's."""
+    tuned(mixed_block=8 * 8)
+    codes = np.concatenate([np.repeat([1, 2], 300), np.arange(1000, 1040)])
+    table = pd.DataFrame({"c": codes, "x": np.arange(640.0) % 7, "y": np.arange(640.0)})
+    table.to_parquet(tmp_path / "t.parquet")
+    (tmp_path / "c.json").write_text('{"category": ["c"]}')
+    options = ["--target", "y", "--columns", tmp_path / "c.json", "--quiet"]
+    run("cacore.io", ["convert", tmp_path / "t.parquet", tmp_path / "t.h5", *options])
+    expected = rows(tmp_path / "t.parquet", overrides=Overrides({"c": "category"}))
+    np.testing.assert_array_equal(load(tmp_path / "t.h5", ALONE)["train"].X, expected.X)
+
+
 REFUSED_TABLES = {
     "several sources": (["{train}"], [], "several sources"),
     "a split": ([], ["--split", "90"], "--split: test rows would be learned from"),
@@ -159,6 +214,14 @@ REFUSED_TABLES = {
     "weights": ([], ["--columns", {"weight": "size"}], "weight: an HDF5 file has neither"),
     "an unknown column": ([], ["--columns", {"drop": ["colour"]}], "no feature column colour"),
     "a word among numbers": ([], ["--columns", {"number": ["town"]}], "line 2, column 1 (town)"),
+    "rows of another form": (
+        ["{libsvm}"],
+        ["--columns", {"drop": ["town"]}],
+        "a.svm: --columns is for CSV, TSV, Parquet and Arrow files",
+    ),
+    "test rows of another form": ([], ["--test", "{libsvm}"], "has columns of words, gaps or dates"),
+    "no rows": (["{empty}"], [], "no rows"),
+    "no test rows": ([], ["--test", "{empty}"], "no rows"),
     "a target of words": ([], ["--target", "town"], "choose a class with --binarize"),
 }
 
@@ -169,9 +232,13 @@ def test_tables_that_are_not_converted(files, tmp_path, refuses, case):
     if options and isinstance(options[-1], dict):
         (tmp_path / "columns.json").write_text(json.dumps(options[-1]))
         options = [options[0], tmp_path / "columns.json"]
+    (tmp_path / "a.svm").write_text("1 1:2\n0 1:3 2:4\n")
+    frame().iloc[:0].to_parquet(tmp_path / "e.parquet")
     train = files / "train.csv"
-    sources = [word.format(train=train) for word in sources]
-    refuses("cacore.io", ["convert", train, *sources, tmp_path / "t.h5", *options], message, tmp_path)
+    named = {"train": train, "libsvm": tmp_path / "a.svm", "empty": tmp_path / "e.parquet"}
+    sources, options = ([str(word).format(**named) for word in words] for words in (sources, options))
+    first = sources if sources and case != "several sources" else [train, *sources]
+    refuses("cacore.io", ["convert", *first, tmp_path / "t.h5", *options], message, tmp_path)
 
 
 def test_kinds_of_columns_and_a_class_are_chosen_in_a_conversion(files, tmp_path):

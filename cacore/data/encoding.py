@@ -35,6 +35,7 @@ from cacore.data.cells import (
     TIME,
     ColumnCells,
     OrderedNumbers,
+    Reading,
     WrongCellError,
     all_numbers,
     dates_of,
@@ -218,11 +219,12 @@ class Encoding:
         for kind, what in ((IDENTIFIER, "identifiers"), (CONSTANT, "constants")):
             if names := [column.name for column in self.columns if column.kind == kind]:
                 lines.append(f"columns left out as {what}: {', '.join(names)}")
+        if names := [c.name for c in self.columns if c.kind == CLOCK and c.form != TIME]:
+            option = f"--number {','.join(names)} leaves {'them' if len(names) > 1 else 'it'} as numbers"
+            plural = "s" if len(names) > 1 else ""
+            lines.append(f"column{plural} of times of the day, such as 1435 for 14:35: {', '.join(names)}; {option}")
         lines += [f"column {c.name} left out: the same as {c.original}" for c in self.columns if c.kind == COPY]
         for column in self.columns:
-            if column.kind == CLOCK and column.form != TIME:
-                what = "times of the day, such as 1435 for 14:35"
-                lines.append(f"column {column.name}: {what}; --number {column.name} leaves them as they are")
             if column.form.startswith(("%m/%d", "%d/%m")):
                 lines.append(f"column {column.name}: dates are read as {column.form}")
             if column.form in ("comma", "grouped"):
@@ -251,7 +253,7 @@ class Encoding:
 
     def apply(
         self, table: pa.Table, comma: bool = False, tell: Callable[[str], object] | None = None,
-        means: Mapping[str, NDArray[np.float64]] = {},
+        means: Mapping[str, NDArray[np.float64]] = {}, part: bool = False,
     ) -> NDArray[np.float64]:  # fmt: skip
         """The features of these rows, shape (n, d).
 
@@ -264,26 +266,44 @@ class Encoding:
             Called with a line on each column that has levels which no training row has.
         means : dict of str to ndarray of float64, shape (n, t)
             Of training rows: means of :func:`learned_by_column`, which replace those of the rows' levels.
+        part : bool
+            True for some rows of a table whose columns were learned, or have passed :meth:`in_forms_of`, as a whole.
 
         Raises
         ------
         InputError
             Columns are missing, or a cell is no number or date where the training rows have numbers or dates.
         """
+
+        def featured() -> Iterator[_Featured]:
+            for column, cells in self._with_cells(table):
+                if not part:
+                    _check_column(column, cells, tell)
+                yield column, cells, means.get(column.name)
+
+        return _features(featured(), (table.num_rows, len(self.column_of)), comma)
+
+    def in_forms_of(self, table: pa.Table, comma: bool, tell: Callable[[str], object]) -> Encoding:
+        """The encoding with the forms in which a table's numbers and dates are written; one column is in memory.
+
+        Parts of the table then have the features that they have in :meth:`apply` of all rows. Raises its errors.
+        """
+        forms = {}
+        for column, cells in self._with_cells(table):
+            _check_column(column, cells, tell)
+            if column.kind in MEASURED:
+                forms[column.name] = _reading(column, cells, comma)[1]
+        return Encoding(tuple(replace(column, form=forms.get(column.name, column.form)) for column in self.columns))
+
+    def _with_cells(self, table: pa.Table) -> Iterator[tuple[TableColumn, ColumnCells]]:
+        """The columns that have features, with their cells; an InputError if some are missing."""
         table = cleaned(table)
         if missing := [name for name in self.names if name not in table.column_names]:
             what = f"no column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
             raise InputError(f"{what}, which the training rows have")
-
-        def featured() -> Iterator[_Featured]:
-            for column in self.columns:
-                if column.features:
-                    cells = ColumnCells.of(column.name, table.column(column.name))
-                    if tell is not None and (note := _of_new_levels(column, cells)):
-                        tell(note)
-                    yield column, cells, means.get(column.name)
-
-        return _features(featured(), (table.num_rows, len(self.column_of)), comma)
+        for column in self.columns:
+            if column.features:
+                yield column, ColumnCells.of(column.name, table.column(column.name))
 
 
 def _of_entry(entry: dict[str, object]) -> TableColumn:
@@ -664,12 +684,6 @@ def _writer(column: TableColumn, cells: ColumnCells, comma: bool) -> _Write:
 def _writer_of_levels(column: TableColumn, cells: ColumnCells, means: NDArray[np.float64] | None) -> _Write:
     """The writer of a category's indicators and means; `means` are those of training rows without their own folds."""
     words, codes = cells.levels()
-    named = (*column.levels, *column.means)
-    if cells.numbers is not None and len(words) and (_places(words, named) < 0).all():
-        raise InputError(
-            f"column {column.name} holds numbers such as {words[0]}, and the training rows have words such as "
-            f"{named[0]!r}: read it as text"
-        )
     place, width = {level: j for j, level in enumerate(column.levels)}, len(column.levels)
     other = place.get(OTHER, width)
     # A word called (other) or (missing) is a word that was not seen often.
@@ -701,6 +715,20 @@ def _places(words: pa.StringArray, levels: Iterable[str]) -> NDArray[np.int64]:
     return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
 
 
+def _check_column(column: TableColumn, cells: ColumnCells, tell: Callable[[str], object] | None) -> None:
+    """Refuse numbers where training rows have words, and tell of levels that no training row has."""
+    if column.kind != CATEGORY:
+        return
+    words, named = cells.levels()[0], (*column.levels, *column.means)
+    if cells.numbers is not None and len(words) and (_places(words, named) < 0).all():
+        raise InputError(
+            f"column {column.name} holds numbers such as {words[0]}, and the training rows have words such as "
+            f"{named[0]!r}: read it as text"
+        )
+    if tell is not None and (note := _of_new_levels(column, cells)):
+        tell(note)
+
+
 def _of_new_levels(column: TableColumn, cells: ColumnCells) -> str:
     """Note on levels that no training row has; empty without them, or if the model does not know its rare levels."""
     if column.kind != CATEGORY or (OTHER in column.levels and not (column.rare or column.means)):
@@ -715,19 +743,27 @@ def _of_new_levels(column: TableColumn, cells: ColumnCells) -> str:
 
 
 def _measured(column: TableColumn, cells: ColumnCells, comma: bool) -> NDArray[np.float64]:
-    """The column's numbers, or days of its dates; NaN for gaps."""
+    """The column's numbers, minutes, or days of its dates; NaN for gaps."""
+    values = _reading(column, cells, comma)[0]
+    return minutes(values) if column.kind == CLOCK else values
+
+
+def _reading(column: TableColumn, cells: ColumnCells, comma: bool) -> Reading:
+    """The column's numbers or days, and the form in which they are written; that of training rows for typed cells."""
     as_where = ", as in the training rows"
     if cells.numbers is not None and np.isnan(cells.numbers).all():
-        return cells.numbers
+        return cells.numbers, column.form
     if column.kind in (NUMBER, CLOCK):
         numbers = all_numbers(cells, comma, column.form, as_where)
-        return minutes(numbers) if column.kind == CLOCK else numbers
+        reading = None if cells.words is None else cells.as_numbers(column.form, comma)
+        return (numbers, column.form) if reading is None else reading
     if cells.numbers is not None:
         raise InputError(f"column {column.name} holds numbers, and dates are needed{as_where}")
     if cells.days is not None:
-        days, zone = cells.days, cells.zone
+        days, zone, form = cells.days, cells.zone, column.form
     elif (reading := cells.as_days(column.form)) is not None:
-        days, zone = reading[0], reading[1].endswith("Z") if reading[1] else column.zone
+        days, form = reading
+        zone = form.endswith("Z") if form else column.zone
     else:
         words, _ = cells.among(GAPS)
         bad = np.isnan(dates_of(words, column.form)) if column.form else np.ones(len(words), np.bool_)
@@ -735,7 +771,7 @@ def _measured(column: TableColumn, cells: ColumnCells, comma: bool) -> NDArray[n
     if zone != column.zone:
         here, there = ("a time zone", "none") if zone else ("no time zone", "one")
         raise InputError(f"column {column.name} has {here}, and the training rows have {there}: write both alike")
-    return days
+    return days, form
 
 
 def _first_gap(column: TableColumn, cells: ColumnCells, comma: bool) -> int:

@@ -215,12 +215,14 @@ def root_of(M: NDArray[np.float64], form: str, d: int) -> Root:
     """
     if M.shape not in ((d,), (d, d)):
         raise InputError(f"metric_init: shape {M.shape}, and {d} features need ({d},) or ({d}, {d}), as `metric_` has")
+    if not np.isfinite(M).all():
+        raise InputError("metric_init: it has entries that are nan or infinite")
     if M.ndim == 2 and form != "full":
         raise InputError(f"metric_init: metric {form} begins with a weight a feature; give a vector, or metric='full'")
     if M.ndim == 1 and form == "full":
         M = np.diag(M)
     values, V = (M, None) if M.ndim == 1 else scipy.linalg.eigh((M + M.T) / 2.0)
-    if not (np.isfinite(values).all() and values.max() > 0.0 and values.min() >= -FLOOR * values.max()):
+    if not (values.max() > 0.0 and values.min() >= -FLOOR * values.max()):
         raise InputError("metric_init: a metric has no negative eigenvalue, or weight, and not all are 0")
     root = np.sqrt(np.maximum(values, 0.0))
     return root if V is None else np.asarray((V * root) @ V.T)

@@ -127,7 +127,7 @@ def _numbers_or_mixed(
 ) -> dict[str, Selection]:
     """Copy all rows to the file at `path`: numbers as they are, or features of columns with words, gaps or dates."""
     overrides = request.expected.overrides
-    if not overrides.any:
+    if not overrides.any and (args.columns is None or text.kind(args.source[0]) in text.MIXED):
         try:
             return _spooled(path, request, watch(), args)
         except CellError as error:
@@ -135,6 +135,8 @@ def _numbers_or_mixed(
             if overrides.gaps == "refuse" or not of_training or text.kind(args.source[0]) not in text.MIXED:
                 raise
     where = args.source[0]
+    if text.kind(where) not in text.MIXED:
+        raise InputError(f"{where}: --columns is for CSV, TSV, Parquet and Arrow files: leave it out")
     if len(args.source) > 1:
         raise InputError(f"{where}: words, gaps or dates, and several sources: write them to one file, or encode them")
     if args.split is not None:

@@ -224,13 +224,13 @@ def in_rows(expected: Expected, header: Columns, where: str) -> Order:
     InputError
         See :func:`in_table`.
     """
-    if not expected.matches(header.features):
-        return Order(columns=header)
     if expected.columns.table is not None and header.table != expected.columns.table:
         raise InputError(
             f"{where}: its features are not made of columns as those of {expected.where}: give the table itself, or "
             "convert it with --test beside the training rows"
         )
+    if not expected.matches(header.features):
+        return Order(columns=header)
     if (header.features, header.target) == (expected.columns.features, expected.columns.target):
         _tell_several(expected, where)
         return Order(columns=header)

@@ -536,7 +536,8 @@ def read_columns(items: Mapping[str, Any], d: int, targets: int, where: str) -> 
     if not names:
         return Columns()
     kinds = [word if word in LETTERS else "f" for word in _words(items["kinds"], d)]
-    table = _table(items[TABLE], names, f"{where}: {TABLE}")
+    if (table := _table(items[TABLE], names, f"{where}: {TABLE}")) is not None:
+        names = table.features.features  # with the blanks in the names of levels
     return Columns(names, _words(items["target_names"], targets), "".join(kinds), table)
 
 
@@ -545,13 +546,17 @@ def _table(item: Any, names: tuple[str, ...], where: str) -> Encoding | None:
 
     An InputError if it is damaged.
     """
-    if not isinstance(item, h5py.Dataset) or item.dtype != np.uint8 or len(item.shape) != 1 or item.nbytes > _LONGEST:
+    if not isinstance(item, h5py.Dataset) or item.dtype != np.uint8 or item.shape is None or len(item.shape) != 1:
         return None
+    if item.nbytes > _LONGEST:
+        raise InputError(
+            f"{where} has {item.nbytes >> 20} MiB, and {_LONGEST >> 20} are read: drop columns of many words"
+        )
     try:
         table = Encoding.of(json.loads(item[:].tobytes()))
     except (ValueError, RecursionError, InputError) as error:
         raise InputError(f"{where} does not describe columns: it is damaged; convert the file again") from error
-    if table.features.features != names:
+    if tuple(map(clean, table.features.features)) != names:
         raise InputError(f"{where} does not describe the features: it is damaged; convert the file again")
     return table
 

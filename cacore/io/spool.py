@@ -234,6 +234,11 @@ class Spool:
             if kind != kinds[paths[0]]:
                 raise InputError(f"{path}: {kind}, but {paths[0]} is {kinds[paths[0]]}: convert them apart")
         kind = kinds[paths[0]]
+        if self._expected.columns.table is not None and kind not in (*text.MIXED, "hdf5"):
+            where = self._expected.where
+            raise InputError(
+                f"{paths[0]}: {where} has columns of words, gaps or dates: give a CSV, Parquet or Arrow file"
+            )
         if kind == "hdf5" and len(paths) == 1:
             return self._noted(self._in_place(paths[0], names))
         if kind == "libsvm":

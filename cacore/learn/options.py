@@ -272,7 +272,10 @@ def metric_init() -> Any:
 
 def _array(value: object, name: str) -> NDArray[np.float64]:
     try:
-        return np.asarray(value, np.float64)
+        array = np.asarray(value)
+        if array.dtype.kind == "c":
+            raise TypeError
+        return array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} {str(value)[:40]!r}: an array of numbers is needed, as `metric_` is") from error
 

@@ -202,11 +202,11 @@ def _of_classes(race: Race, there: list[Trial]) -> Mixture:
     target = (labels[:, None] == classes).astype(np.float64)
 
     def better(P: NDArray[np.float64]) -> bool:
-        new: NDArray[Any] = classes[P.argmax(axis=1)]
-        old = np.asarray(there[0].predicted)
-        if race.score.of_probabilities:
-            new, old = P, held[0]
-        return race.score.clearly_better(race.data, race.validation_rows, new, old, race.comm)
+        judged = race.data, race.validation_rows
+        if race.score.of_probabilities:  # every row counts by degrees, which need no margin for chance
+            return race.score.error(*judged, P, race.comm) < race.score.error(*judged, held[0], race.comm)
+        new, old = classes[P.argmax(axis=1)], np.asarray(there[0].predicted)
+        return race.score.clearly_better(*judged, new, old, race.comm)
 
     shares = weights(held, target, w, group, race.comm, better)
     chosen = np.flatnonzero(shares)

@@ -128,7 +128,7 @@ class Candidate:
     estimator: str
     settings: Mapping[str, Any]
     part: int = PART
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
