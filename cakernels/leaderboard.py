@@ -124,7 +124,7 @@ def _parameters(estimator: BaseEstimator, options: type, parts: int) -> dict[str
     parameters |= {**({"n_parts": parts} if "n_parts" in parameters else {}), **getattr(estimator, "best_params_", {})}
     parameters["kernel"] = _kernel(estimator)
     if parameters.get("metric_init") is not None:  # a command has none, and learns the metric from the beginning
-        parameters |= dict.fromkeys(("metric_rounds", "sigma", "lam"))
+        parameters |= dict.fromkeys(("metric_init", "metric_rounds", "sigma", "lam"))
     if parameters.get("route") == "auto":
         parameters["route"] = estimator.model_.route
     # Searched anew where a metric is learned, in each of its rounds, or where few rows may have been compared in folds.

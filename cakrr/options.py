@@ -501,7 +501,7 @@ class FeatureOptions(Options):
 
     metric: str = options.metric()
     metric_rounds: int = options.metric_rounds(0)
-    metric_init: NDArray[np.float64] | None = options.metric_init()
+    metric_init: NDArray[np.float64] | None = options.metric_init(lambda method: bool(method.partitioner))
     scaling: str = option(
         "deviation", "scale features by their standard deviation or by normal scores of their quantiles, or whichever "
         f"of these validates better (auto); {OF_LEVELS}; {OF_CATEGORIES}",
@@ -596,7 +596,7 @@ class RidgeOptions(
     @property
     def keeps_rows(self) -> bool:
         """True if the rows are divided more than once."""
-        return self.metric != "none" or self.divisions > 1
+        return self.rounds > 0 or self.divisions > 1
 
     def per_kernel(self) -> list[RidgeOptions]:
         """These options; or one copy per kernel, if a metric is learned and several kernels are compared."""
@@ -612,7 +612,7 @@ class RidgeOptions(
         InputError
         """
         needs_memory = {
-            "--metric": self.metric != "none", "--scaling": self.scaling != "deviation",
+            "--metric": self.rounds > 0 or self.metric == "full", "--scaling": self.scaling != "deviation",
             "--divisions": self.divisions > 1, "--cv": self.cv is not None, "--keep-factors": self.keep_factors,
             "--calibrate": self.calibrate is not None, "--probability": self.probability is not None,
         }  # fmt: skip

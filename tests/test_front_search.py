@@ -389,6 +389,9 @@ def test_a_metric_is_learned_on_few_rows_refined_on_more_and_then_kept(metric, r
     assert (candidate.rounds, after.rounds) == (3, 1)
     assert [candidate.rounds_after(rows, end) for rows, end in ((99, False), (99, True), (25_001, False))] == [1, 0, 0]
     again = race(regression(), Budget(None), 1).trained(last, np.ones(240, bool), 240)
+    words = command(again, "a.csv", 3).split()  # learns the metric from the beginning
+    assert words[words.index("--metric") + 1] == metric
+    assert not {"--metric-init", "--metric-rounds", "--sigma", "--lambda"} & set(words)
     np.testing.assert_allclose(again.predict(regression().X), fitted.predict(regression().X), atol=0.2)
 
 

@@ -107,6 +107,11 @@ BAD = {
     "a figure of no kind": ("cakrr.bkrr2", "r.h5 --metric full --plot m.xyz --checkpoint never",
                             "m.xyz: the name of a figure ends with one of"),
     "libsvm": ("casvm.cpsvm", "c.h5 --metric full --libsvm m.model", "LIBSVM's format has no metric"),
+    "a file that is no model": (
+        "cakrr.bkrr2", "r.h5 --metric full --metric-init r.h5", "r.h5: not a model file, or a damaged one"
+    ),
+    "a file that is not there": ("cakrr.bkrr2", "r.h5 --metric full --metric-init none.h5", "none.h5: no such"),
+    "a metric for a method without parts": ("cakrr.dkrr", "r.h5 --metric-init r.h5", "--metric-init"),
     "no rounds": ("casvm.dissmo", "c.h5 --metric full --metric-rounds 0", "--metric-rounds 0: it must be a whole"),
     "another form": ("cakrr.dkrr", "r.h5 --metric low", "--metric: invalid choice: 'low'"),
     "asygcd": ("asygcd", "c.h5 --metric full", "--metric full"),

@@ -155,7 +155,7 @@ def test_classifiers(make):
 
 @pytest.mark.parametrize("name", ["BKRR2", "DCKRR", "TwoLevelKRR"])
 @pytest.mark.parametrize("metric", ["diagonal", "full", "lengths"])
-def test_training_begins_in_the_metric_of_another_model(name, metric):
+def test_training_begins_in_the_metric_of_another_model(name, metric, tmp_path):
     """A model in a metric that was learned is that of the learning; a further round begins from its error."""
     make, more = IN_PARTS[name]
     if (name, metric) == ("TwoLevelKRR", "lengths"):
@@ -170,6 +170,9 @@ def test_training_begins_in_the_metric_of_another_model(name, metric):
         given |= coarse | {"coarse_lam": learned.params_["coarse_lambda"]}
     kept = make(**given, metric_rounds=0).fit(X, y)
     close(kept.metric_, learned.metric_, 1e-9)
+    learned.model_.save(tmp_path / "m.h5")
+    of_file = make(**given | {"metric_init": tmp_path / "m.h5"}, metric_rounds=0).fit(X, y)
+    close(of_file.predict(T), kept.predict(T), 1e-9)
     close(kept.predict(T), learned.predict(T), 1e-6)
     assert kept.metric_errors_.shape == (1,)
     assert kept.metric_errors_[0] == pytest.approx(learned.metric_errors_.min(), rel=1e-6)
@@ -198,8 +201,8 @@ METRICS_REFUSED = {
     "zeros": ({"metric_init": np.zeros((6, 6)), "metric": "full"}, "not all are 0"),
     "nan": ({"metric_init": np.full(6, np.nan)}, "nan or infinite"),
     "an infinite direction": ({"metric_init": np.full((6, 6), np.inf), "metric": "full"}, "nan or infinite"),
-    "complex": ({"metric_init": np.ones(6) * 1j}, "an array of numbers is needed"),
-    "words": ({"metric_init": "lengths"}, "an array of numbers is needed"),
+    "complex": ({"metric_init": np.ones(6) * 1j}, "an array as `metric_`, or the file of a model, is needed"),
+    "words": ({"metric_init": "lengths"}, "lengths: no such model file"),
     "directions for weights": ({"metric_init": np.eye(6)}, "begins with a weight a feature"),
     "no metric": ({"metric_init": np.ones(6), "metric": "none"}, "choose a metric"),
     "no rounds": ({"metric_rounds": 0}, "no metric would be learned"),

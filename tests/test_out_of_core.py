@@ -122,6 +122,8 @@ def folder(tmp_path_factory):
     y = np.sin(X[:, 0]) + X[:, 1]
     for name, values in (("numbers.h5", y), ("classes.h5", (y > 0).astype(float))):
         write_hdf5(folder / name, train=(X[:800], values[:800]), test=(X[800:], values[800:]))
+    learned = ["--partitions", "2", "--metric", "lengths", "--sigma", "1,2", "--lambda", "1e-6,1e-4"]
+    run("cakrr.bkrr2", [folder / "numbers.h5", *learned, "--model", folder / "metric.h5", "--quiet"])
     (folder / "a.csv").write_text("1,2,3\n3,4,5\n")
     with h5py.File(folder / "csr.h5", "w") as file:
         group = file.create_group("X")
@@ -138,6 +140,10 @@ TRAINED = {
     "each its own": ("cakrr.bkrr", "--sigma 1,2 --lambda 1e-4,1e-2 --partitions 5 --per-part --kernel polynomial"),
     "left out": ("cakrr.kkrr2", "--sigma 1,2 --select loo --partitions 5"),
     "tested": ("cakrr.bkrr2", "--sigma 1,2 --select test --partitions 5"),
+    "a metric that is kept": (
+        "cakrr.bkrr2",
+        "--metric lengths --metric-init {folder}/metric.h5 --metric-rounds 0 --sigma 1,2 --route soft --partitions 4",
+    ),
     "classes": ("cakrr.bkrr2", "--classify --balanced --sigma 2 --partitions 4"),
     "points": ("cakrr.subset", "--sigma 1,2 --lambda 1e-6,1e-3 --centers 10,20"),
     "pivots": ("cakrr.subset", "--sigma 1,2 --lambda 1e-6,1e-3 --centers 20 --pick pivots --select gcv"),
@@ -156,7 +162,7 @@ def test_same_model(program, words, folder, tmp_path):
     (tmp_path / "scratch").mkdir()
     said = []
     for name, more in (("memory", []), ("disk", ["--out-of-core", "--scratch", tmp_path / "scratch"])):
-        command = [data, *words.split(), "--model", tmp_path / f"{name}.h5", *more]
+        command = [data, *words.format(folder=folder).split(), "--model", tmp_path / f"{name}.h5", *more]
         said.append(reported(program, command, tmp_path))
     assert (tmp_path / "disk.h5").read_bytes() == (tmp_path / "memory.h5").read_bytes()
     for field in ("grid", "partition_sizes"):
@@ -197,6 +203,9 @@ REFUSED = {
     "csr": ("cakrr.bkrr2", "csr.h5", "", "--out-of-core takes dense rows, not CSR"),
     "folder": ("casvm.cpsvm", "classes.h5", "--scratch absent/x", "--scratch absent/x: cannot make a file there"),
     "metric": ("cakrr.bkrr2", "numbers.h5", "--metric full", "--metric: needs all rows in memory"),
+    "a metric that is refined": (
+        "cakrr.bkrr2", "numbers.h5", "--metric lengths --metric-rounds 1", "--metric: needs all rows in memory"
+    ),
     "scaling": ("cakrr.dckrr", "numbers.h5", "--scaling auto", "--scaling: needs all rows in memory"),
     "folds": ("cakrr.bkrr2", "numbers.h5", "--cv 3", "--cv: needs all rows in memory"),
     "divisions": ("cakrr.bkrr2", "numbers.h5", "--divisions 2", "--divisions: needs all rows in memory"),

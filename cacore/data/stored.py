@@ -165,6 +165,14 @@ def is_stored(X: object) -> TypeIs[StoredRows]:
     return isinstance(X, StoredRows)
 
 
+def scaled_in_file(X: StoredRows, factors: NDArray[np.float64] | None) -> StoredRows:
+    """The rows with each feature times its factor, shape (d,), written over them; as they are without factors."""
+    if factors is not None:
+        for lo, hi in blocks(len(X), X.block_rows):
+            X[lo:hi] = X[lo:hi] * factors.astype(X.dtype)
+    return X
+
+
 def empty_like(X: Dense) -> Dense:
     """Uninitialised rows of the same shape and type; in another file if `X` is in a file."""
     return X.another(len(X)) if isinstance(X, StoredRows) else np.empty_like(X)

@@ -314,6 +314,18 @@ def load(path: str | Path, makers: Mapping[str, Maker[Model]], comm: Communicato
             return _loaded(path, makers, comm)
 
 
+def metric_of(path: Path) -> NDArray[np.float64]:
+    """The metric of a model, shape (d,) or (d, d); an InputError for a model without one, and for other files."""
+    Contents.of(path)  # raises the errors of other and of damaged files
+    with h5py.File(path, "r") as file:
+        items = _items(file)
+        for name in ("metric_weights", "metric_root"):
+            if name in items:
+                root = _array(items[name]).astype(np.float64)
+                return root**2 if root.ndim == 1 else root @ root
+    raise InputError(f"{path}: this model has learned no metric: train it with --metric")
+
+
 def family_of(path: str | Path, comm: Communicator) -> str:
     """Family of the model in a file; collective, rank 0 reads it. :func:`load` checks the rest of the file.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -265,19 +266,26 @@ def metric_rounds(least: int = 1) -> int:
     )
 
 
-def metric_init() -> Any:
-    """Declare the metric in which training begins, an array as estimators' `metric_`; commands do not have it."""
-    return option(None, "metric of the first round", _array, flag="", group=METRIC)
+def metric_init(only: Callable[[Any], bool] | None = None) -> Any:
+    """Declare the metric in which training begins: an array as estimators' `metric_`, or a model's file."""
+    text = "begin with the metric of this model, which fewer rows may have learned; --metric-rounds 0 keeps it"
+    return option(None, text, _metric, group=METRIC, only=only, metavar="MODEL.h5")
 
 
-def _array(value: object, name: str) -> NDArray[np.float64]:
+def _metric(value: object, name: str) -> NDArray[np.float64]:
+    if isinstance(value, str | os.PathLike):
+        from cacore.io.model_file import metric_of
+
+        return metric_of(path(value, name))
     try:
         array = np.asarray(value)
         if array.dtype.kind == "c":
             raise TypeError
         return array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} {str(value)[:40]!r}: an array of numbers is needed, as `metric_` is") from error
+        raise InputError(
+            f"{name} {str(value)[:40]!r}: an array as `metric_`, or the file of a model, is needed"
+        ) from error
 
 
 def probability(

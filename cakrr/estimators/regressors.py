@@ -212,7 +212,7 @@ class Divided(Validated):
     n_parts: int | None = field(default=None, kw_only=False)
     n_divisions: int = 1
     route: str | None = None
-    metric_init: ArrayLike | None = None
+    metric_init: ArrayLike | str | os.PathLike[str] | None = None
 
     def _expose(self, fitted: RidgeFit) -> None:
         super()._expose(fitted)
@@ -301,9 +301,9 @@ class BKRR2(RidgeInParts, Factored):
         at most 4,096 features, and makes CSR rows dense.
     metric_rounds : int
         Maximum number of rounds after the first; training stops after three rounds in a row without improvement.
-    metric_init : array-like, shape (d,) or (d, d), or None
-        Metric of standardised features in which the first round is trained, such as `metric_` of a model of fewer rows.
-        With `metric_rounds` 0, it is the metric of the model.
+    metric_init : array-like, shape (d,) or (d, d), file name or None
+        Metric of standardised features in which the first round is trained: `metric_` of a model of fewer rows, or that
+        model's file. With `metric_rounds` 0, it is the metric of the model.
     scaling : {"deviation", "quantile", "levels", "categories", "auto"}
         "quantile" replaces each feature by the normal score of its rank, estimated from 10,000 rows; it suits features
         with heavy tails, and needs dense rows. "auto" takes "deviation" or "quantile", whichever has the smaller

@@ -19,7 +19,7 @@ from cacore.data.metric import change, check_features, root_of
 from cacore.data.resolution import check_resolved, check_steps
 from cacore.data.rows import LARGEST_TARGET, AnyRows, check_squares, check_targets, dense, is_sparse, nbytes
 from cacore.data.standardize import Root, Standardizer, mapped, normal_scores, quantiles_of, relative
-from cacore.data.stored import StoredRows
+from cacore.data.stored import StoredRows, is_stored, scaled_in_file
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
@@ -393,6 +393,7 @@ def divide_rows(
     """Partition the rows in their metric, and send them to the owners of their parts."""
     if not options.keeps_rows:
         samples = rows.samples.give()
+        samples.X = scaled_in_file(samples.X, root) if is_stored(samples.X) else mapped(samples.X, root)
     else:  # keep them for the next round or division
         samples = Samples(mapped(rows.samples.X, root), dict(rows.samples.columns))
     division = divide(method.partitioner, rows.partitions, samples.X, comm, (options.seed + number) % 2**32)
