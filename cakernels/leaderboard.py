@@ -14,6 +14,7 @@ from cacore.data.validation import shared_seed
 from cacore.io.words import counted
 from cacore.learn.options import declared
 from cacore.terminal import say
+from cakernels.search.candidates import ROUNDS
 from cakernels.search.scores import Score
 from cakernels.search.trial import OUT_OF_TIME, Trial, ranked
 
@@ -124,7 +125,7 @@ def _parameters(estimator: BaseEstimator, options: type, parts: int) -> dict[str
     parameters |= {**({"n_parts": parts} if "n_parts" in parameters else {}), **getattr(estimator, "best_params_", {})}
     parameters["kernel"] = _kernel(estimator)
     if parameters.get("metric_init") is not None:  # a command has none, and learns the metric from the beginning
-        parameters |= dict.fromkeys(("metric_init", "metric_rounds", "sigma", "lam"))
+        parameters |= {**dict.fromkeys(("metric_init", "sigma", "lam")), "metric_rounds": ROUNDS[estimator.metric]}
     if parameters.get("route") == "auto":
         parameters["route"] = estimator.model_.route
     # Searched anew where a metric is learned, in each of its rounds, or where few rows may have been compared in folds.

