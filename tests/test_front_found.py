@@ -168,7 +168,7 @@ def test_length_scales_cost_a_fixed_time():
     """Covtype, 7,656 and 30,625 rows: 155 and 183 s; on 122,500 rows it took 321 s."""
     times = {7_656: 155.5, 30_625: 183.5}
     ridge = Candidate("BKRR2Classifier", {"kernel": "laplacian", "metric": "lengths"}, 2_400)
-    growth = ridge.growth(30_625, lengths=False).through(7_656, times[7_656] / times[30_625])
+    growth = ridge.growth(30_625).through(7_656, times[7_656] / times[30_625])
     assert 183.5 * growth.factor(7_656) == pytest.approx(155.5)
     assert 280 < 183.5 * growth.factor(122_500) < 340
     assert growth.within(growth.factor(122_500)) == pytest.approx(122_500)

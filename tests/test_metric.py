@@ -223,7 +223,7 @@ BAD = {
     "a matrix": (DKRR(kernel="precomputed", metric="full"), X4 @ X4.T, "has no features to weight"),
     "a word": (BKRR2(metric="x"), X4, "metric = 'x': it must be one of none, diagonal, full"),
     "no name": (DKRR(metric=None), X4, "metric = None: it must be one of none, diagonal, full"),
-    "no rounds": (BKRR2(metric="full", metric_rounds=0), X4, "metric_rounds = 0: it must be a whole number"),
+    "no rounds": (BKRR2(metric="full", metric_rounds=-1), X4, "metric_rounds = -1: it must be a whole number"),
     "too wide": (BKRR2(metric="full"), WIDE, "5,000 features require 5,000 x 5,000 numbers (0.2 GiB) and 1e+12 flops"),
     "too wide for the exact one": (DKRR(metric="full"), WIDE, "use --metric diagonal (metric='diagonal')"),
     "one row": (BKRR2(metric="full"), X4[:1], "n_samples = 1, and a choice needs 2"),

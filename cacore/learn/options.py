@@ -276,7 +276,10 @@ def _metric(value: object, name: str) -> NDArray[np.float64]:
     if isinstance(value, str | os.PathLike):
         from cacore.io.model_file import metric_of
 
-        return metric_of(path(value, name))
+        try:
+            return metric_of(path(value, name))
+        except InputError as error:
+            raise InputError(f"{name.removesuffix(' =')}: {error}") from error
     try:
         array = np.asarray(value)
         if array.dtype.kind == "c":

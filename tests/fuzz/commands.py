@@ -122,6 +122,16 @@ def _made(folder):
         for program, name in (("casvm.cpsvm", "svm"), ("cakrr.bkrr2", "krr"), ("asygcd", "asygcd")):
             words = [str(good / "in.h5"), "--model", str(good / f"{name}.h5"), "--quiet"]
             assert _run(program, words) == 0
+        words = [
+            str(good / "in.h5"),
+            "--metric",
+            "diagonal",
+            "--metric-rounds",
+            "1",
+            "--model",
+            str(good / "metric.h5"),
+        ]
+        assert _run("cakrr.bkrr2", [*words, "--quiet"]) == 0
     return good
 
 

@@ -30,7 +30,7 @@ VALID = {
     "--early": "0.1", "--epsilon": "0.2", "--gamma": "0.5,1", "--html": "out.html", "--initial": "local",
     "--interval": "0.8",
     "--kernel": "polynomial", "--lambda": "0.01,0.1", "--libsvm": "out.model", "--max-iter": "1000", "--max-time": "5",
-    "--memory-limit": "1", "--metric": "diagonal", "--metric-rounds": "2", "--model": "other.h5",
+    "--memory-limit": "1", "--metric": "diagonal", "--metric-rounds": "2", "--metric-init": "metric.h5", "--model": "other.h5",
     "--multi-class": "ovo", "--nu": "0.3", "--output": "p.csv", "--overlap": "0.2", "--partitioner": "kmeans",
     "--partitions": "2", "--passes": "1", "--phases": "train", "--plot": "out.png", "--preconditioner": "nystrom",
     "--pick": "pivots", "--probability": "sigmoid", "--quantile": "0.2,0.8",
