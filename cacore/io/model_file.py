@@ -323,7 +323,7 @@ def metric_of(path: Path) -> NDArray[np.float64]:
             if name in items:
                 root = _array(items[name]).astype(np.float64)
                 return root**2 if root.ndim == 1 else root @ root
-    raise InputError(f"{path}: this model has learned no metric: train it with --metric")
+    raise InputError(f"{path}: this model has learned no metric that helps: train it with --metric on other rows")
 
 
 def family_of(path: str | Path, comm: Communicator) -> str:
