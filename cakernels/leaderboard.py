@@ -124,7 +124,7 @@ def _parameters(estimator: BaseEstimator, options: type, parts: int) -> dict[str
     parameters: dict[str, object] = estimator.get_params(deep=False)
     parameters |= {**({"n_parts": parts} if "n_parts" in parameters else {}), **getattr(estimator, "best_params_", {})}
     parameters["kernel"] = _kernel(estimator)
-    if parameters.get("metric_init") is not None:  # a command has none, and learns the metric from the beginning
+    if parameters.get("metric_init") is not None:  # it is in no file: the command learns the metric anew
         parameters |= {**dict.fromkeys(("metric_init", "sigma", "lam")), "metric_rounds": ROUNDS[estimator.metric]}
     if parameters.get("route") == "auto":
         parameters["route"] = estimator.model_.route
@@ -143,12 +143,10 @@ def _model_words(estimator: BaseEstimator, method: Method, chosen: dict[str, obj
     options = method.options
     parameters = _parameters(estimator, options, parts)
     for option, declaration in declared(options):
-        if not declaration.flag:
-            continue
         value = parameters.get(declaration.estimator) if declaration.estimator else chosen.get(option.name)
         usual = method.defaults.get(option.name, option.default)
         left_out = value is None or value == usual or (value is False and usual is None)
-        if left_out or not method.has(option.name):
+        if not declaration.flag or left_out or not method.has(option.name):
             continue
         if isinstance(value, bool):
             no = declaration.flag.replace("--", "--no-", 1)

@@ -495,7 +495,7 @@ def _learned_columns(
             named = [*words.to_pylist(), MISSING] if column.gaps else words.to_pylist()
             table_of_means = {"": overall} | dict(zip(named, by_level, strict=False))
             column = replace(column, means={level: tuple(row.tolist()) for level, row in table_of_means.items()})
-        yield column, cells, means
+        yield column, cells if column.features else None, means  # others need not be held
 
 
 def cleaned(table: pa.Table) -> pa.Table:
@@ -637,7 +637,7 @@ def _targets(y: NDArray[np.generic], weights: NDArray[np.float64]) -> NDArray[np
     return np.asarray(codes.reshape(-1, 1) == np.sort(frequent), np.float64)
 
 
-# A column, its cells (None if it is put aside) and, of training rows, the means of its levels without each row's fold.
+# A column, its cells (None without features) and, of training rows, the means of its levels without each row's fold.
 _Featured: TypeAlias = tuple[TableColumn, ColumnCells | None, NDArray[np.float64] | None]
 
 
@@ -731,7 +731,7 @@ def _check_column(column: TableColumn, cells: ColumnCells, tell: Callable[[str],
 
 def _of_new_levels(column: TableColumn, cells: ColumnCells) -> str:
     """Note on levels that no training row has; empty without them, or if the model does not know its rare levels."""
-    if column.kind != CATEGORY or (OTHER in column.levels and not (column.rare or column.means)):
+    if OTHER in column.levels and not (column.rare or column.means):
         return ""
     words, codes = cells.ascending()
     new = np.flatnonzero(_places(words, [*column.levels, *column.rare, *column.means]) < 0)
@@ -754,9 +754,8 @@ def _reading(column: TableColumn, cells: ColumnCells, comma: bool) -> Reading:
     if cells.numbers is not None and np.isnan(cells.numbers).all():
         return cells.numbers, column.form
     if column.kind in (NUMBER, CLOCK):
-        numbers = all_numbers(cells, comma, column.form, as_where)
         reading = None if cells.words is None else cells.as_numbers(column.form, comma)
-        return (numbers, column.form) if reading is None else reading
+        return reading or (all_numbers(cells, comma, column.form, as_where), column.form)
     if cells.numbers is not None:
         raise InputError(f"column {column.name} holds numbers, and dates are needed{as_where}")
     if cells.days is not None:

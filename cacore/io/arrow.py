@@ -109,9 +109,10 @@ def batches(path: Path, form: str, request: RowsRequest) -> Iterator[pa.RecordBa
     import pyarrow as pa
 
     file, schema = _with_schema(path, form)
+    columns = _fields(schema, request)
     try:
         for batch in _batches(file, form, _ROWS):
-            yield batch.select(_fields(schema, request))
+            yield batch.select(columns)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
 

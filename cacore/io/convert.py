@@ -126,16 +126,16 @@ def _numbers_or_mixed(
     path: Path, request: RowsRequest, watch: Callable[[], Watch], args: argparse.Namespace
 ) -> dict[str, Selection]:
     """Copy all rows to the file at `path`: numbers as they are, or features of columns with words, gaps or dates."""
-    overrides = request.expected.overrides
-    if not overrides.any and (args.columns is None or text.kind(args.source[0]) in text.MIXED):
+    overrides, where = request.expected.overrides, args.source[0]
+    is_table = text.kind(where) in text.MIXED
+    if not overrides.any and (args.columns is None or is_table):
         try:
             return _spooled(path, request, watch(), args)
         except CellError as error:
-            of_training = any(str(error).startswith(f"{path}:") for path in args.source)
-            if overrides.gaps == "refuse" or not of_training or text.kind(args.source[0]) not in text.MIXED:
+            of_training = any(str(error).startswith(f"{source}:") for source in args.source)
+            if overrides.gaps == "refuse" or not of_training or not is_table:
                 raise
-    where = args.source[0]
-    if text.kind(where) not in text.MIXED:
+    if not is_table:
         raise InputError(f"{where}: --columns is for CSV, TSV, Parquet and Arrow files: leave it out")
     if len(args.source) > 1:
         raise InputError(f"{where}: words, gaps or dates, and several sources: write them to one file, or encode them")
@@ -148,8 +148,8 @@ def _numbers_or_mixed(
     rows = _spooled(path, request, watch(), args, mixed=True)
     table = rows["train"].stored.shape.columns.table
     if table is not None:
-        made = f"{counted(len(table.column_of), 'feature')} made of {counted(len(table.columns), 'column')}"
-        for line in (f"{where}: {made}; python -m cacore.io info {args.destination} shows them", *table.notes):
+        sizes = f"{counted(len(table.column_of), 'feature')} made of {counted(len(table.columns), 'column')}"
+        for line in (f"{where}: {sizes}; python -m cacore.io info {args.destination} shows them", *table.notes):
             request.expected.tell(f"note: {line}")
     return rows
 
@@ -170,7 +170,7 @@ def _overrides(args: argparse.Namespace) -> Overrides:
     if args.columns is None:
         return NO_OVERRIDES
     overrides = Overrides.of(columns_file(args.columns, "--columns"))
-    if aside := [name for name in ("weight", "id") if columns_file(args.columns, "--columns").get(name)]:
+    if aside := [name for name, column in (("weight", overrides.weight), ("id", overrides.key)) if column]:
         raise InputError(f"--columns {args.columns}: {' and '.join(aside)}: an HDF5 file has neither; leave them out")
     return overrides
 

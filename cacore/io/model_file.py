@@ -316,13 +316,14 @@ def load(path: str | Path, makers: Mapping[str, Maker[Model]], comm: Communicato
 
 def metric_of(path: Path) -> NDArray[np.float64]:
     """The metric of a model, shape (d,) or (d, d); an InputError for a model without one, and for other files."""
+    from cacore.data.metric import matrix  # loads scipy.linalg, which other readers of models do not need
+
     Contents.of(path)  # raises the errors of other and of damaged files
     with h5py.File(path, "r") as file:
         items = _items(file)
         for name in ("metric_weights", "metric_root"):
             if name in items:
-                root = _array(items[name]).astype(np.float64)
-                return root**2 if root.ndim == 1 else root @ root
+                return matrix(_array(items[name]).astype(np.float64))
     raise InputError(f"{path}: this model has learned no metric that helps: train it with --metric on other rows")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from cacore.checks import (
     GAPS,
@@ -26,6 +26,7 @@ from cacore.checks import (
     yes_or_no,
 )
 from cacore.comm import Communicator, alone_by_mistake, first_prints, launched, launched_size, world
+from cacore.data.kinds import Overrides
 from cacore.errors import InputError, MemoryLimitError, OutputError
 from cacore.files import printing
 from cacore.learn.method import same_command
@@ -33,9 +34,6 @@ from cacore.learn.options import ADAPTIVE, FILES, RESOURCES, UNCERTAINTY, Option
 from cacore.machine import deadline
 from cacore.progress import COMPILING, line_while_compiling, spinner
 from cacore.terminal import open_closed_streams, put, say
-
-if TYPE_CHECKING:
-    from cacore.data.kinds import Overrides
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,6 @@ class Training(Job):
     @property
     def overrides(self) -> Overrides:
         """The user's word on the columns of a table; an InputError if a column has several meanings."""
-        from cacore.data.kinds import Overrides
-
         options: dict[str, Any] = {"category": self.category, "number": self.number, "drop": self.drop}
         options |= {"weight": self.weight, "id": self.key, "gaps": self.gaps}
         return Overrides.of(self.columns or {}, options)
