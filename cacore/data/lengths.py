@@ -8,6 +8,7 @@ B = (H u) alpha^T + H diag(v) H, u_i = 2 w_i e_i / H_ii and v_i = -2 w_i e_i^2 /
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,11 +72,13 @@ def best_scales(
     Notes
     -----
     L-BFGS on the logarithms, with the same steps on all ranks. 2 m^3 flops per part and evaluation, and one Allreduce
-    of d + 3 numbers.
+    of d + 3 numbers. Each thread evaluates parts of its own, in three m x m matrices: the threads
+    of a BLAS would wait for each other. Three rounds on 4,177 rows, two cores: 11 instead of 13 s of processor time, and
+    beside other work 12 to 23 s instead of 82.
     """
     from scipy.optimize import minimize  # not loaded by commands without length scales
 
-    room = _room(max((len(part.Y) for part in parts), default=0))
+    room = _Room(max((len(part.Y) for part in parts), default=0))
     spread = np.eye(d + 1)
     if tied:
         spread = np.vstack([spread[:d].any(axis=0), spread[d]]).astype(np.float64)
@@ -83,9 +86,14 @@ def best_scales(
     def error(free: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Logarithm of the mean squared error, the same on all ranks, and its gradient."""
         total, factors = np.zeros(d + 3), np.exp(free @ spread)
-        for part in parts:
+
+        def of_part(part: LeftOut) -> NDArray[np.float64]:
             loss, slopes = slope(kernel, part.X * factors[:d], part.Y, factors[d] * part.ridge, part.weights, room)
-            total += np.concatenate([[loss, part.weights.sum()], slopes])
+            return np.concatenate([[loss, part.weights.sum()], slopes])
+
+        with in_order(of_part, [(part,) for part in parts]) as sums:
+            for part_sum in sums:
+                total += part_sum
         with comm.phase("train"):
             total = comm.allreduce(total)
         with comm.uncounted():  # the ranks' sums may differ in the last bit
@@ -105,7 +113,7 @@ def best_scales(
 
 def slope(
     kernel: Kernel, X: NDArray[np.float64], Y: NDArray[np.float64], ridge: NDArray[np.float64],
-    weights: NDArray[np.float64], room: NDArray[np.float64] | None = None,
+    weights: NDArray[np.float64], room: _Room | None = None,
 ) -> tuple[float, NDArray[np.float64]]:  # fmt: skip
     """Sum of squared leave-one-out errors, and its derivatives by the logarithms of the scales and the ridge.
 
@@ -120,8 +128,8 @@ def slope(
         Added to the diagonal of K.
     weights : ndarray of float64, shape (m,)
         Weights of the rows' squared errors.
-    room : ndarray of float64, shape (3, >= m^2), optional
-        Memory that is used. First touching new memory can take longer than all flops.
+    room : optional
+        Memory that is used again. First touching new memory can take longer than all flops.
 
     Returns
     -------
@@ -137,7 +145,7 @@ def slope(
     """
     poll()
     m = len(X)
-    H, scaled, B = (buffer[: m * m].reshape(m, m) for buffer in (_room(m) if room is None else room))
+    H, scaled, B = (room or _Room(m)).matrices(m)
     points = kernel.points(X)
     kernel.gram(points, H)
     H.reshape(-1)[:: m + 1] += ridge
@@ -165,9 +173,15 @@ def slope(
     return float(squares.sum()), np.append(by_scales, by_ridge)
 
 
-def _room(m: int) -> NDArray[np.float64]:
-    """Memory for :func:`slope` of at most m rows."""
-    return np.empty((3, m * m))
+class _Room(threading.local):
+    """Memory for :func:`slope` of at most `rows` rows, of each thread its own."""
+
+    def __init__(self, rows: int) -> None:
+        self._buffers = np.empty((3, rows * rows))
+
+    def matrices(self, m: int) -> list[NDArray[np.float64]]:
+        """Three m x m matrices, not initialised."""
+        return [buffer[: m * m].reshape(m, m) for buffer in self._buffers]
 
 
 def _scaled_rows(

@@ -79,7 +79,9 @@ def ridge_system(
 
 T = TypeVar("T")
 
-SMALL = 32 << 20  # bytes of all threads' matrices up to which each thread factors its own, see :class:`Workspace`
+# Bytes of a matrix up to which each thread factors its own (see :class:`Workspace`), and the share of the memory limit
+# that all of these may take. Measured on two threads; with more of them a BLAS loses more to waiting.
+SMALL, SHARE = 16 << 20, 0.125
 # Lambdas from which one band reduction is faster than a factorisation per lambda: 4 by flops, 6 by time. 50 lambdas and
 # 10 sigmas take an eighth of the time (`python -m benchmarks.krr_grid`, docs/benchmarks.md).
 BAND_FROM = 6
@@ -133,8 +135,9 @@ class Workspace(threading.local):
         return self._buffer[: m * m].reshape(m, m)
 
     def one_a_thread(self, m: int) -> bool:
-        """True if one m x m matrix per thread takes at most 32 MiB in total."""
-        return bool(threads.current() * m * m * self.dtype.itemsize <= SMALL)
+        """True if an m x m matrix is so small that each thread has one of its own."""
+        size = m * m * self.dtype.itemsize
+        return bool(size <= SMALL and threads.current() * size <= SHARE * self.limit)
 
     def over_parts(
         self, work: Callable[[int, slice], T], parts: Parts, take: Callable[[int, slice, T], object]
