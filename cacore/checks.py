@@ -9,6 +9,7 @@ import argparse
 import csv
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from numbers import Integral, Real
@@ -223,6 +224,26 @@ def path(value: object, name: str) -> Path:
         raise InputError(f"{name} {value!r}: it must be the name of a file{hint}")
     file = Path(value)
     return file.absolute() if file == STDOUT else file  # ./- is a file
+
+
+def paths(value: object, name: str) -> tuple[Path, ...]:
+    """File names, in a list."""
+    if not isinstance(value, list | tuple):
+        raise refused(name, value, "a list of the names of files")
+    return tuple(path(word, name) for word in value)
+
+
+def array_names(value: object, name: str) -> tuple[str, ...]:
+    """Names of arrays (:mod:`cacore.io.arrays`), in a list or in text with commas, which brackets protect."""
+    from cacore.io.arrays import ArrayName
+
+    words = re.findall(r"(?:\[[^]]*\]?|\([^)]*\)?|[^,(\[])+", value) if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or value == "" or not all(isinstance(word, str) for word in words):
+        raise refused(name, value, "names of arrays, such as fields[:, 0:9]")
+    try:
+        return tuple(ArrayName.of(word).text for word in words)
+    except InputError as error:
+        raise InputError(f"{name} {error}") from error
 
 
 def column_names(value: object, name: str) -> tuple[str, ...]:

@@ -85,8 +85,13 @@ class Fitting(Training):
 
     @property
     def of_columns(self) -> list[str]:
-        """The options about the columns of a table, as they are written."""
-        return [*([] if self.target is None else ["--target", self.target]), *self.overrides.words]
+        """The options about the rows: arrays, and the columns of a table, as they are written."""
+        return [
+            *map(str, self.more),
+            *self.arrays.words,
+            *([] if self.target is None else ["--target", self.target]),
+            *self.overrides.words,
+        ]
 
     @property
     def saved(self) -> Path:
@@ -159,7 +164,7 @@ def _check(job: Fitting, comm: Communicator) -> None:
     """Refuse, before anything is read, outputs that cannot be written or that would replace another file."""
     with comm.agreed():
         outputs = {"--model": job.saved, "--report": job.report, "--plot": job.plot, "--html": job.html}
-        check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
+        check_files(outputs, {"DATA": job.data, "--test": job.test}, comm, job.more)
         check_pictures(job.plot, job.html, comm)
 
 
@@ -261,7 +266,8 @@ class _Run:
         from cakernels.leaderboard import training
 
         source: dict[str, object] = {"target": self.job.target, "base": self.train.base, "sparse": self.rows.sparse}
-        source["training"] = training(result, self.score, self.rows.n) | {"features": self.rows.d}
+        source |= {"training": training(result, self.score, self.rows.n) | {"features": self.rows.d}}
+        source |= self.job.arrays.remembered
         self.train.columns.put(source)
         for estimator in result.estimators:
             estimator.model_.source |= source

@@ -72,9 +72,9 @@ def best_scales(
     Notes
     -----
     L-BFGS on the logarithms, with the same steps on all ranks. 2 m^3 flops per part and evaluation, and one Allreduce
-    of d + 3 numbers. Each thread evaluates parts of its own, in three m x m matrices: the threads
-    of a BLAS would wait for each other. Three rounds on 4,177 rows, two cores: 11 instead of 13 s of processor time, and
-    beside other work 12 to 23 s instead of 82.
+    of d + 3 numbers. Each thread evaluates parts of its own, in three m x m matrices: the threads of a BLAS would wait
+    for each other. Three rounds on 4,177 rows, two cores: 11 instead of 13 s of processor time, and beside other work
+    12 to 23 s instead of 82.
     """
     from scipy.optimize import minimize  # not loaded by commands without length scales
 

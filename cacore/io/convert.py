@@ -25,6 +25,8 @@ from cacore.data.rows import is_sparse
 from cacore.errors import CellError, InputError
 from cacore.files import Temporary, check_apart, check_writable, printing, temporary
 from cacore.io import native, text
+from cacore.io.array_files import listing, opened, suggested
+from cacore.io.arrays import is_zarr
 from cacore.io.libsvm import DENSE_FROM
 from cacore.io.mixed import Mixed
 from cacore.io.names import Expected, listed, quiet
@@ -61,7 +63,13 @@ def read_all(path: Path, target: str | None = None, limit: int = 1 << 62) -> dic
 
 
 def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
-    """Run the ``info`` command: print one line per split, and the columns of a table with words, gaps or dates."""
+    """Run the ``info`` command: print one line per split, and the columns of a table with words, gaps or dates.
+
+    Of a file in another layout than the native one, print its arrays, and options that would read it.
+    """
+    if is_zarr(path) or (text.kind(path) == "hdf5" and not native.is_native(path)):
+        _show_arrays(path)
+        return
     try:
         tables = read_all(path, target, limit)
     except CellError:
@@ -74,6 +82,15 @@ def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
         if table.columns.table is not None:
             with printing():
                 show_table((column.summary for column in table.columns.table.columns), "columns", SUMMARY)
+
+
+def _show_arrays(path: Path) -> None:
+    """Print the arrays of a file, and options that would read it."""
+    with opened(path) as container:
+        rows, options = listing(container), suggested(container)
+    with printing():
+        show_table(rows, f"arrays of {path}", ("array", "shape", "type", "packing"))
+        say(f"for example: {options}" if options else "--input ARRAY and --output ARRAY name those of the rows")
 
 
 def convert(args: argparse.Namespace, limit: int, comm: Communicator) -> None:

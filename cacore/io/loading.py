@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from cacore.data.rows import Rows, block_bounds, dense, scatter_rows
 from cacore.data.stored import StoredRows
 from cacore.errors import CellError, InputError
 from cacore.io import stream, text
+from cacore.io.arrays import NATIVE, Arrays, named
 from cacore.io.names import UNKNOWN, Expected, in_rows
 from cacore.io.table import NUMBERS, RowsRequest, Table, Targets, check_size
 from cacore.io.words import labels_of
@@ -29,8 +30,11 @@ from cacore.machine import memory
 from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
+    from cacore.io.array_files import ArrayFiles
     from cacore.io.names import Order
-    from cacore.io.native import Shape
+    from cacore.io.native import NativeFile, Shape
+
+    Source: TypeAlias = NativeFile | ArrayFiles
 
 
 TEST = "test"  # the split of rows that are not trained on
@@ -51,6 +55,7 @@ def load(
     remedy: str = "",
     expected: Expected = UNKNOWN,
     training: bool = False,
+    arrays: Arrays = NATIVE,
 ) -> dict[str, Dataset]:
     """Read a file and give every rank its block of each split; collective.
 
@@ -64,6 +69,8 @@ def load(
     dtype : {"float64", "float32"}
     target, n_features, usual_target, limit, wanted, remedy, expected, training
         See :class:`cacore.io.table.RowsRequest`.
+    arrays : Arrays
+        Arrays of HDF5, netCDF, Zarr or NPY files that hold the rows, where the layout is not the native one.
 
     Returns
     -------
@@ -87,12 +94,15 @@ def load(
     """
     path, real = Path(path), np.dtype(dtype)
     request = RowsRequest(real, target, n_features, usual_target, None, limit, wanted, expected, training, remedy)
+    if _by_name(path, arrays, comm):
+        with comm.phase("read"):
+            return _blocks(_array_files(path, arrays, request, comm), comm, request)
     with comm.phase("read"), stream.unchanging(path, comm):
         form = _agree_on_form(path, comm)
         with comm.uncounted(), comm.agreed():
             _require_table(path, form, request)
         if form == "hdf5":
-            return _blocks(path, comm, request)
+            return _blocks(_native_file(path, comm), comm, request)
         if form == "npz":
             return _handed_out(path, comm, request)
         rows = _checked(_table(path, form, request, comm), request, comm)
@@ -198,21 +208,53 @@ def _agree_on_form(path: Path, comm: Communicator) -> str:
     return comm.bcast(form).tobytes().decode()
 
 
-def _blocks(path: Path, comm: Communicator, request: RowsRequest) -> dict[str, Dataset]:
-    """Read this rank's block of rows of an HDF5 file."""
-    from cacore.io import native
+def _by_name(path: Path, arrays: Arrays, comm: Communicator) -> bool:
+    """True if rows are in named arrays, or in several files, as rank 0 sees them; collective."""
+    named_here = np.zeros(1, np.int64)
+    with comm.uncounted(), comm.agreed():
+        if comm.rank == 0:
+            named_here[0] = named(path, arrays)
+    with comm.uncounted():
+        return bool(comm.bcast(named_here)[0])
+
+
+def _native_file(path: Path, comm: Communicator) -> Source:
+    """The rows of an HDF5 file in the native layout; another layout is an InputError. Collective."""
+    from cacore.io import native  # loads h5py, which --help does not need
 
     with comm.agreed():
-        splits = _Splits.of(path, comm, request)
+        if comm.rank == 0 and not native.is_native(path):
+            from cacore.io import array_files
+
+            with array_files.opened(path) as container:
+                raise array_files.foreign(container)
+    return native.NativeFile(path)
+
+
+def _array_files(path: Path, arrays: Arrays, request: RowsRequest, comm: Communicator) -> Source:
+    """The rows in named arrays; collective."""
+    from cacore.io.array_files import ArrayFiles
+
+    with comm.agreed():
+        if request.expected.overrides.any:
+            options = " and ".join(word for word in request.expected.overrides.words if word.startswith("--"))
+            raise InputError(f"{path}: {options}: for tables, not for arrays, whose columns --input names")
+    return ArrayFiles.of(path, arrays, comm)
+
+
+def _blocks(source: Source, comm: Communicator, request: RowsRequest) -> dict[str, Dataset]:
+    """Read this rank's block of rows of an HDF5 file, or of named arrays."""
+    with comm.agreed():
+        splits = _Splits.of(source, comm, request)
         size = sum(
-            native.needed(path, split, *rows, request.dtype, request.limit, splits.orders[split])
+            source.needed(split, *rows, request.dtype, request.limit, splits.orders[split])
             for split, rows in splits.bounds.items()
         )
         enough = memory.enough_ranks(2 * size * comm.size, request.limit)  # leaves half of the memory for the work
-        what = f"{path}: a rank's block of the rows"
+        what = f"{source.path}: a rank's block of the rows"
         memory.require(size, request.limit, what, f"use {request.remedy}more ranks{enough} or --dtype float32")
         tables = {
-            split: native.read_block(path, split, *rows, request.dtype, splits.orders[split], splits.moments.get(split))
+            split: source.read_block(split, *rows, request.dtype, splits.orders[split], splits.moments.get(split))
             for split, rows in splits.bounds.items()
         }
         for table in tables.values():
@@ -220,7 +262,9 @@ def _blocks(path: Path, comm: Communicator, request: RowsRequest) -> dict[str, D
     return splits.datasets(tables, request, comm)
 
 
-def load_in_file(path: Path, comm: Communicator, request: RowsRequest, folder: Path) -> dict[str, Dataset]:
+def load_in_file(
+    path: Path, comm: Communicator, request: RowsRequest, folder: Path, arrays: Arrays = NATIVE
+) -> dict[str, Dataset]:  # fmt: skip
     """Load an HDF5 file like :func:`cacore.io.load`, but copy each rank's rows to a scratch file; collective.
 
     Parameters
@@ -231,6 +275,8 @@ def load_in_file(path: Path, comm: Communicator, request: RowsRequest, folder: P
     folder : Path
         Folder of the scratch file, with room for two copies of the rows. The file has no name, so a killed run leaves
         nothing behind.
+    arrays : Arrays
+        See :func:`load`.
 
     Raises
     ------
@@ -241,6 +287,9 @@ def load_in_file(path: Path, comm: Communicator, request: RowsRequest, folder: P
     -----
     Rows are read, checked, converted and written a few MiB at a time; only their targets stay in memory.
     """
+    if _by_name(path, arrays, comm):
+        with comm.phase("read"):
+            return _copies(_array_files(path, arrays, request, comm), comm, request, folder)
     with comm.phase("read"), stream.unchanging(path, comm):
         with comm.agreed():
             if request.expected.overrides.any:
@@ -253,21 +302,27 @@ def load_in_file(path: Path, comm: Communicator, request: RowsRequest, folder: P
                     f"{path}: --out-of-core reads HDF5; run python -m cacore.io convert {path} OUT.h5 first"
                 )
             _require_table(path, "hdf5", request)
-        ranks_here = comm.node().size
-        with comm.agreed():
-            splits = _Splits.of(path, comm, request, dense=True)
-            splits.check_room(path, request, folder, ranks_here)
-        with comm.agreed():
-            copies = {split: splits.copied(path, split, request, folder) for split in splits.shapes}
-        return splits.datasets(copies, request, comm)
+        return _copies(_native_file(path, comm), comm, request, folder)
+
+
+def _copies(source: Source, comm: Communicator, request: RowsRequest, folder: Path) -> dict[str, Dataset]:
+    """Copy this rank's rows to a scratch file; collective."""
+    ranks_here = comm.node().size
+    with comm.agreed():
+        splits = _Splits.of(source, comm, request, dense=True)
+        splits.check_room(request, folder, ranks_here)
+    with comm.agreed():
+        copies = {split: splits.copied(split, request, folder) for split in splits.shapes}
+    return splits.datasets(copies, request, comm)
 
 
 @dataclass(frozen=True)
 class _Splits:
-    """The splits of an HDF5 file, and this rank's rows of each.
+    """The splits of an HDF5 file, or the rows of named arrays, and this rank's rows of each.
 
     Attributes
     ----------
+    source : NativeFile or ArrayFiles
     shapes : dict of str to Shape
         Of the rows once their columns are in order.
     orders : dict of str to Order
@@ -277,27 +332,29 @@ class _Splits:
         For dense training rows that are rounded to single precision.
     """
 
+    source: Source
     shapes: dict[str, Shape]
     orders: dict[str, Order]
     bounds: dict[str, tuple[int, int]]
     moments: dict[str, Moments]
 
     @classmethod
-    def of(cls, path: Path, comm: Communicator, request: RowsRequest, dense: bool = False) -> _Splits:
+    def of(cls, source: Source, comm: Communicator, request: RowsRequest, dense: bool = False) -> _Splits:
         """Describe a file without reading its rows, which must be `dense` if this is said."""
-        from cacore.io import native  # loads h5py, which --help does not need
-
-        shapes, orders = ordered(path, native.describe(path), request.expected, request.target)
+        path = source.path
+        shapes, orders = ordered(path, source.describe(), request.expected, request.target)
         for split, shape in shapes.items():
             request.wanted.check(shape.y or (), f"{path} ({split})")
             if dense and shape.sparse:
                 raise InputError(f"{path} ({split}): --out-of-core takes dense rows, not CSR; use more ranks instead")
         rounded = request.training and request.dtype == np.float32
         moments = {k: Moments(shape.d) for k, shape in shapes.items() if rounded and k != TEST and not shape.sparse}
-        return cls(shapes, orders, {k: block_bounds(v.n, comm.size, comm.rank) for k, v in shapes.items()}, moments)
+        bounds = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
+        return cls(source, shapes, orders, bounds, moments)
 
-    def check_room(self, path: Path, request: RowsRequest, folder: Path, ranks: int) -> None:
+    def check_room(self, request: RowsRequest, folder: Path, ranks: int) -> None:
         """Raise an InputError if memory cannot hold the targets, or the folder the rows of the node's `ranks` ranks."""
+        path = self.source.path
         count = {split: hi - lo for split, (lo, hi) in self.bounds.items()}
         columns = sum(
             n * (_COLUMN_BYTES + 24 * int(np.prod((self.shapes[split].y or (0,))[1:]))) for split, n in count.items()
@@ -317,21 +374,22 @@ class _Splits:
                 f"{free / memory.GIB:.3g} GiB are free: name another folder with --scratch DIR"
             )
 
-    def copied(self, path: Path, split: str, request: RowsRequest, folder: Path) -> Table:
+    def copied(self, split: str, request: RowsRequest, folder: Path) -> Table:
         """Copy this rank's rows of a split to a scratch file in the folder."""
-        from cacore.io import native
+        from cacore.io.native import step_bytes
 
+        source, path = self.source, self.source.path
         shape, (lo, hi), order = self.shapes[split], self.bounds[split], self.orders[split]
         rows = StoredRows.empty(folder, hi - lo, shape.d, request.dtype)
-        step = max(1, native.step_bytes(request.limit) // native.row_bytes(path, split, shape))
-        need = native.needed(path, split, lo, min(lo + step, hi), request.dtype, request.limit, order)
+        step = max(1, step_bytes(request.limit) // source.row_bytes(split, shape))
+        need = source.needed(split, lo, min(lo + step, hi), request.dtype, request.limit, order)
         memory.require(need, request.limit, f"{path}: a block of {min(step, hi - lo):,} rows", "raise --memory-limit")
-        none = native.read_block(path, split, lo, lo, request.dtype, order)  # without rows, targets have this type
+        none = source.read_block(split, lo, lo, request.dtype, order)  # without rows, targets have this type
         none.check_targets(request.wanted)
         targets: list[NDArray[Any]] = [] if none.y is None else [none.y]
         features, labels = none.rounded
         for a, b in blocks(hi - lo, step):
-            block = native.read_block(path, split, lo + a, lo + b, request.dtype, order, self.moments.get(split))
+            block = source.read_block(split, lo + a, lo + b, request.dtype, order, self.moments.get(split))
             block.check_targets(request.wanted)
             features, labels = _either(features, block.rounded[0]), _either(labels, block.rounded[1])
             rows[a:b] = dense(block.X)

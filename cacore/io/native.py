@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -31,6 +31,10 @@ from cacore.files import replacing
 from cacore.io.names import Order
 from cacore.io.stream import check_regular
 from cacore.io.table import Table, check_size, plain_targets
+from cacore.machine.threads import blocks
+
+Numbers: TypeAlias = NDArray[Any]
+Type: TypeAlias = np.dtype[Any]
 
 FLOAT_FILL = 9.969209968386869e36  # netCDF's default for floats, of either precision
 _INTEGER_FILLS = {"i2": -32767, "u2": 65535, "i4": -2147483647, "u4": 4294967295, "i8": -(2**63) + 2, "u8": 2**64 - 2}
@@ -68,17 +72,26 @@ class Packing:
 
     @classmethod
     def of(cls, item: h5py.Dataset, where: str) -> Packing:
-        """The encoding that an array's attributes declare."""
-        declared = [(name, value) for name in ("_FillValue", "missing_value") for value in _numeric(item, name) or ()]
+        """The encoding that the attributes of an array in HDF5 declare."""
+        names = ("_FillValue", "missing_value", "scale_factor", "add_offset")
+        attributes = {name: _numeric(item, name) for name in names if name in item.attrs}
+        netcdf = "_NCProperties" in item.file.attrs
+        return replace(cls.declared(attributes, item.dtype, netcdf, where), unsigned=_is_unsigned(item))
+
+    @classmethod
+    def declared(
+        cls, attributes: Mapping[str, list[float] | None], dtype: Type, netcdf: bool, where: str
+    ) -> Packing:  # fmt: skip
+        """The encoding that attributes declare, given by their numbers, None for one that has something else."""
+        declared = [(name, value) for name in ("_FillValue", "missing_value") for value in attributes.get(name) or ()]
         fills = [value for _, value in declared]
-        dtype, netcdf = item.dtype, "_NCProperties" in item.file.attrs
         if netcdf and dtype.kind in "iu" and not fills and (fill := _INTEGER_FILLS.get(dtype.str[1:])) is not None:
             fills = [fill]
-        scale, offset = (_number(item, name, where) for name in ("scale_factor", "add_offset"))
+        scale, offset = (_number(attributes, name, where) for name in ("scale_factor", "add_offset"))
         return cls(
-            tuple(fills), 1.0 if scale is None else scale, 0.0 if offset is None else offset, _is_unsigned(item),
-            scale is not None or offset is not None,
-            f"{declared[0][0]} {declared[0][1]:g}" if declared else "",
+            tuple(fills), 1.0 if scale is None else scale, 0.0 if offset is None else offset,
+            scaled=scale is not None or offset is not None,
+            label=f"{declared[0][0]} {declared[0][1]:g}" if declared else "",
         )  # fmt: skip
 
     @property
@@ -91,13 +104,13 @@ class Packing:
         """Scale and offset in messages; empty if none is declared."""
         return f"scale_factor {self.scale:g} and add_offset {self.offset:g} are applied" if self.scaled else ""
 
-    def type_of(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def type_of(self, dtype: Type) -> Type:
         """Type of the decoded numbers of an array of this type, unless some are missing."""
         if self.scaled:
             return np.dtype(np.float64)
         return np.dtype(dtype.str.replace("i", "u")) if self.unsigned and dtype.kind == "i" else dtype
 
-    def decoded(self, values: NDArray[Any]) -> NDArray[Any]:
+    def decoded(self, values: Numbers) -> Numbers:
         """The numbers that stored ones stand for, NaN for gaps; `values` themselves where nothing changes."""
         if self.unsigned and values.dtype.kind == "i":
             values = values.view(values.dtype.str.replace("i", "u"))
@@ -109,7 +122,7 @@ class Packing:
             values[gaps] = np.nan
         return values
 
-    def _gaps(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
+    def _gaps(self, values: Numbers) -> NDArray[np.bool_] | None:
         """Mask of stored numbers that mark gaps; None if there are none."""
         gaps = None
         for fill in self.fills:
@@ -125,22 +138,20 @@ class Packing:
         return gaps
 
 
-def _numeric(item: h5py.Dataset, name: str) -> list[Any] | None:
-    """Numbers of an attribute; None if there is no such attribute, or if it holds something else."""
-    if name not in item.attrs:
-        return None
+def _numeric(item: h5py.Dataset, name: str) -> list[float] | None:
+    """Numbers of an attribute; None if it holds something else."""
     stored = item.attrs.get_id(name)  # read only if it holds numbers: a damaged string would end the process
     if stored.dtype.kind not in "biuf" or int(np.prod(stored.shape or ())) > _MOST:
         return None
-    values: list[Any] = np.ravel(item.attrs[name]).tolist()
+    values: list[float] = np.ravel(item.attrs[name]).tolist()
     return values
 
 
-def _number(item: h5py.Dataset, name: str, where: str) -> float | None:
+def _number(attributes: Mapping[str, list[float] | None], name: str, where: str) -> float | None:
     """Number of an attribute, None if there is no such attribute; anything but one finite number is an InputError."""
-    if name not in item.attrs:
+    if name not in attributes:
         return None
-    values = _numeric(item, name) or []
+    values = attributes[name] or []
     if len(values) != 1 or not np.isfinite(values[0]) or (name == "scale_factor" and values[0] == 0):
         raise InputError(f"{where}: its attribute {name} is not one finite number: write the numbers themselves")
     return float(values[0])
@@ -153,7 +164,7 @@ def _is_unsigned(item: h5py.Dataset) -> bool:
     return bool(np.ravel(item.attrs["_Unsigned"])[:1].tolist() == [b"true"])
 
 
-_BLOCK = 1 << 24  # bytes of rows per read: many chunks (`CHUNK` of cacore/io/spool.py), little beside a memory limit
+BLOCK = 1 << 24  # bytes of rows per read: many chunks (`CHUNK` of cacore/io/spool.py), little beside a memory limit
 # Bytes of chunks that the library keeps per open dataset: by default 1 MiB, since HDF5 2.0 8 MiB.
 _KEPT = 1 << 20
 # Exceptions raised when a damaged file is read.
@@ -178,7 +189,7 @@ class Shape:
     n: int
     d: int
     sparse: bool
-    dtype: np.dtype[Any]
+    dtype: Type
     y: tuple[int, ...] | None
     columns: Columns = UNNAMED
     scaled: str = ""
@@ -208,6 +219,12 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise InputError(
             f"{path}: cannot be read as HDF5, it may be truncated ({error}); copy or convert it again"
         ) from error
+
+
+def is_native(path: Path) -> bool:
+    """True if an HDF5 file has arrays of the native layout."""
+    with opened(path) as file:
+        return any(_group(file, place) is not None for place in ("train", "test", "/"))
 
 
 def describe(path: Path) -> dict[str, Shape]:
@@ -315,7 +332,7 @@ def _csr_shape(X: h5py.Group, where: str) -> tuple[int, int]:
 
 
 def needed(
-    path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit: int, order: Order = AS_THEY_LIE
+    path: Path, split: str, lo: int, hi: int, dtype: Type, limit: int, order: Order = AS_THEY_LIE
 ) -> int:  # fmt: skip
     """Upper bound on the bytes that :func:`read_block` uses, or some number above `limit`.
 
@@ -336,7 +353,7 @@ def needed(
             copies = (1 if order.features is None else 2) + 2 * decoded.itemsize // X.dtype.itemsize * (
                 decoded != X.dtype
             )
-            block = 0 if plain else min(_BLOCK + row, n * row) * copies
+            block = 0 if plain else min(BLOCK + row, n * row) * copies
             d = X.shape[1] if order.features is None else len(order.features)
             return int(size + n * d * width + block + _chunk(X))
         # Every method needs at least one dense row of all columns.
@@ -350,7 +367,7 @@ def needed(
 
 def step_bytes(limit: int) -> int:
     """Bytes of rows to read at a time if a rank may use `limit` bytes."""
-    return max(1, min(_BLOCK, limit // 16))
+    return max(1, min(BLOCK, limit // 16))
 
 
 def row_bytes(path: Path, split: str, shape: Shape) -> int:
@@ -372,7 +389,7 @@ def _place(file: h5py.File, split: str) -> h5py.Group:
 
 
 def read_block(
-    path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], order: Order = AS_THEY_LIE,
+    path: Path, split: str, lo: int, hi: int, dtype: Type, order: Order = AS_THEY_LIE,
     moments: Moments | None = None,
 ) -> Table:  # fmt: skip
     """Read and check only rows ``lo:hi`` of a split found by :func:`describe`, with the columns in this order.
@@ -395,21 +412,38 @@ def read_block(
             table.X = table.X.astype(dtype, copy=False)
             return table
         out = np.empty((hi - lo, X.shape[1] if pick is None else len(pick)), dtype)
-        step = max(1, _BLOCK // max(1, X.shape[1] * X.dtype.itemsize))
-        rounded = np.zeros(out.shape[1], np.bool_)
-        for a in range(0, hi - lo, step):
-            b = min(a + step, hi - lo)
-            part = out[a:b] if X.dtype == dtype and pick is None else np.empty((b - a, X.shape[1]), X.dtype)
-            X.read_direct(part, np.s_[lo + a : lo + b])
-            part = packing.decoded(part)
-            part = part if pick is None else part[:, pick]
-            Table(part, None if y is None else y[a:b], where, lo + a, gaps=gaps).checked(dtype, whole=False)
-            rounded |= rounded_columns(part)
-            if moments is not None and dtype == np.float32:
-                moments.add(part)
-            if part.base is not out:
-                out[a:b] = part
+
+        def read(first: int, last: int, room: Numbers | None) -> Numbers:
+            part = np.empty((last - first, X.shape[1]), X.dtype) if room is None or X.dtype != dtype else room
+            X.read_direct(part, np.s_[first:last])
+            return packing.decoded(part)
+
+        row = X.shape[1] * X.dtype.itemsize
+        rounded = fill(out, read, lo, row, order, Table(out, y, where, lo, gaps=gaps), moments)
     return Table(out, None if y is None else plain_targets(y), where, lo, rounded=(rounded, targets))
+
+
+def fill(
+    out: Numbers, read: Callable[[int, int, Numbers | None], Numbers], lo: int, row_bytes: int,
+    order: Order, table: Table, moments: Moments | None = None,
+) -> NDArray[np.bool_]:  # fmt: skip
+    """Fill `out` with rows from number `lo` on, a block at a time, checked; the mask of columns that were rounded.
+
+    ``read(first, last, room)`` returns rows in the file's columns, which may lie in `room`, memory of `out`, if the
+    columns are wanted in this order. `table` has targets, place and gaps of these rows, for messages.
+    """
+    step, rounded, pick = max(1, BLOCK // max(1, row_bytes)), np.zeros(out.shape[1], np.bool_), order.features
+    for a, b in blocks(len(out), step):
+        part = read(lo + a, lo + b, out[a:b] if pick is None else None)
+        part = part if pick is None else part[:, pick]
+        y = None if table.y is None else table.y[a:b]
+        replace(table, X=part, y=y, first=table.first + a).checked(out.dtype, whole=False)
+        rounded |= rounded_columns(part)
+        if moments is not None and out.dtype == np.float32:
+            moments.add(part)
+        if part.base is not out:
+            out[a:b] = part
+    return rounded
 
 
 def _targets(group: h5py.Group, lo: int, hi: int, order: Order, where: str) -> tuple[Any, str]:
@@ -425,7 +459,7 @@ def _targets(group: h5py.Group, lo: int, hi: int, order: Order, where: str) -> t
     return (y if order.targets is None or y.ndim == 1 else y[:, order.targets]), packing.gap
 
 
-def words_or_numbers(item: h5py.Dataset, lo: int, hi: int) -> NDArray[Any]:
+def words_or_numbers(item: h5py.Dataset, lo: int, hi: int) -> Numbers:
     """Rows ``lo:hi`` of an array of numbers, or of strings as text."""
     return np.array(item.asstr("utf-8")[lo:hi], np.str_) if _is_text(item) else np.asarray(item[lo:hi])
 
@@ -444,6 +478,32 @@ def _csr_rows(X: h5py.Group, lo: int, hi: int, where: str) -> CSR:
     if not is_csr(data, indices, indptr, (hi - lo, d)):
         raise InputError(f"{where}: of CSR rows, indptr must ascend from 0 to {size}, and indices lie in 0 .. {d - 1}")
     return csr(data, indices, indptr, (hi - lo, d))
+
+
+@dataclass(frozen=True)
+class NativeFile:
+    """A native file as a source of rows, read by the functions of this module."""
+
+    path: Path
+
+    def describe(self) -> dict[str, Shape]:
+        """Shapes of the splits."""
+        return describe(self.path)
+
+    def needed(self, split: str, lo: int, hi: int, dtype: Type, limit: int, order: Order = AS_THEY_LIE) -> int:
+        """Bytes that reading rows ``lo:hi`` takes."""
+        return needed(self.path, split, lo, hi, dtype, limit, order)
+
+    def row_bytes(self, split: str, shape: Shape) -> int:
+        """Bytes of memory per row while it is read."""
+        return row_bytes(self.path, split, shape)
+
+    def read_block(
+        self, split: str, lo: int, hi: int, dtype: Type, order: Order = AS_THEY_LIE,
+        moments: Moments | None = None,
+    ) -> Table:  # fmt: skip
+        """Rows ``lo:hi`` of a split."""
+        return read_block(self.path, split, lo, hi, dtype, order, moments)
 
 
 class _Patient:
@@ -493,7 +553,7 @@ def data_file(path: Path) -> Iterator[h5py.File]:
         yield file
 
 
-def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
+def write(path: Path, tables: dict[str, Table], dtype: Type) -> None:
     """Write a native file with these splits atomically."""
     with replacing(path) as temporary, data_file(temporary) as file:
         for split, table in tables.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import stream
+from cacore.io.arrays import is_zarr
 from cacore.io.stream import MARK
 from cacore.io.table import RowsRequest, Table, Tabular
 from cacore.io.words import OneClass
@@ -22,6 +23,8 @@ _HEAD = 1 << 16  # bytes by which a format is detected
 
 def kind(path: Path) -> str:
     """Format of a file: "hdf5", "npz", "libsvm" or one of :data:`TABLES`; any other or empty file is an InputError."""
+    if is_zarr(path):
+        raise InputError(f"{path}: a Zarr store: name its arrays with --input and --output; cakernels info lists them")
     stream.check_regular(path)
     try:
         with stream.open_bytes(path) as opened:

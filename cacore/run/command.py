@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from cacore.data.rows import is_sparse, take_rows
 from cacore.data.stored import is_stored
 from cacore.errors import InputError, OutputError
 from cacore.files import STDOUT, check_apart, check_writable, printing
+from cacore.io.arrays import Arrays, is_zarr, matching
 from cacore.learn.method import Method, flags, same_command
 from cacore.learn.options import add_options, from_arguments
 from cacore.machine.threads import blocks
@@ -112,8 +113,8 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
             "--html": job.html, **others,
         }  # fmt: skip
         folder = None if checkpoint is None else checkpoint.path
-        check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm)
-        _check_rows(job.data, job.test, comm=comm)
+        check_files(outputs, {"DATA": job.data, "--test": job.test, "--checkpoint": folder}, comm, job.more)
+        _check_rows(job.arrays, job.data, job.test, comm=comm)
     if checkpoint is not None and not job.quiet:
         checkpoint.tell = _tell
     compiled_ahead(lambda: family.warm_up(this_run), comm, not job.quiet)
@@ -127,7 +128,7 @@ def train(method: Method, load_family: Callable[[Any], AnyFamily], comm: Communi
         columns, chosen = rows.columns, rows.chosen
         n_train, d, source = rows.n, rows.X.shape[1], {"base": rows.base, "sparse": is_sparse(rows.X)}
         fitted = method(rows, options, comm, test)
-        fitted.model.source |= {"target": job.target, **source}
+        fitted.model.source |= {"target": job.target, **source, **job.arrays.remembered}
         overlap, tested = _tested(family, fitted.model, test, comm, limit)
     notes = reading.notes(rows, test, job.test or job.data)
     data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
@@ -308,14 +309,14 @@ def predict(
     with comm.agreed():
         output = None if job.output == STDOUT else job.output
         outputs = {"--output": output, "--report": job.report}
-        check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
+        check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm, job.more)
     limit, load_model = start(job, comm), load()
     from cacore.io import predictions
 
     model, family = load_model(job.model, comm)
     with comm.agreed():
         family.check_prediction(model, job)
-        _check_rows(job.data, comm=comm)
+        _check_rows(job.arrays, job.data, comm=comm)
         if job.output is not None and comm.rank == 0:
             predictions.check(job.output)
     compiled_ahead(lambda: family.warm_up_prediction(model.dtype), comm, not job.quiet)
@@ -357,23 +358,31 @@ def named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value}
 
 
-def check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None], comm: Communicator) -> None:
-    """Refuse, before training, outputs that rank 0 could not write or that would replace another file."""
+def check_files(
+    outputs: dict[str, Path | None], inputs: dict[str, Path | None], comm: Communicator, more: Sequence[Path] = ()
+) -> None:  # fmt: skip
+    """Refuse, before training, outputs that rank 0 could not write or that would replace another file.
+
+    Inputs may be patterns; `more` are files with further rows.
+    """
     if comm.rank == 0:
-        check_apart(outputs.items(), inputs.items())
+        patterns = [*inputs.items(), *(("MORE", path) for path in more)]
+        files = [(name, path) for name, each in patterns if each is not None for path in matching(each)]
+        check_apart(outputs.items(), files)
         for path in outputs.values():
             if path is not None:
                 check_writable(path)
 
 
-def _check_rows(*paths: Path | None, comm: Communicator) -> None:
+def _check_rows(arrays: Arrays, *paths: Path | None, comm: Communicator) -> None:
     """Refuse files that hold no rows before code is compiled, which may take minutes."""
     if comm.rank == 0:
         from cacore.io import text
 
-        for path in paths:
-            if path is not None:
-                text.kind(path)
+        for pattern in (*paths, *arrays.files):
+            for path in () if pattern is None else matching(pattern):
+                if not is_zarr(path):
+                    text.kind(path)
 
 
 def _show(job: Job, document: Report, lines: Iterable[tuple[str, str]] = ()) -> None:

@@ -14,12 +14,14 @@ from typing import Any, NoReturn
 
 from cacore.checks import (
     GAPS,
+    array_names,
     column_name,
     column_names,
     columns_file,
     one_of,
     path,
     path_or_stdout,
+    paths,
     positive,
     share,
     whole,
@@ -29,6 +31,7 @@ from cacore.comm import Communicator, alone_by_mistake, first_prints, launched, 
 from cacore.data.kinds import Overrides
 from cacore.errors import InputError, MemoryLimitError, OutputError
 from cacore.files import printing
+from cacore.io.arrays import Arrays
 from cacore.learn.method import same_command
 from cacore.learn.options import ADAPTIVE, FILES, RESOURCES, UNCERTAINTY, Options, argument, option
 from cacore.machine import deadline
@@ -61,17 +64,45 @@ def _ignore_extra_columns() -> Any:
     return option(False, text, yes_or_no, group=FILES, action="store_true")
 
 
+def _inputs() -> tuple[str, ...]:
+    """Declare the arrays of the features."""
+    text = (
+        "arrays of HDF5, netCDF, Zarr or NPY files that hold the features, such as group/fields[:, 0:9], or "
+        "fields(time, y, x, variable) (default: those of the native layout)"
+    )
+    return option((), text, array_names, flag="--input", group=FILES, metavar="ARRAY")
+
+
+def _follow_links() -> bool:
+    """Declare that links are followed."""
+    text = "follow links and virtual arrays of HDF5 to other files in the folder of DATA (default: refuse them)"
+    return option(False, text, yes_or_no, group=FILES, action="store_true")
+
+
+def _more() -> tuple[Path, ...]:
+    """Declare files after the first."""
+    text = "further HDF5, netCDF, Zarr or NPY files with rows; DATA may also be a pattern in quotes, such as 'run-*.h5'"
+    return option((), text, paths, flag="more", metavar="MORE", nargs="*")
+
+
 @dataclass(frozen=True)
 class Training(Job):
     """Options of every training command."""
 
     data: Path = argument(
-        "data", "training rows: HDF5 (native layout), LIBSVM, CSV, TSV, NPZ, NPY, Parquet or Arrow", path
+        "data", "training rows: HDF5 (native layout, or --input), LIBSVM, CSV, TSV, NPZ, NPY, Parquet or Arrow", path
     )
+    more: tuple[Path, ...] = _more()
     test: Path | None = option(None, "test rows (default: those of DATA, if it has any)", path, metavar="DATA")
     target: str | None = option(
         None, "target column of a table, by name or number, or several: A,B (default: the last)", metavar="COLUMN"
     )
+    inputs: tuple[str, ...] = _inputs()
+    outputs: tuple[str, ...] = option(
+        (), "arrays that hold the targets, named as those of --input", array_names, flag="--output", group=FILES,
+        metavar="ARRAY",
+    )  # fmt: skip
+    follow_links: bool = _follow_links()
     category: tuple[str, ...] = option((), "columns of a table that hold categories, whatever their cells look like",
                                        column_names, group=FILES, metavar="A,B")  # fmt: skip
     number: tuple[str, ...] = option(
@@ -127,8 +158,15 @@ class Training(Job):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.outputs and not self.inputs:
+            raise InputError(f"--output {','.join(self.outputs)}: name the features as well, by --input")
         if self.strict and self.allow_overlap:
             raise InputError("--strict, --allow-overlap: one refuses what the other does not look for; drop one")
+
+    @property
+    def arrays(self) -> Arrays:
+        """The arrays that hold the rows."""
+        return Arrays(self.inputs, self.outputs, self.more, self.follow_links)
 
     @property
     def overrides(self) -> Overrides:
@@ -144,6 +182,9 @@ class Predicting(Job):
 
     model: Path = argument("model", "model saved by a training command", path)
     data: Path = argument("data", "rows to predict: the file's test rows, if it has any, or all its rows", path)
+    more: tuple[Path, ...] = _more()
+    inputs: tuple[str, ...] = _inputs()
+    follow_links: bool = _follow_links()
     target: str | None = option(
         None, "target column to compare the predictions with, if the table has one", metavar="COLUMN"
     )
@@ -180,6 +221,11 @@ class Predicting(Job):
         super().__post_init__()
         if self.adaptive is not None and self.interval is None:
             raise InputError("--adaptive: needs --interval, for example --interval 0.9")
+
+    @property
+    def arrays(self) -> Arrays:
+        """The arrays that hold the rows; without `inputs`, those of the training rows are read where they are there."""
+        return Arrays(self.inputs, (), self.more, self.follow_links)
 
 
 _counted = False  # True if a command of this process has counted the process' start

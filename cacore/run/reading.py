@@ -19,6 +19,7 @@ from cacore.data.rows import block_bounds, is_sparse, scatter_rows
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset, load
+from cacore.io.arrays import NATIVE, Arrays
 from cacore.io.fingerprints import overlap
 from cacore.io.names import Expected
 from cacore.io.table import LABELS, RowsRequest, Targets
@@ -74,7 +75,7 @@ class Disk:
 
     def load(
         self, path: Path, comm: Communicator, job: Training, limit: int, wanted: Targets, expected: Expected,
-        training: bool = False,
+        training: bool = False, arrays: Arrays = NATIVE,
     ) -> dict[str, Dataset]:  # fmt: skip
         """Load the rows of a file, by split; collective. `training`: see :func:`cacore.io.load`."""
         if self.folder is not None:
@@ -83,11 +84,11 @@ class Disk:
             request = RowsRequest(
                 np.dtype(job.dtype), job.target, limit=limit, wanted=wanted, expected=expected, training=training
             )  # fmt: skip
-            return load_in_file(path, comm, request, self.folder)
+            return load_in_file(path, comm, request, self.folder, arrays)
         remedy = "--out-of-core, " if self.offered else ""
         return load(
             path, comm, job.dtype, job.target, limit=limit, wanted=wanted, remedy=remedy, expected=expected,
-            training=training,
+            training=training, arrays=arrays,
         )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def read(
     If targets are not needed, those of the training rows are set to 0, and test rows may have none.
     """
     expected = _expected(job, comm, needed=wanted.needed)
-    splits = disk.load(job.data, comm, job, limit, wanted, expected, training=True)
+    splits = disk.load(job.data, comm, job, limit, wanted, expected, training=True, arrays=job.arrays)
     with comm.agreed():
         if "train" not in splits:
             raise InputError(f"{job.data}: test rows alone; there is nothing to learn from")
@@ -115,13 +116,14 @@ def read(
                 raise InputError(f"{job.data}: it has its own test rows; drop --test")
         if job.test is not None:
             expected = replace(expected, columns=train.columns, where=train.where, overrides=NO_OVERRIDES)
+            arrays = replace(job.arrays, files=())
             wanted = replace(wanted.like(train.y), remedy=f"the labels of {train.where} are numbers")
             if disk.folder is not None:
-                others = disk.load(job.test, comm, job, limit, wanted, expected)
+                others = disk.load(job.test, comm, job, limit, wanted, expected, arrays=arrays)
             else:
                 others = load(
                     job.test, comm, job.dtype, job.target, train.X.shape[1], limit=limit, wanted=wanted,
-                    expected=expected,
+                    expected=expected, arrays=arrays,
                 )  # fmt: skip
             test = others.get("test", others.get("train"))
         _describe_target(train, comm)
@@ -234,7 +236,15 @@ def read_to_predict(
     remembered = columns.table.key if columns.table is not None and job.output is not None else ""
     where, key = f"the model {job.model}", job.key or remembered
     expected = _expected(job, comm, columns=columns, where=where, target=job.target, key=key)
-    splits = load(job.data, comm, model.dtype, job.target, d, source.get("target"), limit, wanted, expected=expected)
+    arrays = job.arrays
+    if not arrays.inputs and source.get("arrays"):
+        from cacore.io.array_files import of_training_rows
+
+        arrays = replace(of_training_rows(source, job.data, comm), files=arrays.files)
+    splits = load(
+        job.data, comm, model.dtype, job.target, d, source.get("target"), limit, wanted, expected=expected,
+        arrays=arrays,
+    )  # fmt: skip
     rows = splits["test"] if "test" in splits else splits["train"]
     with comm.agreed():
         _check_base(rows, source.get("base"), "the training rows")

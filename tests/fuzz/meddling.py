@@ -143,7 +143,7 @@ def _small_blocks():
     with (
         mock.patch.object(stream, "_BLOCK", 1 << 11),
         mock.patch.object(spool, "CHUNK", 1 << 11),
-        mock.patch.object(native, "_BLOCK", 1 << 12),
+        mock.patch.object(native, "BLOCK", 1 << 12),
     ):
         yield
 

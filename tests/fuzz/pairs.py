@@ -28,7 +28,7 @@ VALID = {
     "--comm-matrix": "comm.npz", "--cv": "2", "--degree": "2", "--divisions": "2", "--drop": "column 0",
     "--dtype": "float32", "--gaps": "refuse", "--id": "a", "--number": "column 0", "--weight": "b",
     "--early": "0.1", "--epsilon": "0.2", "--gamma": "0.5,1", "--html": "out.html", "--initial": "local",
-    "--interval": "0.8",
+    "--input": "train/X", "--interval": "0.8",
     "--kernel": "polynomial", "--lambda": "0.01,0.1", "--libsvm": "out.model", "--max-iter": "1000", "--max-time": "5",
     "--memory-limit": "1", "--metric": "diagonal", "--metric-rounds": "2", "--metric-init": "metric.h5",
     "--model": "other.h5",

@@ -92,7 +92,7 @@ CONSTANTS = {
     # files and rows on disk
     "text_block": "cacore.io.stream._BLOCK",  # bytes read at a time
     "spool_chunk": "cacore.io.spool.CHUNK",
-    "array_block": "cacore.io.native._BLOCK",
+    "array_block": "cacore.io.native.BLOCK",
     "table_block": "cacore.io.table.BLOCK",
     "stored_block": "cacore.data.stored.BLOCK_BYTES",
     "stored_gap": "cacore.data.stored._OVER",  # gaps up to this many bytes are read and dropped

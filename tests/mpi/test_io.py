@@ -19,7 +19,7 @@ from helpers.distributed import RANK, WORLD, R
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
-from cacore.io import delimited, load, native, stream
+from cacore.io import Arrays, delimited, load, native, stream
 from cacore.io import loading as dataset
 from cacore.io.__main__ import _parser as parser
 from cacore.io.convert import convert
@@ -49,6 +49,21 @@ def check(dataset, X, y, everywhere, dtype="float64"):
     assert (dataset.n, dataset.X.shape, dataset.X.dtype) == (len(X), (hi - lo, X.shape[1]), np.dtype(dtype))
     np.testing.assert_array_equal(dense(got), X.astype(dtype))
     np.testing.assert_array_equal(target, y, strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_named_arrays_of_several_files(dtype, folder, everywhere):
+    X, y = table(61)
+    if RANK == 0:
+        for number, (lo, hi) in enumerate(((0, 20), (20, 21), (21, 61))):
+            with h5py.File(folder / f"run-{number}.h5", "w") as file:
+                file["state/fields"], file["energy"] = X[lo:hi], y[lo:hi]
+    WORLD.Barrier()
+    arrays = Arrays(("state/fields[:, 0:3]", "state/fields[:, 3:]"), ("energy",))
+    rows = load(folder / "run-*.h5", Communicator(WORLD), dtype, arrays=arrays)["train"]
+    check(rows, X, y, everywhere, dtype)
+    with pytest.raises(InputError, match=r"run-0\.h5: no array 'nothing'"):
+        load(folder / "run-*.h5", Communicator(WORLD), dtype, arrays=Arrays(("nothing",), ("energy",)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
