@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import get_scorer
+from sklearn.metrics import get_scorer, log_loss
 
 LEAVES, RATES = (31, 63, 127), (0.05, 0.1)
 ROUNDS, PATIENCE = 3000, 30
@@ -44,7 +44,7 @@ def hist_gradient_boosting(classes: bool, seed: int, scoring: str = "") -> Trees
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-    score = get_scorer(scoring or "accuracy")
+    score = _scorer(scoring or "accuracy")
 
     def early(X: Any, y: Any, held: Any, truth: Any, settings: Settings) -> tuple[float, int]:
         model = kind(
@@ -63,7 +63,7 @@ def lightgbm(classes: bool, seed: int, threads: int, scoring: str = "") -> Trees
     """LightGBM's trees (4.7 or newer), chosen by one of scikit-learn's scores."""
     import lightgbm as lgb
 
-    score = get_scorer(scoring or ("accuracy" if classes else "r2"))
+    score = _scorer(scoring or ("accuracy" if classes else "r2"))
 
     kind = lgb.LGBMClassifier if classes else lgb.LGBMRegressor
 
@@ -83,6 +83,14 @@ def lightgbm(classes: bool, seed: int, threads: int, scoring: str = "") -> Trees
         return made(rounds, settings).fit(X, y)
 
     return Trees(early, whole)
+
+
+def _scorer(name: str) -> Callable[[Any, Any, Any], float]:
+    """scikit-learn's scorer of this name; its log loss fails if held-out rows lack a class."""
+    if name != "neg_log_loss":
+        scorer: Callable[[Any, Any, Any], float] = get_scorer(name)
+        return scorer
+    return lambda model, X, y: -float(log_loss(y, model.predict_proba(X), labels=model.classes_))
 
 
 def searched(trees: Trees, X: Any, y: Any, seed: int, within: float | None = None) -> tuple[Any, Settings]:
