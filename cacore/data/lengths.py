@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +21,14 @@ from cacore.data.rows import dense
 from cacore.kernels.gradients import slope as slope_of_factor
 from cacore.kernels.registry import L1
 from cacore.kernels.values import Kernel, Points
-from cacore.linalg.lapack import add_gram, cholesky, inverse, of_symmetric
+from cacore.linalg.lapack import cholesky, inverse, of_symmetric
 from cacore.machine.deadline import poll
-from cacore.machine.threads import blocks, for_blocks, in_order, rows_in
+from cacore.machine.threads import blocks, for_blocks, in_order, one_blas_thread, rows_in
 
 FARTHEST = 4.0  # largest change of a scale's logarithm
+# Most rows for which LAPACK has one thread: two gain nothing there (888 rows 45 ms, 1,183 rows 91 ms either way), and
+# beside other processes wait for each other. 2,000 rows take .31 s on two and .39 s on one.
+NARROW = 1500
 _BYTES = 1 << 20  # memory per thread for the values of pairs of rows
 
 
@@ -72,7 +76,7 @@ def best_scales(
     Notes
     -----
     L-BFGS on the logarithms, with the same steps on all ranks. 2 m^3 flops per part and evaluation, and one Allreduce
-    of d + 3 numbers. Each thread evaluates parts of its own, in three m x m matrices: the threads of a BLAS would wait
+    of d + 3 numbers. Each thread evaluates parts of its own, in two m x m matrices: the threads of a BLAS would wait
     for each other. Three rounds on 4,177 rows, two cores: 11 instead of 13 s of processor time, and beside other work
     12 to 23 s instead of 82.
     """
@@ -141,30 +145,29 @@ def slope(
     Notes
     -----
     2 m^3 + m^2 (3 d + 8 t) flops; for l1 distances and products over the features about 10 m^2 d instead of 3. On all
-    threads. Three m x m matrices.
+    threads. Two m x m matrices.
     """
     poll()
     m = len(X)
-    H, scaled, B = (room or _Room(m)).matrices(m)
+    H, scaled = (room or _Room(m)).matrices(m)
     points = kernel.points(X)
     kernel.gram(points, H)
     H.reshape(-1)[:: m + 1] += ridge
-    if cholesky(H):
-        return np.inf, np.zeros(X.shape[1] + 1)
-    inverse(H)
-    alpha, diagonal = of_symmetric(H, Y), H.diagonal().copy()
-    errors = alpha / diagonal[:, None]
-    squares = weights * np.square(errors).sum(axis=1)
-    u = of_symmetric(H, 2.0 * weights[:, None] * errors / diagonal[:, None])
+    with one_blas_thread() if m <= NARROW else nullcontext():
+        if cholesky(H):
+            return np.inf, np.zeros(X.shape[1] + 1)
+        inverse(H)
+        alpha, diagonal = of_symmetric(H, Y), H.diagonal().copy()
+        errors = alpha / diagonal[:, None]
+        squares = weights * np.square(errors).sum(axis=1)
+        u = of_symmetric(H, 2.0 * weights[:, None] * errors / diagonal[:, None])
     root = np.sqrt(2.0 * squares / diagonal)  # of -v, since no v is positive: H diag(v) H = -(root H)^T (root H)
     cut = blocks(m, rows_in(_BYTES, m))
     for_blocks(lambda lo, hi: _scaled_rows(H, root, lo, hi, scaled), cut)
-    B[:] = 0.0
-    add_gram(scaled, B)
-    by_ridge = -(ridge @ ((u * alpha).sum(axis=1) - B.diagonal()))
+    by_ridge = -(ridge @ ((u * alpha).sum(axis=1) - np.einsum("ij,ij->j", scaled, scaled)))
 
     def of_rows(lo: int, hi: int) -> NDArray[np.float64]:
-        W = (u[lo:hi] @ alpha[:hi].T + alpha[lo:hi] @ u[:hi].T) / 2.0 - B[lo:hi, :hi]
+        W = (u[lo:hi] @ alpha[:hi].T + alpha[lo:hi] @ u[:hi].T) / 2.0 - scaled[:, lo:hi].T @ scaled[:, :hi]
         W[:, lo:] = np.tril(W[:, lo:], -1)
         return _by_scales(kernel, points[lo:hi], points[:hi], W)
 
@@ -177,10 +180,10 @@ class _Room(threading.local):
     """Memory for :func:`slope` of at most `rows` rows, of each thread its own."""
 
     def __init__(self, rows: int) -> None:
-        self._buffers = np.empty((3, rows * rows))
+        self._buffers = np.empty((2, rows * rows))
 
     def matrices(self, m: int) -> list[NDArray[np.float64]]:
-        """Three m x m matrices, not initialised."""
+        """Two m x m matrices, not initialised."""
         return [buffer[: m * m].reshape(m, m) for buffer in self._buffers]
 
 
